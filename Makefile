@@ -1,0 +1,80 @@
+# Everything runs inside .venv, which every target makes on its own when it is missing or out of date.
+#
+#   PYTHON=…   the interpreter to try first for .venv
+#   JOBS=…     test processes (default: one per core)
+#   ARGS=…     passed on to pytest, the benchmark or the demo
+#   SCALE=…    multiplies the numbers of `make proof` (default: 1)
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.DELETE_ON_ERROR:
+.PHONY: help setup demo test check bench proof clean static
+
+VENV  := .venv
+BIN   := $(VENV)/bin
+PY    := $(BIN)/python
+READY := $(VENV)/.ready
+JOBS  ?= auto
+SCALE ?= 1
+
+RECENT := import sys; sys.exit(sys.version_info < (3, 11))
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(READY) ## make .venv and install everything the other targets need
+	@echo "setup: $(VENV) is ready"
+
+demo: $(READY) ## run producers and workers through an embedded queue for ten seconds
+	@$(BIN)/holdfast demo $(ARGS)
+
+test: static ## format, lint, types, import directions and every test but the proofs
+	$(PY) -m pytest -m "not proof" -n $(JOBS) $(ARGS)
+
+check: static ## format, lint, types, import directions and the fast tests
+	$(PY) -m pytest -m "not proof and not slow" -n $(JOBS) $(ARGS)
+
+bench: $(READY) ## measure the speed ratios
+	@$(PY) -m bench $(ARGS)
+
+# A soak may take longer than any hang is allowed to, hence no timeout here.
+proof: $(READY) ## fault and soak runs with large numbers
+	HOLDFAST_PROOF=1 HOLDFAST_PROOF_SCALE=$(SCALE) \
+	  $(PY) -m pytest -m proof -o faulthandler_timeout=0 --durations=10 $(ARGS)
+
+clean: ## remove .venv, caches and build output
+	rm -rf $(VENV) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	@for dir in src tests bench examples; do \
+	  if [ -d "$$dir" ]; then find "$$dir" -name __pycache__ -type d -prune -exec rm -rf {} +; fi; \
+	done
+
+static: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(PY) -m mypy
+	$(BIN)/lint-imports --no-logo
+
+# A name on PATH may be a shim for an interpreter that is not there, so each candidate is run, not looked up.
+$(READY): pyproject.toml
+	@set -eu; \
+	if ! $(PY) -c '$(RECENT)' >/dev/null 2>&1; then \
+	  found=; \
+	  for name in $(PYTHON) python3.13 python3.12 python3.11 python3; do \
+	    if "$$name" -c 'import ensurepip, venv; $(RECENT)' >/dev/null 2>&1; then found=$$name; break; fi; \
+	  done; \
+	  if [ -z "$$found" ]; then \
+	    echo "setup: Holdfast needs Python 3.11 or newer with the venv module; none of python3.13," >&2; \
+	    echo "setup: python3.12, python3.11, python3 is one. Install it, or name it: make setup PYTHON=/path/to/python" >&2; \
+	    exit 1; \
+	  fi; \
+	  echo "setup: making $(VENV) with $$("$$found" --version)"; \
+	  "$$found" -m venv --clear $(VENV); \
+	fi; \
+	if command -v uv >/dev/null 2>&1; then \
+	  echo "setup: installing Holdfast and its tools with uv"; \
+	  uv pip install --quiet --python $(PY) -e '.[dev]'; \
+	else \
+	  echo "setup: installing Holdfast and its tools with pip"; \
+	  $(PY) -m pip install -qq --disable-pip-version-check -e '.[dev]'; \
+	fi; \
+	touch $@

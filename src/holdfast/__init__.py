@@ -1,0 +1,96 @@
+"""Holdfast: a multi-tenant message and job queue.
+
+    client/     programs hold queues and messages
+    service/    who may ask, how much, for which queue
+    dispatch/   who is waiting, who is woken, whose lease ran out
+    stores/     keeps the promise across a crash
+    model/      the words and rules that all of them share
+
+An enqueue goes down to the store and leaves a wake-up with `dispatch/`. A claim goes down, waits in `dispatch/` if
+nothing is ready, and comes back up with a lease. Ack, nack and extend carry that lease down again.
+"""
+
+from typing import Any
+
+from holdfast.client.blocking import BlockingMessage, Holdfast, Queue
+from holdfast.client.client import AsyncHoldfast
+from holdfast.client.message import AsyncMessage, Message
+from holdfast.client.queue import AsyncQueue
+from holdfast.model.errors import (
+    AlreadyExists,
+    Conflict,
+    Draining,
+    Forbidden,
+    HoldfastError,
+    Internal,
+    InvalidArgument,
+    InvalidName,
+    MessageNotFound,
+    OverQuota,
+    PayloadTooLarge,
+    QueueNotFound,
+    RateLimited,
+    Refused,
+    StaleLease,
+    StoreUnavailable,
+    Throttled,
+    Unauthenticated,
+    Unavailable,
+)
+from holdfast.model.ids import MessageId
+from holdfast.model.message import NewMessage, State
+from holdfast.model.names import QueueRef
+from holdfast.model.requests import Filter
+
+__all__ = [
+    "AlreadyExists",
+    "AsyncHoldfast",
+    "AsyncMessage",
+    "AsyncQueue",
+    "BlockingMessage",
+    "Conflict",
+    "Draining",
+    "Filter",
+    "Forbidden",
+    "Holdfast",
+    "HoldfastError",
+    "Internal",
+    "InvalidArgument",
+    "InvalidName",
+    "Message",
+    "MessageId",
+    "MessageNotFound",
+    "NewMessage",
+    "OverQuota",
+    "PayloadTooLarge",
+    "Queue",
+    "QueueNotFound",
+    "QueueRef",
+    "RateLimited",
+    "Refused",
+    "StaleLease",
+    "State",
+    "StoreUnavailable",
+    "Throttled",
+    "Unauthenticated",
+    "Unavailable",
+    "open",
+    "open_async",
+]
+
+
+def open(url: str, **settings: Any) -> Holdfast:
+    """Open a queue by URL for blocking use: `memory://`. Settings by name; `clock` and `dice` are for tests."""
+    # Imported here: `import holdfast` alone loads no store.
+    from holdfast.server.embedded import open_blocking
+
+    clock, dice = settings.pop("clock", None), settings.pop("dice", None)
+    return open_blocking(url, settings, clock=clock, dice=dice)
+
+
+def open_async(url: str, **settings: Any) -> AsyncHoldfast:
+    """The same for `async with`, with every call awaited."""
+    from holdfast.server.embedded import open_on_loop
+
+    clock, dice = settings.pop("clock", None), settings.pop("dice", None)
+    return open_on_loop(url, settings, clock=clock, dice=dice)

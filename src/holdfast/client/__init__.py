@@ -1,0 +1,1 @@
+"""What programs hold in their hands: queues and messages, the same over every transport."""

@@ -1,0 +1,249 @@
+"""The blocking API: a thin shell, call for call, over the async one."""
+
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from types import TracebackType
+from typing import Any, Self, TypeVar, Unpack
+
+from holdfast.client.client import AsyncHoldfast, AsyncTenant
+from holdfast.client.message import AsyncMessage, Message
+from holdfast.client.options import ClaimOptions, EnqueueOptions
+from holdfast.client.queue import AsyncQueue, FilterLike, Settled
+from holdfast.model.answers import (
+    Changed,
+    Events,
+    Info,
+    LedgerEntry,
+    Page,
+    QueueSummary,
+    Result,
+    Stats,
+    TenantSummary,
+)
+from holdfast.model.durations import Duration
+from holdfast.model.ids import MessageId
+from holdfast.model.names import DEFAULT, QueueRef
+from holdfast.model.policy import QueuePolicy, TenantConfig
+
+T = TypeVar("T")
+
+
+class Driver:
+    """Runs coroutines of the async API to their end, in whichever way the transport needs."""
+
+    def __init__(self, run: Callable[[Coroutine[Any, Any, Any]], Any], close: Callable[[], None]) -> None:
+        self._run = run
+        self.close = close
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        result: T = self._run(work)
+        return result
+
+
+class BlockingMessage(Message):
+    __slots__ = ("_inner", "_run")
+
+    def __init__(self, inner: AsyncMessage, driver: Driver) -> None:
+        super().__init__(inner._held)
+        self._inner = inner
+        self._run = driver.run
+
+    def ack(self) -> None:
+        self._run(self._inner.ack())
+
+    def nack(
+        self, error: str | None = None, *, delay: Duration | None = None, defer: bool = False, final: bool = False
+    ) -> Result:
+        return self._run(self._inner.nack(error, delay=delay, defer=defer, final=final))
+
+    def extend(self, lease: Duration | None = None) -> int:
+        return self._run(self._inner.extend(lease))
+
+    def release(self) -> None:
+        self._run(self._inner.release())
+
+    def save_state(self, document: Any, etag: str | None = None) -> str | None:
+        return self._run(self._inner.save_state(document, etag))
+
+    def progress(self, percent: float, text: str = "") -> None:
+        self._run(self._inner.progress(percent, text))
+
+    def close(self) -> None:
+        self._run(self._inner.close())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._run(self._inner.__aexit__(kind, error, traceback))
+
+
+class Queue:
+    def __init__(self, inner: AsyncQueue, driver: Driver) -> None:
+        self._inner = inner
+        self._driver = driver
+        self._run = driver.run
+
+    @property
+    def ref(self) -> QueueRef:
+        return self._inner.ref
+
+    def enqueue(self, payload: Any, **options: Unpack[EnqueueOptions]) -> list[MessageId]:
+        return self._run(self._inner.enqueue(payload, **options))
+
+    def claim(self, limit: int = 1, **options: Unpack[ClaimOptions]) -> list[BlockingMessage]:
+        driver = self._driver
+        return [BlockingMessage(each, driver) for each in self._run(self._inner.claim(limit, **options))]
+
+    def subscribe(
+        self, prefetch: int = 32, lease: Duration | None = None, *, owner: str | None = None, state: bool = False
+    ) -> Iterator[BlockingMessage]:
+        messages = self._inner.subscribe(prefetch, lease, owner=owner, state=state)
+        while True:
+            yield BlockingMessage(self._run(_next_of(messages.__anext__())), self._driver)
+
+    def ack(self, messages: Iterable[Settled]) -> list[Result]:
+        return self._run(self._inner.ack(messages))
+
+    def nack(
+        self,
+        messages: Iterable[Settled],
+        error: str | None = None,
+        *,
+        delay: Duration | None = None,
+        defer: bool = False,
+        final: bool = False,
+    ) -> list[Result]:
+        return self._run(self._inner.nack(messages, error, delay=delay, defer=defer, final=final))
+
+    def extend(self, messages: Iterable[Settled], lease: Duration | None = None) -> list[Result]:
+        return self._run(self._inner.extend(messages, lease))
+
+    def release(self, messages: Iterable[Settled]) -> list[Result]:
+        return self._run(self._inner.release(messages))
+
+    def stats(self) -> Stats:
+        return self._run(self._inner.stats())
+
+    def peek(self, limit: int = 1) -> list[Info]:
+        return self._run(self._inner.peek(limit))
+
+    def get(self, id: str | int, *, payload: bool = False) -> Info:
+        return self._run(self._inner.get(id, payload=payload))
+
+    def policy(self) -> QueuePolicy:
+        return self._run(self._inner.policy())
+
+    def set_policy(self, **changes: Any) -> QueuePolicy:
+        return self._run(self._inner.set_policy(**changes))
+
+    def pause(self) -> None:
+        self._run(self._inner.pause())
+
+    def resume(self) -> None:
+        self._run(self._inner.resume())
+
+    def remove(self, which: Settled | int) -> None:
+        self._run(self._inner.remove(which))
+
+    def purge(self, state: str = "ready") -> Changed:
+        return self._run(self._inner.purge(state))
+
+    def cancel(self, filter: FilterLike = None) -> Changed:
+        return self._run(self._inner.cancel(filter))
+
+    def reprioritise(self, priority: int, filter: FilterLike = None) -> Changed:
+        return self._run(self._inner.reprioritise(priority, filter))
+
+    def move(self, to: str, *, tenant: str | None = None, filter: FilterLike = None, state: str = "ready") -> Changed:
+        return self._run(self._inner.move(to, tenant=tenant, filter=filter, state=state))
+
+    def redrive(
+        self,
+        filter: FilterLike = None,
+        *,
+        rate_per_s: float | None = None,
+        dry_run: bool = False,
+        edit: dict[str, Any] | None = None,
+    ) -> Changed:
+        return self._run(self._inner.redrive(filter, rate_per_s=rate_per_s, dry_run=dry_run, edit=edit))
+
+    def delete(self, force_after: Duration = 30) -> None:
+        self._run(self._inner.delete(force_after))
+
+    def ledger(self, consumer: str) -> list[LedgerEntry]:
+        return self._run(self._inner.ledger(consumer))
+
+    def ledger_ack(self, consumer: str, upto: int) -> list[Result]:
+        return self._run(self._inner.ledger_ack(consumer, upto))
+
+    def ledger_extend(self, consumer: str, lease: Duration | None = None) -> list[Result]:
+        return self._run(self._inner.ledger_extend(consumer, lease))
+
+    # Last in the class: below it, `list` is this method.
+    def list(
+        self, state: str | None = None, limit: int = 100, cursor: str | None = None, *, filter: FilterLike = None
+    ) -> Page[Info]:
+        return self._run(self._inner.list(state, limit, cursor, filter=filter))
+
+
+class Tenant:
+    def __init__(self, inner: AsyncTenant, driver: Driver) -> None:
+        self._inner = inner
+        self._run = driver.run
+
+    @property
+    def name(self) -> str:
+        return self._inner.name
+
+    def stats(self) -> Stats:
+        return self._run(self._inner.stats())
+
+    def get(self) -> TenantConfig:
+        return self._run(self._inner.get())
+
+    def set(self, **changes: Any) -> TenantConfig:
+        return self._run(self._inner.set(**changes))
+
+
+class Holdfast:
+    """Made by `holdfast.open`; open until `close`, or the end of its `with` block."""
+
+    def __init__(self, inner: AsyncHoldfast, driver: Driver) -> None:
+        self._inner = inner
+        self._driver = driver
+        driver.run(inner.__aenter__())
+
+    def queue(self, name: str = DEFAULT, *, tenant: str = DEFAULT) -> Queue:
+        return Queue(self._inner.queue(name, tenant=tenant), self._driver)
+
+    def tenant(self, name: str = DEFAULT) -> Tenant:
+        return Tenant(self._inner.tenant(name), self._driver)
+
+    def queues(self, tenant: str = DEFAULT) -> list[QueueSummary]:
+        return self._driver.run(self._inner.queues(tenant))
+
+    def tenants(self) -> list[TenantSummary]:
+        return self._driver.run(self._inner.tenants())
+
+    def journal(self, after: str | None = None, limit: int = 1_000, *, tenant: str | None = None) -> Events:
+        return self._driver.run(self._inner.journal(after, limit, tenant=tenant))
+
+    def close(self) -> None:
+        self._driver.run(self._inner.close())
+        self._driver.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+async def _next_of(upcoming: Any) -> AsyncMessage:
+    """`__anext__` answers an awaitable; a driver takes coroutines."""
+    message: AsyncMessage = await upcoming
+    return message

@@ -1,0 +1,73 @@
+"""The async API: a connection to wherever the queues are."""
+
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Any, Self
+
+from holdfast.client.queue import AsyncQueue
+from holdfast.client.transport import Transport
+from holdfast.model.answers import Events, QueueSummary, Stats, TenantSummary
+from holdfast.model.errors import StoreUnavailable
+from holdfast.model.names import DEFAULT, parse_name, parse_ref
+from holdfast.model.policy import TenantConfig
+
+
+class AsyncTenant:
+    def __init__(self, transport: Transport, name: str) -> None:
+        self._admin = transport.admin
+        self.name = name
+
+    async def stats(self) -> Stats:
+        """The counts of all its queues together."""
+        return await self._admin.tenant_stats(self.name)
+
+    async def get(self) -> TenantConfig:
+        return await self._admin.tenant(self.name)
+
+    async def set(self, **changes: Any) -> TenantConfig:
+        """Change the fields given: weight, limits, quotas, journal_retention_ms; answers the whole."""
+        return await self._admin.set_tenant(self.name, changes)
+
+
+class AsyncHoldfast:
+    """Made by `holdfast.open_async`; connected inside `async with`."""
+
+    def __init__(self, connect: Callable[[], Awaitable[Transport]]) -> None:
+        self._connect = connect
+        self._transport: Transport | None = None
+
+    def queue(self, name: str = DEFAULT, *, tenant: str = DEFAULT) -> AsyncQueue:
+        return AsyncQueue(self._connected(), parse_ref(tenant, name))
+
+    def tenant(self, name: str = DEFAULT) -> AsyncTenant:
+        return AsyncTenant(self._connected(), parse_name("tenant", name))
+
+    async def queues(self, tenant: str = DEFAULT) -> list[QueueSummary]:
+        return await self._connected().admin.queues(parse_name("tenant", tenant))
+
+    async def tenants(self) -> list[TenantSummary]:
+        return await self._connected().admin.tenants()
+
+    async def journal(self, after: str | None = None, limit: int = 1_000, *, tenant: str | None = None) -> Events:
+        """Events behind the position `after` (left out: the oldest kept); `.next` is the position after them."""
+        parsed = None if tenant is None else parse_name("tenant", tenant)
+        return await self._connected().messages.journal(after, limit, parsed)
+
+    async def close(self) -> None:
+        if self._transport is not None:
+            transport, self._transport = self._transport, None
+            await transport.close()
+
+    def _connected(self) -> Transport:
+        if self._transport is None:
+            raise StoreUnavailable("not connected: use `async with holdfast.open_async(url) as hf:`")
+        return self._transport
+
+    async def __aenter__(self) -> Self:
+        self._transport = await self._connect()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()

@@ -1,0 +1,252 @@
+"""A claimed message in the caller's hands."""
+
+from abc import ABC, abstractmethod
+from types import TracebackType
+from typing import Any, BinaryIO, Self, TypeVar, overload
+
+import msgspec
+
+from holdfast.client.payloads import decode_json, encode_json
+from holdfast.client.transport import Messages
+from holdfast.model.answers import Delivery, Result
+from holdfast.model.durations import Duration, parse_duration_ms
+from holdfast.model.errors import HoldfastError, InvalidArgument, StaleLease
+from holdfast.model.ids import MessageId
+from holdfast.model.message import Receipt
+from holdfast.model.names import QueueRef
+from holdfast.model.requests import Settle, StateChange, StateDocument, Verdict, check_progress
+
+T = TypeVar("T")
+
+
+class Held(msgspec.Struct):
+    """What is known of a delivery, shared by the async message and its blocking shell."""
+
+    delivery: Delivery
+    ref: QueueRef
+    lease_expires_at: int
+    state: StateDocument | None
+    on_close_delay_ms: int | None = None
+    is_settled: bool = False
+
+
+class Message(ABC):
+    """What every claimed message has. Its verbs answer at once in the blocking API, and are awaited in the async one.
+
+    Used as a context manager it is acked when the block ends, and nacked with the error when the block raises.
+    """
+
+    __slots__ = ("_held",)
+
+    def __init__(self, held: Held) -> None:
+        self._held = held
+
+    @property
+    def id(self) -> MessageId:
+        return MessageId(self._held.delivery.snowflake, self._held.delivery.given_correlation_id)
+
+    @property
+    def tenant(self) -> str:
+        return self._held.ref.tenant
+
+    @property
+    def queue(self) -> str:
+        return self._held.ref.queue
+
+    @property
+    def receipt(self) -> str:
+        """Proves the lease: keep it, and `queue.ack([receipt])` settles the message from anywhere."""
+        return str(self._held.delivery.receipt)
+
+    @property
+    def payload(self) -> bytes:
+        return self._held.delivery.payload
+
+    @property
+    def content_type(self) -> str:
+        return self._held.delivery.content_type
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return self._held.delivery.headers
+
+    @property
+    def priority(self) -> int:
+        return self._held.delivery.priority
+
+    @property
+    def attempt(self) -> int:
+        """Which claim of this message it is, from 1."""
+        return self._held.delivery.attempt
+
+    @property
+    def version(self) -> int:
+        """Rises with each claim: pass it to side effects as a fencing token."""
+        return self._held.delivery.receipt.version
+
+    @property
+    def group(self) -> str | None:
+        return self._held.delivery.group
+
+    @property
+    def correlation_id(self) -> str:
+        return self._held.delivery.correlation_id
+
+    @property
+    def enqueued_at(self) -> int:
+        return self._held.delivery.enqueued_at
+
+    @property
+    def lease_expires_at(self) -> int:
+        return self._held.lease_expires_at
+
+    @property
+    def state(self) -> Any:
+        """The state document as last read or saved; None before the first save."""
+        document = self._known_state().document
+        return None if document is None else decode_json(document, None)
+
+    @property
+    def etag(self) -> str | None:
+        return self._known_state().etag
+
+    @overload
+    def json(self, type: None = None) -> Any: ...
+    @overload
+    def json(self, type: type[T]) -> T: ...
+    def json(self, type: type[T] | None = None) -> T | Any:
+        """The payload decoded, into a type where one is given."""
+        return decode_json(self.payload, type)
+
+    def write_to(self, file: BinaryIO) -> int:
+        """Write the payload to an open binary file; answers its length."""
+        return file.write(self.payload)
+
+    # Typed `Any` here, for each is awaited in one of the two APIs and not in the other.
+    @abstractmethod
+    def ack(self) -> Any: ...
+
+    @abstractmethod
+    def nack(
+        self, error: str | None = None, *, delay: Duration | None = None, defer: bool = False, final: bool = False
+    ) -> Any: ...
+
+    @abstractmethod
+    def extend(self, lease: Duration | None = None) -> Any: ...
+
+    @abstractmethod
+    def release(self) -> Any: ...
+
+    @abstractmethod
+    def save_state(self, document: Any, etag: str | None = None) -> Any: ...
+
+    @abstractmethod
+    def progress(self, percent: float, text: str = "") -> Any: ...
+
+    @abstractmethod
+    def close(self) -> Any: ...
+
+    def _known_state(self) -> StateDocument:
+        if self._held.state is None:
+            raise InvalidArgument("the state was not read: claim with state=True", field="state")
+        return self._held.state
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.id} of {self._held.ref}, attempt {self.attempt}>"
+
+
+class AsyncMessage(Message):
+    __slots__ = ("_messages",)
+
+    def __init__(self, messages: Messages, held: Held) -> None:
+        super().__init__(held)
+        self._messages = messages
+
+    async def ack(self) -> None:
+        await self._settle(Verdict(settle=Settle.ACK, receipt=self._held.delivery.receipt))
+
+    async def nack(
+        self, error: str | None = None, *, delay: Duration | None = None, defer: bool = False, final: bool = False
+    ) -> Result:
+        return await self._settle(
+            nack_verdict(self._held.delivery.receipt, error, delay=delay, defer=defer, final=final)
+        )
+
+    async def release(self) -> None:
+        await self._settle(Verdict(settle=Settle.RELEASE, receipt=self._held.delivery.receipt))
+
+    async def extend(self, lease: Duration | None = None) -> int:
+        """Expiry = now + lease (the queue's where none is given); answers when it runs out."""
+        lease_ms = None if lease is None else parse_duration_ms("lease", lease)
+        receipt = self._held.delivery.receipt
+        result = await self._settle(Verdict(settle=Settle.EXTEND, receipt=receipt, lease_ms=lease_ms))
+        assert result.lease_expires_at is not None
+        return result.lease_expires_at
+
+    async def save_state(self, document: Any, etag: str | None = None) -> str | None:
+        """Save if nobody else has since `etag` (left out: since this message read or saved it)."""
+        known = self._held.state or StateDocument()
+        body = encode_json(document)
+        change = StateChange(document=body, etag=known.etag if etag is None else etag)
+        saved = await self._messages.save_state(self._held.ref, self._held.delivery.receipt, change)
+        self._held.state = StateDocument(document=body, etag=saved, progress=known.progress)
+        return saved
+
+    async def progress(self, percent: float, text: str = "") -> None:
+        change = StateChange(progress=check_progress(percent, text))
+        await self._messages.save_state(self._held.ref, self._held.delivery.receipt, change)
+
+    async def close(self) -> None:
+        """Let go: without a verdict so far, it is nacked, to come back after claim's `on_close_delay`."""
+        if not self._held.is_settled:
+            receipt, delay_ms = self._held.delivery.receipt, self._held.on_close_delay_ms
+            error = "closed without a verdict"
+            await self._settle(Verdict(settle=Settle.NACK, receipt=receipt, error=error, delay_ms=delay_ms))
+
+    async def _settle(self, verdict: Verdict) -> Result:
+        [result] = await self._messages.settle(self._held.ref, [verdict])
+        note_result(self._held, verdict, result)
+        if not result.ok:
+            raise StaleLease(
+                f"the lease on {result.id} is no longer ours: it ran out, or the message was settled, claimed again "
+                "or removed",
+                id=result.id,
+                correlation_id=self.correlation_id,
+            )
+        return result
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._held.is_settled:
+            return
+        if error is None:
+            await self.ack()
+            return
+        try:
+            await self.nack(describe(error))
+        except HoldfastError as refused:
+            # The block's own error goes on; that its message could not be nacked is told beside it.
+            error.add_note(f"holdfast: message {self.id} could not be nacked: {refused.message}")
+
+
+def describe(error: BaseException) -> str:
+    """An exception as a nack's text, in characters that can be stored."""
+    return f"{type(error).__name__}: {error}".encode("utf-8", "backslashreplace").decode()
+
+
+def nack_verdict(receipt: Receipt, error: str | None, *, delay: Duration | None, defer: bool, final: bool) -> Verdict:
+    delay_ms = None if delay is None else parse_duration_ms("delay", delay)
+    return Verdict(settle=Settle.NACK, receipt=receipt, error=error, delay_ms=delay_ms, defer=defer, final=final)
+
+
+def note_result(held: Held, verdict: Verdict, result: Result) -> None:
+    """Remember what a verdict did to a message in hand."""
+    if verdict.settle is not Settle.EXTEND:
+        # A stale lease is past settling too: leaving the block must not try again.
+        held.is_settled = True
+    elif result.ok and result.lease_expires_at is not None:
+        held.lease_expires_at = result.lease_expires_at

@@ -1,0 +1,106 @@
+"""The keywords of enqueue and claim, to what the service takes."""
+
+from collections.abc import Mapping
+from typing import Any, TypedDict
+
+from holdfast.client.payloads import encode
+from holdfast.model.durations import Duration, Instant, parse_duration_ms, parse_instant_ms
+from holdfast.model.errors import InvalidArgument
+from holdfast.model.message import Draft, NewMessage, normalise_correlation_id
+from holdfast.model.requests import Ask
+
+
+class EnqueueOptions(TypedDict, total=False):
+    priority: int
+    delay: Duration
+    deliver_at: Instant
+    ttl: Duration
+    key: str
+    group: str
+    headers: Mapping[str, str]
+    correlation_id: str
+    max_retries: int
+    content_type: str
+
+
+class ClaimOptions(TypedDict, total=False):
+    wait: Duration | None
+    lease: Duration
+    owner: str
+    state: bool
+    on_close_delay: Duration
+    ledger: tuple[str, int]
+
+
+def drafts_of(payload: Any, options: Mapping[str, Any]) -> list[Draft]:
+    """One draft per payload. The options hold for each of them; a NewMessage's own come first."""
+    payloads = payload if isinstance(payload, list) else [payload]
+    if "key" in options and options["key"] is not None and isinstance(payload, list) and len(payload) != 1:
+        raise InvalidArgument(
+            "one key for several payloads would drop all but the first: give each a NewMessage(payload, key=...)",
+            field="key",
+        )
+    return [
+        _draft(each.payload, {**options, **each.options}) if isinstance(each, NewMessage) else _draft(each, options)
+        for each in payloads
+    ]
+
+
+def _draft(payload: Any, options: Mapping[str, Any]) -> Draft:
+    body, content_type = encode(payload)
+    if not options:
+        return Draft(payload=body, content_type=content_type)
+    _check_known(options, EnqueueOptions.__annotations__, "enqueue")
+    fields: dict[str, Any] = {"content_type": content_type}
+    for name, value in options.items():
+        match name:
+            case _ if value is None:
+                pass
+            case "delay" | "ttl":
+                fields[f"{name}_ms"] = parse_duration_ms(name, value)
+            case "deliver_at":
+                fields[name] = parse_instant_ms(name, value)
+            case "correlation_id":
+                fields[name] = normalise_correlation_id(value)
+            case "headers":
+                fields[name] = _headers(value)
+            case _:
+                fields[name] = value
+    return Draft(payload=body, **fields)
+
+
+def _headers(value: object) -> dict[str, str]:
+    if not isinstance(value, Mapping):
+        raise InvalidArgument("headers must be a mapping of text to text", field="headers")
+    return dict(value)
+
+
+def ask_of(limit: int, options: Mapping[str, Any]) -> tuple[Ask, int | None]:
+    """The claim, and how long it waits in milliseconds (None: for ever)."""
+    _check_known(options, ClaimOptions.__annotations__, "claim")
+    wait, lease = options.get("wait", 0), options.get("lease")
+    ask = Ask(
+        limit=limit,
+        lease_ms=None if lease is None else parse_duration_ms("lease", lease),
+        owner=options.get("owner"),
+        with_state=bool(options.get("state", False)),
+        ledger=_ledger(options.get("ledger")),
+    )
+    return ask, None if wait is None else parse_duration_ms("wait", wait)
+
+
+def _ledger(value: object) -> tuple[str, int] | None:
+    if value is None:
+        return None
+    if isinstance(value, tuple | list) and len(value) == 2:
+        consumer, number = value
+        return consumer, number
+    raise InvalidArgument("ledger must be (consumer, number)", field="ledger")
+
+
+def _check_known(options: Mapping[str, Any], known: Mapping[str, Any], what: str) -> None:
+    for name in options:
+        if name not in known:
+            raise InvalidArgument(
+                f"{name!r} is not an option of {what}; the options are {', '.join(sorted(known))}", field=name
+            )

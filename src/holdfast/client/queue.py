@@ -1,0 +1,224 @@
+"""One queue, as async programs use it."""
+
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from typing import Any, Unpack
+
+from holdfast.client.message import AsyncMessage, Held, Message, nack_verdict, note_result
+from holdfast.client.options import ClaimOptions, EnqueueOptions, ask_of, drafts_of
+from holdfast.client.payloads import encode
+from holdfast.client.transport import Transport
+from holdfast.model.answers import Changed, Info, LedgerEntry, Page, Result, Stats
+from holdfast.model.checks import check_integer
+from holdfast.model.durations import Duration, parse_duration_ms
+from holdfast.model.errors import InvalidArgument, StaleLease
+from holdfast.model.ids import MessageId, parse_id
+from holdfast.model.message import MAX_BATCH, Receipt, State, is_receipt
+from holdfast.model.names import QueueRef, parse_ref
+from holdfast.model.policy import QueuePolicy
+from holdfast.model.requests import Edit, Filter, Settle, Verdict, make_filter
+
+Settled = Message | Receipt | str
+FilterLike = Filter | Mapping[str, Any] | None
+
+
+class AsyncQueue:
+    def __init__(self, transport: Transport, ref: QueueRef) -> None:
+        self._messages = transport.messages
+        self._admin = transport.admin
+        self._transport = transport
+        self.ref = ref
+
+    async def enqueue(self, payload: Any, **options: Unpack[EnqueueOptions]) -> list[MessageId]:
+        """Add one payload, or each of a list, all or none; answers their ids."""
+        enqueued = await self._messages.enqueue(self.ref, drafts_of(payload, options))
+        return [MessageId(each.snowflake, each.given_correlation_id, each.duplicate) for each in enqueued]
+
+    async def claim(self, limit: int = 1, **options: Unpack[ClaimOptions]) -> list[AsyncMessage]:
+        """Take up to `limit` ready messages under a lease; if none is ready, wait up to `wait` for one."""
+        ask, wait_ms = ask_of(limit, options)
+        on_close = options.get("on_close_delay")
+        on_close_delay_ms = None if on_close is None else parse_duration_ms("on_close_delay", on_close)
+        deliveries = await self._messages.claim(self.ref, ask, wait_ms)
+        return [
+            AsyncMessage(
+                self._messages,
+                Held(delivery, self.ref, delivery.lease_expires_at, delivery.state, on_close_delay_ms),
+            )
+            for delivery in deliveries
+        ]
+
+    async def subscribe(
+        self,
+        prefetch: int = 32,
+        lease: Duration | None = None,
+        *,
+        owner: str | None = None,
+        state: bool = False,
+    ) -> AsyncIterator[AsyncMessage]:
+        """Messages as they become ready, for ever.
+
+        `prefetch` bounds how many may be under way to the caller over a network. Embedded there is no way to travel:
+        each message is claimed when it is asked for, so that no lease runs while it waits its turn.
+        """
+        check_integer("prefetch", prefetch, 1, MAX_BATCH)
+        options: ClaimOptions = {"wait": None, "state": state}
+        if lease is not None:
+            options["lease"] = lease
+        if owner is not None:
+            options["owner"] = owner
+        while True:
+            for message in await self.claim(1, **options):
+                yield message
+
+    # --- Verdicts on many ------------------------------------------------------------------------------------
+
+    async def ack(self, messages: Iterable[Settled]) -> list[Result]:
+        """Settle messages or receipts; one result each, `.ok` and `.error`."""
+        return await self._settle(messages, lambda receipt: Verdict(settle=Settle.ACK, receipt=receipt))
+
+    async def nack(
+        self,
+        messages: Iterable[Settled],
+        error: str | None = None,
+        *,
+        delay: Duration | None = None,
+        defer: bool = False,
+        final: bool = False,
+    ) -> list[Result]:
+        return await self._settle(
+            messages, lambda receipt: nack_verdict(receipt, error, delay=delay, defer=defer, final=final)
+        )
+
+    async def extend(self, messages: Iterable[Settled], lease: Duration | None = None) -> list[Result]:
+        lease_ms = None if lease is None else parse_duration_ms("lease", lease)
+        return await self._settle(
+            messages, lambda receipt: Verdict(settle=Settle.EXTEND, receipt=receipt, lease_ms=lease_ms)
+        )
+
+    async def release(self, messages: Iterable[Settled]) -> list[Result]:
+        return await self._settle(messages, lambda receipt: Verdict(settle=Settle.RELEASE, receipt=receipt))
+
+    async def _settle(self, messages: Iterable[Settled], judge: Callable[[Receipt], Verdict]) -> list[Result]:
+        given = [messages] if isinstance(messages, Message | Receipt | str) else list(messages)
+        held = [each._held if isinstance(each, Message) else None for each in given]
+        verdicts = [judge(_receipt_of(each)) for each in given]
+        results = await self._messages.settle(self.ref, verdicts)
+        for mine, verdict, result in zip(held, verdicts, results, strict=True):
+            if mine is not None:
+                note_result(mine, verdict, result)
+        return results
+
+    # --- Inspection ------------------------------------------------------------------------------------------
+
+    async def stats(self) -> Stats:
+        return await self._messages.stats(self.ref)
+
+    async def peek(self, limit: int = 1) -> list[Info]:
+        """What would be claimed next, with payloads; nothing is leased."""
+        return await self._messages.peek(self.ref, limit)
+
+    async def get(self, id: str | int, *, payload: bool = False) -> Info:
+        return await self._messages.get(self.ref, id, with_payload=payload)
+
+    # --- Operators -------------------------------------------------------------------------------------------
+
+    async def policy(self) -> QueuePolicy:
+        return await self._admin.policy(self.ref)
+
+    async def set_policy(self, **changes: Any) -> QueuePolicy:
+        """Change the fields given, create the queue if there is none; answers the whole policy."""
+        return await self._admin.set_policy(self.ref, changes)
+
+    async def pause(self) -> None:
+        await self._admin.pause(self.ref, True)
+
+    async def resume(self) -> None:
+        await self._admin.pause(self.ref, False)
+
+    async def remove(self, which: Settled | int) -> None:
+        """Remove one message: by id, in whatever state, and a lease on it goes stale; or by its message or receipt, if
+        the lease is still held."""
+        if isinstance(which, Message | Receipt) or (isinstance(which, str) and is_receipt(which)):
+            await self._remove_held(which)
+        else:
+            await self._admin.remove(self.ref, which)
+
+    async def _remove_held(self, which: Settled) -> None:
+        [result] = await self._settle([which], lambda receipt: Verdict(settle=Settle.REMOVE, receipt=receipt))
+        if not result.ok:
+            raise StaleLease(f"the lease on {result.id} is no longer held by this receipt", id=result.id)
+
+    async def purge(self, state: str = "ready") -> Changed:
+        """Remove everything that is ready (delayed too), or everything failed; never what is in flight."""
+        return await self._admin.purge(self.ref, parse_state(state))
+
+    async def cancel(self, filter: FilterLike = None) -> Changed:
+        """Remove what is ready and matches."""
+        return await self._admin.cancel(self.ref, make_filter(filter))
+
+    async def reprioritise(self, priority: int, filter: FilterLike = None) -> Changed:
+        return await self._admin.reprioritise(self.ref, make_filter(filter), priority)
+
+    async def move(
+        self, to: str, *, tenant: str | None = None, filter: FilterLike = None, state: str = "ready"
+    ) -> Changed:
+        """Move what is ready, or failed, to another queue; ids, counts and state documents go along."""
+        target = parse_ref(self.ref.tenant if tenant is None else tenant, to)
+        return await self._admin.move(self.ref, target, make_filter(filter), parse_state(state))
+
+    async def redrive(
+        self,
+        filter: FilterLike = None,
+        *,
+        rate_per_s: float | None = None,
+        dry_run: bool = False,
+        edit: Mapping[str, Any] | None = None,
+    ) -> Changed:
+        """Bring failed messages back with a fresh retry budget. `edit` is `{"id": ..., "payload": ...}`."""
+        edited = None if edit is None else _edit_of(edit)
+        return await self._admin.redrive(
+            self.ref, make_filter(filter), rate_per_s=rate_per_s, dry_run=dry_run, edit=edited
+        )
+
+    async def delete(self, force_after: Duration = 30) -> None:
+        """Delete the queue: no enqueue or claim from now on; what is in flight may be settled for `force_after`."""
+        await self._admin.delete(self.ref, parse_duration_ms("force_after", force_after))
+
+    # --- The claim ledger ------------------------------------------------------------------------------------
+
+    async def ledger(self, consumer: str) -> list[LedgerEntry]:
+        """The consumer's open claims, made with `claim(ledger=(consumer, number))`."""
+        return await self._messages.ledger(self.ref, consumer)
+
+    async def ledger_ack(self, consumer: str, upto: int) -> list[Result]:
+        return await self._messages.ledger_ack(self.ref, consumer, upto)
+
+    async def ledger_extend(self, consumer: str, lease: Duration | None = None) -> list[Result]:
+        lease_ms = None if lease is None else parse_duration_ms("lease", lease)
+        return await self._messages.ledger_extend(self.ref, consumer, lease_ms)
+
+    # Last in the class: below it, `list` is this method.
+    async def list(
+        self, state: str | None = None, limit: int = 100, cursor: str | None = None, *, filter: FilterLike = None
+    ) -> Page[Info]:
+        """Messages by id, a page at a time; `.cursor` asks for the next page."""
+        parsed = None if state is None else parse_state(state)
+        return await self._messages.browse(self.ref, parsed, make_filter(filter), cursor, limit)
+
+
+def parse_state(value: str) -> State:
+    try:
+        return State(value)
+    except ValueError:
+        raise InvalidArgument(f"{str(value)[:80]!r} is not a state: give {', '.join(State)}", field="state") from None
+
+
+def _edit_of(given: object) -> Edit:
+    if not isinstance(given, Mapping) or set(given) != {"id", "payload"}:
+        raise InvalidArgument('edit is {"id": ..., "payload": ...}', field="edit")
+    payload, content_type = encode(given["payload"])
+    return Edit(id=parse_id(given["id"]), payload=payload, content_type=content_type)
+
+
+def _receipt_of(given: Settled) -> Receipt:
+    return given._held.delivery.receipt if isinstance(given, Message) else Receipt.parse(given)

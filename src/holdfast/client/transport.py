@@ -1,0 +1,100 @@
+"""What the client needs of whatever carries its calls: the service itself when embedded, a network otherwise."""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from holdfast.model.answers import (
+    Changed,
+    Delivery,
+    Enqueued,
+    Events,
+    Info,
+    LedgerEntry,
+    Page,
+    QueueSummary,
+    Result,
+    Stats,
+    TenantSummary,
+)
+from holdfast.model.message import Draft, Receipt, State
+from holdfast.model.names import QueueRef
+from holdfast.model.policy import QueuePolicy, TenantConfig
+from holdfast.model.requests import Ask, Edit, Filter, StateChange, Verdict
+
+
+class Messages(Protocol):
+    async def enqueue(self, ref: QueueRef, drafts: list[Draft]) -> list[Enqueued]: ...
+
+    async def claim(self, ref: QueueRef, ask: Ask, wait_ms: int | None) -> list[Delivery]: ...
+
+    async def settle(self, ref: QueueRef, verdicts: list[Verdict]) -> list[Result]: ...
+
+    async def save_state(self, ref: QueueRef, receipt: Receipt, change: StateChange) -> str | None: ...
+
+    async def get(self, ref: QueueRef, id: object, *, with_payload: bool = False) -> Info: ...
+
+    async def peek(self, ref: QueueRef, limit: int) -> list[Info]: ...
+
+    async def browse(
+        self, ref: QueueRef, state: State | None, which: Filter, cursor: str | None, limit: int
+    ) -> Page[Info]: ...
+
+    async def stats(self, ref: QueueRef) -> Stats: ...
+
+    async def journal(self, after: str | None, limit: int, tenant: str | None) -> Events: ...
+
+    async def ledger(self, ref: QueueRef, consumer: str) -> list[LedgerEntry]: ...
+
+    async def ledger_ack(self, ref: QueueRef, consumer: str, upto: int) -> list[Result]: ...
+
+    async def ledger_extend(self, ref: QueueRef, consumer: str, lease_ms: int | None) -> list[Result]: ...
+
+
+class Admin(Protocol):
+    async def tenants(self) -> list[TenantSummary]: ...
+
+    async def tenant(self, tenant: str) -> TenantConfig: ...
+
+    async def set_tenant(self, tenant: str, changes: Mapping[str, Any]) -> TenantConfig: ...
+
+    async def tenant_stats(self, tenant: str) -> Stats: ...
+
+    async def queues(self, tenant: str) -> list[QueueSummary]: ...
+
+    async def policy(self, ref: QueueRef) -> QueuePolicy: ...
+
+    async def set_policy(self, ref: QueueRef, changes: Mapping[str, Any]) -> QueuePolicy: ...
+
+    async def pause(self, ref: QueueRef, is_paused: bool) -> None: ...
+
+    async def delete(self, ref: QueueRef, force_after_ms: int) -> None: ...
+
+    async def purge(self, ref: QueueRef, state: State) -> Changed: ...
+
+    async def cancel(self, ref: QueueRef, which: Filter) -> Changed: ...
+
+    async def reprioritise(self, ref: QueueRef, which: Filter, priority: int) -> Changed: ...
+
+    async def move(self, ref: QueueRef, to: QueueRef, which: Filter, state: State) -> Changed: ...
+
+    async def remove(self, ref: QueueRef, id: object) -> None: ...
+
+    async def redrive(
+        self,
+        ref: QueueRef,
+        which: Filter,
+        *,
+        rate_per_s: float | None = None,
+        dry_run: bool = False,
+        edit: Edit | None = None,
+    ) -> Changed: ...
+
+
+class Transport(Protocol):
+    @property
+    def messages(self) -> Messages: ...
+
+    @property
+    def admin(self) -> Admin: ...
+
+    async def close(self) -> None: ...

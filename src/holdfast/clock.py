@@ -1,0 +1,122 @@
+"""Time: the only file that reads it or waits for it.
+
+Everything above is handed a `Clock`, so that every timing rule can be tested without sleeping.
+"""
+
+import heapq
+import threading
+import time
+from collections.abc import Callable
+from itertools import count
+from typing import Protocol, runtime_checkable
+
+
+class Clock(Protocol):
+    def now_ms(self) -> int:
+        """Milliseconds since 1970."""
+
+
+class Timer(Protocol):
+    def cancel(self) -> None:
+        """Do not run the callback; harmless after it ran."""
+
+
+@runtime_checkable
+class Alarm(Protocol):
+    """Something that calls back at a time of its clock."""
+
+    def call_at(self, at_ms: int, callback: Callable[[], None]) -> Timer:
+        """Call once `at_ms` is reached, which lies ahead; from whichever thread."""
+
+
+# No wait is longer: the platform's own limits lie beyond, and whoever waits looks at the clock again anyway.
+_LONGEST_WAIT_S = 24 * 3_600.0
+
+
+def seconds_until(at_ms: int, clock: Clock) -> float:
+    """How long to wait for `at_ms`: a millisecond more than the difference, because now_ms rounds down."""
+    return min(max((at_ms - clock.now_ms() + 1) / 1_000, 0.0), _LONGEST_WAIT_S)
+
+
+# Where it exists, a clock that also counts the time a machine was suspended.
+_STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+class SystemClock:
+    """Wall time at the start plus steady time since.
+
+    So a step of the wall clock neither ends every lease at once nor keeps one for hours: a running process
+    does not see it. The next start does.
+    """
+
+    def __init__(self) -> None:
+        self._origin_ns = time.time_ns() - time.clock_gettime_ns(_STEADY)
+
+    def now_ms(self) -> int:
+        return (self._origin_ns + time.clock_gettime_ns(_STEADY)) // 1_000_000
+
+
+class _ThreadTimer:
+    __slots__ = ("callback",)
+
+    def __init__(self, callback: Callable[[], None]) -> None:
+        self.callback: Callable[[], None] | None = callback
+
+    def cancel(self) -> None:
+        self.callback = None
+
+
+class ThreadAlarm:
+    """Timers on one background thread, which starts with the first timer and sleeps until the next is due."""
+
+    # Cancelled timers stay in the heap until due; beyond this many, they are cleared out.
+    _SLACK = 1_024
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._heap: list[tuple[int, int, _ThreadTimer]] = []
+        self._order = count()
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._is_closed = False
+
+    def call_at(self, at_ms: int, callback: Callable[[], None]) -> Timer:
+        timer = _ThreadTimer(callback)
+        with self._changed:
+            if self._is_closed:
+                return timer
+            if len(self._heap) > self._SLACK:
+                self._clear_cancelled()
+            heapq.heappush(self._heap, (at_ms, next(self._order), timer))
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="holdfast-timers", daemon=True)
+                self._thread.start()
+            elif self._heap[0][2] is timer:
+                self._changed.notify()
+        return timer
+
+    def close(self) -> None:
+        with self._changed:
+            self._is_closed = True
+            self._heap.clear()
+            self._changed.notify()
+            thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+
+    def _clear_cancelled(self) -> None:
+        self._heap = [entry for entry in self._heap if entry[2].callback is not None]
+        heapq.heapify(self._heap)
+        # Live timers alone may exceed the slack: then let the heap double before looking again.
+        self._SLACK = max(ThreadAlarm._SLACK, 2 * len(self._heap))
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while not self._is_closed and (not self._heap or self._heap[0][0] > self._clock.now_ms()):
+                    self._changed.wait(seconds_until(self._heap[0][0], self._clock) if self._heap else None)
+                if self._is_closed:
+                    return
+                callback = heapq.heappop(self._heap)[2].callback
+            if callback is not None:
+                callback()

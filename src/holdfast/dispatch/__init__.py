@@ -1,0 +1,1 @@
+"""Who is waiting, who is woken, whose lease ran out."""

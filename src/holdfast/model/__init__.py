@@ -1,0 +1,1 @@
+"""The words and rules every other part shares: pure, with no I/O, no clock, no dice and no asyncio."""

@@ -1,0 +1,178 @@
+"""What a queue answers."""
+
+from collections.abc import Iterable
+from typing import Generic, TypeVar
+
+import msgspec
+
+from holdfast.model.events import JournalEvent
+from holdfast.model.ids import to_uuid
+from holdfast.model.lifecycle import Life
+from holdfast.model.message import Envelope, Identified, Receipt, State
+from holdfast.model.policy import TenantConfig
+from holdfast.model.requests import Progress, StateDocument
+
+T = TypeVar("T")
+
+
+class Enqueued(Identified, frozen=True, kw_only=True, gc=False):
+    duplicate: bool = False
+
+
+class Delivery(Identified, frozen=True, kw_only=True, gc=False):
+    """A message in the hands of the caller that claimed it."""
+
+    receipt: Receipt
+    payload: bytes
+    content_type: str
+    headers: dict[str, str]
+    priority: int
+    attempt: int
+    enqueued_at: int
+    lease_expires_at: int
+    group: str | None = None
+    state: StateDocument | None = None
+
+    @property
+    def bytes(self) -> int:
+        return len(self.payload)
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What became of one verdict. `error` is a code; the other fields are of the message after it."""
+
+    snowflake: int
+    ok: bool
+    # None: nothing is known of the message any more.
+    envelope: Envelope | None = None
+    error: str | None = None
+    state: State | None = None
+    retry_at: int | None = None
+    lease_expires_at: int | None = None
+
+    @property
+    def id(self) -> str:
+        return to_uuid(self.snowflake)
+
+    @property
+    def correlation_id(self) -> str | None:
+        return None if self.envelope is None else self.envelope.correlation_id
+
+
+class Info(msgspec.Struct, frozen=True, kw_only=True):
+    """A message looked up: everything but the receipt; the payload where it was asked for."""
+
+    id: str
+    snowflake: int
+    state: State
+    priority: int
+    attempt: int
+    failures: int
+    expiries: int
+    releases: int
+    version: int
+    enqueued_at: int
+    visible_at: int
+    lease_expires_at: int | None
+    last_error: str | None
+    reason: str | None
+    correlation_id: str
+    headers: dict[str, str]
+    content_type: str
+    group: str | None
+    owner: str | None
+    settled_at: int | None
+    expires_at: int | None
+    progress: Progress | None
+    payload: bytes | None
+    bytes: int
+
+
+class Found(msgspec.Struct, frozen=True):
+    """A stored message as inspection reads it."""
+
+    envelope: Envelope
+    life: Life
+    state: StateDocument
+
+
+class Counts(msgspec.Struct, frozen=True, kw_only=True):
+    """Exact counts of one queue, or of all queues of a tenant."""
+
+    ready: int = 0
+    delayed: int = 0
+    in_flight: int = 0
+    failed: int = 0
+    bytes: int = 0
+    oldest_ready_at: int | None = None
+
+    @classmethod
+    def total(cls, every: Iterable["Counts"]) -> "Counts":
+        """The counts of several queues together."""
+        each = list(every)
+        return cls(
+            ready=sum(counts.ready for counts in each),
+            delayed=sum(counts.delayed for counts in each),
+            in_flight=sum(counts.in_flight for counts in each),
+            failed=sum(counts.failed for counts in each),
+            bytes=sum(counts.bytes for counts in each),
+            oldest_ready_at=min((c.oldest_ready_at for c in each if c.oldest_ready_at is not None), default=None),
+        )
+
+    def oldest_ready_age_ms(self, now_ms: int) -> int:
+        return 0 if self.oldest_ready_at is None else max(0, now_ms - self.oldest_ready_at)
+
+
+class Stats(msgspec.Struct, frozen=True, kw_only=True):
+    ready: int
+    delayed: int
+    in_flight: int
+    failed: int
+    bytes: int
+    oldest_ready_age_ms: int
+    waiters: int
+    paused: bool
+    draining: bool
+
+
+class QueueSummary(msgspec.Struct, frozen=True, kw_only=True):
+    queue: str
+    stats: Stats
+
+
+class TenantSummary(msgspec.Struct, frozen=True, kw_only=True):
+    tenant: str
+    config: TenantConfig
+
+
+class Changed(msgspec.Struct, frozen=True):
+    """What a bulk verb did: how many it meant, how many it changed."""
+
+    matched: int
+    changed: int
+
+    @property
+    def redriven(self) -> int:
+        return self.changed
+
+
+class Page(list[T], Generic[T]):
+    """One page of a listing; `cursor` asks for the next, None at the end."""
+
+    cursor: str | None = None
+
+
+class Events(list[JournalEvent]):
+    """Journal events in order; `next` is the position after them, to ask for more."""
+
+    next: str = ""
+
+
+class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """One numbered claim of a consumer that is still open."""
+
+    number: int
+    claimed_at: int
+    deliveries: list[Delivery]
+    # Claimed under this number, but their leases are no longer held by it.
+    lost: int = 0

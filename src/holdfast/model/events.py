@@ -1,0 +1,54 @@
+"""The journal: one event for each transition of a message (SPEC 9.1)."""
+
+from enum import StrEnum
+
+from holdfast.model.errors import InvalidArgument
+from holdfast.model.message import Identified
+
+
+class Event(StrEnum):
+    # The text's own: Enum's is written in Python, and these are keys on the hot path.
+    __hash__ = str.__hash__
+
+    ENQUEUED = "enqueued"
+    CLAIMED = "claimed"
+    SUCCEEDED = "succeeded"
+    RETRIED = "retried"
+    FAILED = "failed"
+    EXPIRED = "expired"
+    RELEASED = "released"
+    EXTENDED = "extended"
+    REDRIVEN = "redriven"
+    REMOVED = "removed"
+    MOVED = "moved"
+
+
+class JournalEvent(Identified, frozen=True, kw_only=True, gc=False):
+    """What happened to one message; never its payload.
+
+    enqueued_at and claimed_at stand in each event, so that wait and work time come from one row.
+    """
+
+    seq: int
+    shard: int
+    at: int
+    event: Event
+    tenant: str
+    queue: str
+    attempt: int
+    version: int
+    priority: int
+    enqueued_at: int
+    claimed_at: int | None
+    bytes: int
+    error: str | None
+    reason: str | None
+
+
+def parse_position(after: object) -> int:
+    """The number behind a journal position; 0 before the first event."""
+    if after is None:
+        return 0
+    if not (isinstance(after, str) and after.isascii() and after.isdigit() and len(after) < 20):
+        raise InvalidArgument(f"{str(after)[:80]!r} is not a journal position: give the `next` of an earlier answer")
+    return int(after)

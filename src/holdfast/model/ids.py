@@ -1,0 +1,119 @@
+"""Message identity: one number, two spellings (SPEC 1.4).
+
+    snowflake, 64 bits:  0 | milliseconds since EPOCH_MS: 41 | node: 10 | sequence: 12
+    UUIDv7,   128 bits:  unix milliseconds: 48 | 7: 4 | sequence: 12 | 10: 2 | node: 10 | 0: 52
+
+Inside the program an id is the snowflake, an `int`; the UUID is how it is written for people and programs.
+"""
+
+import struct
+
+from holdfast.model.errors import InvalidArgument
+
+EPOCH_MS = 1_704_067_200_000
+NODES = 1 << 10
+SEQUENCES = 1 << 12
+MAX_ID = (1 << 63) - 1
+
+_HALVES = struct.Struct(">QQ")
+_VARIANT = 0b10 << 62
+_NODE_SHIFT = 52
+_HEX_LENGTH = 36
+
+
+class MessageId(str):
+    """A message's id as text (UUIDv7), with what its enqueue answered beside it."""
+
+    __slots__ = ("_given", "duplicate", "snowflake")
+
+    snowflake: int
+    duplicate: bool
+    _given: str | None
+
+    def __new__(cls, snowflake: int, given_correlation_id: str | None = None, duplicate: bool = False) -> "MessageId":
+        self = str.__new__(cls, to_uuid(snowflake))
+        self.snowflake = snowflake
+        self.duplicate = duplicate
+        self._given = given_correlation_id
+        return self
+
+    @property
+    def correlation_id(self) -> str:
+        return self._given or str(self)
+
+    def __getnewargs__(self) -> tuple[int, str | None, bool]:  # type: ignore[override]  # str declares (str,)
+        return self.snowflake, self._given, self.duplicate
+
+
+def to_bytes(snowflake: int) -> bytes:
+    """The UUID's 16 bytes: these sort as (time, sequence, node)."""
+    ms = (snowflake >> 22) + EPOCH_MS
+    return _HALVES.pack(ms << 16 | 0x7000 | snowflake & 0xFFF, _VARIANT | (snowflake >> 12 & 0x3FF) << _NODE_SHIFT)
+
+
+def from_bytes(raw: bytes) -> int:
+    """The snowflake of the UUID in these 16 bytes; `InvalidArgument` if it is not one of ours."""
+    high, low = _HALVES.unpack(raw)
+    ms = (high >> 16) - EPOCH_MS
+    snowflake: int = ms << 22 | (low >> _NODE_SHIFT & 0x3FF) << 12 | high & 0xFFF
+    if not 0 <= snowflake <= MAX_ID or to_bytes(snowflake) != raw:
+        raise InvalidArgument(f"{raw.hex()} is not an id of this queue: give the id that enqueue answered")
+    return snowflake
+
+
+def to_uuid(snowflake: int) -> str:
+    ms = (snowflake >> 22) + EPOCH_MS
+    # By one format instead of through the bytes: twice as fast, and every enqueue answers one.
+    return "%08x-%04x-%04x-%04x-000000000000" % (  # noqa: UP031  (f-strings are slower here)
+        ms >> 16,
+        ms & 0xFFFF,
+        0x7000 | snowflake & 0xFFF,
+        0x8000 | (snowflake >> 12 & 0x3FF) << 4,
+    )
+
+
+def parse_id(value: object) -> int:
+    """The snowflake behind an id in either spelling (UUID text, or the number as int or decimal text)."""
+    if isinstance(value, MessageId):
+        return value.snowflake
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_ID:
+        return value
+    if isinstance(value, str):
+        if value.isascii() and value.isdigit() and len(value) <= 19 and int(value) <= MAX_ID:
+            return int(value)
+        if len(value) == _HEX_LENGTH:
+            try:
+                raw = bytes.fromhex(value.replace("-", ""))
+            except ValueError:
+                raw = b""
+            if len(raw) == 16:
+                return from_bytes(raw)
+    raise InvalidArgument(f"{str(value)[:80]!r} is not a message id: give the id that enqueue answered")
+
+
+class IdMaker:
+    """Strictly rising ids of one node, whatever the clock does.
+
+    When a millisecond's sequence is used up, or the clock stepped back, the next id borrows from the future
+    instead of waiting.
+    """
+
+    __slots__ = ("_last", "node")
+
+    def __init__(self, node: int, highest: int = 0) -> None:
+        if not 0 <= node < NODES:
+            raise InvalidArgument(f"node {node} is outside 0-{NODES - 1}")
+        self.node = node
+        # Time and sequence without the node: "one higher" is then an addition.
+        self._last = (highest >> 22) << 12 | highest & 0xFFF
+
+    def take(self, number: int, now_ms: int) -> list[int]:
+        """The next `number` ids."""
+        first = max(self._last + 1, (now_ms - EPOCH_MS) << 12)
+        self._last = first + number - 1
+        node = self.node << 12
+        return [(at >> 12) << 22 | node | at & 0xFFF for at in range(first, first + number)]
+
+    @property
+    def highest(self) -> int:
+        return (self._last >> 12) << 22 | self.node << 12 | self._last & 0xFFF

@@ -1,0 +1,103 @@
+"""What a queue and a tenant are configured to do, with the defaults of SPEC 2 and 3."""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any, TypeVar
+
+import msgspec
+
+from holdfast.model.durations import MAX_MS
+from holdfast.model.errors import InvalidArgument
+
+_MINUTE_MS = 60_000
+_HOUR_MS = 60 * _MINUTE_MS
+_DAY_MS = 24 * _HOUR_MS
+
+
+class OnTtl(StrEnum):
+    DEAD_LETTER = "dead_letter"
+    DROP = "drop"
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Rates; None is unlimited."""
+
+    write_ops_per_s: float | None = None
+    write_bytes_per_s: float | None = None
+    read_ops_per_s: float | None = None
+    read_bytes_per_s: float | None = None
+    burst_s: float = 1.0
+
+
+class QueuePolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How one queue treats its messages."""
+
+    lease_ms: int = 5_000
+    max_lease_ms: int = 12 * _HOUR_MS
+    max_retries: int = 3
+    backoff_base_ms: int = 500
+    backoff_cap_ms: int = 30_000
+    ttl_ms: int | None = None
+    on_ttl: OnTtl = OnTtl.DEAD_LETTER
+    dedup_window_ms: int = _DAY_MS
+    keep_succeeded_ms: int = 0
+    max_claims: int | None = None
+    max_enqueues: int | None = None
+    limits: Limits = Limits()
+
+
+class Quotas(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a tenant may keep; None is unlimited."""
+
+    max_messages: int | None = None
+    max_bytes: int | None = None
+    max_message_bytes: int | None = None
+    max_queues: int | None = 10_000
+    default_ttl_ms: int | None = None
+
+
+class TenantConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    weight: int = 1
+    limits: Limits = Limits()
+    quotas: Quotas = Quotas()
+    journal_retention_ms: int | None = None
+
+
+_Config = TypeVar("_Config", bound=msgspec.Struct)
+
+# Fields whose smallest sensible value is not 0.
+_AT_LEAST_ONE = frozenset({"lease_ms", "max_lease_ms", "ttl_ms", "default_ttl_ms", "weight", "journal_retention_ms"})
+
+
+def merge(config: _Config, changes: Mapping[str, Any]) -> _Config:
+    """`config` with `changes`: what is given changes, the rest stays, inside nested documents too.
+
+    An unknown field, a wrong type or a number out of range is refused by its name.
+    """
+    merged = msgspec.to_builtins(config)
+    _merge_into(merged, changes, msgspec.to_builtins(type(config)()), "")
+    try:
+        result = msgspec.convert(merged, type(config))
+    except msgspec.ValidationError as error:
+        raise InvalidArgument(f"{type(config).__name__}: {error}") from None
+    return result
+
+
+def _merge_into(target: dict[str, Any], changes: Mapping[str, Any], known: Mapping[str, Any], path: str) -> None:
+    for name, value in changes.items():
+        where = f"{path}{name}"
+        if name not in known:
+            raise InvalidArgument(
+                f"{where!r} is not a field here; the fields are {', '.join(sorted(known))}", field=str(where)
+            )
+        if isinstance(known[name], dict):
+            nested = msgspec.to_builtins(value) if isinstance(value, msgspec.Struct) else value
+            if not isinstance(nested, Mapping):
+                raise InvalidArgument(f"{where} must be a document of fields", field=where)
+            _merge_into(target[name], nested, known[name], f"{where}.")
+            continue
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            least = 1 if name in _AT_LEAST_ONE else 0
+            if not least <= value <= MAX_MS:
+                raise InvalidArgument(f"{where} {value} must be at least {least} and at most {MAX_MS}", field=where)
+        target[name] = value

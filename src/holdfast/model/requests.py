@@ -1,0 +1,220 @@
+"""What is asked of a queue, checked: claims, verdicts, filters and operators' changes."""
+
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from holdfast.model.checks import check_encodable, check_integer, check_text
+from holdfast.model.durations import MAX_MS
+from holdfast.model.errors import InvalidArgument
+from holdfast.model.ids import parse_id
+from holdfast.model.lifecycle import Life
+from holdfast.model.message import MAX_BATCH, Envelope, Receipt, State
+from holdfast.model.names import QueueRef
+
+# Bulk verbs work in atomic steps of this many messages (SPEC 3.8).
+STEP = 1_000
+
+
+class Ask(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One caller's claim."""
+
+    limit: int = 1
+    lease_ms: int | None = None
+    owner: str | None = None
+    with_state: bool = False
+    ledger: tuple[str, int] | None = None
+
+
+class Settle(StrEnum):
+    ACK = "ack"
+    NACK = "nack"
+    RELEASE = "release"
+    EXTEND = "extend"
+    REMOVE = "remove"
+    # A claim whose caller left before it was told.
+    UNSEND = "unsend"
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What the holder of a lease says of its message."""
+
+    settle: Settle
+    receipt: Receipt
+    error: str | None = None
+    delay_ms: int | None = None
+    defer: bool = False
+    final: bool = False
+    lease_ms: int | None = None
+
+
+class Progress(msgspec.Struct, frozen=True, kw_only=True):
+    percent: float
+    text: str = ""
+
+
+class StateDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """A message's JSON state. `document` is its JSON text; before the first save it and `etag` are None."""
+
+    document: bytes | None = None
+    etag: str | None = None
+    progress: Progress | None = None
+
+
+NO_STATE = StateDocument()
+
+
+class StateChange(msgspec.Struct, frozen=True, kw_only=True):
+    """Save `document` if the stored ETag is `etag`; or set `progress`, which leaves the document alone."""
+
+    document: bytes | None = None
+    etag: str | None = None
+    progress: Progress | None = None
+
+
+class Filter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which messages an operator means; every field that is given must match."""
+
+    ids: frozenset[int] | None = None
+    error_contains: str | None = None
+    older_than_ms: int | None = None
+    headers: dict[str, str] = {}
+    priority: int | None = None
+
+    def matches(self, envelope: Envelope, life: Life, now_ms: int) -> bool:
+        return (
+            (self.ids is None or envelope.id in self.ids)
+            and (self.error_contains is None or self.error_contains in (life.error or ""))
+            and (self.older_than_ms is None or now_ms - envelope.enqueued_at >= self.older_than_ms)
+            and (self.priority is None or life.priority == self.priority)
+            and all(envelope.headers.get(name) == value for name, value in self.headers.items())
+        )
+
+
+EVERYTHING = Filter()
+
+
+class Purge(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    state: State = State.READY
+
+
+class Cancel(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Remove what is Ready and matches."""
+
+
+class Remove(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Remove what matches in any state, in flight too: its receipts go stale."""
+
+
+class Reprioritise(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    priority: int
+
+
+class Move(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    to: QueueRef
+    state: State = State.READY
+
+
+class Edit(msgspec.Struct, frozen=True, kw_only=True):
+    """Edit-then-retry: the one message meant gets this payload."""
+
+    id: int
+    payload: bytes
+    content_type: str
+
+
+class Redrive(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    edit: Edit | None = None
+
+
+Verb = Purge | Cancel | Remove | Reprioritise | Move | Redrive
+
+
+def states_of(verb: Verb) -> frozenset[State]:
+    """The states in which a message can be meant by the verb."""
+    match verb:
+        case Purge(state=state) | Move(state=state):
+            return frozenset({state})
+        case Cancel() | Reprioritise():
+            return frozenset({State.READY})
+        case Redrive():
+            return frozenset({State.FAILED})
+        case Remove():
+            return frozenset(State)
+
+
+def make_filter(given: "Filter | Mapping[str, Any] | None") -> Filter:
+    """A filter from its document form; an unknown or wrong field is refused by name."""
+    if given is None:
+        return EVERYTHING
+    if isinstance(given, Filter):
+        return given
+    if not isinstance(given, Mapping):
+        raise InvalidArgument("a filter is a document of fields", field="filter")
+    known = set(Filter.__struct_fields__)
+    for name in given:
+        if name not in known:
+            raise InvalidArgument(
+                f"{str(name)[:80]!r} is not a field of a filter; the fields are {', '.join(sorted(known))}",
+                field=f"filter.{str(name)[:80]}",
+            )
+    fields = dict(given)
+    if fields.get("ids") is not None:
+        fields["ids"] = frozenset(parse_ids(fields["ids"]))
+    if fields.get("older_than_ms") is not None:
+        fields["older_than_ms"] = check_integer("filter.older_than_ms", fields["older_than_ms"], 0, MAX_MS)
+    if fields.get("headers") is None:
+        fields.pop("headers", None)
+    try:
+        return msgspec.convert(fields, Filter)
+    except msgspec.ValidationError as error:
+        raise InvalidArgument(f"filter: {error}", field="filter") from None
+
+
+def parse_ids(given: object) -> list[int]:
+    if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
+        raise InvalidArgument("ids must be a list of message ids", field="ids")
+    return [parse_id(value) for value in given]
+
+
+def check_ask(ask: Ask) -> Ask:
+    check_integer("limit", ask.limit, 1, MAX_BATCH)
+    if ask.lease_ms is not None:
+        check_integer("lease", ask.lease_ms, 1, MAX_MS)
+    if ask.owner is not None:
+        check_text("owner", ask.owner)
+    if ask.ledger is not None:
+        check_ledger(*ask.ledger)
+    return ask
+
+
+def check_ledger(consumer: object, number: object) -> None:
+    check_text("ledger consumer", consumer)
+    check_integer("ledger number", number, 0, MAX_MS)
+
+
+def check_verdict(verdict: Verdict) -> Verdict:
+    if verdict.settle is Settle.ACK:
+        return verdict
+    if verdict.delay_ms is not None:
+        check_integer("delay", verdict.delay_ms, 0, MAX_MS)
+    if verdict.lease_ms is not None:
+        check_integer("lease", verdict.lease_ms, 1, MAX_MS)
+    if verdict.error is not None:
+        if not isinstance(verdict.error, str):
+            raise InvalidArgument("error must be text", field="error")
+        check_encodable("error", verdict.error)
+    if verdict.defer and verdict.final:
+        raise InvalidArgument("a nack is deferred or final, not both", field="final")
+    return verdict
+
+
+def check_progress(percent: object, text: object) -> Progress:
+    if isinstance(percent, bool) or not isinstance(percent, int | float) or not 0 <= percent <= 100:
+        raise InvalidArgument(f"progress {str(percent)[:80]!r} must be a number from 0 to 100", field="percent")
+    if not isinstance(text, str) or len(text) > 1_024:
+        raise InvalidArgument("a progress text has at most 1024 characters", field="text")
+    check_encodable("text", text)
+    return Progress(percent=percent, text=text)

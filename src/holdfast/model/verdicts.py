@@ -1,0 +1,56 @@
+"""From what is asked of a message to the step it takes."""
+
+from collections.abc import Callable
+
+from holdfast.model import lifecycle
+from holdfast.model.lifecycle import Change, Life
+from holdfast.model.message import Envelope
+from holdfast.model.policy import QueuePolicy
+from holdfast.model.requests import Cancel, Move, Purge, Redrive, Remove, Reprioritise, Settle, Verb, Verdict
+
+
+def judge(
+    life: Life, envelope: Envelope, verdict: Verdict, policy: QueuePolicy, now_ms: int, roll: Callable[[], float]
+) -> Change:
+    """What a verdict does to a message whose lease it holds."""
+    match verdict.settle:
+        case Settle.ACK:
+            return lifecycle.ack(life, policy, now_ms)
+        case Settle.NACK if verdict.defer:
+            return lifecycle.defer(life, policy, now_ms, error=verdict.error, delay_ms=verdict.delay_ms)
+        case Settle.NACK:
+            return lifecycle.nack(
+                life,
+                envelope,
+                policy,
+                now_ms,
+                error=verdict.error,
+                delay_ms=verdict.delay_ms,
+                final=verdict.final,
+                roll=roll(),
+            )
+        case Settle.RELEASE:
+            return lifecycle.release(life, policy, now_ms)
+        case Settle.UNSEND:
+            return lifecycle.unsend(life, policy, now_ms)
+        case Settle.EXTEND:
+            return lifecycle.extend(life, policy, now_ms, verdict.lease_ms)
+        case Settle.REMOVE:
+            return lifecycle.remove(life, "removed")
+
+
+def alter(life: Life, envelope: Envelope, verb: Verb, default_ttl_ms: int | None, now_ms: int) -> Change:
+    """What an operator's verb does to a message it means."""
+    match verb:
+        case Purge():
+            return lifecycle.remove(life, "purged")
+        case Cancel():
+            return lifecycle.remove(life, "cancelled")
+        case Remove():
+            return lifecycle.remove(life, "removed")
+        case Reprioritise(priority=priority):
+            return lifecycle.reprioritise(life, priority)
+        case Redrive():
+            return lifecycle.redrive(life, envelope, default_ttl_ms, now_ms)
+        case Move():
+            return lifecycle.move(life)

@@ -1,0 +1,302 @@
+"""How coroutines of the core are run: on an asyncio loop, or stepped in the calling thread.
+
+The core (stores, dispatcher, service) is one set of coroutines. They wait for nothing but `Ticket`s that their
+`Runtime` made, so whoever drives them decides what waiting means:
+
+    LoopRuntime    a ticket is an asyncio future; background work is a task.
+    ThreadRuntime  the calling thread steps the coroutine under one lock and sleeps on a ticket only when there is
+                   something to wait for: a call that need not wait pays no hand-over to another thread.
+"""
+
+import asyncio
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Generic, Protocol, TypeVar
+
+from holdfast.clock import Alarm, Clock, ThreadAlarm, Timer, seconds_until
+
+T = TypeVar("T")
+Work = Coroutine[Any, Any, T]
+
+_log = logging.getLogger("holdfast")
+
+
+class Ticket(Protocol[T]):
+    """A result to come; awaited by one coroutine, settled once."""
+
+    def done(self) -> bool: ...
+    def cancelled(self) -> bool: ...
+    def result(self) -> T: ...
+    def exception(self) -> BaseException | None: ...
+    def set_result(self, value: T, /) -> None: ...
+    def set_exception(self, error: BaseException, /) -> None: ...
+    def __await__(self) -> Generator[Any, None, T]: ...
+
+
+class Runtime(Protocol):
+    """What the core is given instead of an event loop."""
+
+    clock: Clock
+
+    def ticket(self) -> Ticket[Any]: ...
+
+    def spawn(self, work: Work[None]) -> None:
+        """Run in the background. The runtime owns it: no caller's cancellation reaches it, close waits for it."""
+
+    def call_at(self, at_ms: int, callback: Callable[[], None]) -> Timer:
+        """Call at that time; if it has passed, soon, but never before this call returns."""
+
+    def offload(self, function: Callable[[], T]) -> Ticket[T]:
+        """Run a blocking function on a thread of its own; calls run one after the other."""
+
+
+async def sleep_until(runtime: Runtime, at_ms: int) -> None:
+    ticket = runtime.ticket()
+    timer = runtime.call_at(at_ms, lambda: ticket.set_result(None))
+    try:
+        await ticket
+    finally:
+        timer.cancel()
+
+
+def run_inline(work: Work[T]) -> T:
+    """The result of a coroutine that does not suspend."""
+    try:
+        work.send(None)
+    except StopIteration as finished:
+        value: T = finished.value
+        return value
+    work.close()
+    raise RuntimeError("a coroutine that said it does not suspend did")
+
+
+class LoopRuntime:
+    """Made inside a running loop, which it uses from then on."""
+
+    def __init__(self, clock: Clock, alarm: Alarm | None = None) -> None:
+        self.clock = clock
+        self._loop = asyncio.get_running_loop()
+        self._alarm = alarm
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._executor: ThreadPoolExecutor | None = None
+
+    def ticket(self) -> asyncio.Future[Any]:
+        return self._loop.create_future()
+
+    def spawn(self, work: Work[None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+
+    def call_at(self, at_ms: int, callback: Callable[[], None]) -> Timer:
+        if self._alarm is not None and at_ms > self.clock.now_ms():
+            return self._alarm.call_at(at_ms, callback)
+        return self._loop.call_later(seconds_until(at_ms, self.clock), callback)
+
+    def offload(self, function: Callable[[], T]) -> Ticket[T]:
+        if self._executor is None:
+            self._executor = ThreadPoolExecutor(1, thread_name_prefix="holdfast-offload")
+        return self._loop.run_in_executor(self._executor, function)
+
+    async def aclose(self) -> None:
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+        if self._executor is not None:
+            self._executor.shutdown()
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("background work failed", exc_info=error)
+
+
+class _ThreadTicket(Generic[T]):
+    """Settled and awaited under the runtime's lock."""
+
+    __slots__ = ("_error", "_is_done", "_value", "on_done")
+
+    def __init__(self) -> None:
+        self._is_done = False
+        self._value: T | None = None
+        self._error: BaseException | None = None
+        self.on_done: Callable[[], None] | None = None
+
+    def done(self) -> bool:
+        return self._is_done
+
+    def cancelled(self) -> bool:
+        return False
+
+    def exception(self) -> BaseException | None:
+        return self._error
+
+    def result(self) -> T:
+        if self._error is not None:
+            raise self._error
+        return self._value  # type: ignore[return-value]  # set by set_result
+
+    def set_result(self, value: T, /) -> None:
+        self._value = value
+        self._settle()
+
+    def set_exception(self, error: BaseException, /) -> None:
+        self._error = error
+        self._settle()
+
+    def _settle(self) -> None:
+        if self._is_done:
+            raise RuntimeError("a ticket is settled once")
+        self._is_done = True
+        if self.on_done is not None:
+            self.on_done()
+
+    def __await__(self) -> Generator[Any, None, T]:
+        if not self._is_done:
+            yield self
+        return self.result()
+
+
+class _DueCall:
+    def __init__(self, callback: Callable[[], None]) -> None:
+        self._callback: Callable[[], None] | None = callback
+
+    def cancel(self) -> None:
+        self._callback = None
+
+    async def run(self) -> None:
+        if self._callback is not None:
+            self._callback()
+
+
+class ThreadRuntime:
+    """Any number of calling threads, one lock: whoever holds it steps the core."""
+
+    def __init__(self, clock: Clock, alarm: Alarm | None = None) -> None:
+        self.clock = clock
+        self._own_alarm = ThreadAlarm(clock) if alarm is None else None
+        self._alarm: Alarm = alarm or self._own_alarm  # type: ignore[assignment]  # one of the two is set
+        self._lock = threading.RLock()
+        # Background coroutines that can go on. Drained before the lock is given up, never from within a step:
+        # a step that settles a ticket must not find itself re-entered.
+        self._runnable: deque[Work[None]] = deque()
+        self._background = 0
+        self._all_finished = threading.Condition(self._lock)
+        self._executor: ThreadPoolExecutor | None = None
+
+    def ticket(self) -> _ThreadTicket[Any]:
+        return _ThreadTicket()
+
+    def spawn(self, work: Work[None]) -> None:
+        with self._lock:
+            self._background += 1
+            self._runnable.append(work)
+
+    def call_at(self, at_ms: int, callback: Callable[[], None]) -> Timer:
+        if at_ms <= self.clock.now_ms():
+            due = _DueCall(callback)
+            self.spawn(due.run())  # after this step, never within it
+            return due
+        return self._alarm.call_at(at_ms, lambda: self._enter(callback))
+
+    def offload(self, function: Callable[[], T]) -> Ticket[T]:
+        if self._executor is None:
+            self._executor = ThreadPoolExecutor(1, thread_name_prefix="holdfast-offload")
+        ticket: _ThreadTicket[T] = _ThreadTicket()
+
+        def run() -> None:
+            try:
+                value = function()
+            except BaseException as error:  # the ticket's owner raises it
+                self._enter(lambda failure=error: ticket.set_exception(failure))  # type: ignore[misc]
+            else:
+                self._enter(lambda: ticket.set_result(value))
+
+        self._executor.submit(run)
+        return ticket
+
+    def run(self, work: Work[T]) -> T:
+        """Drive a coroutine to its end in this thread."""
+        with self._lock:
+            try:
+                waits_for = self._step(work)
+            except StopIteration as finished:
+                value: T = finished.value
+                return value
+            finally:
+                if self._runnable:
+                    self._drain()
+        return self._run_waiting(work, waits_for)
+
+    def close(self) -> None:
+        """Wait for background work to end. Nothing may be running on this runtime any more."""
+        with self._lock:
+            self._drain()
+            while self._background:
+                self._all_finished.wait()
+        if self._own_alarm is not None:
+            self._own_alarm.close()
+        if self._executor is not None:
+            self._executor.shutdown()
+
+    def _run_waiting(self, work: Work[T], waits_for: _ThreadTicket[Any]) -> T:
+        while True:
+            settled = threading.Event()
+            with self._lock:
+                if waits_for.done():
+                    settled.set()
+                else:
+                    waits_for.on_done = settled.set
+            interruption: BaseException | None = None
+            try:
+                settled.wait()
+            except BaseException as error:  # Ctrl-C: the coroutine gives back what it may hold, then raises it
+                interruption = error
+            with self._lock:
+                waits_for.on_done = None
+                try:
+                    waits_for = self._step(work, interruption)
+                except StopIteration as finished:
+                    value: T = finished.value
+                    return value
+                finally:
+                    if self._runnable:
+                        self._drain()
+
+    def _step(self, work: Work[Any], interruption: BaseException | None = None) -> _ThreadTicket[Any]:
+        waits_for = work.send(None) if interruption is None else work.throw(interruption)
+        if not isinstance(waits_for, _ThreadTicket):
+            work.close()
+            raise RuntimeError(f"the core waits for tickets alone, not for {waits_for!r}")
+        return waits_for
+
+    def _enter(self, callback: Callable[[], None]) -> None:
+        """Run a callback from outside (a timer, the executor) as a step of its own."""
+        with self._lock:
+            try:
+                callback()
+            finally:
+                self._drain()
+
+    def _drain(self) -> None:
+        while self._runnable:
+            work = self._runnable.popleft()
+            try:
+                waits_for = self._step(work)
+            except StopIteration:
+                self._finish_one()
+            except Exception:
+                _log.exception("background work failed")
+                self._finish_one()
+            else:
+                if waits_for.done():
+                    self._runnable.append(work)
+                else:
+                    waits_for.on_done = lambda work=work: self._runnable.append(work)
+
+    def _finish_one(self) -> None:
+        self._background -= 1
+        if not self._background:
+            self._all_finished.notify_all()

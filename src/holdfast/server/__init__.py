@@ -1,0 +1,1 @@
+"""Puts the parts together: settings, composition, and the embedded core."""

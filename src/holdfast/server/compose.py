@@ -1,0 +1,54 @@
+"""The one place that names concrete classes."""
+
+from holdfast.dice import Dice
+from holdfast.dispatch.dispatcher import Dispatcher
+from holdfast.dispatch.sweeper import Sweeper
+from holdfast.dispatch.wakeups import Wakeups
+from holdfast.model.errors import InvalidArgument
+from holdfast.runtime import Runtime
+from holdfast.server.settings import Settings
+from holdfast.service.admin import AdminService
+from holdfast.service.directory import Directory
+from holdfast.service.queues import QueueService
+from holdfast.stores.contract import Store
+from holdfast.stores.memory import MemoryStore
+from holdfast.stores.rocks import RocksStore
+from holdfast.stores.rocks.engine import Durability
+
+
+class Core:
+    """A store with everything over it, up to the services that doors and clients call."""
+
+    def __init__(self, store: Store, runtime: Runtime, settings: Settings) -> None:
+        self.store = store
+        self._runtime = runtime
+        self._directory = Directory(store, runtime.clock, auto_create=settings.auto_create)
+        self.dispatcher = Dispatcher(
+            store, runtime, max_waiters=settings.max_waiters, weight_of=self._directory.weight_of
+        )
+        self.sweeper = Sweeper(store, runtime)
+        self.messages = QueueService(store, self.dispatcher, self._directory, runtime, max_payload=settings.max_payload)
+        self.admin = AdminService(store, self.dispatcher, self._directory, runtime, max_payload=settings.max_payload)
+
+    async def open(self) -> None:
+        await self.store.open(Wakeups(self.dispatcher, self.sweeper), self._runtime)
+        await self._directory.load()
+
+    async def close(self) -> None:
+        """Waiters go first, with nothing; leases stay as they are."""
+        self.dispatcher.close()
+        self.sweeper.close()
+        await self.store.close()
+
+
+def make_store(url: str, settings: Settings, dice: Dice) -> Store:
+    if url == "memory://":
+        return MemoryStore(dice, settings.journal_retention_ms)
+    if url and "://" not in url:
+        return RocksStore(
+            url,
+            dice,
+            durability=Durability(settings.durability),
+            journal_retention_ms=settings.journal_retention_ms,
+        )
+    raise InvalidArgument(f"{url!r} is not a store this version can open: give memory:// or a directory", field="url")

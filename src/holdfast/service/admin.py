@@ -1,0 +1,185 @@
+"""AdminService: queues, tenants, policies and the operators' verbs."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from holdfast.dispatch.dispatcher import Dispatcher
+from holdfast.model.answers import Changed, QueueSummary, Stats, TenantSummary
+from holdfast.model.checks import check_integer, check_rate
+from holdfast.model.durations import MAX_MS
+from holdfast.model.errors import Draining, InvalidArgument, MessageNotFound
+from holdfast.model.ids import parse_id, to_uuid
+from holdfast.model.message import State, check_size
+from holdfast.model.names import QueueRef
+from holdfast.model.policy import QueuePolicy, TenantConfig, merge
+from holdfast.model.requests import (
+    EVERYTHING,
+    STEP,
+    Cancel,
+    Edit,
+    Filter,
+    Move,
+    Purge,
+    Redrive,
+    Remove,
+    Reprioritise,
+    Verb,
+)
+from holdfast.runtime import Runtime, sleep_until
+from holdfast.service.directory import Directory
+from holdfast.service.views import stats_of
+from holdfast.stores.contract import Store
+
+FORCE_AFTER_MS = 30_000
+
+
+class AdminService:
+    def __init__(
+        self, store: Store, dispatcher: Dispatcher, directory: Directory, runtime: Runtime, *, max_payload: int
+    ) -> None:
+        self._store = store
+        self._dispatcher = dispatcher
+        self._directory = directory
+        self._runtime = runtime
+        self._now_ms = runtime.clock.now_ms
+        self._max_payload = max_payload
+
+    # --- Tenants and queues ----------------------------------------------------------------------------------
+
+    async def tenants(self) -> list[TenantSummary]:
+        return [TenantSummary(tenant=row.tenant, config=row.config) for row in await self._store.list_tenants()]
+
+    async def tenant(self, tenant: str) -> TenantConfig:
+        row = await self._store.find_tenant(tenant)
+        return TenantConfig() if row is None else row.config
+
+    async def set_tenant(self, tenant: str, changes: Mapping[str, Any]) -> TenantConfig:
+        """What is given changes, the rest stays."""
+        config = merge(await self.tenant(tenant), changes)
+        row = await self._store.put_tenant(tenant, config)
+        self._directory.note(row)
+        return row.config
+
+    async def tenant_stats(self, tenant: str) -> Stats:
+        now_ms = self._now_ms()
+        counts = await self._store.tenant_counts(tenant, now_ms)
+        return stats_of(counts, now_ms, waiters=self._dispatcher.tenant_waiters(tenant))
+
+    async def queues(self, tenant: str) -> list[QueueSummary]:
+        now_ms = self._now_ms()
+        summaries = []
+        for row in await self._store.list_queues(tenant):
+            counts = await self._store.counts(row.ref, now_ms)
+            stats = stats_of(counts, now_ms, waiters=self._dispatcher.waiters(row.ref), row=row)
+            summaries.append(QueueSummary(queue=row.ref.queue, stats=stats))
+        return summaries
+
+    async def policy(self, ref: QueueRef) -> QueuePolicy:
+        return (await self._directory.require(ref)).policy
+
+    async def set_policy(self, ref: QueueRef, changes: Mapping[str, Any]) -> QueuePolicy:
+        """Create the queue or change its policy: what is given changes, the rest stays."""
+        row = await self._store.find_queue(ref)
+        policy = merge(QueuePolicy() if row is None else row.policy, changes)
+        if row is None:
+            await self._store.create_queue(ref, self._now_ms())
+        return (await self._store.put_policy(ref, policy, self._now_ms())).policy
+
+    async def pause(self, ref: QueueRef, is_paused: bool) -> None:
+        await self._store.pause(ref, is_paused, self._now_ms())
+
+    async def delete(self, ref: QueueRef, force_after_ms: int = FORCE_AFTER_MS) -> None:
+        """Begin to delete: nothing comes in or goes out any more, leases may still be settled until they are revoked
+        after `force_after_ms`; sweeps do the rest."""
+        check_integer("force_after", force_after_ms, 0, MAX_MS)
+        now_ms = self._now_ms()
+        await self._store.drain(ref, now_ms + force_after_ms, now_ms)
+        self._dispatcher.fail_waiters(
+            ref, Draining(f"queue {ref} is being deleted", tenant=ref.tenant, queue=ref.queue)
+        )
+
+    # --- Verbs over many messages ----------------------------------------------------------------------------
+
+    async def purge(self, ref: QueueRef, state: State) -> Changed:
+        if state not in (State.READY, State.FAILED):
+            raise InvalidArgument(f"purge takes what is ready or failed, not what is {state}", field="state")
+        return await self._alter(ref, Purge(state=state), EVERYTHING)
+
+    async def cancel(self, ref: QueueRef, which: Filter) -> Changed:
+        return await self._alter(ref, Cancel(), which)
+
+    async def reprioritise(self, ref: QueueRef, which: Filter, priority: int) -> Changed:
+        check_integer("priority", priority, 0, 255)
+        return await self._alter(ref, Reprioritise(priority=priority), which)
+
+    async def move(self, ref: QueueRef, to: QueueRef, which: Filter, state: State) -> Changed:
+        if to == ref:
+            raise InvalidArgument(f"the messages are in {ref} already", field="to")
+        if state not in (State.READY, State.FAILED):
+            raise InvalidArgument(f"move takes what is ready or failed, not what is {state}", field="state")
+        await self._directory.require(ref)
+        await self._directory.require_or_create(to)
+        return await self._alter(ref, Move(to=to, state=state), which)
+
+    async def remove(self, ref: QueueRef, id: object) -> None:
+        snowflake = parse_id(id)
+        removed = await self._alter(ref, Remove(), Filter(ids=frozenset({snowflake})))
+        if not removed.changed:
+            raise MessageNotFound(f"queue {ref} has no message {to_uuid(snowflake)}", id=to_uuid(snowflake))
+
+    async def redrive(
+        self,
+        ref: QueueRef,
+        which: Filter,
+        *,
+        rate_per_s: float | None = None,
+        dry_run: bool = False,
+        edit: Edit | None = None,
+    ) -> Changed:
+        """With `edit` only the message it names is redriven."""
+        if rate_per_s is not None:
+            check_rate("rate_per_s", rate_per_s)
+        if edit is not None:
+            check_size("payload", len(edit.payload), self._max_payload)
+            which = Filter(ids=frozenset({edit.id}))
+        if dry_run:
+            return Changed(await self._count(ref, State.FAILED, which), 0)
+        if rate_per_s is None:
+            return await self._alter(ref, Redrive(edit=edit), which)
+        return await self._alter_paced(ref, Redrive(edit=edit), which, rate_per_s)
+
+    async def _alter(self, ref: QueueRef, verb: Verb, which: Filter) -> Changed:
+        """In atomic steps. What a step changed no longer matches: the same call again goes on where this one ended."""
+        matched = changed = 0
+        after: int | None = None
+        while True:
+            step = await self._store.alter(ref, verb, which, after, STEP, self._now_ms())
+            matched += step.matched
+            changed += step.changed
+            after = step.after
+            if after is None:
+                return Changed(matched, changed)
+
+    async def _alter_paced(self, ref: QueueRef, verb: Verb, which: Filter, rate_per_s: float) -> Changed:
+        """At most `rate_per_s` a second, in ten steps a second where the rate allows it."""
+        size = max(1, min(STEP, int(rate_per_s / 10)))
+        pause_ms = size / rate_per_s * 1_000
+        start_ms = self._now_ms()
+        changed, after, steps = 0, None, 0
+        while True:
+            step = await self._store.alter(ref, verb, which, after, size, self._now_ms())
+            changed += step.changed
+            after = step.after
+            if after is None:
+                return Changed(changed, changed)
+            steps += 1
+            await sleep_until(self._runtime, start_ms + int(steps * pause_ms))
+
+    async def _count(self, ref: QueueRef, state: State, which: Filter) -> int:
+        found, after = 0, None
+        while True:
+            listing = await self._store.browse(ref, state, which, after, STEP, self._now_ms())
+            found += len(listing.found)
+            after = listing.after
+            if after is None:
+                return found

@@ -1,0 +1,112 @@
+"""QueueService: the operations on messages that every door calls."""
+
+from holdfast.dispatch.dispatcher import Dispatcher
+from holdfast.model.answers import Delivery, Enqueued, Events, Info, LedgerEntry, Page, Result, Stats
+from holdfast.model.checks import check_integer, check_text
+from holdfast.model.durations import MAX_MS
+from holdfast.model.errors import InvalidArgument, MessageNotFound
+from holdfast.model.ids import parse_id, to_uuid
+from holdfast.model.message import MAX_BATCH, Draft, Receipt, State, check_draft, check_size
+from holdfast.model.names import QueueRef
+from holdfast.model.requests import Ask, Filter, StateChange, Verdict, check_ask, check_verdict
+from holdfast.runtime import Runtime
+from holdfast.service.directory import Directory
+from holdfast.service.views import info_of, stats_of
+from holdfast.stores.contract import Store
+
+
+class QueueService:
+    """Each call is checked whole before any of it is carried out: what is refused changes nothing."""
+
+    def __init__(
+        self, store: Store, dispatcher: Dispatcher, directory: Directory, runtime: Runtime, *, max_payload: int
+    ) -> None:
+        self._store = store
+        self._dispatcher = dispatcher
+        self._directory = directory
+        self._runtime = runtime
+        self._now_ms = runtime.clock.now_ms
+        self._max_payload = max_payload
+
+    async def enqueue(self, ref: QueueRef, drafts: list[Draft]) -> list[Enqueued]:
+        if len(drafts) > MAX_BATCH:
+            raise InvalidArgument(f"a call enqueues at most {MAX_BATCH} messages, not {len(drafts)}", field="messages")
+        for draft in drafts:
+            check_draft(draft, self._max_payload)
+        if not drafts:
+            return []
+        return await self._store.enqueue(ref, drafts, self._now_ms(), auto_create=self._directory.auto_create)
+
+    async def claim(self, ref: QueueRef, ask: Ask, wait_ms: int | None) -> list[Delivery]:
+        """Nothing may be awaited after the dispatcher's answer: a caller that leaves then would strand it."""
+        check_ask(ask)
+        if wait_ms is not None:
+            check_integer("wait", wait_ms, 0, MAX_MS)
+        if not self._directory.auto_create:
+            await self._directory.require(ref)
+        return await self._dispatcher.claim(ref, ask, wait_ms)
+
+    async def settle(self, ref: QueueRef, verdicts: list[Verdict]) -> list[Result]:
+        if len(verdicts) > MAX_BATCH:
+            raise InvalidArgument(f"a call settles at most {MAX_BATCH} messages, not {len(verdicts)}", field="receipts")
+        for verdict in verdicts:
+            check_verdict(verdict)
+        return await self._store.settle(ref, verdicts, self._now_ms())
+
+    async def save_state(self, ref: QueueRef, receipt: Receipt, change: StateChange) -> str | None:
+        if change.document is not None:
+            check_size("state", len(change.document), self._max_payload)
+        return await self._store.save_state(ref, receipt, change, self._now_ms())
+
+    # --- Inspection ------------------------------------------------------------------------------------------
+
+    async def get(self, ref: QueueRef, id: object, *, with_payload: bool = False) -> Info:
+        snowflake = parse_id(id)
+        found = await self._store.get(ref, snowflake)
+        if found is None:
+            raise MessageNotFound(f"queue {ref} has no message {to_uuid(snowflake)}", id=to_uuid(snowflake))
+        return info_of(found, with_payload=with_payload)
+
+    async def peek(self, ref: QueueRef, limit: int) -> list[Info]:
+        check_integer("limit", limit, 1, MAX_BATCH)
+        return [info_of(each, with_payload=True) for each in await self._store.peek(ref, limit, self._now_ms())]
+
+    async def browse(
+        self, ref: QueueRef, state: State | None, which: Filter, cursor: str | None, limit: int
+    ) -> Page[Info]:
+        check_integer("limit", limit, 1, MAX_BATCH)
+        after = None if cursor is None else parse_id(cursor)
+        listing = await self._store.browse(ref, state, which, after, limit, self._now_ms())
+        page = Page(info_of(each) for each in listing.found)
+        page.cursor = None if listing.after is None else str(listing.after)
+        return page
+
+    async def stats(self, ref: QueueRef) -> Stats:
+        row = await self._directory.require(ref)
+        now_ms = self._now_ms()
+        counts = await self._store.counts(ref, now_ms)
+        return stats_of(counts, now_ms, waiters=self._dispatcher.waiters(ref), row=row)
+
+    async def journal(self, after: str | None, limit: int, tenant: str | None) -> Events:
+        check_integer("limit", limit, 1, MAX_BATCH)
+        page = await self._store.journal(after, limit, tenant, self._now_ms())
+        events = Events(page.events)
+        events.next = page.position
+        return events
+
+    # --- The claim ledger ------------------------------------------------------------------------------------
+
+    async def ledger(self, ref: QueueRef, consumer: str) -> list[LedgerEntry]:
+        check_text("consumer", consumer)
+        return await self._store.ledger(ref, consumer, self._now_ms())
+
+    async def ledger_ack(self, ref: QueueRef, consumer: str, upto: int) -> list[Result]:
+        check_text("consumer", consumer)
+        check_integer("upto", upto, 0, MAX_MS)
+        return await self._store.ledger_ack(ref, consumer, upto, self._now_ms())
+
+    async def ledger_extend(self, ref: QueueRef, consumer: str, lease_ms: int | None) -> list[Result]:
+        check_text("consumer", consumer)
+        if lease_ms is not None:
+            check_integer("lease", lease_ms, 1, MAX_MS)
+        return await self._store.ledger_extend(ref, consumer, lease_ms, self._now_ms())

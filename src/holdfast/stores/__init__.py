@@ -1,0 +1,1 @@
+"""Keeps the promise across a crash: the contract every store obeys, and the stores."""

@@ -1,0 +1,59 @@
+"""Stored messages as they are answered; the same for every store."""
+
+from msgspec.structs import replace
+
+from holdfast.model.answers import Delivery, Result
+from holdfast.model.errors import Internal, StaleLease
+from holdfast.model.lifecycle import Life
+from holdfast.model.message import Envelope, Receipt, State
+from holdfast.model.requests import Edit, StateDocument
+
+
+def receipt_of(envelope: Envelope, life: Life) -> Receipt:
+    if life.lease is None:
+        raise Internal(f"a {life.state} message has no receipt")
+    return Receipt(envelope.id, life.lease.token, life.version)
+
+
+def delivery_of(envelope: Envelope, life: Life, state: StateDocument | None) -> Delivery:
+    lease = life.lease
+    if lease is None:
+        raise Internal(f"a {life.state} message is not delivered")
+    return Delivery(
+        snowflake=envelope.id,
+        given_correlation_id=envelope.given_correlation_id,
+        receipt=Receipt(envelope.id, lease.token, life.version),
+        payload=envelope.payload,
+        content_type=envelope.content_type,
+        # A copy: what a handler does to it must not reach the store.
+        headers=dict(envelope.headers) if envelope.headers else {},
+        priority=life.priority,
+        attempt=life.attempt,
+        enqueued_at=envelope.enqueued_at,
+        lease_expires_at=lease.expires_at,
+        group=envelope.group,
+        state=state,
+    )
+
+
+def edited(envelope: Envelope, edit: Edit) -> Envelope:
+    return replace(envelope, payload=edit.payload, content_type=edit.content_type)
+
+
+def settled(envelope: Envelope, life: Life | None) -> Result:
+    """A verdict that held; `life` is what it led to."""
+    if life is None:
+        return Result(snowflake=envelope.id, ok=True, envelope=envelope)
+    return Result(
+        snowflake=envelope.id,
+        ok=True,
+        envelope=envelope,
+        state=life.state,
+        retry_at=life.visible_at if life.state is State.READY else None,
+        lease_expires_at=None if life.lease is None else life.lease.expires_at,
+    )
+
+
+def stale(id: int, envelope: Envelope | None = None) -> Result:
+    """A verdict whose receipt holds no lease."""
+    return Result(snowflake=id, ok=False, error=StaleLease.code, envelope=envelope)

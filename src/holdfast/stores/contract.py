@@ -1,0 +1,208 @@
+"""The laws every store keeps.
+
+A store holds messages and their states, and moves them along `model.lifecycle.TRANSITIONS`, nothing else. For every
+method that changes something:
+
+- **One call, one atomic step.** All of it happens or none. Of any number of concurrent claims exactly one gets a
+  message. What is refused changes nothing and writes nothing; so does a claim that finds nothing.
+- **Durable before it returns**, but for `claim` and the `EXTEND` verdict: a power cut may undo those, and the message
+  is then delivered again, under a higher version.
+- **Fenced.** A verdict holds only with the receipt of the current, unexpired lease (`lifecycle.holds`), whether or not
+  a sweep has run since that lease ended.
+- **In the journal.** Each transition appends its event in the same step.
+- **Told.** After the step, and only if it holds, the listener hears what may now be claimed and from when, even if
+  the caller was cancelled while waiting. (Not so by `claim`, whose answer says it.)
+
+Time comes in as `now_ms` and randomness as `Dice`; no store reads a clock. A store may take longer than its caller is
+willing to wait: a cancelled call is carried out or not, wholly.
+
+The store knows the policy of each queue, for it must return expired leases by itself; callers change it here.
+"""
+
+from typing import NamedTuple, Protocol
+
+import msgspec
+
+from holdfast.model.answers import Counts, Delivery, Enqueued, Found, LedgerEntry, Result
+from holdfast.model.events import JournalEvent
+from holdfast.model.message import Draft, Receipt, State
+from holdfast.model.names import QueueRef
+from holdfast.model.policy import QueuePolicy, TenantConfig
+from holdfast.model.requests import Ask, Filter, StateChange, Verb, Verdict
+from holdfast.runtime import Runtime
+
+
+class Listener(Protocol):
+    """Who is told what a store's changes make possible. Called in the store's own steps: it must not call back."""
+
+    def ready(self, ref: QueueRef, at_ms: int) -> None:
+        """From `at_ms` on, a claim on this queue may find something it would not have found before."""
+
+    def deadline(self, at_ms: int) -> None:
+        """From `at_ms` on, a sweep has something to do."""
+
+
+class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
+    """What differs between stores, declared instead of guessed."""
+
+    # `claim` never suspends: it can be called in the middle of a step, and no cancellation can fall into it.
+    claims_inline: bool = False
+    # What is stored outlives the process.
+    is_durable: bool = True
+
+
+class TenantRow(msgspec.Struct, frozen=True, kw_only=True):
+    tenant: str
+    tenant_id: int
+    config: TenantConfig = TenantConfig()
+
+
+class QueueRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A queue as the directory knows it."""
+
+    ref: QueueRef
+    tenant_id: int
+    queue_id: int
+    policy: QueuePolicy = QueuePolicy()
+    is_paused: bool = False
+    # Set once it is being deleted: leases are revoked from then on, and when none is left everything goes.
+    drain_until: int | None = None
+
+
+class Claims(NamedTuple):
+    """What a pass over one queue gave.
+
+    `next_at` is when a further pass may find more; None: not before the listener hears of it.
+    """
+
+    per_ask: list[list[Delivery]]
+    next_at: int | None
+    # The one ask read an open claim of its ledger again: that is its answer, even if nothing of it is held any more.
+    is_reread: bool = False
+
+
+class AlterStep(NamedTuple):
+    """One atomic step of a bulk verb. `after` continues behind it; None: the end was reached."""
+
+    matched: int
+    changed: int
+    after: int | None
+
+
+class Listing(NamedTuple):
+    found: list[Found]
+    # The last id looked at, to continue behind; None at the end.
+    after: int | None
+
+
+class JournalPage(NamedTuple):
+    events: list[JournalEvent]
+    # The position after them. Nothing will ever appear at or before it.
+    position: str
+
+
+class Swept(NamedTuple):
+    """What one sweep did, and when the next has something to do (None: nothing is known to end)."""
+
+    changed: int
+    next_at: int | None
+
+
+class Store(Protocol):
+    capabilities: Capabilities
+
+    async def open(self, listener: Listener, runtime: Runtime) -> None:
+        """`runtime` gives the tickets that calls may wait on, and a thread for what blocks."""
+
+    async def close(self) -> None:
+        """Leases stay as they are: they run out in their time. From now on every call is `StoreUnavailable`."""
+
+    # --- The directory ---------------------------------------------------------------------------------------
+
+    async def find_tenant(self, tenant: str) -> TenantRow | None: ...
+
+    async def find_queue(self, ref: QueueRef) -> QueueRow | None: ...
+
+    async def list_tenants(self) -> list[TenantRow]: ...
+
+    async def list_queues(self, tenant: str) -> list[QueueRow]: ...
+
+    async def put_tenant(self, tenant: str, config: TenantConfig) -> TenantRow:
+        """Create the tenant or change it. Its number never changes and is never given to another."""
+
+    async def create_queue(self, ref: QueueRef, now_ms: int) -> QueueRow:
+        """The queue's row, made if there is none; `OverQuota` beyond the tenant's max_queues."""
+
+    async def put_policy(self, ref: QueueRef, policy: QueuePolicy, now_ms: int) -> QueueRow: ...
+
+    async def pause(self, ref: QueueRef, is_paused: bool, now_ms: int) -> QueueRow: ...
+
+    async def drain(self, ref: QueueRef, until_ms: int, now_ms: int) -> QueueRow:
+        """Begin to delete the queue. Sweeps finish it, in bounded steps, once no lease is left or `until_ms` came.
+        Its queue_id is never used again."""
+
+    # --- Messages --------------------------------------------------------------------------------------------
+
+    async def enqueue(self, ref: QueueRef, drafts: list[Draft], now_ms: int, *, auto_create: bool) -> list[Enqueued]:
+        """All or nothing. A draft whose key was seen within the window answers the first message, in the same batch
+        too. With `auto_create` a queue that does not exist is made in the same step, else `QueueNotFound`. `Draining`,
+        `OverQuota`, `PayloadTooLarge`."""
+
+    async def claim(self, ref: QueueRef, asks: list[Ask], now_ms: int) -> Claims:
+        """Serve several callers in one pass, first come first served, each with leases of its own.
+
+        Returns expired leases of this queue and ends its overdue TTLs before it looks. Takes what is due, by
+        priority, visible time and id; of a group its oldest messages in order of id, while no other batch of the
+        group is in flight. A paused queue has nothing, nor has one that does not exist. `Draining`.
+
+        An ask with a ledger comes alone. If its number is open it answers that claim again, as far as its leases still
+        hold; a number already closed by `ledger_ack` is `InvalidArgument`.
+        """
+
+    async def settle(self, ref: QueueRef, verdicts: list[Verdict], now_ms: int) -> list[Result]:
+        """One result per verdict, in order; a stale receipt fails alone, with `stale_lease`."""
+
+    async def save_state(self, ref: QueueRef, receipt: Receipt, change: StateChange, now_ms: int) -> str | None:
+        """The document's new ETag (unchanged by progress alone). `StaleLease`, `Conflict`."""
+
+    # --- Inspection ------------------------------------------------------------------------------------------
+
+    async def get(self, ref: QueueRef, id: int) -> Found | None: ...
+
+    async def peek(self, ref: QueueRef, limit: int, now_ms: int) -> list[Found]:
+        """What claims would take next, in their order; nothing is leased."""
+
+    async def browse(
+        self, ref: QueueRef, state: State | None, which: Filter, after: int | None, limit: int, now_ms: int
+    ) -> Listing:
+        """By id, beginning behind `after`."""
+
+    async def counts(self, ref: QueueRef, now_ms: int) -> Counts: ...
+
+    async def tenant_counts(self, tenant: str, now_ms: int) -> Counts: ...
+
+    # --- Operators -------------------------------------------------------------------------------------------
+
+    async def alter(
+        self, ref: QueueRef, verb: Verb, which: Filter, after: int | None, limit: int, now_ms: int
+    ) -> AlterStep:
+        """Change up to `limit` matching messages behind the id `after`, in one atomic step."""
+
+    # --- The claim ledger ------------------------------------------------------------------------------------
+
+    async def ledger(self, ref: QueueRef, consumer: str, now_ms: int) -> list[LedgerEntry]:
+        """The consumer's open claims by number, each with the deliveries it still holds."""
+
+    async def ledger_ack(self, ref: QueueRef, consumer: str, upto: int, now_ms: int) -> list[Result]:
+        """Ack what the consumer's claims up to this number still hold, and close them."""
+
+    async def ledger_extend(self, ref: QueueRef, consumer: str, lease_ms: int | None, now_ms: int) -> list[Result]: ...
+
+    # --- Upkeep ----------------------------------------------------------------------------------------------
+
+    async def sweep(self, limit: int, now_ms: int) -> Swept:
+        """Up to `limit` pieces of work: return expired leases, end TTLs, forget old keys, kept successes and journal
+        events, carry deletions on."""
+
+    async def journal(self, after: str | None, limit: int, tenant: str | None, now_ms: int) -> JournalPage:
+        """Durable events behind the position, in order; of one tenant, if given, within its own retention."""

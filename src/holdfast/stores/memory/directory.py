@@ -1,0 +1,130 @@
+"""Tenants and queues in memory, with what each tenant keeps."""
+
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
+
+from holdfast.model.errors import Draining, QueueNotFound, StoreUnavailable
+from holdfast.model.names import QueueRef
+from holdfast.model.policy import TenantConfig
+from holdfast.stores.contract import QueueRow, TenantRow
+from holdfast.stores.memory.shelf import Entry, Shelf
+from holdfast.stores.quotas import check_quotas, check_room_for_queue, default_ttl_ms
+
+
+@dataclass(slots=True)
+class _Tenant:
+    row: TenantRow
+    next_queue_id: int = 1
+    messages: int = 0
+    bytes: int = 0
+    queues: set[QueueRef] = field(default_factory=set)
+
+
+class MemoryDirectory:
+    def __init__(self) -> None:
+        self._all_tenants: dict[str, _Tenant] = {}
+        self._all_shelves: dict[QueueRef, Shelf] = {}
+        self.is_closed = False
+
+    @property
+    def _tenants(self) -> dict[str, _Tenant]:
+        self._check_open()
+        return self._all_tenants
+
+    @property
+    def _shelves(self) -> dict[QueueRef, Shelf]:
+        self._check_open()
+        return self._all_shelves
+
+    def _check_open(self) -> None:
+        if self.is_closed:
+            raise StoreUnavailable("this queue was closed: open it again")
+
+    # --- Tenants ---------------------------------------------------------------------------------------------
+
+    def tenant(self, name: str) -> TenantRow | None:
+        found = self._tenants.get(name)
+        return None if found is None else found.row
+
+    def tenants(self) -> list[TenantRow]:
+        return [self._tenants[name].row for name in sorted(self._tenants)]
+
+    def put_tenant(self, name: str, config: TenantConfig) -> TenantRow:
+        known = self._ensure(name)
+        known.row = replace(known.row, config=config)
+        return known.row
+
+    def config(self, tenant: str) -> TenantConfig:
+        row = self.tenant(tenant)
+        return TenantConfig() if row is None else row.config
+
+    def _ensure(self, name: str) -> _Tenant:
+        tenant = self._tenants.get(name)
+        if tenant is None:
+            tenant = self._tenants[name] = _Tenant(TenantRow(tenant=name, tenant_id=len(self._tenants) + 1))
+        return tenant
+
+    # --- Queues ----------------------------------------------------------------------------------------------
+
+    def find(self, ref: QueueRef) -> Shelf | None:
+        return self._shelves.get(ref)
+
+    def require(self, ref: QueueRef) -> Shelf:
+        shelf = self._shelves.get(ref)
+        if shelf is None:
+            raise QueueNotFound(f"there is no queue {ref}", tenant=ref.tenant, queue=ref.queue)
+        return shelf
+
+    def require_open(self, ref: QueueRef) -> Shelf:
+        shelf = self.require(ref)
+        if shelf.row.drain_until is not None:
+            raise Draining(f"queue {ref} is being deleted", tenant=ref.tenant, queue=ref.queue)
+        return shelf
+
+    def shelves_of(self, tenant: str) -> list[Shelf]:
+        known = self._tenants.get(tenant)
+        return [self._shelves[ref] for ref in sorted(known.queues)] if known else []
+
+    def create(self, ref: QueueRef) -> Shelf:
+        if (shelf := self._shelves.get(ref)) is not None:
+            return shelf
+        check_room_for_queue(ref.tenant, self.config(ref.tenant).quotas, len(self.shelves_of(ref.tenant)))
+        tenant = self._ensure(ref.tenant)
+        row = QueueRow(ref=ref, tenant_id=tenant.row.tenant_id, queue_id=tenant.next_queue_id)
+        tenant.next_queue_id += 1
+        tenant.queues.add(ref)
+        shelf = self._shelves[ref] = Shelf(row)
+        return shelf
+
+    def remove(self, ref: QueueRef) -> None:
+        del self._shelves[ref]
+        self._tenants[ref.tenant].queues.discard(ref)
+
+    # --- What tenants keep -----------------------------------------------------------------------------------
+
+    def check_quotas(self, tenant: str, sizes: list[int]) -> None:
+        """Refuse messages of these sizes if they would take the tenant past a quota."""
+        known = self._tenants.get(tenant)
+        if known is not None:
+            check_quotas(tenant, known.row.config.quotas, known.messages, known.bytes, sizes)
+
+    def check_edit(self, tenant: str, size: int, new_size: int) -> None:
+        """Refuse to let a message grow past a quota."""
+        known = self._tenants[tenant]
+        check_quotas(tenant, known.row.config.quotas, known.messages - 1, known.bytes - size, [new_size])
+
+    def default_ttl_ms(self, shelf: Shelf) -> int | None:
+        return default_ttl_ms(shelf.row.policy, self.config(shelf.row.ref.tenant).quotas)
+
+    def put(self, shelf: Shelf, entry: Entry) -> None:
+        tenant = self._tenants[shelf.row.ref.tenant]
+        tenant.messages += 1
+        tenant.bytes += entry.bytes
+        shelf.put(entry)
+
+    def drop(self, shelf: Shelf, entry: Entry) -> None:
+        tenant = self._tenants[shelf.row.ref.tenant]
+        tenant.messages -= 1
+        tenant.bytes -= entry.bytes
+        shelf.drop(entry)

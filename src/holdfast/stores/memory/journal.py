@@ -1,0 +1,75 @@
+"""The journal in memory: a list of events and the number of its first."""
+
+from holdfast.model.events import Event, JournalEvent, parse_position
+from holdfast.model.lifecycle import Life
+from holdfast.model.names import QueueRef
+from holdfast.stores.contract import JournalPage
+from holdfast.stores.memory.shelf import Entry
+
+
+class MemoryJournal:
+    def __init__(self, retention_ms: int) -> None:
+        self._retention_ms = retention_ms
+        self._events: list[JournalEvent] = []
+        self._first = 1
+
+    def append(
+        self,
+        ref: QueueRef,
+        entry: Entry,
+        event: Event | None,
+        now_ms: int,
+        after: Life | None = None,
+        *,
+        reason: str | None = None,
+        error: str | None = None,
+    ) -> None:
+        """`after` is the life the event led to; without one, the message's last."""
+        assert event is not None
+        life = after or entry.life
+        lease = life.lease or entry.life.lease
+        self._events.append(
+            JournalEvent(
+                seq=self._first + len(self._events),
+                shard=0,
+                at=now_ms,
+                event=event,
+                tenant=ref.tenant,
+                queue=ref.queue,
+                snowflake=entry.envelope.id,
+                given_correlation_id=entry.envelope.given_correlation_id,
+                attempt=life.attempt,
+                version=life.version,
+                priority=life.priority,
+                enqueued_at=entry.envelope.enqueued_at,
+                claimed_at=None if lease is None else lease.claimed_at,
+                bytes=entry.bytes,
+                error=error,
+                reason=reason,
+            )
+        )
+
+    def read(self, after: str | None, limit: int, tenant: str | None, oldest_at: int) -> JournalPage:
+        position = parse_position(after)
+        events: list[JournalEvent] = []
+        for event in self._events[max(position + 1 - self._first, 0) :]:
+            if len(events) == limit:
+                break
+            position = event.seq
+            if (tenant is None or event.tenant == tenant) and event.at >= oldest_at:
+                events.append(event)
+        return JournalPage(events, str(position))
+
+    def trim(self, limit: int, now_ms: int) -> int:
+        """Forget what is older than the retention; up to `limit` events."""
+        trimmed = 0
+        for event in self._events[:limit]:
+            if event.at > now_ms - self._retention_ms:
+                break
+            trimmed += 1
+        del self._events[:trimmed]
+        self._first += trimmed
+        return trimmed
+
+    def next_trim_at(self) -> int | None:
+        return self._events[0].at + self._retention_ms if self._events else None

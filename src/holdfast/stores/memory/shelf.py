@@ -1,0 +1,245 @@
+"""One queue's messages in memory, and the orders in which they are looked for."""
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import takewhile
+from operator import itemgetter
+
+from sortedcontainers import SortedDict, SortedList
+
+from holdfast.model.answers import Counts
+from holdfast.model.lifecycle import Life, is_over
+from holdfast.model.message import Envelope, Receipt, State
+from holdfast.model.requests import NO_STATE, StateDocument
+from holdfast.stores.contract import QueueRow
+
+_LAST_ID = 1 << 64
+
+# Where a message stands in its queue: priority, visible_at, id.
+Place = tuple[int, int, int]
+
+
+@dataclass(slots=True)
+class Entry:
+    envelope: Envelope
+    life: Life
+    bytes: int
+    state: StateDocument = NO_STATE
+
+
+@dataclass(slots=True)
+class Group:
+    """A FIFO group: its Ready messages by id, those in flight, and the head that stands in the queue's order."""
+
+    ready: "SortedList[int]" = field(default_factory=SortedList)
+    in_flight: set[int] = field(default_factory=set)
+    shown: Place | None = None
+
+
+@dataclass(slots=True)
+class SeenKey:
+    id: int
+    given_correlation_id: str | None
+    ends_at: int
+
+
+@dataclass(slots=True)
+class Ledger:
+    """A consumer's numbered claims."""
+
+    closed_upto: int = -1
+    open: "SortedDict[int, tuple[int, list[Receipt]]]" = field(default_factory=SortedDict)
+
+
+class Shelf:
+    """Messages by id, with every index kept in step: `put`, `change` and `drop` are the only ways to alter it."""
+
+    def __init__(self, row: QueueRow) -> None:
+        self.row = row
+        self.bytes = 0
+        self.entries: dict[int, Entry] = {}
+        self.by_state: dict[State, SortedList[int]] = {state: SortedList() for state in State}
+        # Every Ready message by (visible_at, id): tells the due from the delayed.
+        self.visible: SortedList[tuple[int, int]] = SortedList()
+        # What a claim walks: per priority, (visible_at, id) of each Ready message; of a group, its head alone.
+        self.levels: SortedDict[int, SortedList[tuple[int, int]]] = SortedDict()
+        self.groups: dict[str, Group] = {}
+        # (when, id): leases' ends, TTLs' ends of what is Ready, the end of keeping what Succeeded.
+        self.leases: SortedList[tuple[int, int]] = SortedList()
+        self.ttls: SortedList[tuple[int, int]] = SortedList()
+        self.kept: SortedList[tuple[int, int]] = SortedList()
+        self.keys: dict[str, SeenKey] = {}
+        self.key_ends: SortedList[tuple[int, str]] = SortedList()
+        self.ledgers: dict[str, Ledger] = {}
+
+    def put(self, entry: Entry) -> None:
+        self.entries[entry.envelope.id] = entry
+        self.bytes += entry.bytes
+        self._index(entry)
+
+    def change(self, entry: Entry, life: Life) -> None:
+        self._unindex(entry)
+        entry.life = life
+        self._index(entry)
+
+    def drop(self, entry: Entry) -> None:
+        self._unindex(entry)
+        self.bytes -= entry.bytes
+        del self.entries[entry.envelope.id]
+
+    # --- What a claim takes ------------------------------------------------------------------------------------
+
+    def take_due(self, now_ms: int) -> Iterator[Entry]:
+        """Due messages in the order of delivery. The caller takes each away (by a change) before it asks for more."""
+        for priority in list(self.levels):
+            while (level := self.levels.get(priority)) and level[0][0] <= now_ms:
+                entry = self.entries[level[0][1]]
+                if entry.envelope.group is None:
+                    yield entry
+                else:
+                    yield from self._take_group(self.groups[entry.envelope.group], now_ms)
+
+    def _take_group(self, group: Group, now_ms: int) -> Iterator[Entry]:
+        """The group's oldest due messages: one batch, in order of id, up to the first that is not due."""
+        for id in list(group.ready):
+            entry = self.entries[id]
+            if entry.life.visible_at > now_ms:
+                return
+            yield entry
+
+    def peek_due(self, now_ms: int) -> Iterator[Entry]:
+        """What claims would take next, with nothing taken. A claim ends overdue TTLs first: so here they count as gone,
+        and a group stands where its first living message would."""
+        for _, batch in heapq.merge(self._peek_singles(now_ms), self._peek_groups(now_ms), key=itemgetter(0)):
+            yield from batch
+
+    def _peek_singles(self, now_ms: int) -> Iterator[tuple[Place, list[Entry]]]:
+        for level in self.levels.values():
+            for _, id in level.irange(maximum=(now_ms, _LAST_ID)):
+                entry = self.entries[id]
+                if entry.envelope.group is None and not is_over(entry.life, now_ms):
+                    yield _place(entry), [entry]
+
+    def _peek_groups(self, now_ms: int) -> list[tuple[Place, list[Entry]]]:
+        batches = []
+        for group in self.groups.values():
+            living = [self.entries[id] for id in group.ready if not is_over(self.entries[id].life, now_ms)]
+            batch = list(takewhile(lambda entry: entry.life.visible_at <= now_ms, living))
+            if batch and not group.in_flight:
+                batches.append((_place(batch[0]), batch))
+        return sorted(batches, key=itemgetter(0))
+
+    def next_at(self) -> int | None:
+        """When a claim may next find something; in the past if it would now."""
+        if self.row.is_paused:
+            return None
+        soonest = [level[0][0] for level in self.levels.values()]
+        if self.leases:
+            soonest.append(self.leases[0][0])
+        if self.groups and self.ttls:
+            # The end of a head that is not due yet frees its group.
+            soonest.append(self.ttls[0][0])
+        return min(soonest, default=None)
+
+    # --- What a sweep looks for --------------------------------------------------------------------------------
+
+    def next_deadline(self, now_ms: int) -> int | None:
+        ends = [index[0][0] for index in (self.leases, self.ttls, self.kept, self.key_ends) if index]
+        if self.row.drain_until is not None:
+            ends.append(self.row.drain_until if self.leases else now_ms)
+        return min(ends, default=None)
+
+    def counts(self, now_ms: int) -> Counts:
+        due = self.visible.bisect_right((now_ms, _LAST_ID))
+        return Counts(
+            ready=due,
+            delayed=len(self.visible) - due,
+            in_flight=len(self.by_state[State.IN_FLIGHT]),
+            failed=len(self.by_state[State.FAILED]),
+            bytes=self.bytes,
+            oldest_ready_at=self.visible[0][0] if due else None,
+        )
+
+    # --- Indexes -----------------------------------------------------------------------------------------------
+
+    def _index(self, entry: Entry) -> None:
+        life, id, group_name = entry.life, entry.envelope.id, entry.envelope.group
+        self.by_state[life.state].add(id)
+        group = self.groups.setdefault(group_name, Group()) if group_name is not None else None
+        match life.state:
+            case State.READY:
+                self.visible.add((life.visible_at, id))
+                if life.expires_at is not None:
+                    self.ttls.add((life.expires_at, id))
+                if group is None:
+                    self._show(life.priority, life.visible_at, id)
+                else:
+                    group.ready.add(id)
+            case State.IN_FLIGHT:
+                assert life.lease is not None
+                self.leases.add((life.lease.expires_at, id))
+                if group is not None:
+                    group.in_flight.add(id)
+            case State.SUCCEEDED:
+                self.kept.add((life.keep_until or 0, id))
+            case State.FAILED:
+                pass
+        if group is not None and group_name is not None:
+            self._show_head(group_name, group)
+
+    def _unindex(self, entry: Entry) -> None:
+        life, id, group_name = entry.life, entry.envelope.id, entry.envelope.group
+        self.by_state[life.state].remove(id)
+        group = self.groups.setdefault(group_name, Group()) if group_name is not None else None
+        match life.state:
+            case State.READY:
+                self.visible.remove((life.visible_at, id))
+                if life.expires_at is not None:
+                    self.ttls.remove((life.expires_at, id))
+                if group is None:
+                    self._hide(life.priority, life.visible_at, id)
+                else:
+                    group.ready.remove(id)
+            case State.IN_FLIGHT:
+                assert life.lease is not None
+                self.leases.remove((life.lease.expires_at, id))
+                if group is not None:
+                    group.in_flight.remove(id)
+            case State.SUCCEEDED:
+                self.kept.remove((life.keep_until or 0, id))
+            case State.FAILED:
+                pass
+        if group is not None and group_name is not None:
+            self._show_head(group_name, group)
+
+    def _show_head(self, name: str, group: Group) -> None:
+        """Keep exactly the head of a group in the queue's order, and nothing of it while a batch is in flight."""
+        head = None
+        if group.ready and not group.in_flight:
+            life = self.entries[group.ready[0]].life
+            head = (life.priority, life.visible_at, group.ready[0])
+        if head != group.shown:
+            if group.shown is not None:
+                self._hide(*group.shown)
+            if head is not None:
+                self._show(*head)
+            group.shown = head
+        if not group.ready and not group.in_flight:
+            self.groups.pop(name, None)
+
+    def _show(self, priority: int, visible_at: int, id: int) -> None:
+        level = self.levels.get(priority)
+        if level is None:
+            level = self.levels[priority] = SortedList()
+        level.add((visible_at, id))
+
+    def _hide(self, priority: int, visible_at: int, id: int) -> None:
+        level = self.levels[priority]
+        level.remove((visible_at, id))
+        if not level:
+            del self.levels[priority]
+
+
+def _place(entry: Entry) -> Place:
+    return entry.life.priority, entry.life.visible_at, entry.envelope.id

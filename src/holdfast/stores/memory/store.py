@@ -1,0 +1,440 @@
+"""The memory store: the reference that every other store is compared with."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from msgspec.structs import replace
+from sortedcontainers import SortedList
+
+from holdfast.dice import Dice
+from holdfast.model import lifecycle
+from holdfast.model.answers import Counts, Delivery, Enqueued, Found, LedgerEntry, Result
+from holdfast.model.errors import Conflict, InvalidArgument, StaleLease
+from holdfast.model.ids import NODES, IdMaker
+from holdfast.model.lifecycle import Change, is_over
+from holdfast.model.message import Draft, Envelope, Receipt, State
+from holdfast.model.names import QueueRef
+from holdfast.model.policy import QueuePolicy, TenantConfig
+from holdfast.model.requests import (
+    Ask,
+    Filter,
+    Move,
+    Redrive,
+    Settle,
+    StateChange,
+    Verb,
+    Verdict,
+    states_of,
+)
+from holdfast.model.verdicts import alter, judge
+from holdfast.runtime import Runtime
+from holdfast.stores.answers import delivery_of, edited, receipt_of, settled, stale
+from holdfast.stores.contract import (
+    AlterStep,
+    Capabilities,
+    Claims,
+    JournalPage,
+    Listener,
+    Listing,
+    QueueRow,
+    Swept,
+    TenantRow,
+)
+from holdfast.stores.memory.directory import MemoryDirectory
+from holdfast.stores.memory.journal import MemoryJournal
+from holdfast.stores.memory.reading import first, found, matching
+from holdfast.stores.memory.shelf import Entry, Ledger, SeenKey, Shelf
+
+# Leases and TTLs that one claim ends before it looks for messages; the rest is found by the next pass.
+_ENDED_PER_CLAIM = 1_000
+
+
+class MemoryStore:
+    capabilities = Capabilities(claims_inline=True, is_durable=False)
+
+    def __init__(self, dice: Dice, journal_retention_ms: int) -> None:
+        self._dice = dice
+        self._ids = IdMaker(int(dice.roll() * NODES))
+        self._journal = MemoryJournal(journal_retention_ms)
+        self._directory = MemoryDirectory()
+        # (when, queue): the next deadline of each queue, so that a sweep visits only those with work.
+        self._deadlines: SortedList[tuple[int, QueueRef]] = SortedList()
+        self._deadline_of: dict[QueueRef, int] = {}
+
+    async def open(self, listener: Listener, runtime: Runtime) -> None:
+        self._listener = listener
+
+    async def close(self) -> None:
+        self._directory.is_closed = True
+
+    # --- The directory ---------------------------------------------------------------------------------------
+
+    async def find_tenant(self, tenant: str) -> TenantRow | None:
+        return self._directory.tenant(tenant)
+
+    async def find_queue(self, ref: QueueRef) -> QueueRow | None:
+        shelf = self._directory.find(ref)
+        return None if shelf is None else shelf.row
+
+    async def list_tenants(self) -> list[TenantRow]:
+        return self._directory.tenants()
+
+    async def list_queues(self, tenant: str) -> list[QueueRow]:
+        return [shelf.row for shelf in self._directory.shelves_of(tenant)]
+
+    async def put_tenant(self, tenant: str, config: TenantConfig) -> TenantRow:
+        return self._directory.put_tenant(tenant, config)
+
+    async def create_queue(self, ref: QueueRef, now_ms: int) -> QueueRow:
+        return self._directory.create(ref).row
+
+    async def put_policy(self, ref: QueueRef, policy: QueuePolicy, now_ms: int) -> QueueRow:
+        return self._change_row(ref, now_ms, policy=policy)
+
+    async def pause(self, ref: QueueRef, is_paused: bool, now_ms: int) -> QueueRow:
+        return self._change_row(ref, now_ms, is_paused=is_paused)
+
+    async def drain(self, ref: QueueRef, until_ms: int, now_ms: int) -> QueueRow:
+        return self._change_row(ref, now_ms, drain_until=until_ms)
+
+    def _change_row(self, ref: QueueRef, now_ms: int, **changes: Any) -> QueueRow:
+        shelf = self._directory.require(ref)
+        shelf.row = replace(shelf.row, **changes)
+        self._tell(shelf, now_ms)
+        return shelf.row
+
+    # --- Messages --------------------------------------------------------------------------------------------
+
+    async def enqueue(self, ref: QueueRef, drafts: list[Draft], now_ms: int, *, auto_create: bool) -> list[Enqueued]:
+        known = self._directory.find(ref) if auto_create else self._directory.require(ref)
+        if known is not None:
+            self._directory.require_open(ref)
+        self._directory.check_quotas(ref.tenant, [draft.bytes for draft in self._fresh(known, drafts, now_ms)])
+        shelf = self._directory.create(ref)
+        answers = [self._enqueue_one(shelf, draft, now_ms) for draft in drafts]
+        self._tell(shelf, now_ms)
+        return answers
+
+    def _fresh(self, shelf: Shelf | None, drafts: list[Draft], now_ms: int) -> list[Draft]:
+        """Those that will be messages of their own: their key is new, to the queue and to this call."""
+        first_of_key = {draft.key: draft for draft in reversed(drafts)}
+        return [
+            draft
+            for draft in drafts
+            if draft.key is None or (first_of_key[draft.key] is draft and self._is_first(shelf, draft, now_ms))
+        ]
+
+    def _is_first(self, shelf: Shelf | None, draft: Draft, now_ms: int) -> bool:
+        seen = shelf.keys.get(draft.key) if shelf is not None and draft.key is not None else None
+        return seen is None or seen.ends_at <= now_ms
+
+    def _enqueue_one(self, shelf: Shelf, draft: Draft, now_ms: int) -> Enqueued:
+        if draft.key is not None and not self._is_first(shelf, draft, now_ms):
+            seen = shelf.keys[draft.key]
+            return Enqueued(snowflake=seen.id, given_correlation_id=seen.given_correlation_id, duplicate=True)
+        [id] = self._ids.take(1, now_ms)
+        envelope = Envelope(
+            id=id,
+            enqueued_at=now_ms,
+            payload=draft.payload,
+            content_type=draft.content_type,
+            headers=draft.headers,
+            ttl_ms=draft.ttl_ms,
+            group=draft.group,
+            given_correlation_id=draft.correlation_id,
+            max_retries=draft.max_retries,
+        )
+        life = lifecycle.first_life(draft, self._directory.default_ttl_ms(shelf), now_ms)
+        entry = Entry(envelope, life, draft.bytes)
+        self._directory.put(shelf, entry)
+        self._journal.append(shelf.row.ref, entry, lifecycle.TRANSITIONS[None, lifecycle.Cause.ENQUEUE].event, now_ms)
+        if draft.key is not None:
+            self._remember_key(shelf, draft.key, entry, now_ms)
+        return Enqueued(snowflake=id, given_correlation_id=draft.correlation_id)
+
+    def _remember_key(self, shelf: Shelf, key: str, entry: Entry, now_ms: int) -> None:
+        if (old := shelf.keys.get(key)) is not None:
+            shelf.key_ends.remove((old.ends_at, key))
+        ends_at = now_ms + shelf.row.policy.dedup_window_ms
+        shelf.keys[key] = SeenKey(entry.envelope.id, entry.envelope.given_correlation_id, ends_at)
+        shelf.key_ends.add((ends_at, key))
+
+    async def claim(self, ref: QueueRef, asks: list[Ask], now_ms: int) -> Claims:
+        if self._directory.find(ref) is None:
+            return Claims([[] for _ in asks], None)
+        shelf = self._directory.require_open(ref)
+        if asks[0].ledger is not None and (again := self._claim_again(shelf, *asks[0].ledger, now_ms)) is not None:
+            return Claims([again], shelf.next_at(), is_reread=True)
+        self._return_expired(shelf, _ENDED_PER_CLAIM, now_ms)
+        self._end_ttls(shelf, _ENDED_PER_CLAIM, now_ms)
+        per_ask = [[] if shelf.row.is_paused else self._claim_for(shelf, ask, now_ms) for ask in asks]
+        self._tell_deadline(shelf, now_ms)
+        return Claims(per_ask, shelf.next_at())
+
+    def _claim_for(self, shelf: Shelf, ask: Ask, now_ms: int) -> list[Delivery]:
+        taken: list[Entry] = []
+        candidates = shelf.take_due(now_ms)
+        while len(taken) < ask.limit and (entry := next(candidates, None)) is not None:
+            if is_over(entry.life, now_ms):
+                self._apply(shelf, entry, lifecycle.end_by_ttl(entry.life, shelf.row.policy, now_ms), now_ms)
+                continue
+            [token] = self._dice.tokens(1)
+            change = lifecycle.claim(
+                entry.life,
+                shelf.row.policy,
+                now_ms,
+                token=token,
+                lease_ms=ask.lease_ms,
+                owner=ask.owner,
+                ledger=ask.ledger,
+            )
+            self._apply(shelf, entry, change, now_ms)
+            taken.append(entry)
+        if ask.ledger is not None and taken:
+            consumer, number = ask.ledger
+            ledger = shelf.ledgers.setdefault(consumer, Ledger())
+            ledger.open[number] = (now_ms, [receipt_of(entry.envelope, entry.life) for entry in taken])
+        return [self._delivery(entry, with_state=ask.with_state) for entry in taken]
+
+    async def settle(self, ref: QueueRef, verdicts: list[Verdict], now_ms: int) -> list[Result]:
+        shelf = self._directory.find(ref)
+        if shelf is None:
+            return [stale(each.receipt.id) for each in verdicts]
+        results = [self._settle_one(shelf, verdict, now_ms) for verdict in verdicts]
+        self._tell(shelf, now_ms)
+        return results
+
+    def _settle_one(self, shelf: Shelf, verdict: Verdict, now_ms: int) -> Result:
+        entry = shelf.entries.get(verdict.receipt.id)
+        if entry is None or not lifecycle.holds(entry.life, verdict.receipt, now_ms):
+            return stale(verdict.receipt.id, None if entry is None else entry.envelope)
+        change = judge(entry.life, entry.envelope, verdict, shelf.row.policy, now_ms, self._dice.roll)
+        self._apply(shelf, entry, change, now_ms)
+        return settled(entry.envelope, change.life)
+
+    async def save_state(self, ref: QueueRef, receipt: Receipt, change: StateChange, now_ms: int) -> str | None:
+        shelf = self._directory.find(ref)
+        entry = shelf and shelf.entries.get(receipt.id)
+        if not entry or not lifecycle.holds(entry.life, receipt, now_ms):
+            raise StaleLease(f"the lease on {receipt.id} is no longer held by this receipt")
+        if change.progress is not None:
+            entry.state = replace(entry.state, progress=change.progress)
+            return entry.state.etag
+        if change.etag != entry.state.etag:
+            raise Conflict(
+                f"the state's ETag is {entry.state.etag}, not {change.etag}: read it again", etag=entry.state.etag
+            )
+        etag = str(int(entry.state.etag or 0) + 1)
+        entry.state = replace(entry.state, document=change.document, etag=etag)
+        return etag
+
+    # --- Inspection ------------------------------------------------------------------------------------------
+
+    async def get(self, ref: QueueRef, id: int) -> Found | None:
+        entry = self._directory.require(ref).entries.get(id)
+        return None if entry is None else found(entry)
+
+    async def peek(self, ref: QueueRef, limit: int, now_ms: int) -> list[Found]:
+        due = self._directory.require(ref).peek_due(now_ms)
+        return [found(entry) for _, entry in zip(range(limit), due, strict=False)]
+
+    async def browse(
+        self, ref: QueueRef, state: State | None, which: Filter, after: int | None, limit: int, now_ms: int
+    ) -> Listing:
+        shelf = self._directory.require(ref)
+        states = frozenset(State) if state is None else frozenset({state})
+        page = first(limit + 1, matching(shelf, states, which, after, now_ms))
+        more = len(page) > limit
+        return Listing([found(entry) for entry in page[:limit]], page[limit - 1].envelope.id if more else None)
+
+    async def counts(self, ref: QueueRef, now_ms: int) -> Counts:
+        return self._directory.require(ref).counts(now_ms)
+
+    async def tenant_counts(self, tenant: str, now_ms: int) -> Counts:
+        every = [shelf.counts(now_ms) for shelf in self._directory.shelves_of(tenant)]
+        return Counts.total(every)
+
+    # --- Operators -------------------------------------------------------------------------------------------
+
+    async def alter(
+        self, ref: QueueRef, verb: Verb, which: Filter, after: int | None, limit: int, now_ms: int
+    ) -> AlterStep:
+        shelf = self._directory.require(ref)
+        target = self._directory.require_open(verb.to) if isinstance(verb, Move) else shelf
+        meant = first(limit, matching(shelf, states_of(verb), which, after, now_ms))
+        if target.row.tenant_id != shelf.row.tenant_id:
+            self._directory.check_quotas(target.row.ref.tenant, [entry.bytes for entry in meant])
+        if isinstance(verb, Redrive) and verb.edit is not None and meant:
+            self._directory.check_edit(ref.tenant, meant[0].bytes, edited(meant[0].envelope, verb.edit).bytes)
+        for entry in meant:
+            self._alter_one(shelf, target, entry, verb, now_ms)
+        self._tell(shelf, now_ms)
+        if target is not shelf:
+            self._tell(target, now_ms)
+        return AlterStep(len(meant), len(meant), meant[-1].envelope.id if len(meant) == limit else None)
+
+    def _alter_one(self, shelf: Shelf, target: Shelf, entry: Entry, verb: Verb, now_ms: int) -> None:
+        if isinstance(verb, Redrive) and verb.edit is not None:
+            self._edit(shelf, entry, edited(entry.envelope, verb.edit))
+        change = alter(entry.life, entry.envelope, verb, self._directory.default_ttl_ms(shelf), now_ms)
+        if not isinstance(verb, Move):
+            self._apply(shelf, entry, change, now_ms)
+            return
+        # Both queues' journals tell of it, so that each one's counts can be made up from its own events.
+        self._directory.drop(shelf, entry)
+        self._directory.put(target, entry)
+        self._journal.append(shelf.row.ref, entry, change.event, now_ms, reason=f"to {target.row.ref}")
+        self._journal.append(target.row.ref, entry, change.event, now_ms, reason=f"from {shelf.row.ref}")
+
+    def _edit(self, shelf: Shelf, entry: Entry, envelope: Envelope) -> None:
+        self._directory.drop(shelf, entry)
+        entry.envelope, entry.bytes = envelope, envelope.bytes
+        self._directory.put(shelf, entry)
+
+    # --- The claim ledger ------------------------------------------------------------------------------------
+
+    async def ledger(self, ref: QueueRef, consumer: str, now_ms: int) -> list[LedgerEntry]:
+        shelf = self._directory.require(ref)
+        ledger = shelf.ledgers.get(consumer, Ledger())
+        entries = []
+        for number, (claimed_at, receipts) in ledger.open.items():
+            held = self._held(shelf, receipts, now_ms)
+            deliveries = [self._delivery(entry, with_state=True) for entry in held]
+            lost = len(receipts) - len(held)
+            entries.append(LedgerEntry(number=number, claimed_at=claimed_at, deliveries=deliveries, lost=lost))
+        return entries
+
+    async def ledger_ack(self, ref: QueueRef, consumer: str, upto: int, now_ms: int) -> list[Result]:
+        shelf = self._directory.require(ref)
+        ledger = shelf.ledgers.setdefault(consumer, Ledger())
+        receipts = [each for number in list(ledger.open.irange(maximum=upto)) for each in ledger.open.pop(number)[1]]
+        results = [self._settle_one(shelf, Verdict(settle=Settle.ACK, receipt=each), now_ms) for each in receipts]
+        ledger.closed_upto = max(ledger.closed_upto, upto)
+        self._tell(shelf, now_ms)
+        return results
+
+    async def ledger_extend(self, ref: QueueRef, consumer: str, lease_ms: int | None, now_ms: int) -> list[Result]:
+        shelf = self._directory.require(ref)
+        verdicts = [
+            Verdict(settle=Settle.EXTEND, receipt=receipt, lease_ms=lease_ms)
+            for _, receipts in shelf.ledgers.get(consumer, Ledger()).open.values()
+            for receipt in receipts
+        ]
+        return await self.settle(ref, verdicts, now_ms)
+
+    def _claim_again(self, shelf: Shelf, consumer: str, number: int, now_ms: int) -> list[Delivery] | None:
+        """What an open claim of this number still holds; None if the number is new."""
+        ledger = shelf.ledgers.get(consumer, Ledger())
+        if number <= ledger.closed_upto:
+            raise InvalidArgument(
+                f"ledger number {number} of {consumer!r} is closed: claim with a number above {ledger.closed_upto}",
+                closed_upto=ledger.closed_upto,
+            )
+        if number not in ledger.open:
+            return None
+        held = self._held(shelf, ledger.open[number][1], now_ms)
+        return [self._delivery(entry, with_state=True) for entry in held]
+
+    def _held(self, shelf: Shelf, receipts: Iterable[Receipt], now_ms: int) -> list[Entry]:
+        found = ((receipt, shelf.entries.get(receipt.id)) for receipt in receipts)
+        return [entry for receipt, entry in found if entry and lifecycle.holds(entry.life, receipt, now_ms)]
+
+    # --- Upkeep ----------------------------------------------------------------------------------------------
+
+    async def sweep(self, limit: int, now_ms: int) -> Swept:
+        changed = self._journal.trim(limit, now_ms)
+        while changed < limit and self._deadlines and self._deadlines[0][0] <= now_ms:
+            shelf = self._directory.require(self._deadlines[0][1])
+            changed += self._sweep_shelf(shelf, limit - changed, now_ms)
+            if self._directory.find(shelf.row.ref) is shelf:
+                self._tell(shelf, now_ms)
+        ends = [self._deadlines[0][0]] if self._deadlines else []
+        if (trim_at := self._journal.next_trim_at()) is not None:
+            ends.append(trim_at)
+        return Swept(changed, min(ends, default=None))
+
+    def _sweep_shelf(self, shelf: Shelf, limit: int, now_ms: int) -> int:
+        changed = self._return_expired(shelf, limit, now_ms)
+        changed += self._end_ttls(shelf, limit - changed, now_ms)
+        while changed < limit and shelf.key_ends and shelf.key_ends[0][0] <= now_ms:
+            del shelf.keys[shelf.key_ends.pop(0)[1]]
+            changed += 1
+        while changed < limit and shelf.kept and shelf.kept[0][0] <= now_ms:
+            self._directory.drop(shelf, shelf.entries[shelf.kept[0][1]])
+            changed += 1
+        if shelf.row.drain_until is not None and (not shelf.leases or shelf.row.drain_until <= now_ms):
+            changed += self._delete_some(shelf, limit - changed, now_ms)
+        return changed
+
+    def _delete_some(self, shelf: Shelf, limit: int, now_ms: int) -> int:
+        """Carry on the deletion of a queue; with its last message goes the queue."""
+        doomed = list(shelf.entries.values())[:limit]
+        for entry in doomed:
+            self._apply(shelf, entry, lifecycle.remove(entry.life, "queue deleted"), now_ms)
+        if not shelf.entries and limit:
+            self._directory.remove(shelf.row.ref)
+            self._note_deadline(shelf.row.ref, None)
+        return len(doomed) + 1
+
+    async def journal(self, after: str | None, limit: int, tenant: str | None, now_ms: int) -> JournalPage:
+        retention_ms = None if tenant is None else self._directory.config(tenant).journal_retention_ms
+        oldest_at = now_ms - retention_ms if retention_ms is not None else 0
+        return self._journal.read(after, limit, tenant, oldest_at)
+
+    # --- One change ------------------------------------------------------------------------------------------
+
+    def _apply(self, shelf: Shelf, entry: Entry, change: Change, now_ms: int) -> None:
+        """Take one step of a message: its life, its indexes and its event."""
+        if change.event is not None:
+            self._journal.append(
+                shelf.row.ref, entry, change.event, now_ms, change.life, reason=change.reason, error=change.error
+            )
+        if change.life is None or change.life.is_gone:
+            self._directory.drop(shelf, entry)
+        else:
+            shelf.change(entry, change.life)
+
+    def _return_expired(self, shelf: Shelf, limit: int, now_ms: int) -> int:
+        returned = 0
+        while returned < limit and shelf.leases and shelf.leases[0][0] <= now_ms:
+            entry = shelf.entries[shelf.leases[0][1]]
+            change = lifecycle.expire(entry.life, entry.envelope, shelf.row.policy, now_ms)
+            self._apply(shelf, entry, change, now_ms)
+            returned += 1
+        return returned
+
+    def _end_ttls(self, shelf: Shelf, limit: int, now_ms: int) -> int:
+        ended = 0
+        while ended < limit and shelf.ttls and shelf.ttls[0][0] <= now_ms:
+            entry = shelf.entries[shelf.ttls[0][1]]
+            self._apply(shelf, entry, lifecycle.end_by_ttl(entry.life, shelf.row.policy, now_ms), now_ms)
+            ended += 1
+        return ended
+
+    def _delivery(self, entry: Entry, *, with_state: bool) -> Delivery:
+        return delivery_of(entry.envelope, entry.life, entry.state if with_state else None)
+
+    def _tell(self, shelf: Shelf, now_ms: int) -> None:
+        """Say what may be claimed next, and when a sweep will be needed."""
+        next_at = shelf.next_at()
+        if next_at is not None:
+            self._listener.ready(shelf.row.ref, next_at)
+        self._tell_deadline(shelf, now_ms)
+
+    def _tell_deadline(self, shelf: Shelf, now_ms: int) -> None:
+        deadline = shelf.next_deadline(now_ms)
+        self._note_deadline(shelf.row.ref, deadline)
+        if deadline is not None:
+            self._listener.deadline(deadline)
+
+    def _note_deadline(self, ref: QueueRef, at_ms: int | None) -> None:
+        old = self._deadline_of.get(ref)
+        if old == at_ms:
+            return
+        if old is not None:
+            self._deadlines.remove((old, ref))
+        if at_ms is None:
+            del self._deadline_of[ref]
+        else:
+            self._deadline_of[ref] = at_ms
+            self._deadlines.add((at_ms, ref))

@@ -1,0 +1,137 @@
+"""A stored message to bytes and back, with its format version and checksum.
+
+    message   format 1 | flags 1 | priority 1 | enqueued_at 8 | visible_at 8 | expires_at 8 | extras 4 | crc32 4
+              | extras (MessagePack, only if there are any) | payload, or its length 8 if it lies in chunks
+    life      MessagePack array: has_state, then the fields of `Life` in order
+
+A message is written once. What changes of it is its life, and that stands elsewhere (docs/stores/rocksdb.md); a
+message that was never claimed has the life it was born with, which its own header tells.
+"""
+
+import struct
+from zlib import crc32
+
+import msgspec
+
+from holdfast.model.errors import StoreUnavailable
+from holdfast.model.lifecycle import Life
+from holdfast.model.message import BYTES, JSON, Envelope
+
+FORMAT = 1
+
+_HEAD = struct.Struct(">BBBQQQII")
+_LENGTH = struct.Struct(">Q")
+_HEAD_SIZE = _HEAD.size
+
+_CONTENT_TYPES = (BYTES, JSON)
+_OTHER_TYPE = 2
+_TYPE_BITS = 0b11
+_CHUNKED = 0b100
+
+
+class _Extras(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    content_type: str | None
+    headers: dict[str, str]
+    ttl_ms: int | None
+    group: str | None
+    given_correlation_id: str | None
+    max_retries: int | None
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_extras = msgspec.msgpack.Decoder(_Extras).decode
+_decode_life = msgspec.msgpack.Decoder(tuple[bool, Life]).decode
+
+
+def encode_message(envelope: Envelope, first: Life, *, is_chunked: bool = False) -> bytes:
+    content_type = envelope.content_type
+    flags = 0 if content_type == BYTES else 1 if content_type == JSON else _OTHER_TYPE
+    extras = b""
+    if (
+        flags == _OTHER_TYPE
+        or envelope.headers
+        or envelope.ttl_ms is not None
+        or envelope.group is not None
+        or envelope.given_correlation_id is not None
+        or envelope.max_retries is not None
+    ):
+        extras = _encode(
+            _Extras(
+                content_type if flags == _OTHER_TYPE else None,
+                envelope.headers,
+                envelope.ttl_ms,
+                envelope.group,
+                envelope.given_correlation_id,
+                envelope.max_retries,
+            )
+        )
+    body = envelope.payload
+    if is_chunked:
+        flags |= _CHUNKED
+        body = _LENGTH.pack(len(body))
+    checksum = crc32(body, crc32(extras)) if extras else crc32(body)
+    head = _HEAD.pack(
+        FORMAT,
+        flags,
+        first.priority,
+        envelope.enqueued_at,
+        first.visible_at,
+        first.expires_at or 0,
+        len(extras),
+        checksum,
+    )
+    return head + extras + body
+
+
+class DecodedMessage(msgspec.Struct, frozen=True, gc=False):
+    envelope: Envelope
+    first: Life
+    # The payload's length if it lies in chunks; the envelope's payload is then still empty.
+    chunked_bytes: int | None
+
+
+def decode_message(id: int, raw: bytes) -> DecodedMessage:
+    try:
+        format, flags, priority, enqueued_at, visible_at, expires_at, extras_size, checksum = _HEAD.unpack_from(raw)
+        if format != FORMAT:
+            raise StoreUnavailable(f"message {id} has format {format}, this version reads {FORMAT}: upgrade Holdfast")
+        if crc32(raw[_HEAD_SIZE:]) != checksum:
+            raise StoreUnavailable(f"message {id} is damaged: its checksum does not match; restore a backup")
+        body = raw[_HEAD_SIZE + extras_size :]
+        extras = _decode_extras(raw[_HEAD_SIZE : _HEAD_SIZE + extras_size]) if extras_size else None
+    except (struct.error, msgspec.MsgspecError) as error:
+        raise StoreUnavailable(f"message {id} is damaged ({error}): restore a backup") from None
+    chunked_bytes = _LENGTH.unpack(body)[0] if flags & _CHUNKED else None
+    kind = flags & _TYPE_BITS
+    first = Life(priority=priority, visible_at=visible_at, expires_at=expires_at or None)
+    if extras is None:
+        envelope = Envelope(
+            id=id,
+            enqueued_at=enqueued_at,
+            payload=b"" if chunked_bytes is not None else body,
+            content_type=_CONTENT_TYPES[kind],
+        )
+    else:
+        envelope = Envelope(
+            id=id,
+            enqueued_at=enqueued_at,
+            payload=b"" if chunked_bytes is not None else body,
+            content_type=extras.content_type or _CONTENT_TYPES[kind],
+            headers=extras.headers,
+            ttl_ms=extras.ttl_ms,
+            group=extras.group,
+            given_correlation_id=extras.given_correlation_id,
+            max_retries=extras.max_retries,
+        )
+    return DecodedMessage(envelope, first, chunked_bytes)
+
+
+def encode_life(life: Life, *, has_state: bool) -> bytes:
+    return _encode((has_state, life))
+
+
+def decode_life(raw: bytes) -> tuple[bool, Life]:
+    try:
+        return _decode_life(raw)
+    except msgspec.MsgspecError as error:
+        raise StoreUnavailable(f"a message's life is damaged ({error}): restore a backup") from None

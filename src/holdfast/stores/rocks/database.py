@@ -1,0 +1,209 @@
+"""The RocksDB directory: opening it with a named error for each way it can be wrong, and reading it within bounds."""
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rocksdict import Checkpoint, DBCompressionType, DBRecoveryMode, Options, Rdict, ReadOptions, WriteBatch
+
+from holdfast.model.errors import InvalidArgument, StoreUnavailable
+from holdfast.stores.rocks import keys
+
+# The layout of keys and values. A store of a higher number was written by a newer Holdfast.
+FORMAT = 1
+
+# Stands beside RocksDB's own files: says that this is a store of ours, of which format, and who has it open.
+_MARKER = "HOLDFAST"
+_DATABASE = "db"
+
+_WRITE_BUFFER = 32 << 20
+# Bounds the log that a restart replays, whichever column family kept it from being dropped.
+_MAX_WAL = 256 << 20
+
+
+class Database:
+    """One open store directory. Every read is bounded below and above."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        _check_directory(self.path)
+        self.path.mkdir(parents=True, exist_ok=True)
+        try:
+            self._db: Rdict | None = Rdict(
+                str(self.path / _DATABASE),
+                _options(),
+                column_families={name: _options(name) for name in keys.FAMILIES},
+            )
+        except Exception as error:  # the binding raises nothing more precise
+            raise _opening_error(self.path, error) from None
+        _write_marker(self.path, os.getpid())
+        self._families = {name: self._db.get_column_family(name) for name in keys.FAMILIES}
+        self._families[keys.DIRECTORY] = self._db
+        self.handles: dict[str, Any] = {name: self._db.get_column_family_handle(name) for name in keys.FAMILIES}
+        self.handles[keys.DIRECTORY] = None
+
+    def write(self, batch: WriteBatch) -> None:
+        self._opened().write(batch)
+
+    def sync(self) -> None:
+        """Everything written so far is on disk. Releases the interpreter lock, unlike a synchronous write."""
+        self._opened().flush_wal(True)
+
+    def get(self, family: str, key: bytes) -> bytes | None:
+        value: bytes | None = self._family(family).get(key)
+        return value
+
+    def get_many(self, family: str, wanted: list[bytes]) -> list[bytes | None]:
+        family_of_keys: Any = self._family(family)  # the stub's list is invariant
+        values: list[bytes | None] = family_of_keys.get(wanted)
+        return values
+
+    def floor(self, family: str, key: bytes) -> bytes | None:
+        """The last key at or before this one."""
+        cursor = self._family(family).iter()
+        cursor.seek_for_prev(key)
+        found: bytes | None = cursor.key() if cursor.valid() else None
+        cursor.status()
+        return found
+
+    def items(self, family: str, lower: bytes, upper: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Keys from `lower` to before `upper`, with their values.
+
+        By hand over the raw iterator: only that tells the end of a range from a damaged block.
+        """
+        options = ReadOptions()
+        # The binding's lower bound sets the upper one; seeking does what it should.
+        options.set_iterate_upper_bound(upper)
+        cursor = self._family(family).iter(options)
+        cursor.seek(lower)
+        while cursor.valid():
+            yield cursor.key(), cursor.value()
+            cursor.next()
+        cursor.status()
+
+    def scan(self, family: str, lower: bytes, upper: bytes) -> Iterator[bytes]:
+        """As `items`, the keys alone."""
+        options = ReadOptions()
+        options.set_iterate_upper_bound(upper)
+        cursor = self._family(family).iter(options)
+        cursor.seek(lower)
+        while cursor.valid():
+            yield cursor.key()
+            cursor.next()
+        cursor.status()
+
+    def checkpoint(self, target: str | os.PathLike[str]) -> None:
+        """A consistent copy, made while the store is in use; files are linked where the file system allows."""
+        place = Path(target)
+        if place.exists() and (not place.is_dir() or any(place.iterdir())):
+            raise InvalidArgument(f"{place} is not an empty directory: give a new one", field="target")
+        place.mkdir(parents=True, exist_ok=True)
+        Checkpoint(self._opened()).create_checkpoint(str(place / _DATABASE))
+        _write_marker(place, None)
+
+    def free_bytes(self) -> int:
+        return shutil.disk_usage(self.path).free
+
+    def close(self) -> None:
+        # The lock on the directory is held while any of these lives.
+        self.handles.clear()
+        for name, family in self._families.items():
+            if name != keys.DIRECTORY:
+                family.close()
+        self._families.clear()
+        if self._db is not None:
+            self._db.close()
+            self._db = None
+            _write_marker(self.path, None)
+
+    def _opened(self) -> Rdict:
+        if self._db is None:
+            raise StoreUnavailable("this store was closed: open it again")
+        return self._db
+
+    def _family(self, name: str) -> Rdict:
+        self._opened()
+        return self._families[name]
+
+
+def _options(family: str | None = None) -> Options:
+    options = Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.create_missing_column_families(True)
+    options.set_write_buffer_size(_WRITE_BUFFER)
+    options.set_max_background_jobs(2)
+    options.set_max_total_wal_size(_MAX_WAL)
+    options.set_keep_log_file_num(2)
+    options.set_compression_type(DBCompressionType.lz4())
+    # A torn tail is what a crash leaves, and is cut. Damage anywhere else must stop the start: cutting there would lose
+    # what lies behind it.
+    options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
+    if family in (keys.VISIBLE, keys.EXPIRIES, keys.LEASES, keys.INDEXES):
+        # Queues delete what they write: files that are mostly deletions are compacted early, for cold starts.
+        options.add_compact_on_deletion_collector_factory(4_096, 2_048, 0.5)
+    return options
+
+
+def _check_directory(path: Path) -> None:
+    if path.exists() and not path.is_dir():
+        raise InvalidArgument(f"{path} is a file: give a directory for the store", field="url")
+    marker = path / _MARKER
+    if marker.exists():
+        try:
+            format = int(json.loads(marker.read_text())["format"])
+        except (ValueError, KeyError, TypeError):
+            raise StoreUnavailable(f"{marker} is damaged: restore the store from a backup", path=str(path)) from None
+        if format > FORMAT:
+            raise StoreUnavailable(
+                f"{path} is a store of format {format}, this version reads up to {FORMAT}: upgrade Holdfast",
+                path=str(path),
+                format=format,
+            )
+    elif path.is_dir() and any(path.iterdir()):
+        raise InvalidArgument(
+            f"{path} is not a store and not empty: give a store's directory, or a new one", field="url"
+        )
+
+
+def _opening_error(path: Path, error: Exception) -> Exception:
+    text = str(error)
+    if "lock" in text.lower():
+        owner = _owner_of(path)
+        who = f"process {owner}" if owner else "another process"
+        return StoreUnavailable(
+            f"{path} is in use by {who}: only one program opens a store at a time; to share it, let that program "
+            "serve it to the others",
+            path=str(path),
+            pid=owner,
+        )
+    if "no space" in text.lower():
+        return StoreUnavailable(f"{path} cannot be opened, the disk is full: free some space", path=str(path))
+    return StoreUnavailable(
+        f"{path} cannot be opened: {text}; run `holdfast verify` on a copy, or restore a backup", path=str(path)
+    )
+
+
+def _owner_of(path: Path) -> int | None:
+    try:
+        owner = json.loads((path / _MARKER).read_text()).get("pid")
+    except (OSError, ValueError):
+        return None
+    return owner if isinstance(owner, int) else None
+
+
+def _write_marker(path: Path, pid: int | None) -> None:
+    """By a rename, so that a crash leaves the old marker or the new one."""
+    fresh = path / f"{_MARKER}.new"
+    with fresh.open("w") as file:
+        json.dump({"format": FORMAT, "pid": pid}, file)
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.replace(path / _MARKER)
+    directory = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)

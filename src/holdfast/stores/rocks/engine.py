@@ -1,0 +1,165 @@
+"""The one writer: operations append to an open batch; one commit serves all callers waiting at that moment.
+
+    operation   changes memory, appends to the batch, says what to publish
+    write       the batch goes to the operating system: a killed process loses none of it
+    sync        one fsync for everything written so far
+    publish     what the batch made claimable is shown, and its callers are answered
+
+With durability "os" all of it happens at once. With "fsync" a claim and an extension are answered after the write, and
+everything else after the sync.
+"""
+
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Any
+
+from rocksdict import ColumnFamily, WriteBatch
+
+from holdfast.model.errors import StoreUnavailable
+from holdfast.runtime import Runtime, Ticket
+from holdfast.stores.rocks.database import Database
+
+
+class Durability(StrEnum):
+    FSYNC = "fsync"
+    OS = "os"
+
+
+class Engine:
+    def __init__(self, database: Database, runtime: Runtime, durability: Durability) -> None:
+        self.database = database
+        self._runtime = runtime
+        self._is_os = durability is Durability.OS
+        self._batch = WriteBatch(raw_mode=True)
+        # The batch's own methods: looked up once, for they are called for every key.
+        self.put = self._batch.put
+        self.delete = self._batch.delete
+        # Called before each write, to add what is written once per batch: counters, the journal's block.
+        self.before_write: Callable[[], None] = lambda: None
+        # Called once a batch is committed, with what its operations gave to `publish_after_commit`.
+        self.publish: Callable[[list[Any]], None] = lambda published: None
+        self.publish_after_commit: list[Any] = []
+        self._waiting: list[Ticket[None]] = []
+        # Written, but not yet on disk.
+        self._is_unsynced = False
+        self._is_syncing = False
+        self._is_in_step = False
+        self._failure: StoreUnavailable | None = None
+
+    # --- One operation -----------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Every operation that writes begins here. Refused checks come before it: what is begun is carried out."""
+        if self._failure is not None:
+            raise self._failure
+        if self._is_in_step:
+            # The last operation ended in the middle: its half must not be written with the next one's batch.
+            self._stop(StoreUnavailable("an operation broke off in the middle"))
+            raise self._stopped()
+        self._is_in_step = True
+
+    def end(self) -> None:
+        """End an operation that nobody waits for: the next commit takes it along."""
+        self._is_in_step = False
+
+    def written(self) -> None:
+        """End an operation that is answered as soon as the operating system has it."""
+        self._is_in_step = False
+        self.write()
+
+    async def committed(self) -> None:
+        """End an operation; returns once it is as durable as was promised."""
+        self._is_in_step = False
+        if self._is_os:
+            self.write()
+            return
+        # Also while a sync is under way: what this call answers from may be in it.
+        if len(self._batch) or self._is_unsynced or self._is_syncing:
+            ticket = self._runtime.ticket()
+            self._waiting.append(ticket)
+            if not self._is_syncing:
+                self._is_syncing = True
+                self._runtime.spawn(self._sync_waiting())
+            await ticket
+
+    # --- Writing and syncing -----------------------------------------------------------------------------------
+
+    def write(self) -> None:
+        """Hand the open batch to the operating system. Reads do this first: they see every operation before them."""
+        if self._failure is not None:
+            raise self._failure
+        if not len(self._batch):
+            return
+        self.before_write()
+        batch = self._batch
+        try:
+            self.database.write(batch)
+        except Exception as error:
+            self._stop(error)
+            raise self._stopped() from error
+        self._batch = WriteBatch(raw_mode=True)
+        self.put, self.delete = self._batch.put, self._batch.delete
+        self._is_unsynced = True
+        if self._is_os:
+            to_publish, self.publish_after_commit = self.publish_after_commit, []
+            self.publish(to_publish)
+
+    def delete_range(self, lower: bytes, upper: bytes, handle: ColumnFamily | None) -> None:
+        self._batch.delete_range(lower, upper, handle)
+
+    async def _sync_waiting(self) -> None:
+        try:
+            while self._waiting and self._failure is None:
+                try:
+                    self.write()
+                except StoreUnavailable:
+                    return  # `write` has told everyone who waits
+                waiting, self._waiting = self._waiting, []
+                to_publish, self.publish_after_commit = self.publish_after_commit, []
+                if self._is_unsynced:
+                    self._is_unsynced = False
+                    try:
+                        await self._runtime.offload(self.database.sync)
+                    except Exception as error:
+                        self._waiting = waiting + self._waiting
+                        self._stop(error)
+                        return
+                self.publish(to_publish)
+                _settle(waiting, None)
+        finally:
+            self._is_syncing = False
+
+    def close(self) -> None:
+        self._failure = StoreUnavailable("this store was closed: open it again")
+        waiting, self._waiting = self._waiting, []
+        _settle(waiting, self._failure)
+
+    @property
+    def has_stopped(self) -> bool:
+        return self._failure is not None
+
+    def check(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def _stop(self, error: Exception) -> None:
+        """After a failed write or sync nothing this engine says can be trusted: it says nothing more."""
+        self._failure = StoreUnavailable(
+            f"the store stopped: {error}; what was answered is safe. Open it again once the cause is mended"
+        )
+        waiting, self._waiting = self._waiting, []
+        _settle(waiting, self._failure)
+
+    def _stopped(self) -> StoreUnavailable:
+        assert self._failure is not None
+        return self._failure
+
+
+def _settle(waiting: list[Ticket[None]], error: StoreUnavailable | None) -> None:
+    for ticket in waiting:
+        if ticket.done():
+            continue  # its caller left
+        if error is None:
+            ticket.set_result(None)
+        else:
+            ticket.set_exception(error)

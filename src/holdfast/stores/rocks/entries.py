@@ -1,0 +1,122 @@
+"""Messages read from disk, and those kept in memory because they will be wanted soon."""
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.model.errors import StoreUnavailable
+from holdfast.model.requests import StateDocument
+from holdfast.stores.record import decode_life, decode_message
+from holdfast.stores.rocks import keys
+from holdfast.stores.rocks.engine import Engine
+from holdfast.stores.rocks.shelf import CHUNK, Entry, Shelf
+
+# What the memory of messages may hold: those just enqueued and those in flight, oldest forgotten first.
+_MAX_CACHED = 50_000
+_MAX_CACHED_BYTES = 64 << 20
+
+_encode_state = msgspec.msgpack.Encoder().encode
+_decode_state = msgspec.msgpack.Decoder(StateDocument).decode
+
+
+class Entries:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._ix = engine.database.handles[keys.INDEXES]
+        self._cached: dict[int, Entry] = {}
+        self._cached_bytes = 0
+
+    # --- Memory ------------------------------------------------------------------------------------------------
+
+    def remember(self, entry: Entry) -> None:
+        cached = self._cached
+        if entry.envelope.id not in cached:
+            cached[entry.envelope.id] = entry
+            self._cached_bytes += entry.bytes
+            while len(cached) > _MAX_CACHED or self._cached_bytes > _MAX_CACHED_BYTES:
+                self._cached_bytes -= cached.pop(next(iter(cached))).bytes
+
+    def forget(self, entry: Entry) -> None:
+        if self._cached.pop(entry.envelope.id, None) is not None:
+            self._cached_bytes -= entry.bytes
+
+    # --- Disk --------------------------------------------------------------------------------------------------
+
+    def get(self, shelf: Shelf, id: int) -> Entry | None:
+        entry = self._cached.get(id)
+        if entry is not None and entry.p == shelf.p:
+            return entry
+        return self._read(shelf, [id])[0]
+
+    def load(self, shelf: Shelf, wanted: list[int]) -> list[Entry | None]:
+        """Entries of these ids, from memory or disk; None where there is none."""
+        cached = self._cached
+        found = [cached.get(id) for id in wanted]
+        missing = [id for id, entry in zip(wanted, found, strict=True) if entry is None or entry.p != shelf.p]
+        if not missing:
+            return found
+        read = dict(zip(missing, self._read(shelf, missing), strict=True))
+        return [read.get(id, entry) for id, entry in zip(wanted, found, strict=True)]
+
+    def warm(self, shelf: Shelf, wanted: list[int]) -> None:
+        """Have these in memory, read at once: what follows asks for them one by one."""
+        if any(id not in self._cached for id in wanted):
+            for entry in self.load(shelf, wanted):
+                if entry is not None:
+                    self.remember(entry)
+
+    def _read(self, shelf: Shelf, wanted: list[int]) -> list[Entry | None]:
+        self._engine.write()
+        database = self._engine.database
+        names = [shelf.p + keys.id_bytes(id) for id in wanted]
+        records = database.get_many(keys.MESSAGES, names)
+        leased = database.get_many(keys.LEASES, names)
+        lives = database.get_many(keys.INDEXES, [keys.LIVES + name for name in names])
+        entries: list[Entry | None] = []
+        for id, name, record, lease, own in zip(wanted, names, records, leased, lives, strict=True):
+            if record is None:
+                entries.append(None)
+                continue
+            message = decode_message(id, record)
+            envelope, life, has_state = message.envelope, message.first, False
+            if lease is not None:
+                has_state, life = decode_life(lease)
+            elif own is not None:
+                has_state, life = decode_life(own)
+            if message.chunked_bytes is not None:
+                envelope = replace(envelope, payload=self._read_chunks(name, message.chunked_bytes))
+            entries.append(
+                Entry(
+                    shelf.p,
+                    envelope,
+                    life,
+                    name[keys.P_SIZE :],
+                    envelope.bytes,
+                    has_life=own is not None,
+                    has_state=has_state,
+                    is_chunked=message.chunked_bytes is not None,
+                )
+            )
+        return entries
+
+    def _read_chunks(self, name: bytes, size: int) -> bytes:
+        space = keys.CHUNKS + name
+        pieces = [piece for _, piece in self._engine.database.items(keys.INDEXES, space, keys.after(space))]
+        payload = b"".join(pieces)
+        if len(payload) != size or any(len(piece) != CHUNK for piece in pieces[:-1]):
+            raise StoreUnavailable(f"a payload has {len(payload)} of its {size} bytes: restore a backup")
+        return payload
+
+    # --- State documents ---------------------------------------------------------------------------------------
+
+    def state(self, shelf: Shelf, entry: Entry) -> StateDocument:
+        if not entry.has_state:
+            return StateDocument()
+        self._engine.write()
+        raw = self._engine.database.get(keys.INDEXES, keys.STATES + shelf.p + entry.id16)
+        return StateDocument() if raw is None else _decode_state(raw)
+
+    def put_state(self, shelf: Shelf, entry: Entry, state: StateDocument) -> None:
+        self._engine.put(keys.STATES + shelf.p + entry.id16, _encode_state(state), self._ix)
+        if not entry.has_state:
+            entry.has_state = True
+            shelf.save_life(entry)

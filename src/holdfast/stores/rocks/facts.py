@@ -1,0 +1,60 @@
+"""What the store knows of itself: its node, the highest id it gave, and whether it was closed in order."""
+
+import struct
+
+from holdfast.dice import Dice
+from holdfast.model.ids import NODES, IdMaker
+from holdfast.stores.rocks import keys
+from holdfast.stores.rocks.engine import Engine
+
+_NODE = keys.META + b"node"
+_HIGHEST = keys.META + b"highest id"
+_IN_USE = keys.META + b"in use"
+_FLOOR = keys.META + b"version floor"
+
+_NUMBER = struct.Struct(">Q")
+_PAIR = struct.Struct(">QQ")
+
+# More claims of one message than a power cut can undo.
+_JUMP = 1 << 20
+
+
+class Facts:
+    def __init__(self, engine: Engine, dice: Dice) -> None:
+        self._engine = engine
+        node = self._number(_NODE)
+        if node is None:
+            node = int(dice.roll() * NODES)
+            engine.put(_NODE, _NUMBER.pack(node), None)
+        self._written = self._number(_HIGHEST) or 0
+        self.ids = IdMaker(node, self._written)
+        raw = engine.database.get(keys.DIRECTORY, _FLOOR)
+        self._floor, self._floor_id = (0, 0) if raw is None else _PAIR.unpack(raw)
+
+    def begin_session(self) -> None:
+        """Mark the store as in use. If it still is, it was not closed in order: a power cut may have undone claims, so
+        the versions of all messages of that time jump beyond any that was given."""
+        if self._engine.database.get(keys.DIRECTORY, _IN_USE) is not None:
+            self._floor += _JUMP
+            self._floor_id = self._written
+            self._engine.put(_FLOOR, _PAIR.pack(self._floor, self._floor_id), None)
+        self._engine.put(_IN_USE, b"", None)
+        self._engine.write()
+
+    def end_session(self) -> None:
+        self._engine.delete(_IN_USE, None)
+        self._engine.write()
+
+    def version_floor(self, id: int) -> int:
+        return self._floor if id <= self._floor_id else 0
+
+    def write_highest_id(self) -> None:
+        """With every batch that gave ids: the next start goes on above them."""
+        highest = self.ids.highest
+        if highest > self._written:
+            self._written = highest
+            self._engine.put(_HIGHEST, _NUMBER.pack(highest), None)
+
+    def _number(self, key: bytes) -> int | None:
+        raw = self._engine.database.get(keys.DIRECTORY, key)
+        return None if raw is None else _NUMBER.unpack(raw)[0]

@@ -1,0 +1,151 @@
+"""The journal on disk: a block of events per write, each block under the number of its first event."""
+
+from collections.abc import Callable
+
+import msgspec
+
+from holdfast.model.errors import StoreUnavailable
+from holdfast.model.events import Event, JournalEvent, parse_position
+from holdfast.model.lifecycle import Life
+from holdfast.model.names import QueueRef
+from holdfast.stores.contract import JournalPage
+from holdfast.stores.rocks import keys
+from holdfast.stores.rocks.engine import Engine
+from holdfast.stores.rocks.shelf import Entry, Shelf
+
+_EVENTS = tuple(Event)
+_NUMBERS = {event: number for number, event in enumerate(_EVENTS)}
+
+# queue, at, event, id, attempt, version, priority, enqueued_at, claimed_at, bytes, error, reason, correlation id
+_Row = tuple[bytes, int, int, int, int, int, int, int, int | None, int, str | None, str | None, str | None]
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(list[_Row]).decode
+
+_END = b"\xff" * 9
+
+
+class RocksJournal:
+    def __init__(self, engine: Engine, retention_ms: int, name_of: Callable[[bytes], QueueRef]) -> None:
+        self._engine = engine
+        self._retention_ms = retention_ms
+        self._name_of = name_of
+        self._jr = engine.database.handles[keys.JOURNAL]
+        self._rows: list[_Row] = []
+        last = engine.database.floor(keys.JOURNAL, _END)
+        self._next = 1 if last is None else keys.parse_instant(last) + len(self._block(last))
+        # The number of the last event that is as durable as was promised.
+        self.durable = self._next - 1
+        # Where the oldest block may be found: a search from 0 would walk over all that was trimmed.
+        self._oldest = keys.instant(0)
+
+    def append(
+        self,
+        shelf: Shelf,
+        entry: Entry,
+        event: Event,
+        now_ms: int,
+        after: Life | None = None,
+        *,
+        reason: str | None = None,
+        error: str | None = None,
+    ) -> None:
+        """`after` is the life the event led to; without one, the message's last."""
+        life = after or entry.life
+        lease = life.lease or entry.life.lease
+        envelope = entry.envelope
+        self._rows.append(
+            (
+                shelf.p,
+                now_ms,
+                _NUMBERS[event],
+                envelope.id,
+                life.attempt,
+                life.version,
+                life.priority,
+                envelope.enqueued_at,
+                None if lease is None else lease.claimed_at,
+                entry.bytes,
+                error,
+                reason,
+                envelope.given_correlation_id,
+            )
+        )
+
+    def write_block(self) -> int:
+        """Put what was appended since into the open batch; answers the number of the last event."""
+        if self._rows:
+            self._engine.put(keys.instant(self._next), _encode(self._rows), self._jr)
+            self._next += len(self._rows)
+            self._rows = []
+        return self._next - 1
+
+    def read(self, after: str | None, limit: int, tenant: str | None, oldest_at: int) -> JournalPage:
+        self._engine.write()
+        position = parse_position(after)
+        start = self._engine.database.floor(keys.JOURNAL, keys.instant(position + 1)) or self._oldest
+        events: list[JournalEvent] = []
+        for key, block in self._engine.database.items(keys.JOURNAL, max(start, self._oldest), _END):
+            for seq, row in enumerate(_decode_block(block), keys.parse_instant(key)):
+                if seq <= position:
+                    continue
+                if seq > self.durable or len(events) == limit:
+                    return JournalPage(events, str(position))
+                position = seq
+                ref = self._name_of(row[0])
+                if (tenant is None or ref.tenant == tenant) and row[1] >= oldest_at:
+                    events.append(_event(seq, row, ref))
+        return JournalPage(events, str(position))
+
+    def trim(self, limit: int, now_ms: int) -> int:
+        """Forget blocks older than the retention, about `limit` events at most."""
+        trimmed = 0
+        lower = upper = self._oldest
+        for key, block in self._engine.database.items(keys.JOURNAL, lower, _END):
+            rows = _decode_block(block)
+            if trimmed >= limit or rows[-1][1] > now_ms - self._retention_ms:
+                upper = key
+                break
+            trimmed += len(rows)
+            upper = key + b"\0"
+        if trimmed:
+            self._engine.delete_range(lower, upper, self._jr)
+            self._oldest = upper
+        return trimmed
+
+    def next_trim_at(self) -> int | None:
+        for _, block in self._engine.database.items(keys.JOURNAL, self._oldest, _END):
+            return _decode_block(block)[-1][1] + self._retention_ms
+        return None
+
+    def _block(self, key: bytes) -> list[_Row]:
+        return _decode_block(self._engine.database.get(keys.JOURNAL, key) or b"")
+
+
+def _decode_block(block: bytes) -> list[_Row]:
+    try:
+        return _decode(block)
+    except msgspec.MsgspecError as error:
+        raise StoreUnavailable(f"the journal is damaged ({error}): restore a backup") from None
+
+
+def _event(seq: int, row: _Row, ref: QueueRef) -> JournalEvent:
+    _, at, event, id, attempt, version, priority, enqueued_at, claimed_at, size, error, reason, correlation_id = row
+    return JournalEvent(
+        snowflake=id,
+        given_correlation_id=correlation_id,
+        seq=seq,
+        shard=0,
+        at=at,
+        event=_EVENTS[event],
+        tenant=ref.tenant,
+        queue=ref.queue,
+        attempt=attempt,
+        version=version,
+        priority=priority,
+        enqueued_at=enqueued_at,
+        claimed_at=claimed_at,
+        bytes=size,
+        error=error,
+        reason=reason,
+    )

@@ -1,0 +1,62 @@
+"""Claim ledgers: a consumer's numbered claims, to be read again by number."""
+
+import msgspec
+
+from holdfast.model.errors import InvalidArgument
+from holdfast.model.message import Receipt
+from holdfast.stores.rocks import keys
+from holdfast.stores.rocks.engine import Engine
+from holdfast.stores.rocks.shelf import Shelf
+
+_Claim = tuple[int, list[Receipt]]
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(_Claim).decode
+
+
+class Ledgers:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._ix = engine.database.handles[keys.INDEXES]
+
+    def receipts(self, shelf: Shelf, consumer: str, number: int) -> list[Receipt] | None:
+        """Those of an open claim; None if the number is new, `InvalidArgument` if it is closed."""
+        self._engine.write()
+        closed_upto = self._closed_upto(shelf, consumer)
+        if number <= closed_upto:
+            raise InvalidArgument(
+                f"ledger number {number} of {consumer!r} is closed: claim with a number above {closed_upto}",
+                closed_upto=closed_upto,
+            )
+        raw = self._engine.database.get(keys.INDEXES, _name(shelf, consumer) + keys.instant(number))
+        return None if raw is None else _decode(raw)[1]
+
+    def open_claims(self, shelf: Shelf, consumer: str) -> list[tuple[int, int, list[Receipt]]]:
+        """Number, time and receipts of each, by number."""
+        self._engine.write()
+        space = _name(shelf, consumer)
+        return [
+            (keys.parse_instant(key[len(space) :]), *_decode(raw))
+            for key, raw in self._engine.database.items(keys.INDEXES, space, keys.after(space))
+        ]
+
+    def put(self, shelf: Shelf, consumer: str, number: int, now_ms: int, receipts: list[Receipt]) -> None:
+        key = _name(shelf, consumer) + keys.instant(number)
+        self._engine.put(key, _encode((now_ms, receipts)), self._ix)
+
+    def close(self, shelf: Shelf, consumer: str, upto: int, numbers: list[int], closed_upto: int) -> None:
+        for number in numbers:
+            self._engine.delete(_name(shelf, consumer) + keys.instant(number), self._ix)
+        name = keys.CLOSED + shelf.p + keys.hashed(consumer)
+        self._engine.put(name, keys.instant(max(upto, closed_upto)), self._ix)
+
+    def closed_upto(self, shelf: Shelf, consumer: str) -> int:
+        self._engine.write()
+        return self._closed_upto(shelf, consumer)
+
+    def _closed_upto(self, shelf: Shelf, consumer: str) -> int:
+        raw = self._engine.database.get(keys.INDEXES, keys.CLOSED + shelf.p + keys.hashed(consumer))
+        return -1 if raw is None else keys.parse_instant(raw)
+
+
+def _name(shelf: Shelf, consumer: str) -> bytes:
+    return keys.LEDGER + shelf.p + keys.hashed(consumer)

@@ -1,0 +1,69 @@
+"""Idempotency keys: seen within their window, they answer the first message."""
+
+import struct
+from collections.abc import Callable
+
+from holdfast.model.answers import Enqueued
+from holdfast.model.message import Draft
+from holdfast.stores.rocks import keys
+from holdfast.stores.rocks.engine import Engine
+from holdfast.stores.rocks.shelf import Entry, Shelf
+from holdfast.stores.rocks.window import Window
+
+_SEEN = struct.Struct(">QQ")
+
+
+class SeenKeys:
+    def __init__(self, engine: Engine, scan_ends: Callable[[bytes, int], list[bytes]]) -> None:
+        self._engine = engine
+        self._ix = engine.database.handles[keys.INDEXES]
+        # until 8 | P 8 | key.
+        self._ends = Window(scan_ends, is_empty=False)
+
+    def answers(self, shelf: Shelf, drafts: list[Draft], now_ms: int) -> list[Enqueued | None]:
+        """For each draft the answer of the first message with its key; None: it is new, or has no key."""
+        names = [self._name(shelf, draft.key) for draft in drafts if draft.key is not None]
+        if not names:
+            return [None] * len(drafts)
+        self._engine.write()
+        found = iter(self._engine.database.get_many(keys.INDEXES, names))
+        return [None if draft.key is None else _answer(next(found), now_ms) for draft in drafts]
+
+    def remember(self, shelf: Shelf, key: str, entry: Entry, until: int) -> None:
+        """An older entry of the key may stand in the index of ends still: it is passed over when it comes up."""
+        correlation_id = entry.envelope.given_correlation_id or ""
+        value = _SEEN.pack(entry.envelope.id, until) + correlation_id.encode()
+        self._engine.put(self._name(shelf, key), value, self._ix)
+        end = keys.instant(until) + shelf.p + key.encode()
+        self._engine.put(keys.SEEN_ENDS + end, b"", self._ix)
+        self._ends.push(end)
+
+    def forget_old(self, limit: int, now_ms: int) -> int:
+        forgotten = 0
+        while forgotten < limit and (end := self._ends.peek()) is not None and keys.parse_instant(end) <= now_ms:
+            self._ends.pop()
+            self._engine.write()  # the key may have been used anew, with a later end
+            name = keys.SEEN + end[8:]
+            raw = self._engine.database.get(keys.INDEXES, name)
+            if raw is not None and _SEEN.unpack_from(raw)[1] == keys.parse_instant(end):
+                self._engine.delete(name, self._ix)
+            self._engine.delete(keys.SEEN_ENDS + end, self._ix)
+            forgotten += 1
+        return forgotten
+
+    def next_at(self) -> int | None:
+        end = self._ends.peek()
+        return None if end is None else keys.parse_instant(end)
+
+    def _name(self, shelf: Shelf, key: str) -> bytes:
+        return keys.SEEN + shelf.p + key.encode()
+
+
+def _answer(raw: bytes | None, now_ms: int) -> Enqueued | None:
+    if raw is None:
+        return None
+    id, until = _SEEN.unpack_from(raw)
+    if until <= now_ms:
+        return None
+    correlation_id = raw[_SEEN.size :].decode() or None
+    return Enqueued(snowflake=id, given_correlation_id=correlation_id, duplicate=True)

@@ -1,0 +1,454 @@
+"""One queue on disk: its counters, the windows on its indexes, and the keys that each change of a message writes.
+
+`put`, `change` and `drop` are the only ways to alter a message. Each is one transition and complete in itself: whatever
+it must read, it reads before it writes, so that a commit between two of them never parts one.
+"""
+
+import struct
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+import msgspec
+
+from holdfast.model.answers import Counts
+from holdfast.model.lifecycle import Life
+from holdfast.model.message import Envelope, State
+from holdfast.stores.contract import QueueRow
+from holdfast.stores.record import encode_life, encode_message
+from holdfast.stores.rocks import keys
+from holdfast.stores.rocks.engine import Engine
+from holdfast.stores.rocks.groups import Groups
+from holdfast.stores.rocks.window import Window
+
+CHUNK = 256 << 10
+# Payloads beyond this lie in chunks beside the message.
+CHUNKED_ABOVE = 1 << 20
+
+_COUNTERS = struct.Struct(">QQQQQQQ")
+_KEY = struct.Struct(">Q16s")
+
+
+class Entry(msgspec.Struct):
+    p: bytes
+    envelope: Envelope
+    life: Life
+    id16: bytes
+    bytes: int
+    # A life of its own lies on disk: it is no longer the one it was born with.
+    has_life: bool = False
+    has_state: bool = False
+    is_chunked: bool = False
+
+
+@dataclass(slots=True)
+class Counters:
+    """`ready` counts the delayed too; `delayed` are those not yet due at `counted_at`. Written with every change."""
+
+    ready: int = 0
+    delayed: int = 0
+    in_flight: int = 0
+    failed: int = 0
+    kept: int = 0
+    bytes: int = 0
+    counted_at: int = 0
+
+    @property
+    def messages(self) -> int:
+        return self.ready + self.in_flight + self.failed + self.kept
+
+
+def encode_counters(counters: Counters) -> bytes:
+    return _COUNTERS.pack(
+        counters.ready,
+        counters.delayed,
+        counters.in_flight,
+        counters.failed,
+        counters.kept,
+        counters.bytes,
+        counters.counted_at,
+    )
+
+
+def decode_counters(raw: bytes) -> Counters:
+    return Counters(*_COUNTERS.unpack(raw))
+
+
+@dataclass(slots=True)
+class Totals:
+    """What a tenant keeps in all its queues."""
+
+    messages: int = 0
+    bytes: int = 0
+
+
+class Board(Protocol):
+    """What a shelf needs of the store around it."""
+
+    # Deadlines of all queues: ends of TTLs, and of keeping what succeeded.
+    ttls: Window
+    kept: Window
+
+    def scanner(self, family: str, prefix: bytes) -> Callable[[bytes, int], list[bytes]]:
+        """Reads the keys of a space in order, without its prefix; not those that are not yet committed."""
+
+    def show_after_commit(self, shelf: "Shelf", priority: int, key: bytes) -> None: ...
+
+    def hide(self, shelf: "Shelf", priority: int, key: bytes) -> None:
+        """It goes before it was shown."""
+
+    def mark_dirty(self, shelf: "Shelf") -> None:
+        """Its counters are to be written with the batch."""
+
+
+class Shelf:
+    def __init__(self, row: QueueRow, engine: Engine, counters: Counters, totals: Totals, board: Board) -> None:
+        self.row = row
+        self.p = keys.prefix(row.tenant_id, row.queue_id)
+        self.counters = counters
+        self._totals = totals
+        self._engine = engine
+        self._board = board
+        handles = engine.database.handles
+        self._m, self._vi = handles[keys.MESSAGES], handles[keys.VISIBLE]
+        self._li, self._le, self._ix = handles[keys.EXPIRIES], handles[keys.LEASES], handles[keys.INDEXES]
+        # Per priority in use: visible_at 8 | id 16 of what a claim may take. None: not looked for yet.
+        self._levels: dict[int, Window] | None = None if counters.ready else {}
+        # expires_at 8 | id 16.
+        self._leases = Window(board.scanner(keys.EXPIRIES, self.p), is_empty=not counters.in_flight)
+        # visible_at 8 | id 16 of what is ready later.
+        self._delayed = Window(board.scanner(keys.INDEXES, keys.DELAYED + self.p), is_empty=not counters.delayed)
+        self._groups = Groups(self.p, engine, board.scanner, is_empty=not counters.messages)
+
+    # --- Windows -----------------------------------------------------------------------------------------------
+
+    def _in_use(self) -> dict[int, Window]:
+        """The levels, looked for when first needed: a store may hold many queues that nobody touches."""
+        if self._levels is None:
+            self._levels = self._find_levels()
+        return self._levels
+
+    def _find_levels(self) -> dict[int, Window]:
+        """The priorities in use: one seek each, from the end of the one before."""
+        self._engine.write()
+        levels: dict[int, Window] = {}
+        lower, upper = self.p, keys.after(self.p)
+        while (key := next(self._engine.database.scan(keys.VISIBLE, lower, upper), None)) is not None:
+            priority = key[keys.P_SIZE]
+            levels[priority] = self._level_window(priority, is_empty=False)
+            if priority == 255:
+                break
+            lower = keys.level(self.p, priority + 1)
+        return levels
+
+    def _level_window(self, priority: int, *, is_empty: bool) -> Window:
+        return Window(self._board.scanner(keys.VISIBLE, keys.level(self.p, priority)), is_empty=is_empty)
+
+    # --- What a claim takes ------------------------------------------------------------------------------------
+
+    def priorities(self) -> list[int]:
+        return sorted(self._in_use())
+
+    def first_visible(self, priority: int) -> bytes | None:
+        """The level's first key, visible_at 8 | id 16; an empty level is forgotten."""
+        levels = self._in_use()
+        window = levels.get(priority)
+        if window is None:
+            return None
+        key = window.peek()
+        if key is None:
+            del levels[priority]
+        return key
+
+    def pop_due(self, priority: int, limit: int, now_ms: int) -> list[bytes]:
+        """Take up to `limit` due keys out of a level."""
+        popped: list[bytes] = []
+        window = self._in_use().get(priority)
+        due = keys.instant(now_ms + 1)
+        while window is not None and len(popped) < limit and (key := window.peek()) is not None and key < due:
+            popped.append(window.pop())
+        return popped
+
+    def show(self, priority: int, key: bytes) -> None:
+        """From now on a claim may find this key."""
+        levels = self._in_use()
+        window = levels.get(priority)
+        if window is None:
+            window = levels[priority] = self._level_window(priority, is_empty=True)
+        window.push(key)
+
+    def heal_visible(self, priority: int, key: bytes) -> None:
+        """Drop an index entry that has no Ready message behind it."""
+        self._engine.delete(keys.level(self.p, priority) + key, self._vi)
+
+    @property
+    def has_groups(self) -> bool:
+        return self._groups.first_visible() is not None
+
+    def next_at(self) -> int | None:
+        """When a claim may next find something; in the past if it would now."""
+        if self.row.is_paused:
+            return None
+        firsts = [self.first_visible(priority) for priority in self.priorities()]
+        firsts.append(self._leases.peek())
+        return min((keys.parse_instant(key) for key in firsts if key is not None), default=None)
+
+    def first_expiry(self) -> tuple[int, bytes] | None:
+        """The lease that ends first: when, and whose."""
+        key = self._leases.peek()
+        return None if key is None else (keys.parse_instant(key), key[8:])
+
+    def heal_expiry(self, at_ms: int, id16: bytes) -> None:
+        key = _KEY.pack(at_ms, id16)
+        self._leases.discard(key)
+        self._engine.delete(self.p + key, self._li)
+
+    def group_batch(self, name: str, limit: int) -> list[bytes]:
+        """Ids of a group's first Ready messages in order, its head first."""
+        return self._groups.ready_ids(name, limit)
+
+    def is_busy(self, group: str) -> bool:
+        return self._groups.is_busy(group)
+
+    def is_shown(self, entry: Entry, priority: int, key: bytes) -> bool:
+        """Whether this key of the queue's order is the message's own."""
+        life = entry.life
+        return (
+            life.state is State.READY
+            and life.priority == priority
+            and key == _KEY.pack(life.visible_at, entry.id16)
+            and (entry.envelope.group is None or self._groups.is_head(entry.envelope.group, entry.id16))
+        )
+
+    # --- Before an operation -----------------------------------------------------------------------------------
+
+    def start_empty(self, groups: Iterable[str | None]) -> None:
+        """Of a queue that was just made: its windows are empty, and no read need say so."""
+        for name in set(groups):
+            if name is not None:
+                self._groups.start_empty(name)
+
+    def prepare(self, groups: Iterable[str | None] = (), changes: int = 1) -> None:
+        """Read all that changes of these groups will need, so that nothing is read once the first key is written."""
+        self._in_use()
+        self._groups.forget_some()
+        for name in set(groups):
+            if name is not None:
+                self._groups.prepare(name, changes)
+
+    # --- Counting ----------------------------------------------------------------------------------------------
+
+    def count_due(self, now_ms: int) -> None:
+        """Take what has come due since out of the index of the delayed."""
+        counters = self.counters
+        if now_ms > counters.counted_at:
+            counters.counted_at = now_ms
+        if not counters.delayed:
+            return
+        window = self._delayed
+        while (key := window.peek()) is not None and keys.parse_instant(key) <= now_ms:
+            window.pop()
+            self._engine.delete(keys.DELAYED + self.p + key, self._ix)
+            counters.delayed -= 1
+            self._board.mark_dirty(self)
+
+    def counts(self, now_ms: int) -> Counts:
+        counters = self.counters
+        firsts = [self.first_visible(priority) for priority in self.priorities()]
+        firsts.append(self._groups.first_visible())
+        oldest_at = min((keys.parse_instant(key) for key in firsts if key is not None), default=None)
+        return Counts(
+            ready=counters.ready - counters.delayed,
+            delayed=counters.delayed,
+            in_flight=counters.in_flight,
+            failed=counters.failed,
+            bytes=counters.bytes,
+            oldest_ready_at=oldest_at if oldest_at is not None and oldest_at <= now_ms else None,
+        )
+
+    # --- Changes -----------------------------------------------------------------------------------------------
+
+    def put(self, entry: Entry) -> None:
+        """Add a message, fresh or moved here. Its header carries the life it has now."""
+        group = entry.envelope.group
+        if group is not None:
+            self._groups.prepare(group)
+        if entry.is_chunked:
+            self._put_chunks(entry)
+        self._engine.put(
+            self.p + entry.id16, encode_message(entry.envelope, entry.life, is_chunked=entry.is_chunked), self._m
+        )
+        entry.p = self.p
+        self._board.mark_dirty(self)
+        self._count_bytes(entry.bytes)
+        self._totals.messages += 1
+        life = entry.life
+        self._index(entry, keeps_life=life.version > 0 or life.state is not State.READY)
+        if group is not None:
+            self._show_head(group)
+
+    def change(self, entry: Entry, life: Life) -> None:
+        group = entry.envelope.group
+        if group is not None:
+            self._groups.prepare(group)
+        self._board.mark_dirty(self)
+        self._unindex(entry)
+        entry.life = life
+        self._index(entry, keeps_life=life.state is not State.IN_FLIGHT)
+        if group is not None:
+            self._show_head(group)
+
+    def drop(self, entry: Entry) -> None:
+        engine, name, group = self._engine, self.p + entry.id16, entry.envelope.group
+        if group is not None:
+            self._groups.prepare(group)
+        self._board.mark_dirty(self)
+        self._unindex(entry)
+        engine.delete(name, self._m)
+        if entry.has_life:
+            engine.delete(keys.LIVES + name, self._ix)
+        if entry.has_state:
+            engine.delete(keys.STATES + name, self._ix)
+        if entry.is_chunked:
+            self._delete_chunks(entry)
+        self._count_bytes(-entry.bytes)
+        self._totals.messages -= 1
+        if group is not None:
+            self._show_head(group)
+
+    def edit(self, entry: Entry, envelope: Envelope) -> None:
+        """Give a message that is not in flight another payload."""
+        self._board.mark_dirty(self)
+        if entry.is_chunked:
+            self._delete_chunks(entry)
+        self._count_bytes(envelope.bytes - entry.bytes)
+        entry.envelope, entry.bytes = envelope, envelope.bytes
+        entry.is_chunked = len(envelope.payload) > CHUNKED_ABOVE
+        if entry.is_chunked:
+            self._put_chunks(entry)
+        record = encode_message(envelope, entry.life, is_chunked=entry.is_chunked)
+        self._engine.put(self.p + entry.id16, record, self._m)
+
+    def save_life(self, entry: Entry) -> None:
+        """Write the life of a message in flight anew: it has a state document now."""
+        self._engine.put(self.p + entry.id16, encode_life(entry.life, has_state=entry.has_state), self._le)
+
+    def _count_bytes(self, added: int) -> None:
+        self.counters.bytes += added
+        self._totals.bytes += added
+
+    def _put_chunks(self, entry: Entry) -> None:
+        payload = entry.envelope.payload
+        for number, start in enumerate(range(0, len(payload), CHUNK)):
+            key = keys.CHUNKS + self.p + entry.id16 + number.to_bytes(4, "big")
+            self._engine.put(key, payload[start : start + CHUNK], self._ix)
+
+    def _delete_chunks(self, entry: Entry) -> None:
+        # One by one: a range deletion for each large message would slow every later read of the family.
+        for number in range(-(-len(entry.envelope.payload) // CHUNK)):
+            self._engine.delete(keys.CHUNKS + self.p + entry.id16 + number.to_bytes(4, "big"), self._ix)
+
+    # --- Indexes -----------------------------------------------------------------------------------------------
+
+    def _index(self, entry: Entry, *, keeps_life: bool) -> None:
+        engine, life, id16, counters = self._engine, entry.life, entry.id16, self.counters
+        state = life.state
+        if state is State.READY:
+            counters.ready += 1
+            if life.visible_at > counters.counted_at:
+                self._put_delayed(_KEY.pack(life.visible_at, id16))
+            if life.expires_at is not None:
+                key = keys.instant(life.expires_at) + self.p + id16
+                engine.put(keys.TTLS + key, b"", self._ix)
+                self._board.ttls.push(key)
+            if entry.envelope.group is None:
+                self._put_visible(life.priority, life.visible_at, id16)
+            else:
+                self._groups.join(entry.envelope.group, life.priority, life.visible_at, id16)
+        elif state is State.IN_FLIGHT:
+            assert life.lease is not None
+            counters.in_flight += 1
+            key = _KEY.pack(life.lease.expires_at, id16)
+            engine.put(self.p + key, b"", self._li)
+            engine.put(self.p + id16, encode_life(life, has_state=entry.has_state), self._le)
+            self._leases.push(key)
+            if entry.envelope.group is not None:
+                self._groups.count_busy(entry.envelope.group, +1)
+        elif state is State.FAILED:
+            counters.failed += 1
+            engine.put(keys.DEAD + self.p + id16, b"", self._ix)
+        else:
+            counters.kept += 1
+            key = keys.instant(life.keep_until or 0) + self.p + id16
+            engine.put(keys.KEPT + key, b"", self._ix)
+            self._board.kept.push(key)
+        if keeps_life:
+            name = keys.LIVES + self.p + id16
+            engine.put(name, encode_life(life, has_state=entry.has_state), self._ix)
+            entry.has_life = True
+        elif entry.has_life:
+            engine.delete(keys.LIVES + self.p + id16, self._ix)
+            entry.has_life = False
+
+    def _unindex(self, entry: Entry) -> None:
+        engine, life, id16, counters = self._engine, entry.life, entry.id16, self.counters
+        state = life.state
+        if state is State.READY:
+            counters.ready -= 1
+            if life.visible_at > counters.counted_at:
+                self._delete_delayed(_KEY.pack(life.visible_at, id16))
+            if life.expires_at is not None:
+                key = keys.instant(life.expires_at) + self.p + id16
+                engine.delete(keys.TTLS + key, self._ix)
+                self._board.ttls.discard(key)
+            if entry.envelope.group is None:
+                self._delete_visible(life.priority, life.visible_at, id16)
+            else:
+                self._groups.leave(entry.envelope.group, life.priority, life.visible_at, id16)
+        elif state is State.IN_FLIGHT:
+            assert life.lease is not None
+            counters.in_flight -= 1
+            key = _KEY.pack(life.lease.expires_at, id16)
+            engine.delete(self.p + key, self._li)
+            engine.delete(self.p + id16, self._le)
+            self._leases.discard(key)
+            if entry.envelope.group is not None:
+                self._groups.count_busy(entry.envelope.group, -1)
+        elif state is State.FAILED:
+            counters.failed -= 1
+            engine.delete(keys.DEAD + self.p + id16, self._ix)
+        else:
+            counters.kept -= 1
+            key = keys.instant(life.keep_until or 0) + self.p + id16
+            engine.delete(keys.KEPT + key, self._ix)
+            self._board.kept.discard(key)
+
+    def _put_delayed(self, key: bytes) -> None:
+        self._engine.put(keys.DELAYED + self.p + key, b"", self._ix)
+        self._delayed.push(key)
+        self.counters.delayed += 1
+
+    def _delete_delayed(self, key: bytes) -> None:
+        self._engine.delete(keys.DELAYED + self.p + key, self._ix)
+        self._delayed.discard(key)
+        self.counters.delayed -= 1
+
+    def _put_visible(self, priority: int, visible_at: int, id16: bytes) -> None:
+        key = _KEY.pack(visible_at, id16)
+        self._engine.put(self.p + keys.PRIORITIES[priority] + key, b"", self._vi)
+        self._board.show_after_commit(self, priority, key)
+
+    def _delete_visible(self, priority: int, visible_at: int, id16: bytes) -> None:
+        key = _KEY.pack(visible_at, id16)
+        self._engine.delete(self.p + keys.PRIORITIES[priority] + key, self._vi)
+        self._board.hide(self, priority, key)
+        if (window := self._in_use().get(priority)) is not None:
+            window.discard(key)
+
+    def _show_head(self, name: str) -> None:
+        """Keep exactly the head of a group in the queue's order, and nothing of it while a batch is in flight."""
+        hidden, shown = self._groups.turn_head(name)
+        if hidden is not None:
+            self._delete_visible(*hidden)
+        if shown is not None:
+            self._put_visible(*shown)

@@ -1,0 +1,93 @@
+"""A store that fails on purpose: any store, with a script of faults around each of its calls."""
+
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol, cast
+
+from holdfast.model.errors import StoreUnavailable
+from holdfast.runtime import Ticket
+from holdfast.stores.contract import Capabilities, Store
+
+
+class Faults(Protocol):
+    """Decides what goes wrong: each hook may return, raise, or suspend for a while."""
+
+    async def before(self, call: str) -> None:
+        """The call has not happened yet: raising here refuses it."""
+
+    async def after(self, call: str) -> None:
+        """The call has happened: raising here loses its reply, and its outcome is unknown to the caller."""
+
+
+def with_faults(inner: Store, faults: Faults) -> Store:
+    return cast(Store, _FaultStore(inner, faults))
+
+
+class SeededFaults:
+    """Refuses some calls and loses the replies of others; the same seed, the same faults."""
+
+    def __init__(self, seed: int, *, refuse: float = 0.0, lose_reply: float = 0.0) -> None:
+        self._random = random.Random(seed)
+        self._refuse = refuse
+        self._lose_reply = lose_reply
+
+    async def before(self, call: str) -> None:
+        if self._random.random() < self._refuse:
+            raise StoreUnavailable(f"{call} was refused by the fault store", outcome="nothing happened")
+
+    async def after(self, call: str) -> None:
+        if self._random.random() < self._lose_reply:
+            raise StoreUnavailable(f"the reply of {call} was lost by the fault store", outcome="unknown")
+
+
+class HeldCalls:
+    """Holds calls of the given names until they are let go: for tests of what happens meanwhile."""
+
+    def __init__(self, make_ticket: Callable[[], Ticket[None]], *, before: set[str], after: set[str]) -> None:
+        self._make_ticket = make_ticket
+        self._before = before
+        self._after = after
+        self.held: list[tuple[str, Ticket[None]]] = []
+
+    def let_go(self) -> None:
+        """Every call held now goes on; later ones are held again."""
+        held, self.held = self.held, []
+        for _, ticket in held:
+            ticket.set_result(None)
+
+    async def before(self, call: str) -> None:
+        if call in self._before:
+            await self._hold(call)
+
+    async def after(self, call: str) -> None:
+        if call in self._after:
+            await self._hold(call)
+
+    async def _hold(self, call: str) -> None:
+        ticket = self._make_ticket()
+        self.held.append((call, ticket))
+        await ticket
+
+
+# Opening and closing are the frame of a test, not what it is about.
+_FRAME = frozenset({"open", "close"})
+
+
+class _FaultStore:
+    def __init__(self, inner: Store, faults: Faults) -> None:
+        self._inner = inner
+        self._faults = faults
+        self.capabilities = Capabilities(claims_inline=False, is_durable=inner.capabilities.is_durable)
+
+    def __getattr__(self, name: str) -> Any:
+        method: Callable[..., Awaitable[Any]] = getattr(self._inner, name)
+        if name in _FRAME:
+            return method
+
+        async def call(*arguments: Any, **named: Any) -> Any:
+            await self._faults.before(name)
+            answer = await method(*arguments, **named)
+            await self._faults.after(name)
+            return answer
+
+        return call

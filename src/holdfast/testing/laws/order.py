@@ -1,0 +1,205 @@
+"""SPEC 2.12, and the places of 2.6: by priority, then by visible time, then by id."""
+
+import asyncio
+import random
+
+import pytest
+
+from holdfast.client.queue import AsyncQueue
+from holdfast.model.message import NewMessage
+from holdfast.testing.laws.waiting import soon, started
+from holdfast.testing.subject import Subject
+
+
+async def _names(q: AsyncQueue, limit: int = 100) -> list[str]:
+    """What one claim delivers, in its order."""
+    return [m.json() for m in await q.claim(limit=limit)]
+
+
+class OrderLaws:
+    async def test_messages_come_in_the_order_of_their_enqueue(self, subject: Subject) -> None:
+        async with subject.open() as hf:
+            q = hf.queue("q")
+            ids = await q.enqueue(["a"] * 20)
+            for _ in range(20):
+                ids += await q.enqueue("b")  # in the same millisecond
+            subject.clock.advance(1)
+            ids += await q.enqueue(["c"] * 20)
+            assert [m.id for m in await q.claim(limit=100)] == ids
+
+    async def test_ids_rise_in_the_order_of_enqueue(self, subject: Subject) -> None:
+        async with subject.open() as hf:
+            q = hf.queue("q")
+            ids = await q.enqueue(["a"] * 20)
+            subject.clock.advance(1)
+            ids += await q.enqueue(["b"] * 20)
+            assert sorted(set(ids)) == ids
+            assert sorted(id.snowflake for id in ids) == [id.snowflake for id in ids]
+
+    @pytest.mark.parametrize("limit", [1, 3, 7])
+    async def test_claims_one_after_the_other_go_on_in_one_order(self, subject: Subject, limit: int) -> None:
+        async with subject.open() as hf:
+            q = hf.queue("q")
+            ids = await q.enqueue(["a"] * 15)
+            claimed: list[str] = []
+            while more := await q.claim(limit=limit):
+                assert len(more) <= limit
+                claimed += [m.id for m in more]
+            assert claimed == ids
+
+    async def test_a_lower_priority_number_comes_first_and_a_hundred_is_the_default(self, subject: Subject) -> None:
+        async with subject.open() as hf:
+            q = hf.queue("q")
+            for priority in (255, 101, 0, 99, 1):
+                await q.enqueue(priority, priority=priority)
+            await q.enqueue("default")
+            await q.enqueue(100, priority=100)
+            claimed = await q.claim(limit=10)
+            assert [m.json() for m in claimed] == [0, 1, 99, "default", 100, 101, 255]
+            assert [m.priority for m in claimed] == [0, 1, 99, 100, 100, 101, 255]
+
+    async def test_within_a_priority_the_first_to_be_visible_comes_first(self, subject: Subject) -> None:
+        async with subject.open() as hf:
+            q = hf.queue("q")
+            await q.enqueue("third", delay=3)
+            await q.enqueue("second", delay=2)
+            await q.enqueue("first")
+            subject.clock.advance(2_500)
+            await q.enqueue("between")
+            subject.clock.advance(500)
+            assert await _names(q) == ["first", "second", "between", "third"]
+
+    async def test_what_becomes_visible_together_comes_by_id(self, subject: Subject) -> None:
+        async with subject.open() as hf:
+            q = hf.queue("q")
+            due_at = subject.clock.now_ms() + 5_000
+            await q.enqueue("a", deliver_at=due_at)
+            subject.clock.advance(1_000)
+            await q.enqueue("b", delay=4)
+            subject.clock.advance(4_000)
+            await q.enqueue("c")
+            assert await _names(q) == ["a", "b", "c"]
+
+    async def test_priority_comes_before_visible_time(self, subject: Subject) -> None:
+        async with subject.open() as hf:
+            q = hf.queue("q")
+            await q.enqueue("old", priority=50)
+            subject.clock.advance(3_600_000)
+            await q.enqueue("new", priority=49)
+            assert await _names(q) == ["new", "old"]
+
+    async def test_any_mix_comes_by_priority_visible_time_and_id(self, subject: Subject) -> None:
+        dice = random.Random(7)
+        async with subject.open() as hf:
+            q = hf.queue("q")
+            expected = []
+            for _ in range(300):
+                priority, delay_ms = dice.choice([0, 7, 100, 255]), dice.choice([0, 0, 1, 500, 2_000])
+                [id] = await q.enqueue("a", priority=priority, delay=delay_ms / 1_000)
+                expected.append((priority, subject.clock.now_ms() + delay_ms, id))
+                subject.clock.advance(dice.choice([0, 0, 1, 300]))
+            subject.clock.advance(2_000)
+            assert [m.id for m in await q.claim(limit=300)] == [id for _, _, id in sorted(expected)]
+
+    # --- Delays ------------------------------------------------------------------------------------------------
+
+    async def test_a_message_is_claimable_exactly_when_it_is_due(self, subject: Subject) -> None:
+        async with subject.open() as hf:
+            q = hf.queue("q")
+            [id] = await q.enqueue("a", delay=2.5)
+            subject.clock.advance(2_499)
+            assert await q.claim() == []
+            assert ((await q.stats()).ready, (await q.stats()).delayed) == (0, 1)
+            subject.clock.advance(1)
+            assert ((await q.stats()).ready, (await q.stats()).delayed) == (1, 0)
+            assert [m.id for m in await q.claim()] == [id]
+
+    async def test_a_delayed_message_of_high_priority_blocks_no_other(self, subject: Subject) -> None:
+        async with subject.open() as hf:
+            q = hf.queue("q")
+            await q.enqueue([NewMessage("urgent", priority=0, delay=60)] * 50)
+            await q.enqueue("plain")
+            assert await _names(q) == ["plain"]
+            subject.clock.advance(60_000)
+            assert await _names(q, 50) == ["urgent"] * 50
+
+    # --- Places of what was given back -------------------------------------------------------------------------
+
+    async def test_a_released_message_keeps_its_place(self, subject: Subject) -> None:
+        async with subject.open() as hf:
+            q = hf.queue("q")
+            for name in ("a", "b", "c"):
+                await q.enqueue(name)
+                subject.clock.advance(1_000)
+            a, b = await q.claim(limit=2, lease=60)
+            subject.clock.advance(10_000)
+            await b.release()
+            await a.release()
+            assert await _names(q) == ["a", "b", "c"]
+
+    async def test_an_expired_message_comes_back_as_of_its_expiry(self, subject: Subject) -> None:
+        async with subject.open() as hf:
+            q = hf.queue("q")
+            await q.enqueue("expired")
+            await q.claim(lease=5)
+            subject.clock.advance(4_000)
+            await q.enqueue("before")
+            subject.clock.advance(2_000)
+            await q.enqueue("after")
+            subject.clock.advance(60_000)  # however late it is found
+            await subject.sweep(hf)
+            assert await _names(q) == ["before", "expired", "after"]
+
+    @pytest.mark.parametrize("defer", [False, True], ids=["nack", "defer"])
+    async def test_a_nacked_message_comes_back_as_of_its_retry(self, subject: Subject, defer: bool) -> None:
+        async with subject.open() as hf:
+            q = hf.queue("q")
+            await q.enqueue("again")
+            [m] = await q.claim()
+            await m.nack(delay=5, defer=defer)
+            subject.clock.advance(4_000)
+            await q.enqueue("before")
+            subject.clock.advance(2_000)
+            await q.enqueue("after")
+            assert await _names(q) == ["before", "again", "after"]
+
+    async def test_a_message_given_back_keeps_its_priority(self, subject: Subject) -> None:
+        async with subject.open() as hf:
+            q = hf.queue("q")
+            await q.enqueue("plain")
+            await q.enqueue("urgent", priority=1)
+            [m] = await q.claim()
+            await m.nack("no", delay=1)
+            subject.clock.advance(1_000)
+            assert await _names(q) == ["urgent", "plain"]
+
+    # --- Between queues and waiters ----------------------------------------------------------------------------
+
+    async def test_one_queue_has_no_say_in_the_order_of_another(self, subject: Subject) -> None:
+        async with subject.open() as hf:
+            q, other, theirs = hf.queue("q"), hf.queue("other"), hf.queue("q", tenant="acme")
+            for queue, priority in ((other, 0), (q, 200), (theirs, 0), (q, 201)):
+                await queue.enqueue(str(queue.ref), priority=priority)
+            assert await _names(q) == [str(q.ref)] * 2
+            assert await _names(other) == [str(other.ref)]
+            assert await _names(theirs) == [str(theirs.ref)]
+
+    async def test_waiters_are_served_first_come_first_served(self, subject: Subject) -> None:
+        async with subject.open() as hf:
+            q = hf.queue("q")
+            waiting = []
+            for number in range(5):
+                waiting.append(asyncio.create_task(q.claim(wait=None, lease=3_600)))
+                await started(hf, number + 1)
+            await q.enqueue(list(range(3)))
+            assert [[m.json() for m in await soon(claim)] for claim in waiting[:3]] == [[0], [1], [2]]
+            await q.enqueue([3, 4])
+            assert [[m.json() for m in await soon(claim)] for claim in waiting[3:]] == [[3], [4]]
+
+    async def test_a_waiter_is_handed_the_first_in_order_of_what_came(self, subject: Subject) -> None:
+        async with subject.open() as hf:
+            q = hf.queue("q")
+            waiting = asyncio.create_task(q.claim(limit=2, wait=None))
+            await started(hf)
+            await q.enqueue([NewMessage("later", delay=1), NewMessage("plain"), NewMessage("urgent", priority=1)])
+            assert [m.json() for m in await soon(waiting)] == ["urgent", "plain"]

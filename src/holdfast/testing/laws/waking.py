@@ -1,0 +1,280 @@
+"""Claims that wait, and what wakes them (SPEC 3.3). Nothing polls: the clock moves only where time is the cause."""
+
+import asyncio
+
+import pytest
+
+from holdfast.model.errors import Draining
+from holdfast.testing.laws.waiting_tasks import answer_of, assert_waits, let_others_run, start_claim, until_waiting
+from holdfast.testing.subject import Subject
+
+
+class WakingLaws:
+    # --- What wakes ------------------------------------------------------------------------------------------
+
+    async def test_an_enqueue_wakes_a_waiting_claim(self, subject: Subject) -> None:
+        async with subject.open() as hf:
+            q = hf.queue("q")
+            await q.set_policy()
+            waiting = await start_claim(q, limit=10)
+            ids = await q.enqueue([b"a", b"b"])
+            assert [each.id for each in await answer_of(waiting)] == ids
+            assert (await q.stats()).waiters == 0
+
+    async def test_a_claim_waits_for_a_queue_that_does_not_exist_yet(self, subject: Subject) -> None:
+        async with subject.open() as hf:
+            q = hf.queue("later", tenant="acme")
+            waiting = asyncio.create_task(q.claim(wait=None))
+            await let_others_run()
+            assert not waiting.done()
+            [id] = await q.enqueue(b"")
+            assert [each.id for each in await answer_of(waiting)] == [id]
+
+    async def test_a_delay_coming_due_wakes_a_waiting_claim_then_and_not_before(self, subject: Subject) -> None:
+        async with subject.open() as hf:
+            q = hf.queue("q")
+            await q.enqueue(b"last", delay=30)
+            waiting = await start_claim(q)
+            # One due sooner comes while it waits.
+            await q.enqueue(b"first", delay=5)
+            subject.clock.advance(4_999)
+            await assert_waits(q, waiting)
+            subject.clock.advance(1)
+            [first] = await answer_of(waiting)
+            assert first.payload == b"first"
+            await first.ack()
+            waiting = await start_claim(q)
+            subject.clock.advance(25_000)
+            assert [each.payload for each in await answer_of(waiting)] == [b"last"]
+
+    async def test_a_lease_running_out_wakes_a_waiting_claim(self, subject: Subject) -> None:
+        async with subject.open() as hf:
+            q = hf.queue("q")
+            [id] = await q.enqueue(b"")
+            await q.claim(lease=10)
+            waiting = await start_claim(q)
+            subject.clock.advance(9_999)
+            await assert_waits(q, waiting)
+            subject.clock.advance(1)
+            [message] = await answer_of(waiting)
+            assert (message.id, message.attempt) == (id, 2)
+
+    async def test_an_extended_lease_wakes_a_waiting_claim_at_its_new_end(self, subject: Subject) -> None:
+        async with subject.open() as hf:
+            q = hf.queue("q")
+            await q.enqueue(b"")
+            [held] = await q.claim(lease=10)
+            waiting = await start_claim(q)
+            await held.extend(60)
+            subject.clock.advance(59_999)
+            await assert_waits(q, waiting)
+            # Extending may shorten too.
+            await held.extend(0.001)
+            subject.clock.advance(1)
+            assert len(await answer_of(waiting)) == 1
+
+    async def test_a_nack_wakes_a_waiting_claim_at_its_retry(self, subject: Subject) -> None:
+        async with subject.open() as hf:
+            q = hf.queue("q")
+            await q.enqueue(b"")
+            [held] = await q.claim()
+            waiting = await start_claim(q)
+            await held.nack(delay=0)
+            [held] = await answer_of(waiting)
+            waiting = await start_claim(q)
+            await held.nack(delay=3)
+            subject.clock.advance(2_999)
+            await assert_waits(q, waiting)
+            subject.clock.advance(1)
+            assert [each.attempt for each in await answer_of(waiting)] == [3]
+
+    async def test_a_release_wakes_a_waiting_claim(self, subject: Subject) -> None:
+        async with subject.open() as hf:
+            q = hf.queue("q")
+            await q.enqueue(b"")
+            [held] = await q.claim()
+            waiting = await start_claim(q)
+            await held.release()
+            assert len(await answer_of(waiting)) == 1
+
+    async def test_a_redrive_wakes_a_waiting_claim(self, subject: Subject) -> None:
+        async with subject.open() as hf:
+            q = hf.queue("q")
+            await q.enqueue(b"")
+            [held] = await q.claim()
+            await held.nack(final=True)
+            waiting = await start_claim(q)
+            await q.redrive()
+            assert len(await answer_of(waiting)) == 1
+
+    async def test_a_resume_wakes_a_waiting_claim_and_while_paused_nothing_does(self, subject: Subject) -> None:
+        async with subject.open() as hf:
+            q = hf.queue("q")
+            await q.enqueue(b"", delay=1)
+            waiting = await start_claim(q)
+            await q.pause()
+            await q.enqueue(b"")
+            subject.clock.advance(2_000)
+            await assert_waits(q, waiting)
+            await q.resume()
+            assert len(await answer_of(waiting)) == 1
+
+    async def test_a_claim_that_began_while_paused_is_woken_by_the_resume(self, subject: Subject) -> None:
+        async with subject.open() as hf:
+            q = hf.queue("q")
+            await q.enqueue(b"")
+            await q.pause()
+            waiting = await start_claim(q)
+            await assert_waits(q, waiting)
+            await q.resume()
+            assert len(await answer_of(waiting)) == 1
+
+    async def test_a_move_wakes_a_claim_waiting_at_its_end(self, subject: Subject) -> None:
+        async with subject.open() as hf:
+            q, target = hf.queue("q"), hf.queue("target", tenant="acme")
+            await target.set_policy()
+            await q.enqueue(b"")
+            waiting = await start_claim(target)
+            await q.move("target", tenant="acme")
+            assert len(await answer_of(waiting)) == 1
+
+    @pytest.mark.parametrize("verdict", ["ack", "nack final", "remove", "lease ends"])
+    async def test_a_freed_group_wakes_a_waiting_claim(self, subject: Subject, verdict: str) -> None:
+        async with subject.open() as hf:
+            q = hf.queue("q")
+            await q.enqueue([b"first", b"second"], group="g", max_retries=0)
+            [held] = await q.claim(lease=10)
+            waiting = await start_claim(q)
+            match verdict:
+                case "ack":
+                    await held.ack()
+                case "nack final":
+                    await held.nack(final=True)
+                case "remove":
+                    await q.remove(held.id)
+                case _:
+                    subject.clock.advance(10_000)
+            assert [each.payload for each in await answer_of(waiting)] == [b"second"]
+
+    async def test_a_removed_head_that_was_not_due_wakes_a_waiting_claim(self, subject: Subject) -> None:
+        async with subject.open() as hf:
+            q = hf.queue("q")
+            [head] = await q.enqueue(b"head", group="g", delay=60)
+            await q.enqueue(b"next", group="g")
+            waiting = await start_claim(q)
+            await assert_waits(q, waiting)
+            await q.remove(head)
+            assert [each.payload for each in await answer_of(waiting)] == [b"next"]
+
+    # --- How long --------------------------------------------------------------------------------------------
+
+    async def test_a_wait_that_is_over_answers_an_empty_list(self, subject: Subject) -> None:
+        async with subject.open() as hf:
+            q = hf.queue("q")
+            await q.set_policy()
+            waiting = await start_claim(q, wait=2)
+            subject.clock.advance(1_999)
+            await assert_waits(q, waiting)
+            subject.clock.advance(1)
+            assert await answer_of(waiting) == []
+            assert (await q.stats()).waiters == 0
+
+    async def test_a_wait_of_none_is_for_ever(self, subject: Subject) -> None:
+        async with subject.open() as hf:
+            q = hf.queue("q")
+            await q.set_policy()
+            waiting = await start_claim(q, wait=None)
+            subject.clock.advance(400 * 86_400_000)
+            await assert_waits(q, waiting)
+            await q.enqueue(b"")
+            assert len(await answer_of(waiting)) == 1
+
+    @pytest.mark.parametrize("limit", [1, 100, 10_000])
+    async def test_a_claim_that_does_not_wait_answers_at_once_whoever_else_waits(
+        self, subject: Subject, limit: int
+    ) -> None:
+        async with subject.open() as hf:
+            q = hf.queue("q")
+            await q.set_policy()
+            waiting = await start_claim(q, limit=limit)
+            assert await answer_of(asyncio.create_task(q.claim())) == []
+            await q.enqueue(b"")
+            assert len(await answer_of(waiting)) == 1
+
+    # --- Whose turn ------------------------------------------------------------------------------------------
+
+    async def test_claims_are_served_in_the_order_they_came(self, subject: Subject) -> None:
+        async with subject.open() as hf:
+            q = hf.queue("q")
+            await q.set_policy()
+            waiting = [await start_claim(q) for _ in range(5)]
+            for position in range(5):
+                [id] = await q.enqueue(b"")
+                assert [each.id for each in await answer_of(waiting[position])] == [id]
+                await assert_waits(q, *waiting[position + 1 :])
+
+    async def test_one_enqueue_serves_as_many_claims_as_it_can_each_with_its_own_lease(self, subject: Subject) -> None:
+        async with subject.open() as hf:
+            q = hf.queue("q")
+            await q.set_policy()
+            waiting = [await start_claim(q, limit=2) for _ in range(3)]
+            ids = await q.enqueue([b""] * 5)
+            served = [await answer_of(each) for each in waiting]
+            assert [[each.id for each in batch] for batch in served] == [ids[:2], ids[2:4], ids[4:]]
+            assert len({each.receipt for batch in served for each in batch}) == 5
+
+    async def test_many_waiting_claims_are_all_served(self, subject: Subject) -> None:
+        async with subject.open() as hf:
+            q = hf.queue("q")
+            await q.set_policy()
+            waiting = [await start_claim(q) for _ in range(250)]
+            ids = await q.enqueue([b""] * 250)
+            assert [each.id for task in waiting for each in await answer_of(task)] == ids
+
+    async def test_a_claim_is_not_woken_by_another_queue(self, subject: Subject) -> None:
+        async with subject.open() as hf:
+            q, other, foreign = hf.queue("q"), hf.queue("other"), hf.queue("q", tenant="acme")
+            await q.set_policy()
+            waiting = await start_claim(q)
+            await other.enqueue(b"")
+            await foreign.enqueue(b"")
+            await assert_waits(q, waiting)
+            [id] = await q.enqueue(b"")
+            assert [each.id for each in await answer_of(waiting)] == [id]
+
+    async def test_a_claim_whose_caller_left_holds_nothing(self, subject: Subject) -> None:
+        async with subject.open() as hf:
+            q = hf.queue("q")
+            await q.set_policy()
+            gone, waiting = await start_claim(q), await start_claim(q)
+            gone.cancel()
+            await asyncio.wait([gone])
+            await until_waiting(q, 1)
+            [id] = await q.enqueue(b"")
+            assert [each.id for each in await answer_of(waiting)] == [id]
+            assert (await q.stats()).waiters == 0
+
+    async def test_a_message_on_its_way_to_a_caller_that_leaves_comes_back_uncounted(self, subject: Subject) -> None:
+        async with subject.open() as hf:
+            q = hf.queue("q")
+            await q.set_policy()
+            gone = await start_claim(q)
+            [id] = await q.enqueue(b"")
+            # Between the enqueue and the caller's turn: whether it was served already is the dispatcher's affair.
+            gone.cancel()
+            await asyncio.wait([gone])
+            waiting = asyncio.create_task(q.claim(wait=None))
+            [message] = await answer_of(waiting)
+            assert (message.id, message.attempt) == (id, 1)
+            info = await q.get(id)
+            assert (info.failures, info.expiries, info.releases) == (0, 0, 0)
+
+    async def test_deleting_a_queue_lets_its_waiting_claims_go(self, subject: Subject) -> None:
+        async with subject.open() as hf:
+            q = hf.queue("q")
+            await q.enqueue(b"")
+            await q.claim(lease=60)
+            waiting = await start_claim(q)
+            await q.delete()
+            with pytest.raises(Draining):
+                await answer_of(waiting)

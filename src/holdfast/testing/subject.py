@@ -1,0 +1,49 @@
+"""What the store laws are pointed at: a queue of any kind, with its time in the test's hands."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, Protocol, cast
+
+from holdfast.client.client import AsyncHoldfast
+from holdfast.dice import Dice, SeededDice
+from holdfast.server.embedded import Embedded, open_on_loop
+from holdfast.stores.contract import Store
+from holdfast.testing.clock import ManualClock
+
+
+class Subject(Protocol):
+    """One store behind one door. `clock` moves the time that the store goes by."""
+
+    clock: ManualClock
+
+    def open(self, **settings: Any) -> "AsyncHoldfastContext":
+        """A fresh, empty queue, for the length of an `async with`."""
+
+    async def sweep(self, hf: AsyncHoldfast) -> int:
+        """Sweep until nothing is left to do now; answers how much changed."""
+
+
+class AsyncHoldfastContext(Protocol):
+    async def __aenter__(self) -> AsyncHoldfast: ...
+    async def __aexit__(self, *raised: Any) -> None: ...
+
+
+class EmbeddedSubject:
+    """Any store under the embedded core, on the running loop and the manual clock."""
+
+    def __init__(self, make_store: Callable[[Dice], Store], seed: int = 0) -> None:
+        self.clock = ManualClock()
+        self._make_store = make_store
+        self._dice = SeededDice(seed)
+
+    @asynccontextmanager
+    async def open(self, **settings: Any) -> AsyncIterator[AsyncHoldfast]:
+        async with open_on_loop("", settings, clock=self.clock, store=self._make_store(self._dice)) as hf:
+            yield hf
+
+    async def sweep(self, hf: AsyncHoldfast) -> int:
+        sweeper = cast(Embedded, hf._transport).core.sweeper
+        total = 0
+        while changed := await sweeper.sweep_once():
+            total += changed
+        return total

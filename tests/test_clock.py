@@ -1,0 +1,255 @@
+import threading
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast import clock as clock_module
+from holdfast.clock import Alarm, SystemClock, ThreadAlarm, seconds_until
+from holdfast.testing import ManualClock
+
+# Long enough for any machine; only a failure waits for it.
+PATIENCE_S = 30.0
+
+
+# --- SystemClock -------------------------------------------------------------------------------------------------
+
+
+def test_the_system_clock_begins_at_the_wall_s_time() -> None:
+    before = time.time_ns() // 1_000_000
+    now = SystemClock().now_ms()
+    after = time.time_ns() // 1_000_000
+    # A correction of the wall clock may fall in between.
+    assert before - 1_000 <= now <= after + 1_000
+
+
+@pytest.mark.parametrize("step_s", [-86_400, 86_400])
+def test_a_step_of_the_wall_clock_does_not_move_a_clock_that_runs(monkeypatch: pytest.MonkeyPatch, step_s: int) -> None:
+    running = SystemClock()
+    before = running.now_ms()
+    wall_ns = time.time_ns()
+    monkeypatch.setattr(clock_module.time, "time_ns", lambda: wall_ns + step_s * 1_000_000_000)
+
+    assert before <= running.now_ms() < before + 60_000
+    # The next start does see it.
+    assert abs(SystemClock().now_ms() - before - step_s * 1_000) < 60_000
+
+
+def test_the_system_clock_never_goes_back() -> None:
+    running = SystemClock()
+    readings = [running.now_ms() for _ in range(10_000)]
+    assert readings == sorted(readings)
+
+
+@given(st.integers(-(1 << 60), 1 << 60))
+def test_a_wait_is_never_shorter_than_the_time_left_never_negative_and_at_most_a_day(left_ms: int) -> None:
+    seconds = seconds_until(1_000_000 + left_ms, ManualClock(1_000_000))
+
+    assert 0 <= seconds <= 24 * 3_600
+    assert seconds * 1_000 >= min(left_ms, 24 * 3_600_000)
+
+
+# --- ThreadAlarm -------------------------------------------------------------------------------------------------
+
+
+class Rung:
+    """What rang, in order, and when the last one did."""
+
+    def __init__(self, last: str) -> None:
+        self.names: list[str] = []
+        self.at_ms: dict[str, int] = {}
+        self._last = last
+        self._is_over = threading.Event()
+        self._clock = SystemClock()
+
+    def ring(self, name: str) -> None:
+        self.names.append(name)
+        self.at_ms[name] = self._clock.now_ms()
+        if name == self._last:
+            self._is_over.set()
+
+    def wait(self) -> list[str]:
+        assert self._is_over.wait(PATIENCE_S), f"the alarm did not ring; only {self.names}"
+        return self.names
+
+
+def timer_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "holdfast-timers"]
+
+
+def test_timers_ring_in_order_of_their_time_and_never_before_it() -> None:
+    clock = SystemClock()
+    alarm, rung = ThreadAlarm(clock), Rung(last="c")
+    now = clock.now_ms()
+    times = {"c": now + 60, "a": now + 20, "b": now + 40}
+    for name, at_ms in times.items():
+        alarm.call_at(at_ms, lambda name=name: rung.ring(name))  # type: ignore[misc]
+
+    assert rung.wait() == ["a", "b", "c"]
+    assert all(rung.at_ms[name] >= at_ms for name, at_ms in times.items())
+    alarm.close()
+
+
+def test_timers_of_one_time_ring_in_the_order_they_were_set() -> None:
+    clock = SystemClock()
+    alarm, rung = ThreadAlarm(clock), Rung(last="9")
+    at_ms = clock.now_ms() + 20
+    for name in "0123456789":
+        alarm.call_at(at_ms, lambda name=name: rung.ring(name))  # type: ignore[misc]
+
+    assert rung.wait() == list("0123456789")
+    alarm.close()
+
+
+def test_a_time_that_has_passed_rings_at_once() -> None:
+    alarm, rung = ThreadAlarm(SystemClock()), Rung(last="a")
+    alarm.call_at(0, lambda: rung.ring("a"))
+    rung.wait()
+    alarm.close()
+
+
+def test_a_timer_set_earlier_than_the_one_slept_for_wakes_the_thread() -> None:
+    clock = SystemClock()
+    alarm, rung = ThreadAlarm(clock), Rung(last="soon")
+    alarm.call_at(clock.now_ms() + 3_600_000, lambda: rung.ring("late"))
+    alarm.call_at(clock.now_ms() + 10, lambda: rung.ring("soon"))
+
+    assert rung.wait() == ["soon"]
+    alarm.close()
+
+
+def test_a_cancelled_timer_does_not_ring_and_cancelling_again_or_after_does_no_harm() -> None:
+    clock = SystemClock()
+    alarm, rung = ThreadAlarm(clock), Rung(last="last")
+    now = clock.now_ms()
+    cancelled = alarm.call_at(now + 10, lambda: rung.ring("cancelled"))
+    rang = alarm.call_at(now, lambda: rung.ring("first"))
+    alarm.call_at(now + 20, lambda: rung.ring("last"))
+    cancelled.cancel()
+    cancelled.cancel()
+
+    assert rung.wait() == ["first", "last"]
+    rang.cancel()
+    alarm.close()
+
+
+def test_a_callback_may_set_and_cancel_timers() -> None:
+    clock = SystemClock()
+    alarm, rung = ThreadAlarm(clock), Rung(last="second")
+    doomed = alarm.call_at(clock.now_ms() + 3_600_000, lambda: rung.ring("doomed"))
+
+    def first() -> None:
+        doomed.cancel()
+        alarm.call_at(0, lambda: rung.ring("second"))
+
+    alarm.call_at(0, first)
+    assert rung.wait() == ["second"]
+    alarm.close()
+
+
+def test_the_thread_starts_with_the_first_timer_and_ends_with_close() -> None:
+    before = timer_threads()
+    alarm = ThreadAlarm(SystemClock())
+    assert timer_threads() == before
+
+    alarm.call_at(1 << 52, lambda: None)
+    [thread] = [each for each in timer_threads() if each not in before]
+    alarm.close()
+    assert not thread.is_alive()
+
+
+def test_after_close_nothing_rings_any_more() -> None:
+    clock = SystemClock()
+    alarm, rung = ThreadAlarm(clock), Rung(last="never")
+    alarm.call_at(clock.now_ms() + 3_600_000, lambda: rung.ring("before"))
+    alarm.close()
+    alarm.call_at(0, lambda: rung.ring("after")).cancel()
+    alarm.call_at(0, lambda: rung.ring("after"))
+    alarm.close()
+
+    assert rung.names == []
+    assert not any(thread.is_alive() for thread in timer_threads())
+
+
+def test_an_alarm_that_was_never_used_closes() -> None:
+    ThreadAlarm(SystemClock()).close()
+
+
+def test_a_callback_may_close_the_alarm() -> None:
+    alarm, is_closed = ThreadAlarm(SystemClock()), threading.Event()
+
+    def close() -> None:
+        alarm.close()
+        is_closed.set()
+
+    alarm.call_at(0, close)
+    assert is_closed.wait(PATIENCE_S)
+
+
+def test_timers_set_and_cancelled_by_the_thousand_do_not_pile_up() -> None:
+    alarm = ThreadAlarm(SystemClock())
+    for _ in range(20_000):
+        alarm.call_at(1 << 52, lambda: None).cancel()
+    assert len(alarm._heap) < 3_000
+    alarm.close()
+
+
+def test_timers_set_from_many_threads_all_ring() -> None:
+    alarm, rung = ThreadAlarm(SystemClock()), Rung(last="end")
+    setters = [
+        threading.Thread(
+            target=lambda name=str(at): [alarm.call_at(0, lambda: rung.ring(name)) for _ in range(100)]  # type: ignore[misc]
+        )
+        for at in range(4)
+    ]
+    for setter in setters:
+        setter.start()
+    for setter in setters:
+        setter.join()
+    alarm.call_at(1, lambda: rung.ring("end"))
+
+    rung.wait()
+    assert {name: rung.names.count(name) for name in "0123"} == dict.fromkeys("0123", 100)
+    alarm.close()
+
+
+# --- ManualClock -------------------------------------------------------------------------------------------------
+
+
+def test_the_manual_clock_rings_each_alarm_at_its_own_time() -> None:
+    clock = ManualClock(1_000)
+    rung: list[tuple[str, int]] = []
+    for name, at_ms in (("c", 1_030), ("a", 1_010), ("b", 1_020), ("past", 5), ("later", 1_031)):
+        clock.call_at(at_ms, lambda name=name: rung.append((name, clock.now_ms())))  # type: ignore[misc]
+    clock.advance(30)
+
+    assert rung == [("past", 1_000), ("a", 1_010), ("b", 1_020), ("c", 1_030)]
+    assert clock.now_ms() == 1_030
+    assert isinstance(clock, Alarm)
+
+
+def test_the_manual_clock_rings_what_an_alarm_sets_on_its_way() -> None:
+    clock = ManualClock(1_000)
+    rung: list[int] = []
+
+    def again() -> None:
+        rung.append(clock.now_ms())
+        clock.call_at(clock.now_ms() + 10, again)
+
+    clock.call_at(1_010, again)
+    clock.advance(35)
+    assert rung == [1_010, 1_020, 1_030]
+
+
+def test_a_step_of_the_manual_clock_rings_nothing() -> None:
+    clock = ManualClock(1_000)
+    rung: list[int] = []
+    clock.call_at(1_010, lambda: rung.append(clock.now_ms()))
+    clock.call_at(1_015, lambda: rung.append(0)).cancel()
+    clock.step_to(2_000)
+    assert (clock.now_ms(), rung) == (2_000, [])
+
+    clock.step_to(500)
+    clock.advance(600)
+    assert rung == [1_010]
