@@ -1,14 +1,29 @@
-"""`make bench`: every figure, one line each."""
+"""`make bench`: every figure as one row of a table. `--quick` uses a tenth of the backlog."""
 
-from bench import handover
+import platform
+import sys
+
+from bench import embedded, handover
+from bench.report import HEAD, Figure
 
 
 def main() -> None:
+    print(f"Python {platform.python_version()}, {platform.machine()}, {platform.system()} {platform.release()}\n")
+    print(HEAD, flush=True)
     pair = handover.measure()
-    print("blocking call that need not wait (memory://, per call)")
-    print(f"  in the calling thread      {pair.subject_us:8.1f} us")
-    print(f"  handed to a loop's thread  {pair.baseline_us:8.1f} us")
-    print(f"  ratio                      {pair.speed_ratio:8.1f} times as fast")
+    print(
+        Figure(
+            "blocking call that need not wait, in the calling thread",
+            f"{pair.subject_us:.1f} us",
+            "handed to a loop's thread",
+            f"{pair.baseline_us:.1f} us",
+            pair.speed_ratio,
+            goal=2,
+        ).row(),
+        flush=True,
+    )
+    for figure in embedded.measure(100_000 if "--quick" in sys.argv else 1_000_000):
+        print(figure.row(), flush=True)
 
 
 if __name__ == "__main__":

@@ -253,3 +253,17 @@ def test_a_step_of_the_manual_clock_rings_nothing() -> None:
     clock.step_to(500)
     clock.advance(600)
     assert rung == [1_010]
+
+
+def test_a_callback_that_raises_does_not_silence_the_timers_behind_it(caplog: pytest.LogCaptureFixture) -> None:
+    alarm = ThreadAlarm(SystemClock())
+    rang = threading.Event()
+
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    alarm.call_at(0, fail)
+    alarm.call_at(1, rang.set)
+    assert rang.wait(30)
+    alarm.close()
+    assert "a timer's callback failed" in caplog.text

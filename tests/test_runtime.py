@@ -635,3 +635,17 @@ async def test_on_a_loop_offloaded_work_answers_or_raises_from_another_thread() 
     assert order == list(range(50))
     await runtime.aclose()
     assert not any(thread.name.startswith("holdfast-offload") for thread in threading.enumerate())
+
+
+def test_work_interrupted_by_ctrl_c_does_not_keep_a_runtime_from_closing() -> None:
+    runtime = ThreadRuntime(SystemClock())
+
+    async def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    async def spawn() -> None:
+        runtime.spawn(interrupted())
+
+    with pytest.raises(KeyboardInterrupt):
+        runtime.run(spawn())
+    runtime.close()

@@ -4,11 +4,14 @@ Everything above is handed a `Clock`, so that every timing rule can be tested wi
 """
 
 import heapq
+import logging
 import threading
 import time
 from collections.abc import Callable
 from itertools import count
 from typing import Protocol, runtime_checkable
+
+_log = logging.getLogger("holdfast")
 
 
 class Clock(Protocol):
@@ -119,4 +122,7 @@ class ThreadAlarm:
                     return
                 callback = heapq.heappop(self._heap)[2].callback
             if callback is not None:
-                callback()
+                try:
+                    callback()
+                except Exception:  # one callback's fault must not silence every later timer
+                    _log.exception("a timer's callback failed")

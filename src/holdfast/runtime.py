@@ -290,6 +290,9 @@ class ThreadRuntime:
             except Exception:
                 _log.exception("background work failed")
                 self._finish_one()
+            except BaseException:  # Ctrl-C fell into it: it is over all the same, or close would wait for ever
+                self._finish_one()
+                raise
             else:
                 if waits_for.done():
                     self._runnable.append(work)

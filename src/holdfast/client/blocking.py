@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack
+from typing import Any, Protocol, Self, TypeVar, Unpack
 
 from holdfast.client.client import AsyncHoldfast, AsyncTenant
 from holdfast.client.message import AsyncMessage, Message
@@ -27,16 +27,16 @@ from holdfast.model.policy import QueuePolicy, TenantConfig
 T = TypeVar("T")
 
 
+class Run(Protocol):
+    def __call__(self, work: Coroutine[Any, Any, T], /) -> T: ...
+
+
 class Driver:
     """Runs coroutines of the async API to their end, in whichever way the transport needs."""
 
-    def __init__(self, run: Callable[[Coroutine[Any, Any, Any]], Any], close: Callable[[], None]) -> None:
-        self._run = run
+    def __init__(self, run: "Run", close: Callable[[], None]) -> None:
+        self.run = run
         self.close = close
-
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        result: T = self._run(work)
-        return result
 
 
 class BlockingMessage(Message):
@@ -229,6 +229,9 @@ class Holdfast:
 
     def journal(self, after: str | None = None, limit: int = 1_000, *, tenant: str | None = None) -> Events:
         return self._driver.run(self._inner.journal(after, limit, tenant=tenant))
+
+    def backup(self, target: str) -> None:
+        self._driver.run(self._inner.backup(target))
 
     def close(self) -> None:
         self._driver.run(self._inner.close())

@@ -53,6 +53,10 @@ class AsyncHoldfast:
         parsed = None if tenant is None else parse_name("tenant", tenant)
         return await self._connected().messages.journal(after, limit, parsed)
 
+    async def backup(self, target: str) -> None:
+        """A consistent copy of the whole store in a new directory, while it is in use."""
+        await self._connected().admin.backup(target)
+
     async def close(self) -> None:
         if self._transport is not None:
             transport, self._transport = self._transport, None

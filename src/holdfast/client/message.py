@@ -1,6 +1,5 @@
 """A claimed message in the caller's hands."""
 
-from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import Any, BinaryIO, Self, TypeVar, overload
 
@@ -30,7 +29,7 @@ class Held(msgspec.Struct):
     is_settled: bool = False
 
 
-class Message(ABC):
+class Message:
     """What every claimed message has. Its verbs answer at once in the blocking API, and are awaited in the async one.
 
     Used as a context manager it is acked when the block ends, and nacked with the error when the block raises.
@@ -122,28 +121,21 @@ class Message(ABC):
         """Write the payload to an open binary file; answers its length."""
         return file.write(self.payload)
 
-    # Typed `Any` here, for each is awaited in one of the two APIs and not in the other.
-    @abstractmethod
+    # The verbs, for the two APIs to fill in. Typed `Any`: they are awaited in one and not in the other.
     def ack(self) -> Any: ...
 
-    @abstractmethod
     def nack(
         self, error: str | None = None, *, delay: Duration | None = None, defer: bool = False, final: bool = False
     ) -> Any: ...
 
-    @abstractmethod
     def extend(self, lease: Duration | None = None) -> Any: ...
 
-    @abstractmethod
     def release(self) -> Any: ...
 
-    @abstractmethod
     def save_state(self, document: Any, etag: str | None = None) -> Any: ...
 
-    @abstractmethod
     def progress(self, percent: float, text: str = "") -> Any: ...
 
-    @abstractmethod
     def close(self) -> Any: ...
 
     def _known_state(self) -> StateDocument:

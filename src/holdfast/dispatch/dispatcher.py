@@ -63,6 +63,9 @@ class Dispatcher:
             self._abandon(ref, waiter)
             raise
 
+    def is_waited_for(self, ref: QueueRef) -> bool:
+        return ref in self._lines
+
     def ready(self, ref: QueueRef, at_ms: int) -> None:
         """The store's news: a claim on this queue may find something from `at_ms` on."""
         line = self._lines.get(ref)

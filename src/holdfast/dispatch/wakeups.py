@@ -8,5 +8,6 @@ class Wakeups:
     """The store's listener: claimable messages wake waiters, deadlines wake the sweeper."""
 
     def __init__(self, dispatcher: Dispatcher, sweeper: Sweeper) -> None:
+        self.is_waited_for = dispatcher.is_waited_for
         self.ready = dispatcher.ready
         self.deadline = sweeper.deadline

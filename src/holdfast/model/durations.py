@@ -10,7 +10,7 @@ from holdfast.model.errors import InvalidArgument
 MAX_MS = 1 << 53
 
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_WRITTEN = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)")
+_WRITTEN = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)", re.ASCII)
 
 Duration = float | str | timedelta
 Instant = int | datetime

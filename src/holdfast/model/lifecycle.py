@@ -144,7 +144,7 @@ def is_over(life: Life, now_ms: int) -> bool:
 def first_life(draft: Draft, default_ttl_ms: int | None, now_ms: int) -> Life:
     ttl_ms = default_ttl_ms if draft.ttl_ms is None else draft.ttl_ms
     return Life(
-        state=_state_after(None, Cause.ENQUEUE),
+        state=State.READY,
         priority=draft.priority,
         visible_at=now_ms + draft.delay_ms if draft.deliver_at is None else max(now_ms, draft.deliver_at),
         expires_at=None if ttl_ms is None else now_ms + ttl_ms,
@@ -164,15 +164,19 @@ def claim(
 ) -> Change:
     """`version_floor` is for a store that may have lost claims in a crash: the new version is above it."""
     ends_at = now_ms + policy.max_lease_ms
+    expires_at = now_ms + (policy.lease_ms if lease_ms is None else lease_ms)
     lease = Lease(
         token=token,
         claimed_at=now_ms,
-        expires_at=min(now_ms + (policy.lease_ms if lease_ms is None else lease_ms), ends_at),
+        expires_at=expires_at if expires_at < ends_at else ends_at,
         ends_at=ends_at,
         owner=owner,
         ledger=ledger,
     )
-    return _to(life, Cause.CLAIM, lease=lease, attempt=life.attempt + 1, version=max(life.version, version_floor) + 1)
+    step = _step(life.state, Cause.CLAIM)
+    version = (life.version if life.version > version_floor else version_floor) + 1
+    after = replace(life, state=step.state, reason=None, lease=lease, attempt=life.attempt + 1, version=version)
+    return Change(after, step.event)
 
 
 def extend(life: Life, policy: QueuePolicy, now_ms: int, lease_ms: int | None) -> Change:
@@ -184,8 +188,10 @@ def extend(life: Life, policy: QueuePolicy, now_ms: int, lease_ms: int | None) -
 
 def ack(life: Life, policy: QueuePolicy, now_ms: int) -> Change:
     """Succeeded, and kept for look-up where the policy says so."""
+    step = _step(life.state, Cause.ACK)
     keep_until = now_ms + policy.keep_succeeded_ms if policy.keep_succeeded_ms else None
-    return _to(life, Cause.ACK, lease=None, settled_at=now_ms, keep_until=keep_until)
+    after = replace(life, state=step.state, reason=None, lease=None, settled_at=now_ms, keep_until=keep_until)
+    return Change(after, step.event)
 
 
 def nack(
@@ -296,12 +302,6 @@ def _to(life: Life, cause: Cause, reason: str | None = None, **changes: Any) -> 
     step = _step(life.state, cause)
     after = replace(life, state=step.state, reason=reason, **changes)
     return Change(after, step.event, reason, changes.get("error"))
-
-
-def _state_after(state: State | None, cause: Cause) -> State:
-    after = _step(state, cause).state
-    assert after is not None
-    return after
 
 
 _STEPS: dict[Cause, dict[State | None, Step]] = {

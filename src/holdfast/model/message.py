@@ -128,7 +128,7 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def bytes(self) -> int:
-        return len(self.payload) + headers_bytes(self.headers)
+        return len(self.payload) + headers_bytes(self.headers) if self.headers else len(self.payload)
 
 
 class Identified(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -50,5 +50,6 @@ def make_store(url: str, settings: Settings, dice: Dice) -> Store:
             dice,
             durability=Durability(settings.durability),
             journal_retention_ms=settings.journal_retention_ms,
+            shards=settings.shards,
         )
     raise InvalidArgument(f"{url!r} is not a store this version can open: give memory:// or a directory", field="url")

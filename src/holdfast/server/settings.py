@@ -19,6 +19,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     journal_retention_ms: int = 7 * _DAY_MS
     # "fsync": answered once it is on disk. "os": once the operating system has it. Of no meaning to memory://.
     durability: Literal["fsync", "os"] = "fsync"
+    # Into how many shards the queues of a directory are numbered.
+    shards: int = 1
     # Claims that may wait at once.
     max_waiters: int = 100_000
 
@@ -40,7 +42,7 @@ def parse_settings(given: Mapping[str, Any]) -> Settings:
         settings = msgspec.convert(fields, Settings)
     except msgspec.ValidationError as error:
         raise InvalidArgument(f"settings: {error}") from None
-    for name in ("max_payload", "max_waiters", "journal_retention_ms"):
+    for name in ("max_payload", "max_waiters", "journal_retention_ms", "shards"):
         if getattr(settings, name) < 1:
             raise InvalidArgument(f"{name.removesuffix('_ms')} must be above 0", field=name.removesuffix("_ms"))
     return settings

@@ -98,6 +98,9 @@ class AdminService:
             ref, Draining(f"queue {ref} is being deleted", tenant=ref.tenant, queue=ref.queue)
         )
 
+    async def backup(self, target: str) -> None:
+        await self._store.backup(target)
+
     # --- Verbs over many messages ----------------------------------------------------------------------------
 
     async def purge(self, ref: QueueRef, state: State) -> Changed:

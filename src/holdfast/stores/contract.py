@@ -35,6 +35,9 @@ from holdfast.runtime import Runtime
 class Listener(Protocol):
     """Who is told what a store's changes make possible. Called in the store's own steps: it must not call back."""
 
+    def is_waited_for(self, ref: QueueRef) -> bool:
+        """Whether `ready` would interest anybody now: saves the store from working it out."""
+
     def ready(self, ref: QueueRef, at_ms: int) -> None:
         """From `at_ms` on, a claim on this queue may find something it would not have found before."""
 
@@ -72,7 +75,8 @@ class QueueRow(msgspec.Struct, frozen=True, kw_only=True):
 class Claims(NamedTuple):
     """What a pass over one queue gave.
 
-    `next_at` is when a further pass may find more; None: not before the listener hears of it.
+    `next_at` is when a further pass may find more; None: not before the listener hears of it. After a pass that gave
+    something to every ask it may be now, for that costs nothing to say.
     """
 
     per_ask: list[list[Delivery]]
@@ -203,6 +207,10 @@ class Store(Protocol):
     async def sweep(self, limit: int, now_ms: int) -> Swept:
         """Up to `limit` pieces of work: return expired leases, end TTLs, forget old keys, kept successes and journal
         events, carry deletions on."""
+
+    async def backup(self, target: str) -> None:
+        """A consistent copy in a new directory, made while the store is in use: everything answered before the call is
+        in it. `InvalidArgument` where there is nothing to copy, or the directory is not new."""
 
     async def journal(self, after: str | None, limit: int, tenant: str | None, now_ms: int) -> JournalPage:
         """Durable events behind the position, in order; of one tenant, if given, within its own retention."""

@@ -368,7 +368,7 @@ class QueueMachine(RuleBasedStateMachine):
         self._change(purged, ref, state, {}, lambda record: self.model.remove(record, self._now))
 
     @precondition(lambda self: self.model.records)
-    @rule(ref=st.sampled_from(REFS), which=st.data())
+    @rule(ref=_refs, which=st.data())
     def cancel(self, ref: Ref, which: st.DataObject) -> None:
         chosen = self._draw_filter(which, ref)
         cancelled = self._queue(ref).cancel(chosen)
@@ -384,7 +384,7 @@ class QueueMachine(RuleBasedStateMachine):
         self._change(self._queue(ref).reprioritise(priority, chosen), ref, "ready", chosen, change)
 
     @precondition(lambda self: self.model.records)
-    @rule(ref=st.sampled_from(REFS), to=_refs, which=st.data(), state=st.sampled_from(["ready", "ready", "failed"]))
+    @rule(ref=_refs, to=_refs, which=st.data(), state=st.sampled_from(["ready", "ready", "failed"]))
     def move(self, ref: Ref, to: Ref, which: st.DataObject, state: str) -> None:
         tenant, queue = to
         if to == ref:
@@ -525,7 +525,7 @@ class QueueMachine(RuleBasedStateMachine):
             st.fixed_dictionaries({"priority": _priorities}),
             st.fixed_dictionaries({"headers": st.fixed_dictionaries({"colour": _colours})}),
             st.fixed_dictionaries({"error_contains": st.sampled_from(["bo", "ang", "nothing"])}),
-            st.fixed_dictionaries({"older_than_ms": st.sampled_from([0, 1, 1_000])}),
+            st.fixed_dictionaries({"older_than_ms": st.sampled_from([0, 0, 1, 1_000])}),
         ]
         if ids:
             fields.append(st.fixed_dictionaries({"ids": st.lists(st.sampled_from(ids), max_size=2)}))

@@ -376,6 +376,9 @@ class MemoryStore:
             self._note_deadline(shelf.row.ref, None)
         return len(doomed) + 1
 
+    async def backup(self, target: str) -> None:
+        raise InvalidArgument("memory:// keeps nothing on disk to back up", field="url")
+
     async def journal(self, after: str | None, limit: int, tenant: str | None, now_ms: int) -> JournalPage:
         retention_ms = None if tenant is None else self._directory.config(tenant).journal_retention_ms
         oldest_at = now_ms - retention_ms if retention_ms is not None else 0

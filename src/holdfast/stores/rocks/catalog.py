@@ -11,8 +11,9 @@ from holdfast.model.policy import TenantConfig
 from holdfast.stores.contract import QueueRow, TenantRow
 from holdfast.stores.quotas import check_quotas, check_room_for_queue, default_ttl_ms
 from holdfast.stores.rocks import keys
+from holdfast.stores.rocks.counters import Counters, Totals, decode_counters
 from holdfast.stores.rocks.engine import Engine
-from holdfast.stores.rocks.shelf import Counters, Shelf, Totals, decode_counters
+from holdfast.stores.rocks.shelf import Shelf
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_tenant = msgspec.msgpack.Decoder(TenantRow).decode

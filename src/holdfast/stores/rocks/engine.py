@@ -11,7 +11,6 @@ everything else after the sync.
 
 from collections.abc import Callable
 from enum import StrEnum
-from typing import Any
 
 from rocksdict import ColumnFamily, WriteBatch
 
@@ -29,16 +28,16 @@ class Engine:
     def __init__(self, database: Database, runtime: Runtime, durability: Durability) -> None:
         self.database = database
         self._runtime = runtime
-        self._is_os = durability is Durability.OS
+        self.is_os = durability is Durability.OS
         self._batch = WriteBatch(raw_mode=True)
         # The batch's own methods: looked up once, for they are called for every key.
         self.put = self._batch.put
         self.delete = self._batch.delete
         # Called before each write, to add what is written once per batch: counters, the journal's block.
         self.before_write: Callable[[], None] = lambda: None
-        # Called once a batch is committed, with what its operations gave to `publish_after_commit`.
-        self.publish: Callable[[list[Any]], None] = lambda published: None
-        self.publish_after_commit: list[Any] = []
+        # What the operations of the open commit make known once it holds, and what is called after all of that.
+        self._to_publish: list[Callable[[], None]] = []
+        self.after_publish: Callable[[], None] = lambda: None
         self._waiting: list[Ticket[None]] = []
         # Written, but not yet on disk.
         self._is_unsynced = False
@@ -62,15 +61,22 @@ class Engine:
         """End an operation that nobody waits for: the next commit takes it along."""
         self._is_in_step = False
 
+    def publish_after_commit(self, publish: Callable[[], None]) -> None:
+        self._to_publish.append(publish)
+
     def written(self) -> None:
         """End an operation that is answered as soon as the operating system has it."""
         self._is_in_step = False
         self.write()
+        if self._to_publish and not self._is_syncing:
+            # Nobody waits for the sync, but somebody may wait for what it makes known.
+            self._is_syncing = True
+            self._runtime.spawn(self._sync_waiting())
 
     async def committed(self) -> None:
         """End an operation; returns once it is as durable as was promised."""
         self._is_in_step = False
-        if self._is_os:
+        if self.is_os:
             self.write()
             return
         # Also while a sync is under way: what this call answers from may be in it.
@@ -100,22 +106,22 @@ class Engine:
         self._batch = WriteBatch(raw_mode=True)
         self.put, self.delete = self._batch.put, self._batch.delete
         self._is_unsynced = True
-        if self._is_os:
-            to_publish, self.publish_after_commit = self.publish_after_commit, []
-            self.publish(to_publish)
+        if self.is_os:
+            to_publish, self._to_publish = self._to_publish, []
+            self._publish(to_publish)
 
     def delete_range(self, lower: bytes, upper: bytes, handle: ColumnFamily | None) -> None:
         self._batch.delete_range(lower, upper, handle)
 
     async def _sync_waiting(self) -> None:
         try:
-            while self._waiting and self._failure is None:
+            while (self._waiting or self._to_publish) and self._failure is None:
                 try:
                     self.write()
                 except StoreUnavailable:
                     return  # `write` has told everyone who waits
                 waiting, self._waiting = self._waiting, []
-                to_publish, self.publish_after_commit = self.publish_after_commit, []
+                to_publish, self._to_publish = self._to_publish, []
                 if self._is_unsynced:
                     self._is_unsynced = False
                     try:
@@ -124,13 +130,19 @@ class Engine:
                         self._waiting = waiting + self._waiting
                         self._stop(error)
                         return
-                self.publish(to_publish)
+                self._publish(to_publish)
                 _settle(waiting, None)
         finally:
             self._is_syncing = False
 
+    def _publish(self, to_publish: list[Callable[[], None]]) -> None:
+        for publish in to_publish:
+            publish()
+        self.after_publish()
+
     def close(self) -> None:
         self._failure = StoreUnavailable("this store was closed: open it again")
+        self._to_publish = []
         waiting, self._waiting = self._waiting, []
         _settle(waiting, self._failure)
 

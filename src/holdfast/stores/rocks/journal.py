@@ -26,16 +26,17 @@ _END = b"\xff" * 9
 
 
 class RocksJournal:
-    def __init__(self, engine: Engine, retention_ms: int, name_of: Callable[[bytes], QueueRef]) -> None:
+    def __init__(self, engine: Engine, retention_ms: int, name_of: Callable[[bytes], QueueRef], *, shards: int) -> None:
         self._engine = engine
         self._retention_ms = retention_ms
         self._name_of = name_of
+        self._shards = shards
         self._jr = engine.database.handles[keys.JOURNAL]
         self._rows: list[_Row] = []
         last = engine.database.floor(keys.JOURNAL, _END)
         self._next = 1 if last is None else keys.parse_instant(last) + len(self._block(last))
         # The number of the last event that is as durable as was promised.
-        self.durable = self._next - 1
+        self._durable = self._next - 1
         # Where the oldest block may be found: a search from 0 would walk over all that was trimmed.
         self._oldest = keys.instant(0)
 
@@ -51,8 +52,8 @@ class RocksJournal:
         error: str | None = None,
     ) -> None:
         """`after` is the life the event led to; without one, the message's last."""
-        life = after or entry.life
-        lease = life.lease or entry.life.lease
+        life = after if after is not None else entry.life
+        lease = life.lease if life.lease is not None else entry.life.lease
         envelope = entry.envelope
         self._rows.append(
             (
@@ -72,13 +73,21 @@ class RocksJournal:
             )
         )
 
-    def write_block(self) -> int:
-        """Put what was appended since into the open batch; answers the number of the last event."""
-        if self._rows:
-            self._engine.put(keys.instant(self._next), _encode(self._rows), self._jr)
-            self._next += len(self._rows)
-            self._rows = []
-        return self._next - 1
+    def write_block(self) -> None:
+        """Put what was appended since into the open batch; readers see it once that is committed."""
+        if not self._rows:
+            return
+        self._engine.put(keys.instant(self._next), _encode(self._rows), self._jr)
+        self._next += len(self._rows)
+        self._rows = []
+        last = self._next - 1
+        if self._engine.is_os:
+            self._durable = last
+        else:
+            self._engine.publish_after_commit(lambda: self._become_durable(last))
+
+    def _become_durable(self, last: int) -> None:
+        self._durable = last
 
     def read(self, after: str | None, limit: int, tenant: str | None, oldest_at: int) -> JournalPage:
         self._engine.write()
@@ -89,12 +98,12 @@ class RocksJournal:
             for seq, row in enumerate(_decode_block(block), keys.parse_instant(key)):
                 if seq <= position:
                     continue
-                if seq > self.durable or len(events) == limit:
+                if seq > self._durable or len(events) == limit:
                     return JournalPage(events, str(position))
                 position = seq
                 ref = self._name_of(row[0])
                 if (tenant is None or ref.tenant == tenant) and row[1] >= oldest_at:
-                    events.append(_event(seq, row, ref))
+                    events.append(_event(seq, row, ref, keys.shard_of(row[0], self._shards)))
         return JournalPage(events, str(position))
 
     def trim(self, limit: int, now_ms: int) -> int:
@@ -129,13 +138,13 @@ def _decode_block(block: bytes) -> list[_Row]:
         raise StoreUnavailable(f"the journal is damaged ({error}): restore a backup") from None
 
 
-def _event(seq: int, row: _Row, ref: QueueRef) -> JournalEvent:
+def _event(seq: int, row: _Row, ref: QueueRef, shard: int) -> JournalEvent:
     _, at, event, id, attempt, version, priority, enqueued_at, claimed_at, size, error, reason, correlation_id = row
     return JournalEvent(
         snowflake=id,
         given_correlation_id=correlation_id,
         seq=seq,
-        shard=0,
+        shard=shard,
         at=at,
         event=_EVENTS[event],
         tenant=ref.tenant,

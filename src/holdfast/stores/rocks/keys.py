@@ -81,6 +81,11 @@ def hashed(text: str) -> bytes:
     return blake2b(text.encode(), digest_size=HASH_SIZE).digest()
 
 
+def shard_of(p: bytes, shards: int) -> int:
+    """Which shard owns a queue: its numbers hashed to 64 bits, modulo the shards."""
+    return int.from_bytes(blake2b(p, digest_size=8).digest(), "big") % shards
+
+
 def after(key: bytes) -> bytes:
     """The first key behind every key that begins with this one."""
     stripped = key.rstrip(b"\xff")

@@ -6,7 +6,6 @@ it must read, it reads before it writes, so that a commit between two of them ne
 
 import struct
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
@@ -17,6 +16,7 @@ from holdfast.model.message import Envelope, State
 from holdfast.stores.contract import QueueRow
 from holdfast.stores.record import encode_life, encode_message
 from holdfast.stores.rocks import keys
+from holdfast.stores.rocks.counters import Counters, Totals
 from holdfast.stores.rocks.engine import Engine
 from holdfast.stores.rocks.groups import Groups
 from holdfast.stores.rocks.window import Window
@@ -25,7 +25,6 @@ CHUNK = 256 << 10
 # Payloads beyond this lie in chunks beside the message.
 CHUNKED_ABOVE = 1 << 20
 
-_COUNTERS = struct.Struct(">QQQQQQQ")
 _KEY = struct.Struct(">Q16s")
 
 
@@ -41,48 +40,7 @@ class Entry(msgspec.Struct):
     is_chunked: bool = False
 
 
-@dataclass(slots=True)
-class Counters:
-    """`ready` counts the delayed too; `delayed` are those not yet due at `counted_at`. Written with every change."""
-
-    ready: int = 0
-    delayed: int = 0
-    in_flight: int = 0
-    failed: int = 0
-    kept: int = 0
-    bytes: int = 0
-    counted_at: int = 0
-
-    @property
-    def messages(self) -> int:
-        return self.ready + self.in_flight + self.failed + self.kept
-
-
-def encode_counters(counters: Counters) -> bytes:
-    return _COUNTERS.pack(
-        counters.ready,
-        counters.delayed,
-        counters.in_flight,
-        counters.failed,
-        counters.kept,
-        counters.bytes,
-        counters.counted_at,
-    )
-
-
-def decode_counters(raw: bytes) -> Counters:
-    return Counters(*_COUNTERS.unpack(raw))
-
-
-@dataclass(slots=True)
-class Totals:
-    """What a tenant keeps in all its queues."""
-
-    messages: int = 0
-    bytes: int = 0
-
-
-class Board(Protocol):
+class Surroundings(Protocol):
     """What a shelf needs of the store around it."""
 
     # Deadlines of all queues: ends of TTLs, and of keeping what succeeded.
@@ -102,7 +60,7 @@ class Board(Protocol):
 
 
 class Shelf:
-    def __init__(self, row: QueueRow, engine: Engine, counters: Counters, totals: Totals, board: Board) -> None:
+    def __init__(self, row: QueueRow, engine: Engine, counters: Counters, totals: Totals, board: Surroundings) -> None:
         self.row = row
         self.p = keys.prefix(row.tenant_id, row.queue_id)
         self.counters = counters
@@ -162,12 +120,8 @@ class Shelf:
 
     def pop_due(self, priority: int, limit: int, now_ms: int) -> list[bytes]:
         """Take up to `limit` due keys out of a level."""
-        popped: list[bytes] = []
         window = self._in_use().get(priority)
-        due = keys.instant(now_ms + 1)
-        while window is not None and len(popped) < limit and (key := window.peek()) is not None and key < due:
-            popped.append(window.pop())
-        return popped
+        return [] if window is None else window.pop_below(keys.instant(now_ms + 1), limit)
 
     def show(self, priority: int, key: bytes) -> None:
         """From now on a claim may find this key."""
@@ -189,9 +143,12 @@ class Shelf:
         """When a claim may next find something; in the past if it would now."""
         if self.row.is_paused:
             return None
-        firsts = [self.first_visible(priority) for priority in self.priorities()]
-        firsts.append(self._leases.peek())
-        return min((keys.parse_instant(key) for key in firsts if key is not None), default=None)
+        first = self._leases.peek()
+        for priority in self.priorities():
+            key = self.first_visible(priority)
+            if key is not None and (first is None or key < first):
+                first = key
+        return None if first is None else keys.parse_instant(first)
 
     def first_expiry(self) -> tuple[int, bytes] | None:
         """The lease that ends first: when, and whose."""
@@ -222,19 +179,18 @@ class Shelf:
 
     # --- Before an operation -----------------------------------------------------------------------------------
 
-    def start_empty(self, groups: Iterable[str | None]) -> None:
+    def start_empty(self, groups: Iterable[str]) -> None:
         """Of a queue that was just made: its windows are empty, and no read need say so."""
-        for name in set(groups):
-            if name is not None:
-                self._groups.start_empty(name)
+        for name in groups:
+            self._groups.start_empty(name)
 
-    def prepare(self, groups: Iterable[str | None] = (), changes: int = 1) -> None:
+    def prepare(self, groups: Iterable[str] = (), changes: int = 1) -> None:
         """Read all that changes of these groups will need, so that nothing is read once the first key is written."""
-        self._in_use()
+        if self._levels is None:
+            self._in_use()
         self._groups.forget_some()
-        for name in set(groups):
-            if name is not None:
-                self._groups.prepare(name, changes)
+        for name in groups:
+            self._groups.prepare(name, changes)
 
     # --- Counting ----------------------------------------------------------------------------------------------
 

@@ -42,9 +42,12 @@ class Window:
         if key in self._live:
             return
         self._live.add(key)
-        heapq.heappush(self._heap, key)
         if key > self._highest:
+            # Above everything in the heap: at its end it leaves it one.
             self._highest = key
+            self._heap.append(key)
+        else:
+            heapq.heappush(self._heap, key)
         if len(self._heap) > 2 * CAPACITY:
             self._shrink()
 
@@ -59,6 +62,17 @@ class Window:
                 return None
             else:
                 self._refill()
+
+    def pop_below(self, bound: bytes, limit: int) -> list[bytes]:
+        """Take up to `limit` keys below a bound, in order."""
+        popped: list[bytes] = []
+        heap, live = self._heap, self._live
+        while len(popped) < limit and (key := self.peek()) is not None and key < bound:
+            heapq.heappop(heap)
+            live.discard(key)
+            popped.append(key)
+            heap, live = self._heap, self._live  # a refill may have made them anew
+        return popped
 
     def pop(self) -> bytes:
         """The key that `peek` just showed."""

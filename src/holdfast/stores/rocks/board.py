@@ -1,0 +1,122 @@
+"""What all queues of a store share: deadlines, what is not yet committed, and who must be told of what."""
+
+from collections.abc import Callable
+
+from holdfast.stores.contract import Listener
+from holdfast.stores.rocks import keys
+from holdfast.stores.rocks.counters import encode_counters
+from holdfast.stores.rocks.engine import Engine
+from holdfast.stores.rocks.shelf import Entry, Shelf
+from holdfast.stores.rocks.window import Window
+
+
+class Board:
+    def __init__(self, engine: Engine, listener: Listener) -> None:
+        self._engine = engine
+        self._listener = listener
+        # Queues whose counters the open batch must carry.
+        self._dirty: dict[bytes, Shelf] = {}
+        # Queues in which something was shown since the last commit: their waiters are to be told.
+        self._shown: dict[bytes, Shelf] = {}
+        # Keys of `vi` that are written but not committed: no claim may find them yet.
+        self._uncommitted: set[bytes] = set()
+        # The same for messages of groups, which would be taken along behind their head.
+        self._uncommitted_ids: set[int] = set()
+        # What is shown now is so by the clock alone: the end of a lease or a TTL.
+        self.ends_by_time = False
+        # Deadlines of all queues, when 8 | P 8 | id 16: ends of TTLs, and of keeping what succeeded.
+        self.ttls = Window(self.scanner(keys.INDEXES, keys.TTLS), is_empty=False)
+        self.kept = Window(self.scanner(keys.INDEXES, keys.KEPT), is_empty=False)
+
+    def scanner(self, family: str, prefix: bytes) -> Callable[[bytes, int], list[bytes]]:
+        """Reads the keys of a space in order, without its prefix; not those that are not yet committed."""
+        upper, size = keys.after(prefix), len(prefix)
+
+        def scan(from_key: bytes, limit: int) -> list[bytes]:
+            self._engine.write()
+            found: list[bytes] = []
+            for key in self._engine.database.scan(family, prefix + from_key, upper):
+                if key not in self._uncommitted:
+                    found.append(key[size:])
+                    if len(found) == limit:
+                        break
+            return found
+
+        return scan
+
+    # --- Counters ----------------------------------------------------------------------------------------------
+
+    def mark_dirty(self, shelf: Shelf) -> None:
+        self._dirty[shelf.p] = shelf
+
+    def write_counters(self) -> None:
+        for p, shelf in self._dirty.items():
+            self._engine.put(keys.COUNTERS + p, encode_counters(shelf.counters), None)
+        self._dirty.clear()
+
+    def forget(self, shelf: Shelf) -> None:
+        """The queue is gone: nothing of it is to be written or told any more."""
+        self._dirty.pop(shelf.p, None)
+        self._shown.pop(shelf.p, None)
+
+    # --- What may be claimed -----------------------------------------------------------------------------------
+
+    def show_after_commit(self, shelf: Shelf, priority: int, key: bytes) -> None:
+        if self._engine.is_os or (self.ends_by_time and keys.parse_id(key[8:]) not in self._uncommitted_ids):
+            # Nobody waits for a commit; or the clock alone says it, and says it again after a crash.
+            shelf.show(priority, key)
+            self._shown[shelf.p] = shelf
+            return
+        full_key = keys.level(shelf.p, priority) + key
+        self._uncommitted.add(full_key)
+
+        def show() -> None:
+            self._shown[shelf.p] = shelf
+            if full_key in self._uncommitted:  # else it went before it was ever seen
+                self._uncommitted.discard(full_key)
+                shelf.show(priority, key)
+
+        self._engine.publish_after_commit(show)
+
+    def hide(self, shelf: Shelf, priority: int, key: bytes) -> None:
+        """It goes before it was shown."""
+        if self._uncommitted:
+            self._uncommitted.discard(keys.level(shelf.p, priority) + key)
+
+    def note_uncommitted(self, entry: Entry) -> None:
+        """A message of a group that no batch may take along before it is committed."""
+        if not self._engine.is_os:
+            self._uncommitted_ids.add(entry.envelope.id)
+            self._engine.publish_after_commit(lambda: self._uncommitted_ids.discard(entry.envelope.id))
+
+    def is_committed(self, entry: Entry) -> bool:
+        return entry.envelope.id not in self._uncommitted_ids
+
+    # --- Who is told -------------------------------------------------------------------------------------------
+
+    def tell_after_commit(self, shelf: Shelf) -> None:
+        """Something about the queue changes what a claim finds, though nothing new is shown."""
+
+        def note() -> None:
+            self._shown[shelf.p] = shelf
+
+        self._engine.publish_after_commit(note)
+
+    def tell_shown(self) -> None:
+        """Those who wait for what was shown, once per queue."""
+        shown, self._shown = self._shown, {}
+        for shelf in shown.values():
+            self.tell(shelf)
+
+    def tell(self, shelf: Shelf) -> None:
+        if self._listener.is_waited_for(shelf.row.ref) and (next_at := self.next_at(shelf)) is not None:
+            self._listener.ready(shelf.row.ref, next_at)
+
+    def next_at(self, shelf: Shelf) -> int | None:
+        """When a claim on the queue may next find something."""
+        next_at = shelf.next_at()
+        if shelf.has_groups and not shelf.row.is_paused and (ttl := self.ttls.peek()) is not None:
+            # The end of a head that is not due yet frees its group.
+            ends_at = keys.parse_instant(ttl)
+            return ends_at if next_at is None else min(next_at, ends_at)
+        return next_at

@@ -1,0 +1,73 @@
+"""Every invariant of a store (docs/stores/rocksdb.md), checked against a full scan.
+
+The checks read the layout that keys.py draws by themselves, not by the code that writes it: an error there must not
+hide itself here. Indexes are read in order beside the messages, so that memory does not grow with the store.
+"""
+
+import os
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from holdfast.model.errors import InvalidArgument, StoreUnavailable
+from holdfast.stores.rocks.database import Database
+from holdfast.stores.rocks.verify_directory import check_prefixes, read_directory
+from holdfast.stores.rocks.verify_indexes import DEADLINES, Deadlines, check_seen_ends, count_deadlines
+from holdfast.stores.rocks.verify_journal import check_journal
+from holdfast.stores.rocks.verify_queue import QueueCheck
+from holdfast.stores.rocks.verify_report import Findings, Progress, Report, Violation
+
+__all__ = ["Progress", "Report", "Violation", "verify"]
+
+
+def verify(path: str | os.PathLike[str], progress: Progress | None = None) -> Report:
+    """Check a store that nobody has open; `StoreUnavailable` if it cannot be read at all."""
+    database = _open(Path(path))
+    findings = Findings(progress)
+    try:
+        _check(database, findings)
+    finally:
+        database.close()
+    return findings.report(str(path))
+
+
+def _open(path: Path) -> Database:
+    if not path.is_dir() or not any(path.iterdir()):
+        # Opening would make a new store there, and find it in order.
+        raise InvalidArgument(f"{path} holds no store: give the directory that `holdfast.open` was given", field="path")
+    try:
+        return Database(path)
+    except StoreUnavailable as error:
+        if "pid" not in error.facts:
+            raise
+        raise StoreUnavailable(
+            f"{error.message}; to check it meanwhile: `holdfast backup {path} COPY`, then `holdfast verify COPY`",
+            **error.facts,
+        ) from None
+
+
+def _check(database: Database, findings: Findings) -> None:
+    directory = read_directory(database, findings)
+    _guard(findings, "the directory", lambda: check_prefixes(database, directory, findings))
+    deadlines: Deadlines = {}
+    for space in DEADLINES:
+        count = partial(count_deadlines, database, space, directory, deadlines, findings)
+        _guard(findings, space.title, count)
+    total = sum(counters.messages for counters in directory.counters.values())
+    for row in directory.queues:
+        check = QueueCheck(database, row, directory, deadlines, findings, total)
+        _guard(findings, f"queue {row.ref}", check.run)
+    _guard(findings, "the idempotency keys", lambda: check_seen_ends(database, directory, findings))
+    _guard(findings, "the journal", lambda: check_journal(database, directory, findings))
+
+
+def _guard(findings: Findings, what: str, check: Callable[[], None]) -> None:
+    """A damaged file ends one check, not all of them."""
+    try:
+        check()
+    except StoreUnavailable as error:
+        findings.add(f"{what} cannot be read to the end: {error}")
+    except Exception as error:
+        if type(error) is not Exception:  # the binding raises nothing more precise; anything else is a fault of ours
+            raise
+        findings.add(f"{what} cannot be read to the end: {error}; restore a backup")

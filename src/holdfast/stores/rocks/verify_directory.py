@@ -1,0 +1,161 @@
+"""Checks of the directory: tenants, queues, their numbers, and what stands under numbers nobody has."""
+
+import struct
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import msgspec
+
+from holdfast.model.names import QueueRef
+from holdfast.stores.contract import QueueRow, TenantRow
+from holdfast.stores.rocks import keys
+from holdfast.stores.rocks.counters import Counters, decode_counters
+from holdfast.stores.rocks.database import Database
+from holdfast.stores.rocks.verify_report import Findings
+
+T = TypeVar("T")
+
+_HIGHEST = b"highest id"
+# Facts of the store, with the width of each.
+_FACTS = {b"node": 8, _HIGHEST: 8, b"in use": 0, b"version floor": 16}
+_DIRECTORY_SPACES = (keys.TENANTS, keys.QUEUES, keys.QUEUE_NAMES, keys.COUNTERS, keys.META)
+_INDEX_SPACES = frozenset((*keys.PER_QUEUE_SPACES, keys.TTLS, keys.KEPT, keys.SEEN_ENDS))
+
+
+@dataclass(slots=True)
+class Directory:
+    tenants: dict[int, str] = field(default_factory=dict)
+    queues: list[QueueRow] = field(default_factory=list)
+    # By P: of queues that are there, and of all that ever were.
+    live: dict[bytes, QueueRef] = field(default_factory=dict)
+    names: dict[bytes, QueueRef] = field(default_factory=dict)
+    counters: dict[bytes, Counters] = field(default_factory=dict)
+    highest_id: int = 0
+
+    def title(self, p: bytes) -> str:
+        """A queue by its name, or by its numbers if it has none."""
+        known = self.live.get(p) or self.names.get(p)
+        if known is not None:
+            return str(known)
+        return f"tenant {p[:4].hex()} queue {p[4:].hex()}"
+
+
+def read_directory(database: Database, findings: Findings) -> Directory:
+    directory = Directory()
+    _read_tenants(database, directory, findings)
+    _read_names(database, directory, findings)
+    _read_queues(database, directory, findings)
+    _read_counters(database, directory, findings)
+    _read_facts(database, directory, findings)
+    findings.totals["tenants"] = len(directory.tenants)
+    findings.totals["queues"] = len(directory.queues)
+    return directory
+
+
+def _read_tenants(database: Database, directory: Directory, findings: Findings) -> None:
+    for name, raw in _items(database, keys.TENANTS):
+        row = _decode(raw, TenantRow, f"tenant {name!r}", findings)
+        if row is None:
+            continue
+        if row.tenant.encode() != name:
+            findings.add(f"tenant {row.tenant!r} stands under the name {name!r}")
+        if row.tenant_id in directory.tenants:
+            findings.add(
+                f"tenants {directory.tenants[row.tenant_id]!r} and {row.tenant!r} share number {row.tenant_id}"
+            )
+        directory.tenants[row.tenant_id] = row.tenant
+    # Numbers are given by counting the tenants: a gap means that the next one would be given twice.
+    if directory.tenants and max(directory.tenants) != len(directory.tenants):
+        findings.add(f"{len(directory.tenants)} tenants, but the highest number is {max(directory.tenants)}")
+
+
+def _read_names(database: Database, directory: Directory, findings: Findings) -> None:
+    for p, raw in _items(database, keys.QUEUE_NAMES):
+        ref = _decode(raw, QueueRef, f"queue name {p.hex()}", findings)
+        if ref is None:
+            continue
+        if len(p) != keys.P_SIZE:
+            findings.add(f"the name of {ref} stands under {p.hex()}, which is no queue's number")
+            continue
+        directory.names[p] = ref
+        tenant_id, _ = keys.parse_prefix(p)
+        if directory.tenants.get(tenant_id) != ref.tenant:
+            findings.add(f"its name belongs to tenant number {tenant_id}, which is not {ref.tenant!r}", ref)
+
+
+def _read_queues(database: Database, directory: Directory, findings: Findings) -> None:
+    for key, raw in _items(database, keys.QUEUES):
+        row = _decode(raw, QueueRow, f"queue {key!r}", findings)
+        if row is None:
+            continue
+        p = keys.prefix(row.tenant_id, row.queue_id)
+        if key != row.tenant_id.to_bytes(4, "big") + row.ref.queue.encode():
+            findings.add(f"the directory has it under {key!r}", row.ref)
+        if directory.tenants.get(row.tenant_id) != row.ref.tenant:
+            findings.add(f"its tenant has not the number {row.tenant_id}", row.ref)
+        if p in directory.live:
+            findings.add(f"shares its number with {directory.live[p]}", row.ref)
+            continue
+        if directory.names.get(p) != row.ref:
+            # The next queue's number is one above the highest name: without it, this number could be given again.
+            findings.add(f"number {row.queue_id} is not in the list of names ever given", row.ref)
+        directory.live[p] = row.ref
+        directory.queues.append(row)
+
+
+def _read_counters(database: Database, directory: Directory, findings: Findings) -> None:
+    for p, raw in _items(database, keys.COUNTERS):
+        try:
+            counters = decode_counters(raw)
+        except struct.error as error:
+            findings.add(f"its counters are damaged: {error}", directory.title(p))
+            continue
+        if p not in directory.live:
+            findings.add("has counters, but is not in the directory", directory.title(p))
+        directory.counters[p] = counters
+
+
+def _read_facts(database: Database, directory: Directory, findings: Findings) -> None:
+    for name, raw in _items(database, keys.META):
+        if _FACTS.get(name) != len(raw):
+            findings.add(f"the fact {name!r} of the store is unknown or damaged")
+        elif name == _HIGHEST:
+            directory.highest_id = int.from_bytes(raw, "big")
+    for key in database.scan(keys.DIRECTORY, b"", b"\xff"):
+        if key[:2] not in _DIRECTORY_SPACES:
+            findings.add(f"the directory has a key of no known kind: {key!r}")
+
+
+def check_prefixes(database: Database, directory: Directory, findings: Findings) -> None:
+    """Nothing stands under the number of a queue that is not there. One seek for each queue and space."""
+    for family in (keys.MESSAGES, keys.VISIBLE, keys.EXPIRIES, keys.LEASES):
+        _check_space(database, family, b"", directory, findings)
+    for space in keys.PER_QUEUE_SPACES:
+        _check_space(database, keys.INDEXES, space, directory, findings)
+    lower = b""
+    while (key := next(database.scan(keys.INDEXES, lower, b"\xff"), None)) is not None:
+        if key[:1] not in _INDEX_SPACES:
+            findings.add(f"the indexes have a key of no known kind: {key!r}")
+        lower = keys.after(key[:1])
+
+
+def _check_space(database: Database, family: str, space: bytes, directory: Directory, findings: Findings) -> None:
+    lower, upper = space, keys.after(space) if space else b"\xff" * (keys.P_SIZE + 1)
+    while (key := next(database.scan(family, lower, upper), None)) is not None:
+        p = key[len(space) : len(space) + keys.P_SIZE]
+        if p not in directory.live:
+            where = f"{family} {space.decode()}".strip()
+            findings.add(f"is not in the directory, but {where!r} has entries of it", directory.title(p))
+        lower = keys.after(space + p)
+
+
+def _items(database: Database, space: bytes) -> list[tuple[bytes, bytes]]:
+    return [(key[len(space) :], raw) for key, raw in database.items(keys.DIRECTORY, space, keys.after(space))]
+
+
+def _decode(raw: bytes, kind: type[T], what: str, findings: Findings) -> T | None:
+    try:
+        return msgspec.msgpack.decode(raw, type=kind)
+    except msgspec.MsgspecError as error:
+        findings.add(f"{what} is damaged: {error}")
+        return None

@@ -1,0 +1,94 @@
+"""Checks of what stands beside the messages of one queue: groups, idempotency keys, claim ledgers."""
+
+import struct
+from collections import Counter
+from itertools import islice
+
+import msgspec
+
+from holdfast.model.message import Receipt
+from holdfast.stores.rocks import keys
+from holdfast.stores.rocks.database import Database
+from holdfast.stores.rocks.verify_indexes import CHUNK
+from holdfast.stores.rocks.verify_report import Findings
+
+_SEEN = struct.Struct(">QQ")
+_Claim = tuple[int, list[Receipt]]
+
+
+def check_groups(
+    database: Database, p: bytes, in_flight: Counter[bytes], queue: object, findings: Findings
+) -> list[bytes]:
+    """Busy groups are counted right. Answers the keys in `vi` of the heads that must stand there: those of groups of
+    which nothing is in flight."""
+    space = keys.BUSY + p
+    busy: dict[bytes, int] = {}
+    for key, raw in database.items(keys.INDEXES, space, keys.after(space)):
+        busy[key[len(space) :]] = int.from_bytes(raw, "big")
+    for name in busy.keys() | in_flight.keys():
+        if busy.get(name, 0) != in_flight[name] or busy.get(name) == 0:
+            findings.add(
+                f"group {name.hex()} counts {busy.get(name, 0)} in flight (ix b), a full scan finds {in_flight[name]}",
+                queue,
+            )
+    return _heads(database, p, set(in_flight))
+
+
+def _heads(database: Database, p: bytes, busy: set[bytes]) -> list[bytes]:
+    """Groups that are not busy, by one seek each; only their heads' keys are kept."""
+    space = keys.GROUPS + p
+    lower, upper = space, keys.after(space)
+    heads: list[bytes] = []
+    while (key := next(database.scan(keys.INDEXES, lower, upper), None)) is not None:
+        place = key[len(space) :]
+        name, id16 = place[: keys.HASH_SIZE], place[keys.HASH_SIZE : keys.HASH_SIZE + keys.ID_SIZE]
+        if name not in busy:
+            order = place[keys.HASH_SIZE + keys.ID_SIZE :]  # priority 1 | visible_at 8, as `vi` has them
+            heads.append(p + order + id16)
+        lower = keys.after(space + name)
+    return heads
+
+
+def check_seen(database: Database, p: bytes, queue: object, highest_id: int, findings: Findings) -> None:
+    """Each idempotency key has its end."""
+    space = keys.SEEN + p
+    remaining = database.items(keys.INDEXES, space, keys.after(space))
+    while chunk := list(islice(remaining, CHUNK)):
+        ends: list[bytes] = []
+        names: list[bytes] = []
+        for key, raw in chunk:
+            name = key[len(space) :]
+            if len(raw) < _SEEN.size:
+                findings.add(f"idempotency key {name!r} (ix i) is damaged", queue)
+                continue
+            id, until = _SEEN.unpack_from(raw)
+            if id > highest_id:
+                findings.add(f"idempotency key {name!r} (ix i) names a message that was never given an id", queue)
+            ends.append(keys.SEEN_ENDS + keys.instant(until) + p + name)
+            names.append(name)
+        for name, end in zip(names, database.get_many(keys.INDEXES, ends) if ends else [], strict=True):
+            if end is None:
+                findings.add(f"idempotency key {name!r} (ix i) has no end (ix e): it would be kept for ever", queue)
+
+
+def check_ledgers(database: Database, p: bytes, queue: object, findings: Findings) -> None:
+    """Claims of a ledger can be read, and none is open under a number that was closed."""
+    closed: dict[bytes, int] = {}
+    space = keys.CLOSED + p
+    for key, raw in database.items(keys.INDEXES, space, keys.after(space)):
+        if len(raw) == 8:
+            closed[key[len(space) :]] = keys.parse_instant(raw)
+        else:
+            findings.add(f"the end of ledger {key[len(space) :].hex()} (ix o) is damaged", queue)
+    space = keys.LEDGER + p
+    for key, raw in database.items(keys.INDEXES, space, keys.after(space)):
+        consumer, number = key[len(space) : -8], keys.parse_instant(key[-8:])
+        try:
+            _, receipts = msgspec.msgpack.decode(raw, type=_Claim)
+        except msgspec.MsgspecError as error:
+            findings.add(f"claim {number} of ledger {consumer.hex()} (ix l) is damaged: {error}", queue)
+            continue
+        if number <= closed.get(consumer, -1):
+            findings.add(f"claim {number} of ledger {consumer.hex()} (ix l) is open, but was closed (ix o)", queue)
+        if any(len(receipt.token) != 16 for receipt in receipts):
+            findings.add(f"claim {number} of ledger {consumer.hex()} (ix l) has a receipt that is none", queue)

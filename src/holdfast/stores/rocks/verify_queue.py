@@ -1,0 +1,241 @@
+"""Checks of one queue: its messages read in order of id, with everything that lies by id read beside them."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+import msgspec
+
+from holdfast.model.errors import InvalidArgument, StoreUnavailable
+from holdfast.model.ids import from_bytes
+from holdfast.model.lifecycle import Life
+from holdfast.model.message import State, headers_bytes
+from holdfast.model.requests import StateDocument
+from holdfast.stores.contract import QueueRow
+from holdfast.stores.record import DecodedMessage, decode_life, decode_message
+from holdfast.stores.rocks import keys
+from holdfast.stores.rocks.counters import Counters
+from holdfast.stores.rocks.database import Database
+from holdfast.stores.rocks.shelf import CHUNK as CHUNK_BYTES
+from holdfast.stores.rocks.verify_directory import Directory
+from holdfast.stores.rocks.verify_extras import check_groups, check_ledgers, check_seen
+from holdfast.stores.rocks.verify_indexes import (
+    CHUNK,
+    DEADLINES,
+    OF_ONE_QUEUE,
+    VISIBLE,
+    Deadlines,
+    Space,
+    check_strays,
+    places_of,
+)
+from holdfast.stores.rocks.verify_report import Findings
+
+_STATE_FIELDS = {
+    State.READY: "ready",
+    State.IN_FLIGHT: "in_flight",
+    State.FAILED: "failed",
+    State.SUCCEEDED: "kept",
+}
+
+
+class Beside:
+    """Entries in order of id, read along with the messages; those that are passed over have no message."""
+
+    def __init__(self, entries: Iterator[tuple[bytes, bytes]], what: str, queue: object, findings: Findings) -> None:
+        self._entries = entries
+        self._what = what
+        self._queue = queue
+        self._findings = findings
+        self._next = next(entries, None)
+
+    def take(self, id16: bytes) -> list[bytes]:
+        """What stands under this id; the ids asked for rise."""
+        taken: list[bytes] = []
+        while self._next is not None and self._next[0] <= id16:
+            if self._next[0] == id16:
+                taken.append(self._next[1])
+            else:
+                self._findings.add(f"has {self._what}, but there is no such message", self._queue, self._next[0])
+            self._next = next(self._entries, None)
+        return taken
+
+    def finish(self) -> None:
+        self.take(b"\xff" * (keys.ID_SIZE + 1))
+
+
+class QueueCheck:
+    def __init__(
+        self,
+        database: Database,
+        row: QueueRow,
+        directory: Directory,
+        deadlines: Deadlines,
+        findings: Findings,
+        total: int,
+    ) -> None:
+        self._database = database
+        self._ref = row.ref
+        self._p = keys.prefix(row.tenant_id, row.queue_id)
+        self._directory = directory
+        self._deadlines = deadlines
+        self._findings = findings
+        self._total = total
+        # Of a queue that never had a message there are none.
+        self._counters = directory.counters.get(self._p, Counters())
+        self._found = Counters(counted_at=self._counters.counted_at)
+        # Places that messages call for: to be looked up, and those that were found.
+        self._wanted: list[tuple[Space, bytes, bytes]] = []
+        self._present: Counter[Space] = Counter()
+        # In flight, by the hash of their group.
+        self._busy: Counter[bytes] = Counter()
+
+    def run(self) -> None:
+        self._check_messages()
+        heads = check_groups(self._database, self._p, self._busy, self._ref, self._findings)
+        for number, key in enumerate(heads, 1):
+            self._want(VISIBLE, key, key[-keys.ID_SIZE :])
+            if number % CHUNK == 0:
+                self._look_up_wanted()
+        self._look_up_wanted()
+        self._check_entries(heads)
+        self._check_counters()
+        check_seen(self._database, self._p, self._ref, self._directory.highest_id, self._findings)
+        check_ledgers(self._database, self._p, self._ref, self._findings)
+        self._add_totals()
+
+    # --- Messages ----------------------------------------------------------------------------------------------
+
+    def _check_messages(self) -> None:
+        p = self._p
+        self._leases = self._beside(keys.LEASES, b"", "a lease entry (le)")
+        self._lives = self._beside(keys.INDEXES, keys.LIVES, "a life (ix f)")
+        self._states = self._beside(keys.INDEXES, keys.STATES, "a state document (ix s)")
+        self._chunks = self._beside(keys.INDEXES, keys.CHUNKS, "a piece of a payload (ix c)")
+        done = self._findings.totals["messages"]
+        for number, (key, raw) in enumerate(self._database.items(keys.MESSAGES, p, keys.after(p)), 1):
+            self._check_message(key[keys.P_SIZE :], raw)
+            if number % CHUNK == 0:
+                self._look_up_wanted()
+                self._findings.progress("messages", done + number, self._total)
+            self._findings.totals["messages"] += 1
+        for beside in (self._leases, self._lives, self._states, self._chunks):
+            beside.finish()
+        self._findings.progress("messages", self._findings.totals["messages"], self._total)
+
+    def _beside(self, family: str, space: bytes, what: str) -> Beside:
+        lower, start = space + self._p, len(space) + keys.P_SIZE
+        entries = self._database.items(family, lower, keys.after(lower))
+        if space == keys.CHUNKS:  # of a piece, its number and its size are wanted, not its 256 KiB
+            pieces = ((key, key[-4:] + len(raw).to_bytes(4, "big")) for key, raw in entries)
+            return Beside(((key[start:-4], piece) for key, piece in pieces), what, self._ref, self._findings)
+        return Beside(((key[start:], raw) for key, raw in entries), what, self._ref, self._findings)
+
+    def _check_message(self, id16: bytes, raw: bytes) -> None:
+        leases, lives, states = self._leases.take(id16), self._lives.take(id16), self._states.take(id16)
+        pieces = self._chunks.take(id16)
+        try:
+            id = from_bytes(id16)
+            message = decode_message(id, raw)
+            has_state, life = decode_life((leases + lives)[0]) if leases or lives else (False, message.first)
+        except (StoreUnavailable, InvalidArgument) as error:
+            self._add(str(error), id16)
+            return
+        if id > self._directory.highest_id:
+            self._add(f"its id is above the highest that was given, {self._directory.highest_id}", id16)
+        self._check_state(id16, life, has_lease=bool(leases), has_life=bool(lives))
+        self._check_document(id16, has_state, states)
+        self._check_chunks(id16, message, pieces)
+        self._count(message, life)
+        for place in places_of(self._p, id16, message.envelope.group, life, self._counters.counted_at):
+            self._want(*place, id16)
+
+    def _check_state(self, id16: bytes, life: Life, *, has_lease: bool, has_life: bool) -> None:
+        if has_lease and has_life:
+            self._add("is in two states: it has a lease entry (le) and a life of its own (ix f)", id16)
+        elif has_lease and (life.state is not State.IN_FLIGHT or life.lease is None):
+            self._add(f"has a lease entry (le) that says {life.state}", id16)
+        elif not has_lease and (life.state is State.IN_FLIGHT or life.lease is not None):
+            self._add("is in flight, but has no lease entry (le)", id16)
+        if life.state is State.SUCCEEDED and life.keep_until is None:
+            self._add("succeeded and is not kept, but still there", id16)
+
+    def _check_document(self, id16: bytes, has_state: bool, states: list[bytes]) -> None:
+        if has_state != bool(states):
+            says, has = ("has", "none is there") if has_state else ("has not", "one is there (ix s)")
+            self._add(f"says it {says} a state document, {has}", id16)
+        for raw in states:
+            try:
+                msgspec.msgpack.decode(raw, type=StateDocument)
+            except msgspec.MsgspecError as error:
+                self._add(f"its state document is damaged: {error}", id16)
+
+    def _check_chunks(self, id16: bytes, message: DecodedMessage, pieces: list[bytes]) -> None:
+        size = message.chunked_bytes or 0
+        expected = [
+            number.to_bytes(4, "big") + min(CHUNK_BYTES, size - start).to_bytes(4, "big")
+            for number, start in enumerate(range(0, size, CHUNK_BYTES))
+        ]
+        if pieces != expected:
+            self._add(f"its payload has {len(pieces)} pieces (ix c) of {len(expected)}, or of the wrong size", id16)
+
+    def _count(self, message: DecodedMessage, life: Life) -> None:
+        found, envelope = self._found, message.envelope
+        name = _STATE_FIELDS[life.state]
+        setattr(found, name, getattr(found, name) + 1)
+        if life.state is State.READY and life.visible_at > found.counted_at:
+            found.delayed += 1
+        if life.state is State.IN_FLIGHT and envelope.group is not None:
+            self._busy[keys.hashed(envelope.group)] += 1
+        found.bytes += headers_bytes(envelope.headers) + (message.chunked_bytes or len(envelope.payload))
+
+    # --- Index entries -----------------------------------------------------------------------------------------
+
+    def _want(self, space: Space, key: bytes, id16: bytes) -> None:
+        self._wanted.append((space, key, id16))
+
+    def _look_up_wanted(self) -> None:
+        by_family: dict[str, list[tuple[Space, bytes, bytes]]] = {}
+        for place in self._wanted:
+            by_family.setdefault(place[0].family, []).append(place)
+        self._wanted = []
+        for family, places in by_family.items():
+            for (space, _, id16), value in zip(
+                places, self._database.get_many(family, [key for _, key, _ in places]), strict=True
+            ):
+                if value is None:
+                    self._add(f"is missing in {space.title}", id16)
+                else:
+                    self._present[space] += 1
+
+    def _check_entries(self, heads: list[bytes]) -> None:
+        """Every place called for was looked up: if an index has no more entries than were found, it has no others."""
+        for space in (*OF_ONE_QUEUE, *DEADLINES):
+            if space in DEADLINES:
+                number = self._deadlines.get(space, Counter())[self._p]
+            else:
+                lower = space.lead + self._p
+                number = sum(1 for _ in self._database.scan(space.family, lower, keys.after(lower)))
+            if number != self._present[space]:
+                shown = heads if space is VISIBLE else []
+                counted_at = self._counters.counted_at
+                check_strays(self._database, space, self._p, shown, counted_at, self._ref, self._findings)
+
+    # --- Counts ------------------------------------------------------------------------------------------------
+
+    def _check_counters(self) -> None:
+        for name in ("ready", "delayed", "in_flight", "failed", "kept", "bytes"):
+            says, found = getattr(self._counters, name), getattr(self._found, name)
+            if says != found:
+                self._findings.add(f"its counters say {name} {says}, a full scan finds {found}", self._ref)
+
+    def _add_totals(self) -> None:
+        found, totals = self._found, self._findings.totals
+        totals["ready"] += found.ready
+        totals["delayed"] += found.delayed
+        totals["in_flight"] += found.in_flight
+        totals["failed"] += found.failed
+        totals["succeeded"] += found.kept
+        totals["bytes"] += found.bytes
+
+    def _add(self, what: str, id16: bytes) -> None:
+        self._findings.add(what, self._ref, id16)

@@ -1,0 +1,99 @@
+"""What `verify` finds: counts, and each violation by name."""
+
+from collections import Counter
+from collections.abc import Callable
+
+import msgspec
+
+from holdfast.model.errors import InvalidArgument
+from holdfast.model.ids import from_bytes, to_uuid
+
+# Violations listed by name; beyond them they are only counted, so that a store in ruins does not fill the memory.
+MAX_LISTED = 200
+
+# What is being checked, how much of it is done, and how much there is in all.
+Progress = Callable[[str, int, int], None]
+
+
+class Violation(msgspec.Struct, frozen=True, kw_only=True):
+    what: str
+    queue: str | None = None
+    id: str | None = None
+
+    def __str__(self) -> str:
+        return (
+            " ".join(part for part in (self.queue, self.id) if part)
+            + (": " if self.queue or self.id else "")
+            + self.what
+        )
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """What a full scan found. `violations` names the first of them, `violation_count` counts all."""
+
+    path: str
+    tenants: int
+    queues: int
+    ready: int
+    delayed: int
+    in_flight: int
+    failed: int
+    succeeded: int
+    bytes: int
+    events: int
+    violation_count: int
+    violations: list[Violation]
+
+    @property
+    def is_clean(self) -> bool:
+        return not self.violation_count
+
+    @property
+    def messages(self) -> int:
+        return self.ready + self.in_flight + self.failed + self.succeeded
+
+
+class Findings:
+    """Collects violations and counts while the checks run."""
+
+    def __init__(self, progress: Progress | None = None) -> None:
+        self.listed: list[Violation] = []
+        self.number = 0
+        # Of the whole store, by the names of the report's fields.
+        self.totals: Counter[str] = Counter()
+        self._progress = progress
+
+    def add(self, what: str, queue: object = None, id16: bytes | None = None) -> None:
+        self.number += 1
+        if len(self.listed) < MAX_LISTED:
+            name = None if queue is None else str(queue)
+            self.listed.append(Violation(what=what, queue=name, id=None if id16 is None else spell(id16)))
+
+    def progress(self, what: str, done: int, total: int) -> None:
+        if self._progress is not None:
+            self._progress(what, done, max(done, total))
+
+    def report(self, path: str) -> Report:
+        totals = self.totals
+        return Report(
+            path=path,
+            tenants=totals["tenants"],
+            queues=totals["queues"],
+            ready=totals["ready"],
+            delayed=totals["delayed"],
+            in_flight=totals["in_flight"],
+            failed=totals["failed"],
+            succeeded=totals["succeeded"],
+            bytes=totals["bytes"],
+            events=totals["events"],
+            violation_count=self.number,
+            violations=self.listed,
+        )
+
+
+def spell(id16: bytes) -> str:
+    """The id as people know it; what is no id of ours in hexadecimal."""
+    try:
+        return to_uuid(from_bytes(id16)) if len(id16) == 16 else id16.hex()
+    except InvalidArgument:
+        return id16.hex()

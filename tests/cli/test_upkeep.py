@@ -1,0 +1,110 @@
+"""`holdfast verify` and `holdfast backup` in the hands of a shell."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rocksdict import WriteBatch
+
+import holdfast
+from holdfast.stores.rocks import keys
+from holdfast.stores.rocks.database import Database
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    path = tmp_path / "store"
+    with holdfast.open(str(path), durability="os") as hf:
+        hf.queue("jobs", tenant="acme").enqueue([b"one", b"two"])
+    return path
+
+
+def lose_an_index_entry(store: Path) -> None:
+    database = Database(store)
+    [key, _] = database.scan(keys.VISIBLE, b"", b"\xff")
+    batch = WriteBatch(raw_mode=True)
+    batch.delete(key, database.handles[keys.VISIBLE])
+    database.write(batch)
+    database.close()
+
+
+def test_a_clean_store_is_exit_code_0_with_its_counts(run: Callable[..., Any], store: Path) -> None:
+    ran = run("verify", store)
+
+    assert ran.code == 0
+    assert "2 messages (2 ready" in ran.out
+    assert ran.out.endswith("no violations\n")
+    assert "\x1b" not in ran.out + ran.err
+
+
+def test_a_damaged_store_is_exit_code_4_with_each_violation(run: Callable[..., Any], store: Path) -> None:
+    lose_an_index_entry(store)
+
+    ran = run("verify", store)
+
+    assert ran.code == 4
+    assert "is missing in the visibility index (vi)" in ran.out
+    assert ran.out.endswith("1 violations: restore a backup\n")
+
+
+def test_with_json_the_report_is_one_object(run: Callable[..., Any], store: Path) -> None:
+    lose_an_index_entry(store)
+
+    ran = run("verify", store, "--json")
+
+    report = json.loads(ran.out)
+    assert ran.code == 4
+    assert (report["ready"], report["queues"], report["violation_count"]) == (2, 1, 1)
+    assert report["violations"][0]["queue"] == "acme/jobs"
+
+
+@pytest.mark.parametrize("command", [("verify",), ("backup", "copy")])
+def test_what_is_no_store_is_refused_in_one_line(
+    run: Callable[..., Any], tmp_path: Path, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ran = run(command[0], tmp_path / "nothing", *command[1:])
+
+    assert ran.code == 4
+    assert ran.err.startswith("holdfast: ")
+    assert ran.err.count("\n") == 1
+    assert "holds no store" in ran.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_store_in_use_is_copied_but_not_verified(run: Callable[..., Any], store: Path, tmp_path: Path) -> None:
+    with holdfast.open(str(store)) as hf:
+        hf.queue("jobs", tenant="acme").enqueue(b"three")
+
+        refused = run("verify", store)
+        copied = run("backup", store, tmp_path / "copy")
+
+    assert refused.code == 75
+    assert "is in use by" in refused.err
+    assert "holdfast backup" in refused.err
+    assert copied.code == 0
+    assert "holdfast verify" in copied.out
+    assert "3 messages (3 ready" in run("verify", tmp_path / "copy").out
+
+
+def test_a_backup_says_what_it_copied(run: Callable[..., Any], store: Path, tmp_path: Path) -> None:
+    ran = run("backup", store, tmp_path / "copy", "--json")
+
+    answer = json.loads(ran.out)
+    assert ran.code == 0
+    assert answer["target"] == str(tmp_path / "copy")
+    assert answer["files"] > 3
+    assert answer["bytes"] > 0
+
+
+def test_a_backup_never_goes_over_what_is_there(run: Callable[..., Any], store: Path, tmp_path: Path) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "note.txt").write_text("mine")
+
+    ran = run("backup", store, tmp_path / "full")
+
+    assert ran.code == 4
+    assert "not an empty directory" in ran.err
+    assert [each.name for each in (tmp_path / "full").iterdir()] == ["note.txt"]

@@ -1,0 +1,455 @@
+"""What callers asked and were answered, one line each, and the rules that every such history must keep.
+
+A call is written down before it is made and its answer after it came, so the order of the lines is an order that was:
+a call that stands behind an answer began after it. A call without an answer was cut off by a kill: it happened or not.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from math import inf
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+# More than any message is delivered in one run: such a message never fails of itself.
+ENDLESS = 1_000_000
+
+
+class _Line(msgspec.Struct, frozen=True, kw_only=True, tag_field="is", omit_defaults=True):
+    pass
+
+
+class Item(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A message to send. `payload` is the digest of what was sent: only enqueues with one key share it."""
+
+    payload: str
+    max_retries: int = ENDLESS
+    key: str | None = None
+    group: str | None = None
+
+
+class Delivered(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    id: int
+    version: int
+    attempt: int
+    payload: str
+    expires_at: int
+    group: str | None = None
+    receipt: str = ""
+
+
+class Opened(_Line, frozen=True, kw_only=True):
+    """A process has the store open now; whatever ran before it is dead."""
+
+    session: int
+    durability: str = ""
+
+
+class Enqueue(_Line, frozen=True, kw_only=True):
+    n: int
+    queue: str
+    items: list[Item]
+
+
+class Enqueued(_Line, frozen=True, kw_only=True):
+    n: int
+    ids: list[int]
+
+
+class Claim(_Line, frozen=True, kw_only=True):
+    n: int
+    queue: str
+
+
+class Claimed(_Line, frozen=True, kw_only=True):
+    n: int
+    at: int
+    deliveries: list[Delivered]
+
+
+class Settle(_Line, frozen=True, kw_only=True):
+    """`verb`: ack, nack, final, defer, release or extend; `leases`: (id, version) of each receipt."""
+
+    n: int
+    at: int
+    queue: str
+    verb: str
+    leases: list[tuple[int, int]]
+
+
+class Settled(_Line, frozen=True, kw_only=True):
+    n: int
+    ok: list[bool]
+    # Of an extension: when the lease ends now.
+    expires_at: list[int | None] = []
+
+
+class Redrive(_Line, frozen=True, kw_only=True):
+    n: int
+    queue: str
+
+
+class Redriven(_Line, frozen=True, kw_only=True):
+    n: int
+    changed: int
+
+
+class Refused(_Line, frozen=True, kw_only=True):
+    """A call that raised."""
+
+    n: int
+    error: str
+
+
+class Counted(_Line, frozen=True, kw_only=True):
+    """What the counters of a queue say, and what a listing found."""
+
+    queue: str
+    counted: int
+    listed: int
+
+
+class DeadLetter(_Line, frozen=True, kw_only=True):
+    """Found among the failed at the very end, when everything else was claimed and acked."""
+
+    id: int
+    queue: str
+    payload: str
+
+
+class Journalled(_Line, frozen=True, kw_only=True):
+    """An event of the journal, read at the end."""
+
+    id: int
+    event: str
+
+
+class Drained(_Line, frozen=True, kw_only=True):
+    """The end: nothing was ready, delayed or in flight any more."""
+
+
+Line = (
+    Opened
+    | Enqueue
+    | Enqueued
+    | Claim
+    | Claimed
+    | Settle
+    | Settled
+    | Redrive
+    | Redriven
+    | Refused
+    | Counted
+    | DeadLetter
+    | Journalled
+    | Drained
+)
+
+encode_line = msgspec.json.Encoder().encode
+_decode_line = msgspec.json.Decoder(Line).decode
+
+
+def read_history(path: Path) -> list[Line]:
+    return parse_lines(path.read_bytes())
+
+
+def parse_lines(raw: bytes) -> list[Line]:
+    """Every whole line. The last one of a killed process may be torn: then it was never said."""
+    return [_decode_line(line) for line in raw.split(b"\n") if line.startswith(b"{") and line.endswith(b"}")]
+
+
+class Violation(NamedTuple):
+    rule: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.rule}: {self.what}"
+
+
+@dataclass(slots=True)
+class Findings:
+    violations: list[Violation] = field(default_factory=list)
+    counts: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+
+    def __str__(self) -> str:
+        said = ", ".join(f"{name} {number}" for name, number in sorted(self.counts.items()))
+        return "\n".join([said, *map(str, self.violations[:20])])
+
+
+def check(lines: Iterable[Line]) -> Findings:
+    checker = _Checker()
+    for position, line in enumerate(lines):
+        checker.see(position, line)
+    checker.end()
+    return checker.findings
+
+
+@dataclass(slots=True)
+class _Lease:
+    version: int
+    position: int
+    answered_at: int
+    # Where the lease may end, as far as the history tells: it holds until `least`, and not beyond `most`.
+    least: float
+    most: float
+    open_calls: int = 0
+    # A verdict other than an extension was called, or two calls at once: the history no longer tells where it ends.
+    is_loose: bool = False
+
+
+@dataclass(slots=True)
+class _Message:
+    id: int
+    queue: str
+    item: Item
+    answered: int | None = None  # position of the answer that named it first
+    acked: int | None = None  # position of the answer to its ack
+    unanswered_acks: int = 0
+    closings: int = 0  # acks and final nacks called and not refused
+    uncounted: int = 0  # releases and defers called
+    deliveries: list[tuple[int, int, int]] = field(default_factory=list)  # position, version, attempt
+    lease: _Lease | None = None
+    settled: set[int] = field(default_factory=set)  # versions
+    is_dead: bool = False
+
+    @property
+    def may_have_ended(self) -> bool:
+        return self.closings > 0 or len(self.deliveries) > self.item.max_retries
+
+    def highest_before(self, position: int) -> tuple[int, int]:
+        """Version and attempt of what was delivered before a position."""
+        before = [(version, attempt) for at, version, attempt in self.deliveries if at < position]
+        return max((version for version, _ in before), default=0), max((attempt for _, attempt in before), default=0)
+
+
+@dataclass(slots=True)
+class _Verdict:
+    call: Settle
+    # Of each lease: the newest version delivered when it was called, the latest end of the lease, and whether the
+    # receipt had been settled with already.
+    known: list[tuple[int, float, bool]]
+
+
+class _Checker:
+    def __init__(self) -> None:
+        self.findings = Findings()
+        self._sent: dict[str, tuple[str, Item]] = {}
+        self._id_of: dict[str, int] = {}
+        self._messages: dict[int, _Message] = {}
+        self._groups: dict[tuple[str, str], dict[int, _Message]] = defaultdict(dict)
+        self._redrives: dict[str, int] = defaultdict(int)
+        self._calls: dict[int, tuple[int, Any]] = {}
+        self._events: dict[int, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+        self._is_drained = False
+
+    def see(self, position: int, line: Line) -> None:
+        self.findings.counts[type(line).__name__.lower()] += 1
+        match line:
+            case Opened():
+                pass
+            case Redriven():
+                self._call(line.n)
+            case Refused():
+                _, call = self._call(line.n)
+                self._break("refused", f"{type(call).__name__} {line.n} raised {line.error}")
+            case Enqueue():
+                self._calls[line.n] = position, line
+                for item in line.items:
+                    self._sent[item.payload] = line.queue, item
+            case Enqueued():
+                self._enqueued(position, line)
+            case Claim():
+                self._calls[line.n] = position, line
+            case Claimed():
+                self._claimed(position, line)
+            case Settle():
+                self._settle(position, line)
+            case Settled():
+                self._settled(position, line)
+            case Redrive():
+                self._calls[line.n] = position, line
+                self._redrives[line.queue] += 1
+            case Counted():
+                if line.counted != line.listed:
+                    self._break("miscounted", f"{line.queue} counts {line.counted}, a listing finds {line.listed}")
+            case DeadLetter():
+                if (message := self._known(line.id, line.payload, line.queue)) is not None:
+                    message.is_dead = True
+            case Journalled():
+                self._events[line.id][line.event] += 1
+            case Drained():
+                self._is_drained = True
+
+    def end(self) -> None:
+        if not self._is_drained:
+            self._break("stuck", "the history does not end with everything drained")
+        for message in self._messages.values():
+            self._check_fate(message)
+        for _, call in self._calls.values():
+            if isinstance(call, Enqueue) and all(item.key is None for item in call.items):
+                there = [item.payload for item in call.items if item.payload in self._id_of]
+                if there and len(there) < len(call.items):
+                    self._break("torn", f"call {call.n} was cut off and {len(there)} of {len(call.items)} are there")
+        if self._events:
+            self._check_journal()
+
+    # --- Calls and answers -------------------------------------------------------------------------------------
+
+    def _call(self, n: int) -> tuple[int, Any]:
+        return self._calls.pop(n)
+
+    def _enqueued(self, position: int, line: Enqueued) -> None:
+        _, call = self._call(line.n)
+        for id, item in zip(line.ids, call.items, strict=True):
+            message = self._known(id, item.payload, call.queue)
+            if message is not None and message.answered is None:
+                message.answered = position
+
+    def _claimed(self, position: int, line: Claimed) -> None:
+        called, call = self._call(line.n)
+        per_group: dict[str, list[_Message]] = defaultdict(list)
+        for each in line.deliveries:
+            message = self._known(each.id, each.payload, call.queue)
+            if message is None:
+                continue
+            if message.acked is not None and message.acked < called:
+                self._break("resurrected", f"{each.id} was acked and delivered again as version {each.version}")
+            self._check_versions(message, each, called)
+            self._check_lease(message, each, position, line.at)
+            message.deliveries.append((position, each.version, each.attempt))
+            allowed = (message.item.max_retries + 1) * (1 + self._redrives[call.queue]) + message.uncounted
+            if len(message.deliveries) > allowed:
+                self._break("over budget", f"{each.id} was delivered {len(message.deliveries)} times")
+            if message.item.group is not None:
+                per_group[message.item.group].append(message)
+        for name, batch in per_group.items():
+            self._check_group(name, batch, called, line.at)
+
+    def _check_versions(self, message: _Message, each: Delivered, called: int) -> None:
+        version, attempt = message.highest_before(called)
+        if each.version <= version or any(each.version == other for _, other, _ in message.deliveries):
+            self._break("version", f"{each.id} was delivered as version {each.version} after {version}")
+        if each.attempt <= attempt:
+            self._break("attempt", f"{each.id} was delivered as attempt {each.attempt} after {attempt}")
+
+    def _check_lease(self, message: _Message, each: Delivered, position: int, at: int) -> None:
+        fresh = _Lease(each.version, position, at, each.expires_at, each.expires_at)
+        old = message.lease
+        if old is not None:
+            older, newer = (old, fresh) if old.version < fresh.version else (fresh, old)
+            if older.least > newer.answered_at:
+                self._break("two leases", f"{each.id} was delivered while version {older.version} held")
+            fresh = newer
+        message.lease = fresh
+
+    def _check_group(self, name: str, batch: list[_Message], called: int, at: int) -> None:
+        ids = [message.id for message in batch]
+        if ids != sorted(ids):
+            self._break("group order", f"group {name} was delivered as {ids}")
+        for other in self._groups[batch[0].queue, name].values():
+            if other.id in ids or other.may_have_ended:
+                continue
+            if other.answered is not None and other.answered < called and other.id < ids[-1]:
+                self._break("group order", f"{ids[-1]} of group {name} was delivered before {other.id}")
+            lease = other.lease
+            if lease is not None and lease.position < called and lease.least > at:
+                self._break("group order", f"{ids} of group {name} was delivered while {other.id} was in flight")
+
+    def _settle(self, position: int, line: Settle) -> None:
+        known: list[tuple[int, float, bool]] = []
+        for id, version in line.leases:
+            message = self._messages[id]
+            lease = _lease_of(message, version)
+            most = 0 if lease is None else lease.most
+            known.append((message.highest_before(position)[0], most, version in message.settled))
+            if lease is not None:
+                lease.is_loose |= lease.open_calls > 0 or line.verb != "extend"
+                lease.open_calls += 1
+                lease.least = 0
+                if line.verb == "extend":
+                    lease.most = inf
+            message.closings += line.verb in ("ack", "final")
+            message.unanswered_acks += line.verb == "ack"
+            message.uncounted += line.verb in ("release", "defer")
+        self._calls[line.n] = position, _Verdict(line, known)
+
+    def _settled(self, position: int, line: Settled) -> None:
+        _, verdict = self._call(line.n)
+        call = verdict.call
+        for index, ((id, version), ok) in enumerate(zip(call.leases, line.ok, strict=True)):
+            message = self._messages[id]
+            newest, most, was_settled = verdict.known[index]
+            if call.verb == "ack":
+                message.unanswered_acks -= 1
+            lease = _lease_of(message, version)
+            if lease is not None:
+                lease.open_calls -= 1
+                if call.verb == "extend" and not lease.is_loose:
+                    lease.most = line.expires_at[index] or most
+                    lease.least = lease.most if ok else 0
+            if not ok:
+                message.closings -= call.verb in ("ack", "final")
+                continue
+            if newest > version:
+                self._break("stale receipt", f"{call.verb} of {id} as version {version} held after {newest}")
+            elif was_settled:
+                self._break("stale receipt", f"{call.verb} of {id} as version {version} held after it was settled")
+            elif call.at >= most:
+                self._break("stale receipt", f"{call.verb} of {id} as version {version} held after its lease had ended")
+            if call.verb != "extend":
+                message.settled.add(version)
+            if call.verb == "ack":
+                message.acked = position
+                self._groups.get((message.queue, message.item.group or ""), {}).pop(id, None)
+
+    # --- What is known of a message ----------------------------------------------------------------------------
+
+    def _known(self, id: int, payload: str, queue: str) -> _Message | None:
+        """The message, if payload, queue and id belong together."""
+        sent = self._sent.get(payload)
+        if sent is None:
+            self._break("corrupt", f"{id} has a payload that nobody sent: {payload}")
+            return None
+        if sent[0] != queue:
+            self._break("leaked", f"{id} was sent to {sent[0]} and is in {queue}")
+            return None
+        if self._id_of.setdefault(payload, id) != id:
+            self._break("duplicated", f"{id} and {self._id_of[payload]} are one message, key {sent[1].key}")
+        message = self._messages.get(id)
+        if message is None:
+            message = self._messages[id] = _Message(id, queue, sent[1])
+            if message.item.group is not None:
+                self._groups[queue, message.item.group][id] = message
+        elif message.item.payload != payload:
+            self._break("corrupt", f"{id} has the payload {payload} and was sent as {message.item.payload}")
+            return None
+        return message
+
+    def _check_fate(self, message: _Message) -> None:
+        if message.acked is not None and message.is_dead:
+            self._break("resurrected", f"{message.id} was acked and lies among the dead letters")
+        elif message.acked is None and not message.unanswered_acks and not message.is_dead:
+            how = "acknowledged" if message.answered is not None else "delivered"
+            self._break("lost", f"{message.id} of {message.queue} was {how} and is gone")
+
+    def _check_journal(self) -> None:
+        for message in self._messages.values():
+            events = self._events[message.id]
+            if events["enqueued"] != 1:
+                self._break("journal", f"{message.id} has {events['enqueued']} enqueued events")
+            acked = int(message.acked is not None)
+            if not acked <= events["succeeded"] <= max(acked, min(1, message.unanswered_acks)):
+                self._break("journal", f"{message.id} has {events['succeeded']} succeeded events and {acked} acks")
+            if events["claimed"] < len(message.deliveries):
+                self._break("journal", f"{message.id}: {len(message.deliveries)} deliveries, {events['claimed']} told")
+
+    def _break(self, rule: str, what: str) -> None:
+        self.findings.violations.append(Violation(rule, what))
+
+
+def _lease_of(message: _Message, version: int) -> _Lease | None:
+    """The newest lease, if it is the one of this version."""
+    lease = message.lease
+    return lease if lease is not None and lease.version == version else None
