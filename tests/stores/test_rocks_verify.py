@@ -384,6 +384,13 @@ DAMAGE: dict[str, tuple[Callable[[Damager], None], str, str]] = {
         "acme/jobs {large}",
         "or of the wrong size",
     ),
+    "a changed piece of a large payload": (
+        lambda d: d.put(
+            IX, (key := keys.CHUNKS + JOBS + d.ids["large"] + (2).to_bytes(4, "big")), b"!" * len(d.get(IX, key))
+        ),
+        "acme/jobs {large}",
+        "its payload is damaged",
+    ),
     "a piece of a payload without its message": (
         lambda d: d.put(IX, keys.CHUNKS + JOBS + to_bytes(12345) + (0).to_bytes(4, "big"), b"piece"),
         "acme/jobs",

@@ -105,6 +105,12 @@ class WindowMachine(RuleBasedStateMachine):
             assert self.window.pop() == key
             self.taken.add(key)
 
+    @rule(bound=_keys, limit=st.integers(1, 8))
+    def pop_below(self, bound: bytes, limit: int) -> None:
+        expected = [key for key in self.shown() if key < bound][:limit]
+        assert self.window.pop_below(bound, limit) == expected
+        self.taken.update(expected)
+
     @precondition(lambda self: self.taken)
     @rule(pick=_picks)
     def delete_taken(self, pick: int) -> None:

@@ -113,7 +113,7 @@ class Summary:
     succeeded: int
     failed: int
     retried: int
-    # Leases that ran out: their messages were delivered again.
+    # Leases that ran out: their messages were delivered again, or failed for good.
     expired: int
     waiting: int
     # Answered, and then neither ended nor there any more.
@@ -146,6 +146,7 @@ def summarise(hf: holdfast.Holdfast, tally: Tally) -> Summary:
     events: Counter[Event] = Counter()
     last: dict[int, Event] = {}
     times_succeeded: Counter[int] = Counter()
+    expired = 0
     position: str | None = None
     while page := hf.journal(position):
         for event in page:
@@ -153,6 +154,8 @@ def summarise(hf: holdfast.Holdfast, tally: Tally) -> Summary:
             last[event.snowflake] = event.event
             if event.event is Event.SUCCEEDED:
                 times_succeeded[event.snowflake] += 1
+            # The last lease that a message may lose ends it.
+            expired += event.event is Event.EXPIRED or event.reason == "lease_expired"
         position = page.next
     open_ids = {id for id, event in last.items() if event not in _ENDED}
     kept = {info.snowflake for kind in KINDS for info in _stored(hf.queue(kind.queue, tenant=kind.tenant))}
@@ -162,7 +165,7 @@ def summarise(hf: holdfast.Holdfast, tally: Tally) -> Summary:
         succeeded=events[Event.SUCCEEDED],
         failed=sum(event is Event.FAILED for event in last.values()),
         retried=events[Event.RETRIED],
-        expired=events[Event.EXPIRED],
+        expired=expired,
         waiting=len({id for id in open_ids if last[id] is not Event.FAILED}),
         lost=len(lost),
         succeeded_twice=sum(times > 1 for times in times_succeeded.values()),

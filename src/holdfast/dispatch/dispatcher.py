@@ -72,6 +72,11 @@ class Dispatcher:
         if line is not None:
             self._arm(line, at_ms)
 
+    def wake_all(self) -> None:
+        """Every line gets a turn: the store has stopped, and its refusal is the answer."""
+        for line in list(self._lines.values()):
+            self._give_turn(line)
+
     def fail_waiters(self, ref: QueueRef, error: HoldfastError) -> None:
         """Let a queue's waiters go: it is being deleted."""
         line = self._lines.get(ref)

@@ -10,4 +10,5 @@ class Wakeups:
     def __init__(self, dispatcher: Dispatcher, sweeper: Sweeper) -> None:
         self.is_waited_for = dispatcher.is_waited_for
         self.ready = dispatcher.ready
+        self.stopped = dispatcher.wake_all
         self.deadline = sweeper.deadline

@@ -135,14 +135,12 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     draining: bool
 
 
-class QueueSummary(msgspec.Struct, frozen=True, kw_only=True):
+class QueueSummary(Stats, frozen=True, kw_only=True):
     queue: str
-    stats: Stats
 
 
-class TenantSummary(msgspec.Struct, frozen=True, kw_only=True):
+class TenantSummary(TenantConfig, frozen=True, kw_only=True):
     tenant: str
-    config: TenantConfig
 
 
 class Changed(msgspec.Struct, frozen=True):

@@ -170,6 +170,21 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return self.given_correlation_id or ids.to_uuid(self.id)
 
 
+def seal(draft: Draft, id: int, now_ms: int) -> Envelope:
+    """A draft that has become a message."""
+    return Envelope(
+        id=id,
+        enqueued_at=now_ms,
+        payload=draft.payload,
+        content_type=draft.content_type,
+        headers=draft.headers,
+        ttl_ms=draft.ttl_ms,
+        group=draft.group,
+        given_correlation_id=draft.correlation_id,
+        max_retries=draft.max_retries,
+    )
+
+
 def headers_bytes(headers: Mapping[str, str]) -> int:
     return sum(len(name.encode()) + len(value.encode()) for name, value in headers.items()) if headers else 0
 

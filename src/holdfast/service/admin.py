@@ -3,11 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec.structs import asdict
+
 from holdfast.dispatch.dispatcher import Dispatcher
 from holdfast.model.answers import Changed, QueueSummary, Stats, TenantSummary
 from holdfast.model.checks import check_integer, check_rate
 from holdfast.model.durations import MAX_MS
-from holdfast.model.errors import Draining, InvalidArgument, MessageNotFound
+from holdfast.model.errors import InvalidArgument, MessageNotFound
 from holdfast.model.ids import parse_id, to_uuid
 from holdfast.model.message import State, check_size
 from holdfast.model.names import QueueRef
@@ -28,6 +30,7 @@ from holdfast.model.requests import (
 from holdfast.runtime import Runtime, sleep_until
 from holdfast.service.directory import Directory
 from holdfast.service.views import stats_of
+from holdfast.stores.answers import being_deleted
 from holdfast.stores.contract import Store
 
 FORCE_AFTER_MS = 30_000
@@ -47,7 +50,7 @@ class AdminService:
     # --- Tenants and queues ----------------------------------------------------------------------------------
 
     async def tenants(self) -> list[TenantSummary]:
-        return [TenantSummary(tenant=row.tenant, config=row.config) for row in await self._store.list_tenants()]
+        return [TenantSummary(tenant=row.tenant, **asdict(row.config)) for row in await self._store.list_tenants()]
 
     async def tenant(self, tenant: str) -> TenantConfig:
         row = await self._store.find_tenant(tenant)
@@ -71,7 +74,7 @@ class AdminService:
         for row in await self._store.list_queues(tenant):
             counts = await self._store.counts(row.ref, now_ms)
             stats = stats_of(counts, now_ms, waiters=self._dispatcher.waiters(row.ref), row=row)
-            summaries.append(QueueSummary(queue=row.ref.queue, stats=stats))
+            summaries.append(QueueSummary(queue=row.ref.queue, **asdict(stats)))
         return summaries
 
     async def policy(self, ref: QueueRef) -> QueuePolicy:
@@ -94,9 +97,7 @@ class AdminService:
         check_integer("force_after", force_after_ms, 0, MAX_MS)
         now_ms = self._now_ms()
         await self._store.drain(ref, now_ms + force_after_ms, now_ms)
-        self._dispatcher.fail_waiters(
-            ref, Draining(f"queue {ref} is being deleted", tenant=ref.tenant, queue=ref.queue)
-        )
+        self._dispatcher.fail_waiters(ref, being_deleted(ref))
 
     async def backup(self, target: str) -> None:
         await self._store.backup(target)

@@ -1,8 +1,8 @@
 """Which queues and tenants there are, and who brings one into being."""
 
 from holdfast.clock import Clock
-from holdfast.model.errors import QueueNotFound
 from holdfast.model.names import QueueRef
+from holdfast.stores.answers import no_such_queue
 from holdfast.stores.contract import QueueRow, Store, TenantRow
 
 
@@ -27,7 +27,7 @@ class Directory:
     async def require(self, ref: QueueRef) -> QueueRow:
         row = await self._store.find_queue(ref)
         if row is None:
-            raise QueueNotFound(f"there is no queue {ref}", tenant=ref.tenant, queue=ref.queue)
+            raise no_such_queue(ref)
         return row
 
     async def require_or_create(self, ref: QueueRef) -> QueueRow:

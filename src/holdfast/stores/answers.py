@@ -3,10 +3,19 @@
 from msgspec.structs import replace
 
 from holdfast.model.answers import Delivery, Result
-from holdfast.model.errors import Internal, StaleLease
+from holdfast.model.errors import Draining, Internal, QueueNotFound, StaleLease
 from holdfast.model.lifecycle import Life
 from holdfast.model.message import Envelope, Receipt, State
+from holdfast.model.names import QueueRef
 from holdfast.model.requests import Edit, StateDocument
+
+
+def no_such_queue(ref: QueueRef) -> QueueNotFound:
+    return QueueNotFound(f"there is no queue {ref}", tenant=ref.tenant, queue=ref.queue)
+
+
+def being_deleted(ref: QueueRef) -> Draining:
+    return Draining(f"queue {ref} is being deleted", tenant=ref.tenant, queue=ref.queue)
 
 
 def receipt_of(envelope: Envelope, life: Life) -> Receipt:

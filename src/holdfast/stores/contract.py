@@ -41,6 +41,9 @@ class Listener(Protocol):
     def ready(self, ref: QueueRef, at_ms: int) -> None:
         """From `at_ms` on, a claim on this queue may find something it would not have found before."""
 
+    def stopped(self) -> None:
+        """No claim will find anything any more: those who wait are to ask once more, and be refused."""
+
     def deadline(self, at_ms: int) -> None:
         """From `at_ms` on, a sweep has something to do."""
 

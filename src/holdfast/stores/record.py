@@ -1,7 +1,8 @@
 """A stored message to bytes and back, with its format version and checksum.
 
     message   format 1 | flags 1 | priority 1 | enqueued_at 8 | visible_at 8 | expires_at 8 | extras 4 | crc32 4
-              | extras (MessagePack, only if there are any) | payload, or its length 8 if it lies in chunks
+              | extras (MessagePack, only if there are any)
+              | payload, or its length 8 and crc32 4 if it lies in chunks
     life      MessagePack array: has_state, then the fields of `Life` in order
 
 A message is written once. What changes of it is its life, and that stands elsewhere (docs/stores/rocksdb.md); a
@@ -20,7 +21,7 @@ from holdfast.model.message import BYTES, JSON, Envelope
 FORMAT = 1
 
 _HEAD = struct.Struct(">BBBQQQII")
-_LENGTH = struct.Struct(">Q")
+_CHUNKS = struct.Struct(">QI")
 _HEAD_SIZE = _HEAD.size
 
 _CONTENT_TYPES = (BYTES, JSON)
@@ -68,7 +69,7 @@ def encode_message(envelope: Envelope, first: Life, *, is_chunked: bool = False)
     body = envelope.payload
     if is_chunked:
         flags |= _CHUNKED
-        body = _LENGTH.pack(len(body))
+        body = _CHUNKS.pack(len(body), crc32(body))
     checksum = crc32(body, crc32(extras)) if extras else crc32(body)
     head = _HEAD.pack(
         FORMAT,
@@ -86,8 +87,9 @@ def encode_message(envelope: Envelope, first: Life, *, is_chunked: bool = False)
 class DecodedMessage(msgspec.Struct, frozen=True, gc=False):
     envelope: Envelope
     first: Life
-    # The payload's length if it lies in chunks; the envelope's payload is then still empty.
+    # The payload's length and checksum if it lies in chunks; the envelope's payload is then still empty.
     chunked_bytes: int | None
+    chunked_crc: int = 0
 
 
 def decode_message(id: int, raw: bytes) -> DecodedMessage:
@@ -101,7 +103,7 @@ def decode_message(id: int, raw: bytes) -> DecodedMessage:
         extras = _decode_extras(raw[_HEAD_SIZE : _HEAD_SIZE + extras_size]) if extras_size else None
     except (struct.error, msgspec.MsgspecError) as error:
         raise StoreUnavailable(f"message {id} is damaged ({error}): restore a backup") from None
-    chunked_bytes = _LENGTH.unpack(body)[0] if flags & _CHUNKED else None
+    chunked_bytes, chunked_crc = _CHUNKS.unpack(body) if flags & _CHUNKED else (None, 0)
     kind = flags & _TYPE_BITS
     first = Life(priority=priority, visible_at=visible_at, expires_at=expires_at or None)
     if extras is None:
@@ -123,7 +125,7 @@ def decode_message(id: int, raw: bytes) -> DecodedMessage:
             given_correlation_id=extras.given_correlation_id,
             max_retries=extras.max_retries,
         )
-    return DecodedMessage(envelope, first, chunked_bytes)
+    return DecodedMessage(envelope, first, chunked_bytes, chunked_crc)
 
 
 def encode_life(life: Life, *, has_state: bool) -> bytes:

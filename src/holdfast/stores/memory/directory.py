@@ -4,9 +4,10 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from holdfast.model.errors import Draining, QueueNotFound, StoreUnavailable
+from holdfast.model.errors import StoreUnavailable
 from holdfast.model.names import QueueRef
 from holdfast.model.policy import TenantConfig
+from holdfast.stores.answers import being_deleted, no_such_queue
 from holdfast.stores.contract import QueueRow, TenantRow
 from holdfast.stores.memory.shelf import Entry, Shelf
 from holdfast.stores.quotas import check_quotas, check_room_for_queue, default_ttl_ms
@@ -73,13 +74,13 @@ class MemoryDirectory:
     def require(self, ref: QueueRef) -> Shelf:
         shelf = self._shelves.get(ref)
         if shelf is None:
-            raise QueueNotFound(f"there is no queue {ref}", tenant=ref.tenant, queue=ref.queue)
+            raise no_such_queue(ref)
         return shelf
 
     def require_open(self, ref: QueueRef) -> Shelf:
         shelf = self.require(ref)
         if shelf.row.drain_until is not None:
-            raise Draining(f"queue {ref} is being deleted", tenant=ref.tenant, queue=ref.queue)
+            raise being_deleted(ref)
         return shelf
 
     def shelves_of(self, tenant: str) -> list[Shelf]:

@@ -12,7 +12,7 @@ from holdfast.model.answers import Counts, Delivery, Enqueued, Found, LedgerEntr
 from holdfast.model.errors import Conflict, InvalidArgument, StaleLease
 from holdfast.model.ids import NODES, IdMaker
 from holdfast.model.lifecycle import Change, is_over
-from holdfast.model.message import Draft, Envelope, Receipt, State
+from holdfast.model.message import Draft, Envelope, Receipt, State, seal
 from holdfast.model.names import QueueRef
 from holdfast.model.policy import QueuePolicy, TenantConfig
 from holdfast.model.requests import (
@@ -133,17 +133,7 @@ class MemoryStore:
             seen = shelf.keys[draft.key]
             return Enqueued(snowflake=seen.id, given_correlation_id=seen.given_correlation_id, duplicate=True)
         [id] = self._ids.take(1, now_ms)
-        envelope = Envelope(
-            id=id,
-            enqueued_at=now_ms,
-            payload=draft.payload,
-            content_type=draft.content_type,
-            headers=draft.headers,
-            ttl_ms=draft.ttl_ms,
-            group=draft.group,
-            given_correlation_id=draft.correlation_id,
-            max_retries=draft.max_retries,
-        )
+        envelope = seal(draft, id, now_ms)
         life = lifecycle.first_life(draft, self._directory.default_ttl_ms(shelf), now_ms)
         entry = Entry(envelope, life, draft.bytes)
         self._directory.put(shelf, entry)

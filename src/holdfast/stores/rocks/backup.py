@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from holdfast.model.errors import InvalidArgument, StoreUnavailable
-from holdfast.stores.rocks.database import _DATABASE, _MARKER, Database, _check_directory, _write_marker
+from holdfast.stores.rocks.database import DATABASE, MARKER, Database, check_directory, write_marker
 
 # A flush is seldom; one in each of so many looks is not to be expected.
 _MAX_LOOKS = 100
@@ -40,27 +40,27 @@ class _Pinned(NamedTuple):
 def backup(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> Backup:
     """Copy a store, in use or not, into a new directory. It holds everything that was answered before the call."""
     store, place = Path(source), Path(target)
-    if not (store / _MARKER).exists():
+    if not (store / MARKER).exists():
         raise InvalidArgument(f"{store} holds no store: give the directory that `holdfast.open` was given", field="dir")
-    _check_directory(store)
+    check_directory(store)
     if place.exists() and (not place.is_dir() or any(place.iterdir())):
         raise InvalidArgument(f"{place} is not an empty directory: give a new one", field="target")
     if place.resolve().is_relative_to(store.resolve()):
         raise InvalidArgument(f"{place} lies inside the store: give a directory outside of it", field="target")
     _allow_many_files()
     with ExitStack() as stack:
-        pinned = _pin(store / _DATABASE, stack)
+        pinned = _pin(store / DATABASE, stack)
         copied = Backup(len(pinned), sum(each.size for each in pinned))
         try:
-            (place / _DATABASE).mkdir(parents=True)
+            (place / DATABASE).mkdir(parents=True)
             for each in pinned:
-                _copy(each, place / _DATABASE / each.name)
+                _copy(each, place / DATABASE / each.name)
         except OSError as error:
             raise StoreUnavailable(
                 f"the backup to {place} broke off: {error}; remove {place} and try again", path=str(place)
             ) from None
     # Last: without it, the half of a backup is not taken for a store.
-    _write_marker(place, None)
+    write_marker(place, None)
     # As after a crash: the log is replayed, and what cannot be opened is found out now.
     Database(place).close()
     return copied

@@ -44,6 +44,14 @@ class Board:
 
         return scan
 
+    def overdue_ttls(self, shelf: Shelf | None, limit: int, now_ms: int) -> list[bytes]:
+        """Ends of TTLs that have come, of one queue or of all. Seldom any: the sweeper sees to them."""
+        first = self.ttls.peek()
+        if first is None or keys.parse_instant(first) > now_ms or limit <= 0:
+            return []
+        bound = keys.instant(now_ms + 1)
+        return [key for key in self.ttls.first(limit) if key < bound and (shelf is None or key[8:16] == shelf.p)]
+
     # --- Counters ----------------------------------------------------------------------------------------------
 
     def mark_dirty(self, shelf: Shelf) -> None:
@@ -53,6 +61,10 @@ class Board:
         for p, shelf in self._dirty.items():
             self._engine.put(keys.COUNTERS + p, encode_counters(shelf.counters), None)
         self._dirty.clear()
+
+    def close(self) -> None:
+        self._dirty.clear()
+        self._shown.clear()
 
     def forget(self, shelf: Shelf) -> None:
         """The queue is gone: nothing of it is to be written or told any more."""

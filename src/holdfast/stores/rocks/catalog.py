@@ -5,9 +5,9 @@ from collections.abc import Callable
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.model.errors import Draining, QueueNotFound
 from holdfast.model.names import QueueRef
 from holdfast.model.policy import TenantConfig
+from holdfast.stores.answers import being_deleted, no_such_queue
 from holdfast.stores.contract import QueueRow, TenantRow
 from holdfast.stores.quotas import check_quotas, check_room_for_queue, default_ttl_ms
 from holdfast.stores.rocks import keys
@@ -27,6 +27,8 @@ class Catalog:
         self._make_shelf = make_shelf
         self._tenants: dict[str, TenantRow] = {}
         self._totals: dict[str, Totals] = {}
+        # Tenants that may not keep as much as they like.
+        self._limited: set[str] = set()
         self._shelves: dict[QueueRef, Shelf] = {}
         self._queues_of: dict[str, set[QueueRef]] = {}
         self._names: dict[bytes, QueueRef] = {}
@@ -68,11 +70,20 @@ class Catalog:
             self._add_tenant(row)
         else:
             row = self._tenants[name] = replace(row, config=config)
+            self._note_quotas(row)
         self._engine.put(keys.TENANTS + name.encode(), _encode(row), None)
         return row
 
+    def _note_quotas(self, row: TenantRow) -> None:
+        quotas = row.config.quotas
+        if quotas.max_messages is quotas.max_bytes is quotas.max_message_bytes is None:
+            self._limited.discard(row.tenant)
+        else:
+            self._limited.add(row.tenant)
+
     def _add_tenant(self, row: TenantRow) -> None:
         self._tenants[row.tenant] = row
+        self._note_quotas(row)
         self._totals[row.tenant] = Totals()
         self._queues_of[row.tenant] = set()
 
@@ -84,13 +95,13 @@ class Catalog:
     def require(self, ref: QueueRef) -> Shelf:
         shelf = self._shelves.get(ref)
         if shelf is None:
-            raise QueueNotFound(f"there is no queue {ref}", tenant=ref.tenant, queue=ref.queue)
+            raise no_such_queue(ref)
         return shelf
 
     def require_open(self, ref: QueueRef) -> Shelf:
         shelf = self.require(ref)
         if shelf.row.drain_until is not None:
-            raise Draining(f"queue {ref} is being deleted", tenant=ref.tenant, queue=ref.queue)
+            raise being_deleted(ref)
         return shelf
 
     def of_prefix(self, p: bytes) -> Shelf | None:
@@ -142,6 +153,9 @@ class Catalog:
         return shelf
 
     # --- What tenants keep -------------------------------------------------------------------------------------
+
+    def has_quotas(self, tenant: str) -> bool:
+        return tenant in self._limited
 
     def check_quotas(self, tenant: str, sizes: list[int]) -> None:
         """Refuse messages of these sizes if they would take the tenant past a quota."""

@@ -3,7 +3,7 @@
 from holdfast.model import lifecycle
 from holdfast.model.answers import Enqueued
 from holdfast.model.lifecycle import TRANSITIONS, Cause, Change
-from holdfast.model.message import Draft, Envelope, State
+from holdfast.model.message import Draft, State, seal
 from holdfast.model.requests import StateDocument
 from holdfast.stores.contract import Listener
 from holdfast.stores.rocks import keys
@@ -42,17 +42,7 @@ class Changes:
     # --- One message -------------------------------------------------------------------------------------------
 
     def put_new(self, shelf: Shelf, draft: Draft, id: int, default_ttl_ms: int | None, now_ms: int) -> Enqueued:
-        envelope = Envelope(
-            id=id,
-            enqueued_at=now_ms,
-            payload=draft.payload,
-            content_type=draft.content_type,
-            headers=draft.headers,
-            ttl_ms=draft.ttl_ms,
-            group=draft.group,
-            given_correlation_id=draft.correlation_id,
-            max_retries=draft.max_retries,
-        )
+        envelope = seal(draft, id, now_ms)
         life = lifecycle.first_life(draft, default_ttl_ms, now_ms)
         entry = Entry(shelf.p, envelope, life, keys.id_bytes(id), draft.bytes)
         entry.is_chunked = len(draft.payload) > CHUNKED_ABOVE
@@ -73,6 +63,11 @@ class Changes:
     def apply(self, shelf: Shelf, entry: Entry, change: Change, now_ms: int) -> None:
         """Take one step of a message: its life, its indexes and its event."""
         life = change.life
+        engine = self._engine
+        was_mid_change = engine.is_mid_change
+        if entry.envelope.group is not None:
+            shelf.prepare([entry.envelope.group])
+        engine.is_mid_change = True
         if change.event is not None:
             self._journal.append(shelf, entry, change.event, now_ms, life, reason=change.reason, error=change.error)
         if life is None or life.is_gone:
@@ -84,6 +79,7 @@ class Changes:
                 self._listener.deadline(life.expires_at)
             if life.keep_until is not None:
                 self._listener.deadline(life.keep_until)
+        engine.is_mid_change = was_mid_change
 
     def move(
         self, shelf: Shelf, target: Shelf, entry: Entry, state: StateDocument, change: Change, now_ms: int
@@ -102,10 +98,12 @@ class Changes:
     # --- What time ends ----------------------------------------------------------------------------------------
 
     def end_by_time(self, shelf: Shelf | None, limit: int, now_ms: int) -> int:
-        """Return a queue's expired leases, and end the TTLs of all queues."""
+        """Return a queue's expired leases and end its TTLs; without a queue, the TTLs of all."""
         self._board.ends_by_time = True
         changed = 0 if shelf is None else self._return_expired(shelf, limit, now_ms)
-        changed += self._end_ttls(limit - changed, now_ms)
+        for key in self._board.overdue_ttls(shelf, limit - changed, now_ms):
+            self._end_ttl(key, now_ms)
+            changed += 1
         self._board.ends_by_time = False
         return changed
 
@@ -123,25 +121,21 @@ class Changes:
             returned += 1
         return returned
 
-    def _end_ttls(self, limit: int, now_ms: int) -> int:
-        ended = 0
-        ttls = self._board.ttls
-        while ended < limit and (key := ttls.peek()) is not None and keys.parse_instant(key) <= now_ms:
-            shelf, entry = self._owner_of(key)
-            life = None if entry is None else entry.life
-            if (
-                shelf is None
-                or entry is None
-                or life is None
-                or life.state is not State.READY
-                or life.expires_at != keys.parse_instant(key)
-            ):
-                self._heal(ttls, keys.TTLS, key)
-            else:
-                shelf.count_due(now_ms)
-                self.apply(shelf, entry, lifecycle.end_by_ttl(life, shelf.row.policy, now_ms), now_ms)
-            ended += 1
-        return ended
+    def _end_ttl(self, key: bytes, now_ms: int) -> None:
+        shelf, entry = self._owner_of(key)
+        life = None if entry is None else entry.life
+        if (
+            shelf is None
+            or entry is None
+            or life is None
+            or life.state is not State.READY
+            or life.expires_at != keys.parse_instant(key)
+        ):
+            self._heal(self._board.ttls, keys.TTLS, key)
+        else:
+            shelf.prepare()
+            shelf.count_due(now_ms)
+            self.apply(shelf, entry, lifecycle.end_by_ttl(life, shelf.row.policy, now_ms), now_ms)
 
     def end_kept(self, limit: int, now_ms: int) -> int:
         """Forget what succeeded and was kept long enough."""
@@ -152,6 +146,7 @@ class Changes:
             if shelf is None or entry is None or entry.life.keep_until != keys.parse_instant(key):
                 self._heal(kept, keys.KEPT, key)
             else:
+                shelf.prepare()
                 self._entries.forget(entry)
                 shelf.drop(entry)
             ended += 1
@@ -165,7 +160,7 @@ class Changes:
     def _heal(self, window: Window, space: bytes, key: bytes) -> None:
         """Drop an index entry that has no message behind it."""
         window.discard(key)
-        self._engine.delete(space + key, self._engine.database.handles[keys.INDEXES])
+        self._engine.delete(space + key, self._engine.database.families.ix)
 
     # --- Queues being deleted ----------------------------------------------------------------------------------
 
@@ -175,7 +170,7 @@ class Changes:
         for entry in doomed:
             self.apply(shelf, entry, lifecycle.remove(entry.life, "queue deleted"), now_ms)
         if not shelf.counters.messages and limit:
-            ix = self._engine.database.handles[keys.INDEXES]
+            ix = self._engine.database.families.ix
             for space in keys.PER_QUEUE_SPACES:
                 self._engine.delete_range(space + shelf.p, keys.after(space + shelf.p), ix)
             self._board.forget(shelf)

@@ -7,7 +7,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rocksdict import Checkpoint, DBCompressionType, DBRecoveryMode, Options, Rdict, ReadOptions, WriteBatch
+from rocksdict import (
+    Checkpoint,
+    DBCompressionType,
+    DBRecoveryMode,
+    Options,
+    Rdict,
+    RdictIter,
+    ReadOptions,
+    WriteBatch,
+)
 
 from holdfast.model.errors import InvalidArgument, StoreUnavailable
 from holdfast.stores.rocks import keys
@@ -16,12 +25,31 @@ from holdfast.stores.rocks import keys
 FORMAT = 1
 
 # Stands beside RocksDB's own files: says that this is a store of ours, of which format, and who has it open.
-_MARKER = "HOLDFAST"
-_DATABASE = "db"
+MARKER = "HOLDFAST"
+_FRESH_MARKER = "HOLDFAST.new"
+DATABASE = "db"
 
 _WRITE_BUFFER = 32 << 20
 # Bounds the log that a restart replays, whichever column family kept it from being dropped.
 _MAX_WAL = 256 << 20
+
+
+class Handles:
+    """RocksDB's handles of the column families, in one place: the directory stays locked while one lives, and whoever
+    still holds a part of a closed store, if only in a traceback, must not keep it so."""
+
+    __slots__ = ("ix", "jr", "le", "li", "m", "vi")
+
+    def __init__(self, handles: dict[str, Any]) -> None:
+        self.m = handles[keys.MESSAGES]
+        self.vi = handles[keys.VISIBLE]
+        self.li = handles[keys.EXPIRIES]
+        self.le = handles[keys.LEASES]
+        self.jr = handles[keys.JOURNAL]
+        self.ix = handles[keys.INDEXES]
+
+    def let_go(self) -> None:
+        self.m = self.vi = self.li = self.le = self.jr = self.ix = None
 
 
 class Database:
@@ -29,21 +57,30 @@ class Database:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        _check_directory(self.path)
-        self.path.mkdir(parents=True, exist_ok=True)
+        check_directory(self.path)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            if not (self.path / MARKER).exists():
+                # Before RocksDB's first file: killed in between, the directory must still be known for what it is.
+                write_marker(self.path, None)
+        except OSError as error:
+            raise InvalidArgument(
+                f"{self.path} cannot be made: {error.strerror}; give a directory that can be written to", field="url"
+            ) from None
         try:
             self._db: Rdict | None = Rdict(
-                str(self.path / _DATABASE),
+                str(self.path / DATABASE),
                 _options(),
                 column_families={name: _options(name) for name in keys.FAMILIES},
             )
         except Exception as error:  # the binding raises nothing more precise
             raise _opening_error(self.path, error) from None
-        _write_marker(self.path, os.getpid())
+        write_marker(self.path, os.getpid())
         self._families = {name: self._db.get_column_family(name) for name in keys.FAMILIES}
         self._families[keys.DIRECTORY] = self._db
         self.handles: dict[str, Any] = {name: self._db.get_column_family_handle(name) for name in keys.FAMILIES}
         self.handles[keys.DIRECTORY] = None
+        self.families = Handles(self.handles)
 
     def write(self, batch: WriteBatch) -> None:
         self._opened().write(batch)
@@ -53,12 +90,18 @@ class Database:
         self._opened().flush_wal(True)
 
     def get(self, family: str, key: bytes) -> bytes | None:
-        value: bytes | None = self._family(family).get(key)
+        try:
+            value: bytes | None = self._family(family).get(key)
+        except Exception as error:
+            raise self._unreadable(error) from None
         return value
 
     def get_many(self, family: str, wanted: list[bytes]) -> list[bytes | None]:
         family_of_keys: Any = self._family(family)  # the stub's list is invariant
-        values: list[bytes | None] = family_of_keys.get(wanted)
+        try:
+            values: list[bytes | None] = family_of_keys.get(wanted)
+        except Exception as error:
+            raise self._unreadable(error) from None
         return values
 
     def floor(self, family: str, key: bytes) -> bytes | None:
@@ -66,7 +109,10 @@ class Database:
         cursor = self._family(family).iter()
         cursor.seek_for_prev(key)
         found: bytes | None = cursor.key() if cursor.valid() else None
-        cursor.status()
+        error = self._error_of(cursor)
+        del cursor  # held by a traceback it would keep the directory locked
+        if error is not None:
+            raise error
         return found
 
     def items(self, family: str, lower: bytes, upper: bytes) -> Iterator[tuple[bytes, bytes]]:
@@ -82,7 +128,10 @@ class Database:
         while cursor.valid():
             yield cursor.key(), cursor.value()
             cursor.next()
-        cursor.status()
+        error = self._error_of(cursor)
+        del cursor
+        if error is not None:
+            raise error
 
     def scan(self, family: str, lower: bytes, upper: bytes) -> Iterator[bytes]:
         """As `items`, the keys alone."""
@@ -93,7 +142,26 @@ class Database:
         while cursor.valid():
             yield cursor.key()
             cursor.next()
-        cursor.status()
+        error = self._error_of(cursor)
+        del cursor
+        if error is not None:
+            raise error
+
+    def _error_of(self, cursor: RdictIter) -> StoreUnavailable | None:
+        """A cursor that ended early says so only when it is asked."""
+        try:
+            cursor.status()
+        except Exception as error:
+            return self._unreadable(error)
+        return None
+
+    def _unreadable(self, error: Exception) -> StoreUnavailable:
+        if isinstance(error, StoreUnavailable):
+            return error
+        return StoreUnavailable(
+            f"{self.path} cannot be read: {error}; run `holdfast verify` on a copy, or restore a backup",
+            path=str(self.path),
+        )
 
     def checkpoint(self, target: str | os.PathLike[str]) -> None:
         """A consistent copy, made while the store is in use; files are linked where the file system allows."""
@@ -101,8 +169,8 @@ class Database:
         if place.exists() and (not place.is_dir() or any(place.iterdir())):
             raise InvalidArgument(f"{place} is not an empty directory: give a new one", field="target")
         place.mkdir(parents=True, exist_ok=True)
-        Checkpoint(self._opened()).create_checkpoint(str(place / _DATABASE))
-        _write_marker(place, None)
+        Checkpoint(self._opened()).create_checkpoint(str(place / DATABASE))
+        write_marker(place, None)
 
     def free_bytes(self) -> int:
         return shutil.disk_usage(self.path).free
@@ -110,14 +178,16 @@ class Database:
     def close(self) -> None:
         # The lock on the directory is held while any of these lives.
         self.handles.clear()
-        for name, family in self._families.items():
-            if name != keys.DIRECTORY:
-                family.close()
-        self._families.clear()
-        if self._db is not None:
-            self._db.close()
-            self._db = None
-            _write_marker(self.path, None)
+        self.families.let_go()
+        families, self._families = self._families, {}
+        if self._db is None:
+            return
+        database, self._db = self._db, None
+        families.pop(keys.DIRECTORY)
+        failures = [failure for part in (*families.values(), database) if (failure := _try_to_close(part)) is not None]
+        if failures:
+            raise StoreUnavailable(f"{self.path} was not closed in order: {failures[0]}", path=str(self.path))
+        write_marker(self.path, None)
 
     def _opened(self) -> Rdict:
         if self._db is None:
@@ -127,6 +197,15 @@ class Database:
     def _family(self, name: str) -> Rdict:
         self._opened()
         return self._families[name]
+
+
+def _try_to_close(part: Rdict) -> Exception | None:
+    """Closing flushes, which may fail on a full disk; the other parts are to be closed all the same."""
+    try:
+        part.close()
+    except Exception as error:
+        return error
+    return None
 
 
 def _options(family: str | None = None) -> Options:
@@ -147,10 +226,10 @@ def _options(family: str | None = None) -> Options:
     return options
 
 
-def _check_directory(path: Path) -> None:
+def check_directory(path: Path) -> None:
     if path.exists() and not path.is_dir():
         raise InvalidArgument(f"{path} is a file: give a directory for the store", field="url")
-    marker = path / _MARKER
+    marker = path / MARKER
     if marker.exists():
         try:
             format = int(json.loads(marker.read_text())["format"])
@@ -162,7 +241,7 @@ def _check_directory(path: Path) -> None:
                 path=str(path),
                 format=format,
             )
-    elif path.is_dir() and any(path.iterdir()):
+    elif path.is_dir() and any(file.name != _FRESH_MARKER for file in path.iterdir()):
         raise InvalidArgument(
             f"{path} is not a store and not empty: give a store's directory, or a new one", field="url"
         )
@@ -170,7 +249,7 @@ def _check_directory(path: Path) -> None:
 
 def _opening_error(path: Path, error: Exception) -> Exception:
     text = str(error)
-    if "lock" in text.lower():
+    if "/LOCK" in text:
         owner = _owner_of(path)
         who = f"process {owner}" if owner else "another process"
         return StoreUnavailable(
@@ -188,20 +267,20 @@ def _opening_error(path: Path, error: Exception) -> Exception:
 
 def _owner_of(path: Path) -> int | None:
     try:
-        owner = json.loads((path / _MARKER).read_text()).get("pid")
+        owner = json.loads((path / MARKER).read_text()).get("pid")
     except (OSError, ValueError):
         return None
     return owner if isinstance(owner, int) else None
 
 
-def _write_marker(path: Path, pid: int | None) -> None:
+def write_marker(path: Path, pid: int | None) -> None:
     """By a rename, so that a crash leaves the old marker or the new one."""
-    fresh = path / f"{_MARKER}.new"
+    fresh = path / _FRESH_MARKER
     with fresh.open("w") as file:
         json.dump({"format": FORMAT, "pid": pid}, file)
         file.flush()
         os.fsync(file.fileno())
-    fresh.replace(path / _MARKER)
+    fresh.replace(path / MARKER)
     directory = os.open(path, os.O_RDONLY)
     try:
         os.fsync(directory)

@@ -38,11 +38,14 @@ class Engine:
         # What the operations of the open commit make known once it holds, and what is called after all of that.
         self._to_publish: list[Callable[[], None]] = []
         self.after_publish: Callable[[], None] = lambda: None
+        self.on_stop: Callable[[], None] = lambda: None
         self._waiting: list[Ticket[None]] = []
         # Written, but not yet on disk.
         self._is_unsynced = False
         self._is_syncing = False
         self._is_in_step = False
+        # Set while the keys of one transition are put: half of them must never be written.
+        self.is_mid_change = False
         self._failure: StoreUnavailable | None = None
 
     # --- One operation -----------------------------------------------------------------------------------------
@@ -96,6 +99,9 @@ class Engine:
             raise self._failure
         if not len(self._batch):
             return
+        if self.is_mid_change:
+            self._stop(RuntimeError("a read fell into the middle of a change"))
+            raise self._stopped()
         self.before_write()
         batch = self._batch
         try:
@@ -143,6 +149,7 @@ class Engine:
     def close(self) -> None:
         self._failure = StoreUnavailable("this store was closed: open it again")
         self._to_publish = []
+        self.before_write = self.after_publish = lambda: None
         waiting, self._waiting = self._waiting, []
         _settle(waiting, self._failure)
 
@@ -161,6 +168,7 @@ class Engine:
         )
         waiting, self._waiting = self._waiting, []
         _settle(waiting, self._failure)
+        self.on_stop()
 
     def _stopped(self) -> StoreUnavailable:
         assert self._failure is not None

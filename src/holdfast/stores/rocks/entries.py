@@ -1,5 +1,7 @@
 """Messages read from disk, and those kept in memory because they will be wanted soon."""
 
+from zlib import crc32
+
 import msgspec
 from msgspec.structs import replace
 
@@ -8,7 +10,7 @@ from holdfast.model.requests import StateDocument
 from holdfast.stores.record import decode_life, decode_message
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.engine import Engine
-from holdfast.stores.rocks.shelf import CHUNK, Entry, Shelf
+from holdfast.stores.rocks.shelf import Entry, Shelf
 
 # What the memory of messages may hold: those just enqueued and those in flight, oldest forgotten first.
 _MAX_CACHED = 50_000
@@ -21,7 +23,7 @@ _decode_state = msgspec.msgpack.Decoder(StateDocument).decode
 class Entries:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._ix = engine.database.handles[keys.INDEXES]
+        self._families = engine.database.families
         self._cached: dict[int, Entry] = {}
         self._cached_bytes = 0
 
@@ -83,7 +85,9 @@ class Entries:
             elif own is not None:
                 has_state, life = decode_life(own)
             if message.chunked_bytes is not None:
-                envelope = replace(envelope, payload=self._read_chunks(name, message.chunked_bytes))
+                envelope = replace(
+                    envelope, payload=self._read_chunks(name, message.chunked_bytes, message.chunked_crc)
+                )
             entries.append(
                 Entry(
                     shelf.p,
@@ -98,12 +102,12 @@ class Entries:
             )
         return entries
 
-    def _read_chunks(self, name: bytes, size: int) -> bytes:
+    def _read_chunks(self, name: bytes, size: int, checksum: int) -> bytes:
         space = keys.CHUNKS + name
         pieces = [piece for _, piece in self._engine.database.items(keys.INDEXES, space, keys.after(space))]
         payload = b"".join(pieces)
-        if len(payload) != size or any(len(piece) != CHUNK for piece in pieces[:-1]):
-            raise StoreUnavailable(f"a payload has {len(payload)} of its {size} bytes: restore a backup")
+        if len(payload) != size or crc32(payload) != checksum:
+            raise StoreUnavailable(f"a payload of {size} bytes is damaged: restore a backup")
         return payload
 
     # --- State documents ---------------------------------------------------------------------------------------
@@ -116,7 +120,7 @@ class Entries:
         return StateDocument() if raw is None else _decode_state(raw)
 
     def put_state(self, shelf: Shelf, entry: Entry, state: StateDocument) -> None:
-        self._engine.put(keys.STATES + shelf.p + entry.id16, _encode_state(state), self._ix)
+        self._engine.put(keys.STATES + shelf.p + entry.id16, _encode_state(state), self._families.ix)
         if not entry.has_state:
             entry.has_state = True
             shelf.save_life(entry)

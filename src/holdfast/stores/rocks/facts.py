@@ -17,6 +17,9 @@ _PAIR = struct.Struct(">QQ")
 
 # More claims of one message than a power cut can undo.
 _JUMP = 1 << 20
+# Ids are set aside in blocks of this many milliseconds, so that not every batch need write the highest one. A start
+# that follows no orderly close goes on behind the block, at most so far ahead of the clock.
+_BLOCK_MS = 1_000
 
 
 class Facts:
@@ -42,6 +45,7 @@ class Facts:
         self._engine.write()
 
     def end_session(self) -> None:
+        self._engine.put(_HIGHEST, _NUMBER.pack(self.ids.highest), None)
         self._engine.delete(_IN_USE, None)
         self._engine.write()
 
@@ -49,11 +53,10 @@ class Facts:
         return self._floor if id <= self._floor_id else 0
 
     def write_highest_id(self) -> None:
-        """With every batch that gave ids: the next start goes on above them."""
-        highest = self.ids.highest
-        if highest > self._written:
-            self._written = highest
-            self._engine.put(_HIGHEST, _NUMBER.pack(highest), None)
+        """With a batch that gave ids beyond those set aside: the next start goes on above them."""
+        if self.ids.highest > self._written:
+            self._written = self.ids.highest + (_BLOCK_MS << 22)
+            self._engine.put(_HIGHEST, _NUMBER.pack(self._written), None)
 
     def _number(self, key: bytes) -> int | None:
         raw = self._engine.database.get(keys.DIRECTORY, key)

@@ -23,6 +23,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[_Row]).decode
 
 _END = b"\xff" * 9
+_TRIMMED = keys.META + b"journal trimmed at"
 
 
 class RocksJournal:
@@ -31,10 +32,13 @@ class RocksJournal:
         self._retention_ms = retention_ms
         self._name_of = name_of
         self._shards = shards
-        self._jr = engine.database.handles[keys.JOURNAL]
+        self._families = engine.database.families
         self._rows: list[_Row] = []
         last = engine.database.floor(keys.JOURNAL, _END)
-        self._next = 1 if last is None else keys.parse_instant(last) + len(self._block(last))
+        trimmed = engine.database.get(keys.DIRECTORY, _TRIMMED)
+        self._next = 1 if trimmed is None else keys.parse_instant(trimmed)
+        if last is not None:
+            self._next = keys.parse_instant(last) + len(self._block(last))
         # The number of the last event that is as durable as was promised.
         self._durable = self._next - 1
         # Where the oldest block may be found: a search from 0 would walk over all that was trimmed.
@@ -77,7 +81,7 @@ class RocksJournal:
         """Put what was appended since into the open batch; readers see it once that is committed."""
         if not self._rows:
             return
-        self._engine.put(keys.instant(self._next), _encode(self._rows), self._jr)
+        self._engine.put(keys.instant(self._next), _encode(self._rows), self._families.jr)
         self._next += len(self._rows)
         self._rows = []
         last = self._next - 1
@@ -118,7 +122,9 @@ class RocksJournal:
             trimmed += len(rows)
             upper = key + b"\0"
         if trimmed:
-            self._engine.delete_range(lower, upper, self._jr)
+            # What was trimmed may have been all there was: numbers must not begin again.
+            self._engine.put(_TRIMMED, keys.instant(self._next), None)
+            self._engine.delete_range(lower, upper, self._families.jr)
             self._oldest = upper
         return trimmed
 

@@ -16,7 +16,7 @@ _decode = msgspec.msgpack.Decoder(_Claim).decode
 class Ledgers:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._ix = engine.database.handles[keys.INDEXES]
+        self._families = engine.database.families
 
     def receipts(self, shelf: Shelf, consumer: str, number: int) -> list[Receipt] | None:
         """Those of an open claim; None if the number is new, `InvalidArgument` if it is closed."""
@@ -41,13 +41,13 @@ class Ledgers:
 
     def put(self, shelf: Shelf, consumer: str, number: int, now_ms: int, receipts: list[Receipt]) -> None:
         key = _name(shelf, consumer) + keys.instant(number)
-        self._engine.put(key, _encode((now_ms, receipts)), self._ix)
+        self._engine.put(key, _encode((now_ms, receipts)), self._families.ix)
 
     def close(self, shelf: Shelf, consumer: str, upto: int, numbers: list[int], closed_upto: int) -> None:
         for number in numbers:
-            self._engine.delete(_name(shelf, consumer) + keys.instant(number), self._ix)
+            self._engine.delete(_name(shelf, consumer) + keys.instant(number), self._families.ix)
         name = keys.CLOSED + shelf.p + keys.hashed(consumer)
-        self._engine.put(name, keys.instant(max(upto, closed_upto)), self._ix)
+        self._engine.put(name, keys.instant(max(upto, closed_upto)), self._families.ix)
 
     def closed_upto(self, shelf: Shelf, consumer: str) -> int:
         self._engine.write()

@@ -67,9 +67,7 @@ class Shelf:
         self._totals = totals
         self._engine = engine
         self._board = board
-        handles = engine.database.handles
-        self._m, self._vi = handles[keys.MESSAGES], handles[keys.VISIBLE]
-        self._li, self._le, self._ix = handles[keys.EXPIRIES], handles[keys.LEASES], handles[keys.INDEXES]
+        self._families = engine.database.families
         # Per priority in use: visible_at 8 | id 16 of what a claim may take. None: not looked for yet.
         self._levels: dict[int, Window] | None = None if counters.ready else {}
         # expires_at 8 | id 16.
@@ -133,7 +131,7 @@ class Shelf:
 
     def heal_visible(self, priority: int, key: bytes) -> None:
         """Drop an index entry that has no Ready message behind it."""
-        self._engine.delete(keys.level(self.p, priority) + key, self._vi)
+        self._engine.delete(keys.level(self.p, priority) + key, self._families.vi)
 
     @property
     def has_groups(self) -> bool:
@@ -158,7 +156,7 @@ class Shelf:
     def heal_expiry(self, at_ms: int, id16: bytes) -> None:
         key = _KEY.pack(at_ms, id16)
         self._leases.discard(key)
-        self._engine.delete(self.p + key, self._li)
+        self._engine.delete(self.p + key, self._families.li)
 
     def group_batch(self, name: str, limit: int) -> list[bytes]:
         """Ids of a group's first Ready messages in order, its head first."""
@@ -204,7 +202,7 @@ class Shelf:
         window = self._delayed
         while (key := window.peek()) is not None and keys.parse_instant(key) <= now_ms:
             window.pop()
-            self._engine.delete(keys.DELAYED + self.p + key, self._ix)
+            self._engine.delete(keys.DELAYED + self.p + key, self._families.ix)
             counters.delayed -= 1
             self._board.mark_dirty(self)
 
@@ -232,7 +230,9 @@ class Shelf:
         if entry.is_chunked:
             self._put_chunks(entry)
         self._engine.put(
-            self.p + entry.id16, encode_message(entry.envelope, entry.life, is_chunked=entry.is_chunked), self._m
+            self.p + entry.id16,
+            encode_message(entry.envelope, entry.life, is_chunked=entry.is_chunked),
+            self._families.m,
         )
         entry.p = self.p
         self._board.mark_dirty(self)
@@ -260,11 +260,11 @@ class Shelf:
             self._groups.prepare(group)
         self._board.mark_dirty(self)
         self._unindex(entry)
-        engine.delete(name, self._m)
+        engine.delete(name, self._families.m)
         if entry.has_life:
-            engine.delete(keys.LIVES + name, self._ix)
+            engine.delete(keys.LIVES + name, self._families.ix)
         if entry.has_state:
-            engine.delete(keys.STATES + name, self._ix)
+            engine.delete(keys.STATES + name, self._families.ix)
         if entry.is_chunked:
             self._delete_chunks(entry)
         self._count_bytes(-entry.bytes)
@@ -283,11 +283,11 @@ class Shelf:
         if entry.is_chunked:
             self._put_chunks(entry)
         record = encode_message(envelope, entry.life, is_chunked=entry.is_chunked)
-        self._engine.put(self.p + entry.id16, record, self._m)
+        self._engine.put(self.p + entry.id16, record, self._families.m)
 
     def save_life(self, entry: Entry) -> None:
         """Write the life of a message in flight anew: it has a state document now."""
-        self._engine.put(self.p + entry.id16, encode_life(entry.life, has_state=entry.has_state), self._le)
+        self._engine.put(self.p + entry.id16, encode_life(entry.life, has_state=entry.has_state), self._families.le)
 
     def _count_bytes(self, added: int) -> None:
         self.counters.bytes += added
@@ -297,12 +297,12 @@ class Shelf:
         payload = entry.envelope.payload
         for number, start in enumerate(range(0, len(payload), CHUNK)):
             key = keys.CHUNKS + self.p + entry.id16 + number.to_bytes(4, "big")
-            self._engine.put(key, payload[start : start + CHUNK], self._ix)
+            self._engine.put(key, payload[start : start + CHUNK], self._families.ix)
 
     def _delete_chunks(self, entry: Entry) -> None:
         # One by one: a range deletion for each large message would slow every later read of the family.
         for number in range(-(-len(entry.envelope.payload) // CHUNK)):
-            self._engine.delete(keys.CHUNKS + self.p + entry.id16 + number.to_bytes(4, "big"), self._ix)
+            self._engine.delete(keys.CHUNKS + self.p + entry.id16 + number.to_bytes(4, "big"), self._families.ix)
 
     # --- Indexes -----------------------------------------------------------------------------------------------
 
@@ -315,7 +315,7 @@ class Shelf:
                 self._put_delayed(_KEY.pack(life.visible_at, id16))
             if life.expires_at is not None:
                 key = keys.instant(life.expires_at) + self.p + id16
-                engine.put(keys.TTLS + key, b"", self._ix)
+                engine.put(keys.TTLS + key, b"", self._families.ix)
                 self._board.ttls.push(key)
             if entry.envelope.group is None:
                 self._put_visible(life.priority, life.visible_at, id16)
@@ -325,25 +325,25 @@ class Shelf:
             assert life.lease is not None
             counters.in_flight += 1
             key = _KEY.pack(life.lease.expires_at, id16)
-            engine.put(self.p + key, b"", self._li)
-            engine.put(self.p + id16, encode_life(life, has_state=entry.has_state), self._le)
+            engine.put(self.p + key, b"", self._families.li)
+            engine.put(self.p + id16, encode_life(life, has_state=entry.has_state), self._families.le)
             self._leases.push(key)
             if entry.envelope.group is not None:
                 self._groups.count_busy(entry.envelope.group, +1)
         elif state is State.FAILED:
             counters.failed += 1
-            engine.put(keys.DEAD + self.p + id16, b"", self._ix)
+            engine.put(keys.DEAD + self.p + id16, b"", self._families.ix)
         else:
             counters.kept += 1
             key = keys.instant(life.keep_until or 0) + self.p + id16
-            engine.put(keys.KEPT + key, b"", self._ix)
+            engine.put(keys.KEPT + key, b"", self._families.ix)
             self._board.kept.push(key)
         if keeps_life:
             name = keys.LIVES + self.p + id16
-            engine.put(name, encode_life(life, has_state=entry.has_state), self._ix)
+            engine.put(name, encode_life(life, has_state=entry.has_state), self._families.ix)
             entry.has_life = True
         elif entry.has_life:
-            engine.delete(keys.LIVES + self.p + id16, self._ix)
+            engine.delete(keys.LIVES + self.p + id16, self._families.ix)
             entry.has_life = False
 
     def _unindex(self, entry: Entry) -> None:
@@ -355,7 +355,7 @@ class Shelf:
                 self._delete_delayed(_KEY.pack(life.visible_at, id16))
             if life.expires_at is not None:
                 key = keys.instant(life.expires_at) + self.p + id16
-                engine.delete(keys.TTLS + key, self._ix)
+                engine.delete(keys.TTLS + key, self._families.ix)
                 self._board.ttls.discard(key)
             if entry.envelope.group is None:
                 self._delete_visible(life.priority, life.visible_at, id16)
@@ -365,38 +365,38 @@ class Shelf:
             assert life.lease is not None
             counters.in_flight -= 1
             key = _KEY.pack(life.lease.expires_at, id16)
-            engine.delete(self.p + key, self._li)
-            engine.delete(self.p + id16, self._le)
+            engine.delete(self.p + key, self._families.li)
+            engine.delete(self.p + id16, self._families.le)
             self._leases.discard(key)
             if entry.envelope.group is not None:
                 self._groups.count_busy(entry.envelope.group, -1)
         elif state is State.FAILED:
             counters.failed -= 1
-            engine.delete(keys.DEAD + self.p + id16, self._ix)
+            engine.delete(keys.DEAD + self.p + id16, self._families.ix)
         else:
             counters.kept -= 1
             key = keys.instant(life.keep_until or 0) + self.p + id16
-            engine.delete(keys.KEPT + key, self._ix)
+            engine.delete(keys.KEPT + key, self._families.ix)
             self._board.kept.discard(key)
 
     def _put_delayed(self, key: bytes) -> None:
-        self._engine.put(keys.DELAYED + self.p + key, b"", self._ix)
+        self._engine.put(keys.DELAYED + self.p + key, b"", self._families.ix)
         self._delayed.push(key)
         self.counters.delayed += 1
 
     def _delete_delayed(self, key: bytes) -> None:
-        self._engine.delete(keys.DELAYED + self.p + key, self._ix)
+        self._engine.delete(keys.DELAYED + self.p + key, self._families.ix)
         self._delayed.discard(key)
         self.counters.delayed -= 1
 
     def _put_visible(self, priority: int, visible_at: int, id16: bytes) -> None:
         key = _KEY.pack(visible_at, id16)
-        self._engine.put(self.p + keys.PRIORITIES[priority] + key, b"", self._vi)
+        self._engine.put(self.p + keys.PRIORITIES[priority] + key, b"", self._families.vi)
         self._board.show_after_commit(self, priority, key)
 
     def _delete_visible(self, priority: int, visible_at: int, id16: bytes) -> None:
         key = _KEY.pack(visible_at, id16)
-        self._engine.delete(self.p + keys.PRIORITIES[priority] + key, self._vi)
+        self._engine.delete(self.p + keys.PRIORITIES[priority] + key, self._families.vi)
         self._board.hide(self, priority, key)
         if (window := self._in_use().get(priority)) is not None:
             window.discard(key)

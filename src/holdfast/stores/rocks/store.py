@@ -1,5 +1,6 @@
 """The embedded store: the contract over the engine, its shelves and its journal."""
 
+import logging
 import os
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -27,7 +28,7 @@ from holdfast.model.requests import (
 )
 from holdfast.model.verdicts import alter, judge
 from holdfast.runtime import Runtime
-from holdfast.stores.answers import delivery_of, edited, settled, stale
+from holdfast.stores.answers import being_deleted, delivery_of, edited, settled, stale
 from holdfast.stores.contract import (
     AlterStep,
     Capabilities,
@@ -64,6 +65,9 @@ LOW_DISK_BYTES = 64 << 20
 _LOOK_AT_DISK_MS = 200
 
 
+_log = logging.getLogger("holdfast")
+
+
 class RocksStore:
     capabilities = Capabilities(claims_inline=True, is_durable=True)
 
@@ -90,6 +94,7 @@ class RocksStore:
         try:
             self._open(database, listener, runtime)
         except BaseException:
+            self._let_go()
             database.close()
             raise
 
@@ -117,6 +122,7 @@ class RocksStore:
         self._claiming = Claiming(self._board, self._changes, self._entries, self._ledgers, self._facts, self._dice)
         self._engine.before_write = self._before_write
         self._engine.after_publish = self._board.tell_shown
+        self._engine.on_stop = listener.stopped
         self._facts.begin_session()
         database.sync()
         self._database = database
@@ -125,22 +131,32 @@ class RocksStore:
     async def close(self) -> None:
         if self._database is not None:
             database, self._database = self._database, None
+            had_stopped = self._engine.has_stopped
             try:
-                if not self._engine.has_stopped:
+                if not had_stopped:
                     await self._engine.committed()
                     self._facts.end_session()
                     database.sync()
             finally:
-                self._engine.close()
                 self._let_go()
-                database.close()
+                try:
+                    database.close()
+                except StoreUnavailable as error:
+                    if not had_stopped:
+                        raise
+                    # Whoever called since has been told; there is nothing left to save.
+                    _log.warning("%s", error.message)
 
     def _let_go(self) -> None:
         """Drop everything that holds a handle: the directory stays locked while one lives. Whoever calls later is
         refused by the engine before any of it is missed."""
-        self._engine.after_publish = lambda: None
-        del self._board, self._catalog, self._entries, self._reader, self._journal, self._seen, self._ledgers
-        del self._upkeep, self._changes, self._claiming
+        self._engine.close()
+        self._board.close()
+        for name in (
+            *("_catalog", "_entries", "_reader", "_journal", "_seen", "_ledgers", "_facts", "_upkeep"),
+            *("_changes", "_claiming"),
+        ):
+            self.__dict__.pop(name, None)
 
     def _make_shelf(self, row: QueueRow, counters: Counters, totals: Totals) -> Shelf:
         return Shelf(row, self._engine, counters, totals, self._board)
@@ -212,19 +228,26 @@ class RocksStore:
         engine.check()
         self._check_disk(now_ms)
         known = self._catalog.find(ref) if auto_create else self._catalog.require(ref)
+        # Most drafts have neither: then there is nothing to look up.
+        groups = [draft.group for draft in drafts if draft.group is not None]
+        has_keys = any(draft.key is not None for draft in drafts)
+        answers: list[Enqueued | None] = [None] * len(drafts)
         if known is None:
             self._catalog.check_room_for_queue(ref.tenant)
-            answers: list[Enqueued | None] = [None] * len(drafts)
         else:
-            self._catalog.require_open(ref)
-            known.prepare([draft.group for draft in drafts if draft.group is not None])
-            answers = self._seen.answers(known, drafts, now_ms)
-        fresh = _fresh(drafts, answers)
-        self._catalog.check_quotas(ref.tenant, [draft.bytes for draft in fresh])
+            if known.row.drain_until is not None:
+                raise being_deleted(ref)
+            known.prepare(groups)
+            if has_keys:
+                answers = self._seen.answers(known, drafts, now_ms)
+        fresh = _fresh(drafts, answers) if has_keys else drafts
+        if self._catalog.has_quotas(ref.tenant):
+            self._catalog.check_quotas(ref.tenant, [draft.bytes for draft in fresh])
         engine.begin()
-        shelf = known or self._create(ref, drafts)
+        shelf = known or self._create(ref, groups)
         shelf.count_due(now_ms)
         default_ttl_ms = self._catalog.default_ttl_ms(shelf)
+        engine.is_mid_change = True  # all of them or none: everything was read before
         ids = iter(self._facts.ids.take(len(fresh), now_ms))
         own: dict[str, Enqueued] = {}
         enqueued: list[Enqueued] = []
@@ -235,13 +258,14 @@ class RocksStore:
                 if draft.key is not None:
                     own[draft.key] = replace(answer, duplicate=True)
             enqueued.append(answer)
+        engine.is_mid_change = False
         await engine.committed()
         return enqueued
 
-    def _create(self, ref: QueueRef, drafts: list[Draft]) -> Shelf:
+    def _create(self, ref: QueueRef, groups: list[str]) -> Shelf:
         """Make a queue in the middle of a step: there is nothing on disk that it would have to read."""
         shelf = self._catalog.create(ref)
-        shelf.start_empty([draft.group for draft in drafts if draft.group is not None])
+        shelf.start_empty(groups)
         return shelf
 
     def _check_disk(self, now_ms: int) -> None:
@@ -390,8 +414,10 @@ class RocksStore:
         shelf.count_due(now_ms)
         target.count_due(now_ms)
         self._board.tell_after_commit(shelf)  # what is removed may have freed a group
+        self._engine.is_mid_change = True  # the step is atomic: everything was read before
         for entry, state in zip(meant, states, strict=True):
             self._alter_one(shelf, target, entry, state, verb, now_ms)
+        self._engine.is_mid_change = False
         await self._engine.committed()
         self._upkeep.note(shelf, now_ms)
         return AlterStep(len(meant), len(meant), meant[-1].envelope.id if len(meant) == limit else None)
@@ -497,9 +523,7 @@ class RocksStore:
 
 def _fresh(drafts: list[Draft], answers: list[Enqueued | None]) -> list[Draft]:
     """Those that will be messages of their own: their key is new, to the queue and to this call."""
-    first_of_key = {draft.key: draft for draft in reversed(drafts) if draft.key is not None}
-    if not first_of_key:
-        return drafts
+    first_of_key = {draft.key: draft for draft in reversed(drafts)}
     return [
         draft
         for draft, answer in zip(drafts, answers, strict=True)

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from zlib import crc32
 
 import msgspec
 
@@ -177,6 +178,12 @@ class QueueCheck:
         ]
         if pieces != expected:
             self._add(f"its payload has {len(pieces)} pieces (ix c) of {len(expected)}, or of the wrong size", id16)
+        elif size:
+            space, checksum = keys.CHUNKS + self._p + id16, 0
+            for _, piece in self._database.items(keys.INDEXES, space, keys.after(space)):
+                checksum = crc32(piece, checksum)
+            if checksum != message.chunked_crc:
+                self._add("its payload is damaged: its checksum does not match", id16)
 
     def _count(self, message: DecodedMessage, life: Life) -> None:
         found, envelope = self._found, message.envelope

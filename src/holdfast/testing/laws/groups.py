@@ -10,7 +10,7 @@ import pytest
 from holdfast.client.message import AsyncMessage
 from holdfast.client.queue import AsyncQueue
 from holdfast.model.message import NewMessage, State
-from holdfast.testing.laws.waiting import leave, soon, started, turns
+from holdfast.testing.laws.waiting_tasks import leave, soon, started, turns
 from holdfast.testing.subject import Subject
 
 _MIXED = [NewMessage(name, priority=priority) for name, priority in (("a", 200), ("b", 0), ("c", 100), ("d", 0))]

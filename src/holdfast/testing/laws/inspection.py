@@ -4,6 +4,7 @@ import random
 from typing import Any
 
 import pytest
+from msgspec.structs import asdict
 
 from holdfast.client.queue import AsyncQueue
 from holdfast.model.answers import Info, Stats
@@ -273,8 +274,10 @@ class InspectionLaws:
             assert total.bytes == sum(stats.bytes for stats in each) == 18 * 2 + 3
             assert total.oldest_ready_age_ms == max(stats.oldest_ready_age_ms for stats in each) == 300
             assert total.waiters == 3
-            summaries = {summary.queue: summary.stats for summary in await hf.queues(tenant="acme")}
-            assert [summaries[name] for name in ("a", "b", "c")] == each
+            listed = {summary.queue: asdict(summary) for summary in await hf.queues(tenant="acme")}
+            assert [listed[name] for name in "abc"] == [
+                {**asdict(stats), "queue": name} for name, stats in zip("abc", each, strict=True)
+            ]
 
     @pytest.mark.parametrize("seed", range(3))
     async def test_counts_equal_a_recount_whatever_happened(self, subject: Subject, seed: int) -> None:

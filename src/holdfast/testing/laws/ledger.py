@@ -8,7 +8,7 @@ import pytest
 from holdfast.client.client import AsyncHoldfast
 from holdfast.client.queue import AsyncQueue
 from holdfast.model.errors import InvalidArgument, StaleLease
-from holdfast.testing.laws.waiting_tasks import answer_of, let_others_run, start_claim
+from holdfast.testing.laws.waiting_tasks import soon, start_claim, turns
 from holdfast.testing.subject import Subject
 
 
@@ -154,7 +154,7 @@ class LedgerLaws:
             await q.set_policy()
             waiting = await start_claim(q, limit=5, ledger=("spark", 1))
             ids = await q.enqueue([b""] * 2)
-            assert [each.id for each in await answer_of(waiting)] == ids
+            assert [each.id for each in await soon(waiting)] == ids
             assert await _open_numbers(q, "spark") == {1: list(ids)}
 
     async def test_a_number_that_found_nothing_is_not_open(self, subject: Subject) -> None:
@@ -176,8 +176,8 @@ class LedgerLaws:
             refused = asyncio.create_task(q.claim(ledger=("spark", 1)))
             [id] = await q.enqueue(b"")
             with pytest.raises(InvalidArgument):
-                await answer_of(refused)
-            assert [each.id for each in await answer_of(waiting)] == [id]
+                await soon(refused)
+            assert [each.id for each in await soon(waiting)] == [id]
 
     async def test_a_waiting_read_of_lost_leases_does_not_hold_up_the_claims_behind_it(self, subject: Subject) -> None:
         async with subject.open() as hf:
@@ -187,11 +187,11 @@ class LedgerLaws:
             subject.clock.advance(1_000)
             # Whether it waits or answers at once that nothing is held, it is not in the way.
             read = asyncio.create_task(q.claim(ledger=("spark", 1), wait=3_600))
-            await let_others_run()
+            await turns()
             behind = await start_claim(q)
             await q.resume()
-            assert [each.id for each in await answer_of(behind)] == [lost.id]
+            assert [each.id for each in await soon(behind)] == [lost.id]
             with pytest.raises(StaleLease):
                 await lost.ack()
             subject.clock.advance(3_600_000)
-            assert await answer_of(read) == []
+            assert await soon(read) == []

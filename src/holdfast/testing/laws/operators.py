@@ -9,7 +9,7 @@ from holdfast.client.queue import AsyncQueue
 from holdfast.model.errors import Draining, MessageNotFound, PayloadTooLarge, QueueNotFound, StaleLease
 from holdfast.model.ids import MessageId
 from holdfast.testing.laws.inspection import listed
-from holdfast.testing.laws.waiting_tasks import answer_of, let_others_run
+from holdfast.testing.laws.waiting_tasks import soon, turns
 from holdfast.testing.subject import Subject
 
 # Below, at and above the atomic steps of 1,000 in which bulk verbs work.
@@ -226,12 +226,12 @@ class OperatorLaws:
             for step in range(10):
                 # One each half second: as many as have been let through, and not one more.
                 while (ready := (await q.stats()).ready) <= step and not redriving.done():
-                    await let_others_run()
+                    await turns()
                 assert ready == step + 1
-                await let_others_run()
+                await turns()
                 assert (await q.stats()).ready == step + 1
                 subject.clock.advance(500)
-            changed = await answer_of(redriving)
+            changed = await soon(redriving)
             assert (changed.matched, changed.redriven) == (10, 10)
 
     async def test_a_redrive_cut_short_is_taken_up_where_it_ended(self, subject: Subject) -> None:
@@ -240,7 +240,7 @@ class OperatorLaws:
             await fill_failed(q, 10)
             redriving = asyncio.create_task(q.redrive(rate_per_s=1))
             for _ in range(3):
-                await let_others_run()
+                await turns()
                 subject.clock.advance(1_000)
             redriving.cancel()
             await asyncio.wait([redriving])

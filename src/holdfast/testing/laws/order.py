@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.client.queue import AsyncQueue
 from holdfast.model.message import NewMessage
-from holdfast.testing.laws.waiting import soon, started
+from holdfast.testing.laws.waiting_tasks import soon, started
 from holdfast.testing.subject import Subject
 
 

@@ -1,55 +1,14 @@
-"""SPEC 2.4, 2.5 for claims that wait: served together they share nothing, and one whose caller left strands nothing.
-
-The functions are for all laws: to know that a claim waits, that it ends, and to leave in the middle of it.
-"""
+"""SPEC 2.4, 2.5 for claims that wait: served together they share nothing, and one whose caller left strands nothing."""
 
 import asyncio
-from collections.abc import Awaitable
-from typing import TypeVar
 
 import pytest
 
-from holdfast.client.client import AsyncHoldfast
-from holdfast.client.message import AsyncMessage
 from holdfast.model.events import Event
 from holdfast.model.message import Receipt
 from holdfast.testing.laws.states import events_of
+from holdfast.testing.laws.waiting_tasks import leave, soon, started, turns
 from holdfast.testing.subject import Subject
-
-T = TypeVar("T")
-
-# More turns of the loop than a claim on its way through any store and door takes.
-_TURNS = 10_000
-# Of real time, and only where a law is broken: the manual clock never ends a wait by itself.
-_PATIENCE_S = 10
-
-
-async def started(hf: AsyncHoldfast, waiters: int = 1) -> None:
-    """Let the other tasks run until that many claims wait. (Asked of the tenant: the queue may not exist yet.)"""
-    for _ in range(_TURNS):
-        if (await hf.tenant().stats()).waiters >= waiters:
-            return
-        await asyncio.sleep(0)
-    raise AssertionError(f"there are not {waiters} claims waiting")
-
-
-async def turns(number: int) -> None:
-    """Let the other tasks take that many steps."""
-    for _ in range(number):
-        await asyncio.sleep(0)
-
-
-async def soon(work: Awaitable[T]) -> T:
-    """The result of what must need no further passing of time; fails where it would wait for ever."""
-    async with asyncio.timeout(_PATIENCE_S):
-        return await work
-
-
-async def leave(claim: asyncio.Task[list[AsyncMessage]]) -> list[AsyncMessage]:
-    """Cancel a claim. Answers what it received, if it was too late to cancel it."""
-    claim.cancel()
-    await asyncio.wait([claim])
-    return [] if claim.cancelled() else claim.result()
 
 
 class WaitingLaws:

@@ -1,8 +1,10 @@
 """Claims that wait while the test goes on: no sleeping, and no waiting for ever on a claim that never wakes."""
 
 import asyncio
+from collections.abc import Awaitable
 from typing import Any, TypeVar
 
+from holdfast.client.client import AsyncHoldfast
 from holdfast.client.message import AsyncMessage
 from holdfast.client.queue import AsyncQueue
 
@@ -10,16 +12,40 @@ T = TypeVar("T")
 
 Waiting = asyncio.Task[list[AsyncMessage]]
 
-# Real seconds: only a law that is broken ever waits for them.
-_BROKEN_AFTER_S = 5.0
+# Real seconds: only a law that is broken ever waits for them, for the manual clock ends no wait by itself.
+_BROKEN_AFTER_S = 30.0
 # Turns of the loop: enough for whatever can go on to have gone on, with a network in between too.
 _TURNS = 50
-_LOOKS = 2_000
+# More turns than a claim on its way through any store and door takes.
+_LOOKS = 10_000
 
 
-async def let_others_run() -> None:
-    for _ in range(_TURNS):
+async def turns(number: int = _TURNS) -> None:
+    """Let the other tasks take that many steps."""
+    for _ in range(number):
         await asyncio.sleep(0)
+
+
+async def soon(work: Awaitable[T]) -> T:
+    """The result of what must need no further passing of time; fails where it would wait for ever."""
+    async with asyncio.timeout(_BROKEN_AFTER_S):
+        return await work
+
+
+async def started(hf: AsyncHoldfast, waiters: int = 1) -> None:
+    """Let the other tasks run until that many claims wait. (Asked of the tenant: the queue may not exist yet.)"""
+    for _ in range(_LOOKS):
+        if (await hf.tenant().stats()).waiters >= waiters:
+            return
+        await asyncio.sleep(0)
+    raise AssertionError(f"there are not {waiters} claims waiting")
+
+
+async def leave(claim: Waiting) -> list[AsyncMessage]:
+    """Cancel a claim. Answers what it received, if it was too late to cancel it."""
+    claim.cancel()
+    await asyncio.wait([claim])
+    return [] if claim.cancelled() else claim.result()
 
 
 async def start_claim(q: AsyncQueue, limit: int = 1, **options: Any) -> Waiting:
@@ -39,13 +65,7 @@ async def until_waiting(q: AsyncQueue, number: int) -> None:
     raise AssertionError(f"{(await q.stats()).waiters} claims wait, not {number}")
 
 
-async def answer_of(task: asyncio.Task[T]) -> T:
-    """What the task answers without further ado: nobody moves the clock meanwhile."""
-    async with asyncio.timeout(_BROKEN_AFTER_S):
-        return await task
-
-
 async def assert_waits(q: AsyncQueue, *tasks: Waiting) -> None:
-    await let_others_run()
+    await turns()
     assert not any(task.done() for task in tasks)
     assert (await q.stats()).waiters == len(tasks)

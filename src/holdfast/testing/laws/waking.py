@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from holdfast.model.errors import Draining
-from holdfast.testing.laws.waiting_tasks import answer_of, assert_waits, let_others_run, start_claim, until_waiting
+from holdfast.testing.laws.waiting_tasks import assert_waits, soon, start_claim, turns, until_waiting
 from holdfast.testing.subject import Subject
 
 
@@ -18,17 +18,17 @@ class WakingLaws:
             await q.set_policy()
             waiting = await start_claim(q, limit=10)
             ids = await q.enqueue([b"a", b"b"])
-            assert [each.id for each in await answer_of(waiting)] == ids
+            assert [each.id for each in await soon(waiting)] == ids
             assert (await q.stats()).waiters == 0
 
     async def test_a_claim_waits_for_a_queue_that_does_not_exist_yet(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("later", tenant="acme")
             waiting = asyncio.create_task(q.claim(wait=None))
-            await let_others_run()
+            await turns()
             assert not waiting.done()
             [id] = await q.enqueue(b"")
-            assert [each.id for each in await answer_of(waiting)] == [id]
+            assert [each.id for each in await soon(waiting)] == [id]
 
     async def test_a_delay_coming_due_wakes_a_waiting_claim_then_and_not_before(self, subject: Subject) -> None:
         async with subject.open() as hf:
@@ -40,12 +40,12 @@ class WakingLaws:
             subject.clock.advance(4_999)
             await assert_waits(q, waiting)
             subject.clock.advance(1)
-            [first] = await answer_of(waiting)
+            [first] = await soon(waiting)
             assert first.payload == b"first"
             await first.ack()
             waiting = await start_claim(q)
             subject.clock.advance(25_000)
-            assert [each.payload for each in await answer_of(waiting)] == [b"last"]
+            assert [each.payload for each in await soon(waiting)] == [b"last"]
 
     async def test_a_lease_running_out_wakes_a_waiting_claim(self, subject: Subject) -> None:
         async with subject.open() as hf:
@@ -56,7 +56,7 @@ class WakingLaws:
             subject.clock.advance(9_999)
             await assert_waits(q, waiting)
             subject.clock.advance(1)
-            [message] = await answer_of(waiting)
+            [message] = await soon(waiting)
             assert (message.id, message.attempt) == (id, 2)
 
     async def test_an_extended_lease_wakes_a_waiting_claim_at_its_new_end(self, subject: Subject) -> None:
@@ -71,7 +71,7 @@ class WakingLaws:
             # Extending may shorten too.
             await held.extend(0.001)
             subject.clock.advance(1)
-            assert len(await answer_of(waiting)) == 1
+            assert len(await soon(waiting)) == 1
 
     async def test_a_nack_wakes_a_waiting_claim_at_its_retry(self, subject: Subject) -> None:
         async with subject.open() as hf:
@@ -80,13 +80,13 @@ class WakingLaws:
             [held] = await q.claim()
             waiting = await start_claim(q)
             await held.nack(delay=0)
-            [held] = await answer_of(waiting)
+            [held] = await soon(waiting)
             waiting = await start_claim(q)
             await held.nack(delay=3)
             subject.clock.advance(2_999)
             await assert_waits(q, waiting)
             subject.clock.advance(1)
-            assert [each.attempt for each in await answer_of(waiting)] == [3]
+            assert [each.attempt for each in await soon(waiting)] == [3]
 
     async def test_a_release_wakes_a_waiting_claim(self, subject: Subject) -> None:
         async with subject.open() as hf:
@@ -95,7 +95,7 @@ class WakingLaws:
             [held] = await q.claim()
             waiting = await start_claim(q)
             await held.release()
-            assert len(await answer_of(waiting)) == 1
+            assert len(await soon(waiting)) == 1
 
     async def test_a_redrive_wakes_a_waiting_claim(self, subject: Subject) -> None:
         async with subject.open() as hf:
@@ -105,7 +105,7 @@ class WakingLaws:
             await held.nack(final=True)
             waiting = await start_claim(q)
             await q.redrive()
-            assert len(await answer_of(waiting)) == 1
+            assert len(await soon(waiting)) == 1
 
     async def test_a_resume_wakes_a_waiting_claim_and_while_paused_nothing_does(self, subject: Subject) -> None:
         async with subject.open() as hf:
@@ -117,7 +117,7 @@ class WakingLaws:
             subject.clock.advance(2_000)
             await assert_waits(q, waiting)
             await q.resume()
-            assert len(await answer_of(waiting)) == 1
+            assert len(await soon(waiting)) == 1
 
     async def test_a_claim_that_began_while_paused_is_woken_by_the_resume(self, subject: Subject) -> None:
         async with subject.open() as hf:
@@ -127,7 +127,7 @@ class WakingLaws:
             waiting = await start_claim(q)
             await assert_waits(q, waiting)
             await q.resume()
-            assert len(await answer_of(waiting)) == 1
+            assert len(await soon(waiting)) == 1
 
     async def test_a_move_wakes_a_claim_waiting_at_its_end(self, subject: Subject) -> None:
         async with subject.open() as hf:
@@ -136,7 +136,7 @@ class WakingLaws:
             await q.enqueue(b"")
             waiting = await start_claim(target)
             await q.move("target", tenant="acme")
-            assert len(await answer_of(waiting)) == 1
+            assert len(await soon(waiting)) == 1
 
     @pytest.mark.parametrize("verdict", ["ack", "nack final", "remove", "lease ends"])
     async def test_a_freed_group_wakes_a_waiting_claim(self, subject: Subject, verdict: str) -> None:
@@ -154,7 +154,7 @@ class WakingLaws:
                     await q.remove(held.id)
                 case _:
                     subject.clock.advance(10_000)
-            assert [each.payload for each in await answer_of(waiting)] == [b"second"]
+            assert [each.payload for each in await soon(waiting)] == [b"second"]
 
     async def test_a_removed_head_that_was_not_due_wakes_a_waiting_claim(self, subject: Subject) -> None:
         async with subject.open() as hf:
@@ -164,7 +164,7 @@ class WakingLaws:
             waiting = await start_claim(q)
             await assert_waits(q, waiting)
             await q.remove(head)
-            assert [each.payload for each in await answer_of(waiting)] == [b"next"]
+            assert [each.payload for each in await soon(waiting)] == [b"next"]
 
     # --- How long --------------------------------------------------------------------------------------------
 
@@ -176,7 +176,7 @@ class WakingLaws:
             subject.clock.advance(1_999)
             await assert_waits(q, waiting)
             subject.clock.advance(1)
-            assert await answer_of(waiting) == []
+            assert await soon(waiting) == []
             assert (await q.stats()).waiters == 0
 
     async def test_a_wait_of_none_is_for_ever(self, subject: Subject) -> None:
@@ -187,7 +187,7 @@ class WakingLaws:
             subject.clock.advance(400 * 86_400_000)
             await assert_waits(q, waiting)
             await q.enqueue(b"")
-            assert len(await answer_of(waiting)) == 1
+            assert len(await soon(waiting)) == 1
 
     @pytest.mark.parametrize("limit", [1, 100, 10_000])
     async def test_a_claim_that_does_not_wait_answers_at_once_whoever_else_waits(
@@ -197,9 +197,9 @@ class WakingLaws:
             q = hf.queue("q")
             await q.set_policy()
             waiting = await start_claim(q, limit=limit)
-            assert await answer_of(asyncio.create_task(q.claim())) == []
+            assert await soon(asyncio.create_task(q.claim())) == []
             await q.enqueue(b"")
-            assert len(await answer_of(waiting)) == 1
+            assert len(await soon(waiting)) == 1
 
     # --- Whose turn ------------------------------------------------------------------------------------------
 
@@ -210,7 +210,7 @@ class WakingLaws:
             waiting = [await start_claim(q) for _ in range(5)]
             for position in range(5):
                 [id] = await q.enqueue(b"")
-                assert [each.id for each in await answer_of(waiting[position])] == [id]
+                assert [each.id for each in await soon(waiting[position])] == [id]
                 await assert_waits(q, *waiting[position + 1 :])
 
     async def test_one_enqueue_serves_as_many_claims_as_it_can_each_with_its_own_lease(self, subject: Subject) -> None:
@@ -219,7 +219,7 @@ class WakingLaws:
             await q.set_policy()
             waiting = [await start_claim(q, limit=2) for _ in range(3)]
             ids = await q.enqueue([b""] * 5)
-            served = [await answer_of(each) for each in waiting]
+            served = [await soon(each) for each in waiting]
             assert [[each.id for each in batch] for batch in served] == [ids[:2], ids[2:4], ids[4:]]
             assert len({each.receipt for batch in served for each in batch}) == 5
 
@@ -229,7 +229,7 @@ class WakingLaws:
             await q.set_policy()
             waiting = [await start_claim(q) for _ in range(250)]
             ids = await q.enqueue([b""] * 250)
-            assert [each.id for task in waiting for each in await answer_of(task)] == ids
+            assert [each.id for task in waiting for each in await soon(task)] == ids
 
     async def test_a_claim_is_not_woken_by_another_queue(self, subject: Subject) -> None:
         async with subject.open() as hf:
@@ -240,7 +240,7 @@ class WakingLaws:
             await foreign.enqueue(b"")
             await assert_waits(q, waiting)
             [id] = await q.enqueue(b"")
-            assert [each.id for each in await answer_of(waiting)] == [id]
+            assert [each.id for each in await soon(waiting)] == [id]
 
     async def test_a_claim_whose_caller_left_holds_nothing(self, subject: Subject) -> None:
         async with subject.open() as hf:
@@ -251,7 +251,7 @@ class WakingLaws:
             await asyncio.wait([gone])
             await until_waiting(q, 1)
             [id] = await q.enqueue(b"")
-            assert [each.id for each in await answer_of(waiting)] == [id]
+            assert [each.id for each in await soon(waiting)] == [id]
             assert (await q.stats()).waiters == 0
 
     async def test_a_message_on_its_way_to_a_caller_that_leaves_comes_back_uncounted(self, subject: Subject) -> None:
@@ -264,7 +264,7 @@ class WakingLaws:
             gone.cancel()
             await asyncio.wait([gone])
             waiting = asyncio.create_task(q.claim(wait=None))
-            [message] = await answer_of(waiting)
+            [message] = await soon(waiting)
             assert (message.id, message.attempt) == (id, 1)
             info = await q.get(id)
             assert (info.failures, info.expiries, info.releases) == (0, 0, 0)
@@ -277,4 +277,4 @@ class WakingLaws:
             waiting = await start_claim(q)
             await q.delete()
             with pytest.raises(Draining):
-                await answer_of(waiting)
+                await soon(waiting)
