@@ -649,3 +649,17 @@ def test_work_interrupted_by_ctrl_c_does_not_keep_a_runtime_from_closing() -> No
     with pytest.raises(KeyboardInterrupt):
         runtime.run(spawn())
     runtime.close()
+
+
+async def test_a_timer_further_ahead_than_the_loop_waits_at_once_rings_at_its_time_alone() -> None:
+    clock = ManualClock()
+    runtime = LoopRuntime(clock)
+    rang: list[int] = []
+    timer = runtime.call_at(clock.now_ms() + 30 * 86_400_000, lambda: rang.append(clock.now_ms()))
+    assert isinstance(timer, runtime_module._LoopTimer)
+    timer._ring()  # as the loop does after its longest wait
+    assert rang == []
+    clock.advance(30 * 86_400_000)
+    timer._ring()
+    assert rang == [clock.now_ms()]
+    timer.cancel()

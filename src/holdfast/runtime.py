@@ -73,6 +73,28 @@ def run_inline(work: Work[T]) -> T:
     raise RuntimeError("a coroutine that said it does not suspend did")
 
 
+class _LoopTimer:
+    """Looks at the clock when the loop calls: the loop's own waits are bounded, and it may count time otherwise."""
+
+    __slots__ = ("_at_ms", "_callback", "_clock", "_handle", "_loop")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock, at_ms: int, callback: Callable[[], None]) -> None:
+        self._loop = loop
+        self._clock = clock
+        self._at_ms = at_ms
+        self._callback = callback
+        self._handle = loop.call_later(seconds_until(at_ms, clock), self._ring)
+
+    def cancel(self) -> None:
+        self._handle.cancel()
+
+    def _ring(self) -> None:
+        if self._clock.now_ms() < self._at_ms:
+            self._handle = self._loop.call_later(seconds_until(self._at_ms, self._clock), self._ring)
+        else:
+            self._callback()
+
+
 class LoopRuntime:
     """Made inside a running loop, which it uses from then on."""
 
@@ -94,7 +116,7 @@ class LoopRuntime:
     def call_at(self, at_ms: int, callback: Callable[[], None]) -> Timer:
         if self._alarm is not None and at_ms > self.clock.now_ms():
             return self._alarm.call_at(at_ms, callback)
-        return self._loop.call_later(seconds_until(at_ms, self.clock), callback)
+        return _LoopTimer(self._loop, self.clock, at_ms, callback)
 
     def offload(self, function: Callable[[], T]) -> Ticket[T]:
         if self._executor is None:

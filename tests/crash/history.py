@@ -157,7 +157,15 @@ def read_history(path: Path) -> list[Line]:
 
 def parse_lines(raw: bytes) -> list[Line]:
     """Every whole line. The last one of a killed process may be torn: then it was never said."""
-    return [_decode_line(line) for line in raw.split(b"\n") if line.startswith(b"{") and line.endswith(b"}")]
+    lines: list[Line] = []
+    for each in raw.split(b"\n"):
+        try:
+            lines.append(_decode_line(each))
+        except msgspec.ValidationError:  # whole, but none of ours
+            raise
+        except msgspec.DecodeError:
+            continue
+    return lines
 
 
 class Violation(NamedTuple):

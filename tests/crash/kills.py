@@ -44,6 +44,7 @@ class Child:
             piece = os.read(self._output, 1 << 16)
             if not piece:
                 self._process.wait(PATIENCE_S)
+                self._close()
                 raise AssertionError(f"the process ended before {word!r}: {self._errors.read_text()[-4_000:]}")
             said += piece
 
@@ -54,6 +55,7 @@ class Child:
         except subprocess.TimeoutExpired:
             self.kill()
         else:
+            self._close()
             raise AssertionError(f"the process ended by itself: {self._errors.read_text()[-4_000:]}")
 
     def kill(self) -> None:

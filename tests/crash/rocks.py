@@ -47,16 +47,15 @@ def copy_store(store: Path, target: Path) -> Path:
     """What a kill at this moment would leave. Without the lock file: to open and close it would free this process's
     own lock."""
     for _ in range(100):
-        before = _listing(store)
         try:
+            before = _listing(store)
             shutil.copytree(store, target, ignore=shutil.ignore_patterns("LOCK"))
-        except shutil.Error:  # a file went while it was copied
-            pass
-        else:
             if _listing(store) == before:
                 return target
+        except (shutil.Error, FileNotFoundError):
+            pass  # a file went while it was looked at or copied
         # RocksDB tidied up in the background meanwhile: this copy was at no moment what lay there.
-        shutil.rmtree(target)
+        shutil.rmtree(target, ignore_errors=True)
     raise AssertionError(f"{store} never lay still")
 
 

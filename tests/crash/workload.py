@@ -54,6 +54,7 @@ class Recorder:
     def __init__(self, path: Path, session: int) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         self._numbers = itertools.count(session * CALLS_PER_SESSION)
+        os.write(self._file, b"\n")  # ends a line that the last kill may have torn
 
     def number(self) -> int:
         return next(self._numbers)
@@ -284,6 +285,7 @@ def receipts_before(path: Path) -> list[tuple[str, str]]:
         return []
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - (64 << 10)))
+        file.readline()  # cut in the middle
         raw = file.read()
     queues: dict[int, str] = {}
     found: list[tuple[str, str]] = []

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from holdfast.dispatch.fairness import FairTurns, cost_of
 from holdfast.dispatch.waiters import Line, Waiter
 from holdfast.model.answers import Delivery
-from holdfast.model.errors import HoldfastError, RateLimited
+from holdfast.model.errors import HoldfastError, RateLimited, StoreUnavailable
 from holdfast.model.message import Receipt
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Ask, Settle, Verdict
@@ -52,11 +52,11 @@ class Dispatcher:
             claims = await self._store.claim(ref, [ask], self._runtime.clock.now_ms())
             if claims.per_ask[0] or wait_ms == 0 or claims.is_reread:
                 return claims.per_ask[0]
-            waiter = self._join(ref, ask, wait_ms)
-            self._arm(self._lines[ref], claims.next_at)
+            line, waiter = self._join(ref, ask, wait_ms)
+            self._arm(line, claims.next_at)
         else:
-            waiter = self._join(ref, ask, wait_ms)
-            self._give_turn(self._lines[ref])
+            line, waiter = self._join(ref, ask, wait_ms)
+            self._give_turn(line)
         try:
             return await waiter.ticket
         except BaseException:
@@ -92,7 +92,9 @@ class Dispatcher:
 
     # --- Joining and leaving a line --------------------------------------------------------------------------
 
-    def _join(self, ref: QueueRef, ask: Ask, wait_ms: int | None) -> Waiter:
+    def _join(self, ref: QueueRef, ask: Ask, wait_ms: int | None) -> tuple[Line, Waiter]:
+        if self._is_closed:
+            raise StoreUnavailable("this queue was closed: open it again")
         if self._waiting >= self._max_waiters:
             raise RateLimited(f"{self._waiting} claims are waiting, the most allowed: claim again later")
         waiter = Waiter(ask, self._runtime.ticket(), is_patient=wait_ms != 0)
@@ -104,9 +106,7 @@ class Dispatcher:
             line = self._lines[ref] = Line(ref)
         line.join(waiter)
         self._waiting += 1
-        if self._is_closed:
-            self._answer(ref, waiter, [])
-        return waiter
+        return line, waiter
 
     def _dismiss(self, ref: QueueRef, waiter: Waiter) -> bool:
         """Out of the line; false if it was no longer in it. The last one takes the line with it."""

@@ -117,6 +117,8 @@ class MemoryStore:
 
     def _fresh(self, shelf: Shelf | None, drafts: list[Draft], now_ms: int) -> list[Draft]:
         """Those that will be messages of their own: their key is new, to the queue and to this call."""
+        if shelf is not None and not shelf.row.policy.dedup_window_ms:
+            return drafts
         first_of_key = {draft.key: draft for draft in reversed(drafts)}
         return [
             draft

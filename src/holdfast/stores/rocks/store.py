@@ -231,6 +231,7 @@ class RocksStore:
         # Most drafts have neither: then there is nothing to look up.
         groups = [draft.group for draft in drafts if draft.group is not None]
         has_keys = any(draft.key is not None for draft in drafts)
+        remembers_keys = known is None or known.row.policy.dedup_window_ms > 0
         answers: list[Enqueued | None] = [None] * len(drafts)
         if known is None:
             self._catalog.check_room_for_queue(ref.tenant)
@@ -240,7 +241,7 @@ class RocksStore:
             known.prepare(groups)
             if has_keys:
                 answers = self._seen.answers(known, drafts, now_ms)
-        fresh = _fresh(drafts, answers) if has_keys else drafts
+        fresh = _fresh(drafts, answers) if has_keys and remembers_keys else drafts
         if self._catalog.has_quotas(ref.tenant):
             self._catalog.check_quotas(ref.tenant, [draft.bytes for draft in fresh])
         engine.begin()
@@ -255,7 +256,7 @@ class RocksStore:
             answer = seen or (own.get(draft.key) if draft.key is not None else None)
             if answer is None:
                 answer = self._changes.put_new(shelf, draft, next(ids), default_ttl_ms, now_ms)
-                if draft.key is not None:
+                if draft.key is not None and remembers_keys:
                     own[draft.key] = replace(answer, duplicate=True)
             enqueued.append(answer)
         engine.is_mid_change = False
@@ -324,8 +325,9 @@ class RocksStore:
             self._engine.written()
         else:
             await self._engine.committed()
-        if shelf.row.drain_until is not None:
-            self._upkeep.note(shelf, now_ms)  # the last lease may be settled; else deadlines have only moved away
+        if shelf.row.drain_until is not None or any(verdict.settle is Settle.EXTEND for verdict in verdicts):
+            # The last lease of a queue being deleted may be settled, or one shortened; else deadlines only moved away.
+            self._upkeep.note(shelf, now_ms)
         return results
 
     def _settle_one(self, shelf: Shelf, verdict: Verdict, now_ms: int) -> Result:
