@@ -39,7 +39,7 @@ bench: $(READY) ## measure the speed ratios
 
 # A soak may take longer than any hang is allowed to, hence no timeout here.
 proof: $(READY) ## fault and soak runs with large numbers
-	HOLDFAST_PROOF=1 HOLDFAST_PROOF_SCALE=$(SCALE) \
+	HOLDFAST_PROOF_SCALE=$(SCALE) \
 	  $(PY) -m pytest -m proof -o faulthandler_timeout=0 --durations=10 $(ARGS)
 
 clean: ## remove .venv, caches and build output

@@ -18,7 +18,6 @@ def test_a_killed_process_loses_nothing_it_was_answered(tmp_path: Path) -> None:
 
 
 @pytest.mark.proof
-@pytest.mark.skipif("HOLDFAST_PROOF" not in os.environ, reason="`make proof` runs it")
 def test_a_thousand_killed_processes_lose_nothing_they_were_answered(tmp_path: Path) -> None:
     _check(tmp_path, max(1, int(PROOF_CYCLES * float(os.environ.get("HOLDFAST_PROOF_SCALE", "1")))))
 

@@ -30,7 +30,6 @@ def test_the_memory_store_does_what_the_model_does() -> None:
 
 
 @pytest.mark.proof
-@pytest.mark.skipif("HOLDFAST_PROOF" not in os.environ, reason="`make proof` runs it")
 def test_the_memory_store_does_what_the_model_does_for_thousands_of_histories() -> None:
     scale = float(os.environ.get("HOLDFAST_PROOF_SCALE", "1"))
     examples = max(1, int(2_000 * scale))

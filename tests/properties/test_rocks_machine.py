@@ -75,7 +75,6 @@ def test_the_rocks_store_does_what_the_model_does(machine: type[RocksMachine]) -
 
 
 @pytest.mark.proof
-@pytest.mark.skipif("HOLDFAST_PROOF" not in os.environ, reason="`make proof` runs it")
 @pytest.mark.parametrize("machine", MACHINES)
 def test_the_rocks_store_does_what_the_model_does_for_thousands_of_histories(machine: type[RocksMachine]) -> None:
     scale = float(os.environ.get("HOLDFAST_PROOF_SCALE", "1"))
