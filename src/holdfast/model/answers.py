@@ -43,8 +43,9 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     snowflake: int
     ok: bool
-    # None: nothing is known of the message any more.
-    envelope: Envelope | None = None
+    given_correlation_id: str | None = None
+    # False: the message is gone, and its correlation id with it.
+    is_known: bool = True
     error: str | None = None
     state: State | None = None
     retry_at: int | None = None
@@ -56,7 +57,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def correlation_id(self) -> str | None:
-        return None if self.envelope is None else self.envelope.correlation_id
+        return (self.given_correlation_id or self.id) if self.is_known else None
 
 
 class Info(msgspec.Struct, frozen=True, kw_only=True):

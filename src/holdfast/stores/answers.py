@@ -52,11 +52,11 @@ def edited(envelope: Envelope, edit: Edit) -> Envelope:
 def settled(envelope: Envelope, life: Life | None) -> Result:
     """A verdict that held; `life` is what it led to."""
     if life is None:
-        return Result(snowflake=envelope.id, ok=True, envelope=envelope)
+        return Result(snowflake=envelope.id, ok=True, given_correlation_id=envelope.given_correlation_id)
     return Result(
         snowflake=envelope.id,
         ok=True,
-        envelope=envelope,
+        given_correlation_id=envelope.given_correlation_id,
         state=life.state,
         retry_at=life.visible_at if life.state is State.READY else None,
         lease_expires_at=None if life.lease is None else life.lease.expires_at,
@@ -65,4 +65,6 @@ def settled(envelope: Envelope, life: Life | None) -> Result:
 
 def stale(id: int, envelope: Envelope | None = None) -> Result:
     """A verdict whose receipt holds no lease."""
-    return Result(snowflake=id, ok=False, error=StaleLease.code, envelope=envelope)
+    if envelope is None:
+        return Result(snowflake=id, ok=False, error=StaleLease.code, is_known=False)
+    return Result(snowflake=id, ok=False, error=StaleLease.code, given_correlation_id=envelope.given_correlation_id)
