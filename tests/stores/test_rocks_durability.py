@@ -563,3 +563,16 @@ def _let_time_pass(hf: Holdfast, clock: ManualClock) -> None:
         sweep(hf)
     for message in hf.queue("pay", tenant="acme").claim(100):
         message.ack()
+
+
+def test_a_store_closed_in_order_needs_no_log(tmp_path: Path) -> None:
+    with open_store(tmp_path / "store") as hf:
+        hf.queue("mail").enqueue([b"%d" % number for number in range(100)])
+        [message] = hf.queue("mail").claim()
+        message.ack()
+    for log in (tmp_path / "store" / "db").glob("*.log"):
+        log.unlink()
+    with open_store(tmp_path / "store") as hf:
+        assert hf.queue("mail").stats().ready == 99
+        assert len(hf.journal()) == 102
+    verify_store(tmp_path / "store", "without its log")
