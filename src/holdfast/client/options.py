@@ -6,7 +6,7 @@ from typing import Any, TypedDict
 from holdfast.client.payloads import encode
 from holdfast.model.durations import Duration, Instant, parse_duration_ms, parse_instant_ms
 from holdfast.model.errors import InvalidArgument
-from holdfast.model.message import Draft, NewMessage, normalise_correlation_id
+from holdfast.model.message import JSON, Draft, NewMessage, normalise_correlation_id
 from holdfast.model.requests import Ask
 
 
@@ -51,7 +51,8 @@ def _draft(payload: Any, options: Mapping[str, Any]) -> Draft:
     if not options:
         return Draft(payload=body, content_type=content_type)
     _check_known(options, EnqueueOptions.__annotations__, "enqueue")
-    fields: dict[str, Any] = {"content_type": content_type}
+    # What was given as JSON stays JSON under a content type of the caller's own, and bytes stay bytes.
+    fields: dict[str, Any] = {"content_type": content_type, "is_json": content_type == JSON}
     for name, value in options.items():
         match name:
             case _ if value is None:

@@ -25,6 +25,7 @@ class Delivery(Identified, frozen=True, kw_only=True, gc=False):
     receipt: Receipt
     payload: bytes
     content_type: str
+    is_json: bool = False
     headers: dict[str, str]
     priority: int
     attempt: int
@@ -86,6 +87,7 @@ class Info(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: int | None
     progress: Progress | None
     payload: bytes | None
+    is_json: bool = False
     bytes: int
 
 

@@ -125,6 +125,8 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     group: str | None = None
     correlation_id: str | None = None
     max_retries: int | None = None
+    # Given as JSON, and to be answered as JSON, whatever its content type says. None: it says.
+    is_json: bool | None = None
 
     @property
     def bytes(self) -> int:
@@ -160,6 +162,7 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     # None: minted, which is the id's own text; so a caller that gives none costs no bytes.
     given_correlation_id: str | None = None
     max_retries: int | None = None
+    is_json: bool = False
 
     @property
     def bytes(self) -> int:
@@ -182,6 +185,7 @@ def seal(draft: Draft, id: int, now_ms: int) -> Envelope:
         group=draft.group,
         given_correlation_id=draft.correlation_id,
         max_retries=draft.max_retries,
+        is_json=draft.content_type == JSON if draft.is_json is None else draft.is_json,
     )
 
 

@@ -46,5 +46,6 @@ def info_of(found: Found, *, with_payload: bool = False) -> Info:
         expires_at=life.expires_at,
         progress=found.state.progress,
         payload=envelope.payload if with_payload else None,
+        is_json=envelope.is_json,
         bytes=envelope.bytes,
     )

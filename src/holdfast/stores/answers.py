@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from holdfast.model.answers import Delivery, Result
 from holdfast.model.errors import Draining, Internal, QueueNotFound, StaleLease
 from holdfast.model.lifecycle import Life
-from holdfast.model.message import Envelope, Receipt, State
+from holdfast.model.message import JSON, Envelope, Receipt, State
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Edit, StateDocument
 
@@ -34,6 +34,7 @@ def delivery_of(envelope: Envelope, life: Life, state: StateDocument | None) -> 
         receipt=Receipt(envelope.id, lease.token, life.version),
         payload=envelope.payload,
         content_type=envelope.content_type,
+        is_json=envelope.is_json,
         # A copy: what a handler does to it must not reach the store.
         headers=dict(envelope.headers) if envelope.headers else {},
         priority=life.priority,
@@ -46,7 +47,7 @@ def delivery_of(envelope: Envelope, life: Life, state: StateDocument | None) -> 
 
 
 def edited(envelope: Envelope, edit: Edit) -> Envelope:
-    return replace(envelope, payload=edit.payload, content_type=edit.content_type)
+    return replace(envelope, payload=edit.payload, content_type=edit.content_type, is_json=edit.content_type == JSON)
 
 
 def settled(envelope: Envelope, life: Life | None) -> Result:

@@ -28,6 +28,8 @@ _CONTENT_TYPES = (BYTES, JSON)
 _OTHER_TYPE = 2
 _TYPE_BITS = 0b11
 _CHUNKED = 0b100
+# It is JSON though its content type is another, or the other way round.
+_BELIES_TYPE = 0b1000
 
 
 class _Extras(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -67,6 +69,8 @@ def encode_message(envelope: Envelope, first: Life, *, is_chunked: bool = False)
             )
         )
     body = envelope.payload
+    if envelope.is_json is not (content_type == JSON):
+        flags |= _BELIES_TYPE
     if is_chunked:
         flags |= _CHUNKED
         body = _CHUNKS.pack(len(body), crc32(body))
@@ -105,6 +109,7 @@ def decode_message(id: int, raw: bytes) -> DecodedMessage:
         raise StoreUnavailable(f"message {id} is damaged ({error}): restore a backup") from None
     chunked_bytes, chunked_crc = _CHUNKS.unpack(body) if flags & _CHUNKED else (None, 0)
     kind = flags & _TYPE_BITS
+    is_json = (kind == 1) is not bool(flags & _BELIES_TYPE)
     first = Life(priority=priority, visible_at=visible_at, expires_at=expires_at or None)
     if extras is None:
         envelope = Envelope(
@@ -112,6 +117,7 @@ def decode_message(id: int, raw: bytes) -> DecodedMessage:
             enqueued_at=enqueued_at,
             payload=b"" if chunked_bytes is not None else body,
             content_type=_CONTENT_TYPES[kind],
+            is_json=is_json,
         )
     else:
         envelope = Envelope(
@@ -124,6 +130,7 @@ def decode_message(id: int, raw: bytes) -> DecodedMessage:
             group=extras.group,
             given_correlation_id=extras.given_correlation_id,
             max_retries=extras.max_retries,
+            is_json=is_json,
         )
     return DecodedMessage(envelope, first, chunked_bytes, chunked_crc)
 

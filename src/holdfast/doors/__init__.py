@@ -1,0 +1,1 @@
+"""Ways in: each speaks one protocol and decides nothing."""

@@ -1,0 +1,1 @@
+"""Shapes that cross the network, shared by doors and client."""

@@ -1,0 +1,321 @@
+"""The documents of the HTTP door, shared with the client. Times are whole milliseconds; ids are strings."""
+
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from holdfast.model.requests import Progress
+
+
+class Request(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
+    """A field nobody knows is refused by its name: a misspelt option must not be silently ignored."""
+
+    tenant: str | None = None
+    queue: str | None = None
+
+
+class MessageIn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
+    payload: Raw | UnsetType = UNSET
+    payload_base64: str | UnsetType = UNSET
+    content_type: str | None = None
+    headers: dict[str, str] | None = None
+    priority: int | None = None
+    delay_ms: int | None = None
+    deliver_at: int | None = None
+    ttl_ms: int | None = None
+    idempotency_key: str | None = None
+    group: str | None = None
+    correlation_id: str | None = None
+    max_retries: int | None = None
+
+
+class EnqueueRequest(Request, frozen=True, kw_only=True):
+    messages: list[MessageIn]
+
+
+class EnqueuedOut(Struct, frozen=True, kw_only=True, gc=False):
+    id: str
+    snowflake: str
+    correlation_id: str
+    duplicate: bool
+
+
+class EnqueueAnswer(Struct, frozen=True, kw_only=True, gc=False):
+    messages: list[EnqueuedOut]
+
+
+class VerdictIn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
+    """A verdict that rides on a dequeue."""
+
+    receipt: str
+    verdict: str
+    error: str | None = None
+    delay_ms: int | None = None
+    defer: bool = False
+    final: bool = False
+
+
+class DequeueRequest(Request, frozen=True, kw_only=True):
+    limit: int = 1
+    # Null: until the caller leaves.
+    wait_ms: int | None = 0
+    lease_ms: int | None = None
+    owner: str | None = None
+    verdicts: list[VerdictIn] | None = None
+
+
+class SubscribeRequest(Request, frozen=True, kw_only=True):
+    prefetch: int = 32
+    limit: int | None = None
+    wait_ms: int | None = None
+    lease_ms: int | None = None
+    owner: str | None = None
+    release_on_leave: bool = False
+    verdicts: list[VerdictIn] | None = None
+
+
+class StateOut(Struct, frozen=True, kw_only=True, gc=False):
+    document: Raw | None
+    etag: str | None
+    progress: Progress | UnsetType = UNSET
+
+
+class DeliveryOut(Struct, frozen=True, kw_only=True, gc=False):
+    id: str
+    snowflake: str
+    receipt: str
+    payload: Raw | UnsetType = UNSET
+    payload_base64: str | UnsetType = UNSET
+    content_type: str
+    headers: dict[str, str]
+    priority: int
+    attempt: int
+    version: int
+    enqueued_at: int
+    lease_expires_at: int
+    correlation_id: str
+    group: str | None
+    state: StateOut | UnsetType = UNSET
+
+
+class ResultOut(Struct, frozen=True, kw_only=True, gc=False):
+    """`error` is a code."""
+
+    id: str
+    ok: bool
+    correlation_id: str | None
+    error: str | UnsetType = UNSET
+    state: str | UnsetType = UNSET
+    retry_at: int | UnsetType | None = UNSET
+    lease_expires_at: int | UnsetType | None = UNSET
+
+
+class DequeueAnswer(Struct, frozen=True, kw_only=True, gc=False):
+    messages: list[DeliveryOut]
+    results: list[ResultOut] | UnsetType = UNSET
+
+
+class ReceiptIn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
+    receipt: str
+    error: str | None = None
+    delay_ms: int | None = None
+    defer: bool = False
+    final: bool = False
+    lease_ms: int | None = None
+
+
+class SettleRequest(Request, frozen=True, kw_only=True):
+    """ack and release: the receipts alone. What a nack says may stand with each receipt."""
+
+    receipts: list[str | ReceiptIn]
+
+
+class NackRequest(Request, frozen=True, kw_only=True):
+    """Said once for all receipts, or with each."""
+
+    receipts: list[str | ReceiptIn]
+    error: str | None = None
+    delay_ms: int | None = None
+    defer: bool = False
+    final: bool = False
+
+
+class ExtendRequest(Request, frozen=True, kw_only=True):
+    receipts: list[str | ReceiptIn]
+    lease_ms: int | None = None
+
+
+class ErrorOut(Struct, frozen=True, kw_only=True):
+    """Plus the error's own facts."""
+
+    code: str
+    message: str
+    retry_after_ms: int | UnsetType = UNSET
+
+
+class ErrorAnswer(Struct, frozen=True, kw_only=True):
+    error: ErrorOut
+
+
+class SettleAnswer(Struct, frozen=True, kw_only=True, gc=False):
+    results: list[ResultOut]
+    # Set when any receipt was stale (status 409).
+    error: dict[str, Any] | UnsetType = UNSET
+
+
+class ProgressIn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    percent: float
+    text: str = ""
+
+
+class StateRequest(Request, frozen=True, kw_only=True):
+    """Save `document` if the stored ETag is `etag`; or set `progress` alone."""
+
+    receipt: str
+    document: Raw | UnsetType = UNSET
+    etag: str | None = None
+    progress: ProgressIn | None = None
+
+
+class StateAnswer(Struct, frozen=True, kw_only=True):
+    etag: str | None
+
+
+class LedgerClaimRequest(DequeueRequest, frozen=True, kw_only=True):
+    consumer: str
+    number: int
+    with_state: bool = False
+
+
+class LedgerAckRequest(Request, frozen=True, kw_only=True):
+    consumer: str
+    upto: int
+
+
+class LedgerExtendRequest(Request, frozen=True, kw_only=True):
+    consumer: str
+    lease_ms: int | None = None
+
+
+class LedgerEntryOut(Struct, frozen=True, kw_only=True):
+    number: int
+    claimed_at: int
+    messages: list[DeliveryOut]
+    lost: int
+
+
+class LedgerAnswer(Struct, frozen=True, kw_only=True):
+    claims: list[LedgerEntryOut]
+
+
+class InfoOut(Struct, frozen=True, kw_only=True):
+    """A message looked up. Never its receipt; its payload only where it was asked for."""
+
+    id: str
+    snowflake: str
+    state: str
+    priority: int
+    attempt: int
+    failures: int
+    expiries: int
+    releases: int
+    version: int
+    enqueued_at: int
+    visible_at: int
+    lease_expires_at: int | None
+    last_error: str | None
+    reason: str | None
+    correlation_id: str
+    headers: dict[str, str]
+    bytes: int
+    content_type: str
+    group: str | None
+    owner: str | None
+    settled_at: int | None
+    expires_at: int | None
+    progress: Progress | None
+    payload: Raw | UnsetType = UNSET
+    payload_base64: str | UnsetType = UNSET
+
+
+class MessagesAnswer(Struct, frozen=True, kw_only=True):
+    messages: list[InfoOut]
+    cursor: str | None
+
+
+class FilterIn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    ids: list[str] | None = None
+    error_contains: str | None = None
+    older_than_ms: int | None = None
+    headers: dict[str, str] | None = None
+    priority: int | None = None
+
+
+class PurgeRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    state: str = "ready"
+
+
+class CancelRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    filter: FilterIn | None = None
+
+
+class ReprioritiseRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    priority: int
+    filter: FilterIn | None = None
+
+
+class TargetIn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    queue: str
+    tenant: str | None = None
+
+
+class MoveRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    to: TargetIn
+    filter: FilterIn | None = None
+    state: str = "ready"
+
+
+class EditIn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    id: str
+    payload: Raw | UnsetType = UNSET
+    payload_base64: str | UnsetType = UNSET
+
+
+class RedriveRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    filter: FilterIn | None = None
+    rate_per_s: float | None = None
+    dry_run: bool = False
+    edit: EditIn | None = None
+
+
+class ChangedAnswer(Struct, frozen=True, kw_only=True):
+    matched: int
+    changed: int
+
+
+class RedriveAnswer(Struct, frozen=True, kw_only=True):
+    matched: int
+    redriven: int
+
+
+class JournalEventOut(Struct, frozen=True, kw_only=True, gc=False):
+    seq: int
+    shard: int
+    at: int
+    event: str
+    tenant: str
+    queue: str
+    id: str
+    attempt: int
+    version: int
+    priority: int
+    enqueued_at: int
+    claimed_at: int | None
+    bytes: int
+    error: str | None
+    reason: str | None
+    correlation_id: str
+
+
+encode = msgspec.json.Encoder().encode
