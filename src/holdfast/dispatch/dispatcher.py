@@ -34,6 +34,7 @@ class Dispatcher:
         self._runtime = runtime
         self._max_waiters = max_waiters
         self._lines: dict[QueueRef, Line] = {}
+        self._watchers: dict[QueueRef, set[Callable[[], None]]] = {}
         self._turns: FairTurns[Line] = FairTurns(weight_of)
         self._waiting = 0
         self._is_serving = False
@@ -64,13 +65,26 @@ class Dispatcher:
             raise
 
     def is_waited_for(self, ref: QueueRef) -> bool:
-        return ref in self._lines
+        return ref in self._lines or ref in self._watchers
 
     def ready(self, ref: QueueRef, at_ms: int) -> None:
         """The store's news: a claim on this queue may find something from `at_ms` on."""
         line = self._lines.get(ref)
         if line is not None:
             self._arm(line, at_ms)
+        for callback in self._watchers.get(ref, ()):
+            self._runtime.call_at(at_ms, callback)
+
+    def watch(self, ref: QueueRef, callback: Callable[[], None]) -> Callable[[], None]:
+        """Have `callback` called whenever a claim on this queue may find something; answers how to end it."""
+        self._watchers.setdefault(ref, set()).add(callback)
+
+        def unwatch() -> None:
+            self._watchers[ref].discard(callback)
+            if not self._watchers[ref]:
+                del self._watchers[ref]
+
+        return unwatch
 
     def wake_all(self) -> None:
         """Every line gets a turn: the store has stopped, and its refusal is the answer."""
@@ -136,7 +150,12 @@ class Dispatcher:
         if self._dismiss(ref, waiter):
             return
         if not waiter.ticket.cancelled() and not waiter.ticket.exception() and (unseen := waiter.ticket.result()):
-            self._runtime.spawn(self._give_back(ref, [each.receipt for each in unseen]))
+            self.give_back(ref, unseen)
+
+    def give_back(self, ref: QueueRef, deliveries: list[Delivery]) -> None:
+        """What never reached its claimer is claimable again at once. The runtime's own work: nobody can cut it off."""
+        if deliveries:
+            self._runtime.spawn(self._give_back(ref, [each.receipt for each in deliveries]))
 
     async def _give_back(self, ref: QueueRef, receipts: list[Receipt]) -> None:
         verdicts = [Verdict(settle=Settle.UNSEND, receipt=receipt) for receipt in receipts]
@@ -211,9 +230,9 @@ class Dispatcher:
         return cost
 
     def _hand_over(self, ref: QueueRef, waiter: Waiter, deliveries: list[Delivery]) -> None:
-        if not self._answer(ref, waiter, deliveries) and deliveries:
+        if not self._answer(ref, waiter, deliveries):
             # It left while the store was at work.
-            self._runtime.spawn(self._give_back(ref, [each.receipt for each in deliveries]))
+            self.give_back(ref, deliveries)
 
     def _go_on(self, line: Line, claims: Claims, *, made_progress: bool) -> None:
         """After a pass that left waiters: another at once if it may find more, else when that may be."""

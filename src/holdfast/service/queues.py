@@ -11,7 +11,9 @@ from holdfast.model.names import QueueRef
 from holdfast.model.requests import Ask, Filter, StateChange, Verdict, check_ask, check_verdict
 from holdfast.runtime import Runtime
 from holdfast.service.directory import Directory
+from holdfast.service.subscriptions import Subscription, Subscriptions
 from holdfast.service.views import info_of, stats_of
+from holdfast.service.watches import Watch, Watches
 from holdfast.stores.contract import Store
 
 
@@ -27,6 +29,8 @@ class QueueService:
         self._runtime = runtime
         self._now_ms = runtime.clock.now_ms
         self._max_payload = max_payload
+        self._subscriptions = Subscriptions(runtime, self.claim)
+        self._watches = Watches(dispatcher, runtime)
 
     async def enqueue(self, ref: QueueRef, drafts: list[Draft]) -> list[Enqueued]:
         if len(drafts) > MAX_BATCH:
@@ -51,7 +55,28 @@ class QueueService:
             raise InvalidArgument(f"a call settles at most {MAX_BATCH} messages, not {len(verdicts)}", field="receipts")
         for verdict in verdicts:
             check_verdict(verdict)
-        return await self._store.settle(ref, verdicts, self._now_ms())
+        results = await self._store.settle(ref, verdicts, self._now_ms())
+        self._subscriptions.note(ref, verdicts, results)
+        return results
+
+    async def subscribe(self, ref: QueueRef, ask: Ask, prefetch: int) -> Subscription:
+        check_ask(ask)
+        if not self._directory.auto_create:
+            await self._directory.require(ref)
+        return self._subscriptions.open(ref, ask, prefetch)
+
+    async def watch(self, ref: QueueRef) -> Watch:
+        if not self._directory.auto_create:
+            await self._directory.require(ref)
+        return self._watches.open(ref)
+
+    def close(self) -> None:
+        """Let those go who watch; those who wait for messages are the dispatcher's."""
+        self._watches.close()
+
+    def give_back(self, ref: QueueRef, deliveries: list[Delivery]) -> None:
+        """What never reached its claimer."""
+        self._dispatcher.give_back(ref, deliveries)
 
     async def save_state(self, ref: QueueRef, receipt: Receipt, change: StateChange) -> str | None:
         if change.document is not None:

@@ -28,6 +28,8 @@ from holdfast.model.requests import Ask, Edit, Filter, StateChange, Verdict
 from holdfast.service.access import EVERY_TENANT, Caller, permit
 from holdfast.service.admin import AdminService
 from holdfast.service.queues import QueueService
+from holdfast.service.subscriptions import Subscription
+from holdfast.service.watches import Watch
 
 
 class Session:
@@ -49,6 +51,18 @@ class Session:
     async def settle(self, ref: QueueRef, verdicts: list[Verdict]) -> list[Result]:
         permit(self.caller, "settle", ref.tenant)
         return await self._messages.settle(ref, verdicts)
+
+    async def subscribe(self, ref: QueueRef, ask: Ask, prefetch: int) -> Subscription:
+        permit(self.caller, "subscribe", ref.tenant)
+        return await self._messages.subscribe(ref, self._owned(ask), prefetch)
+
+    async def watch(self, ref: QueueRef) -> Watch:
+        permit(self.caller, "watch", ref.tenant)
+        return await self._messages.watch(ref)
+
+    def give_back(self, ref: QueueRef, deliveries: list[Delivery]) -> None:
+        """What was claimed in this session and could not be sent: it is claimable again at once, and counts nothing."""
+        self._messages.give_back(ref, deliveries)
 
     async def save_state(self, ref: QueueRef, receipt: Receipt, change: StateChange) -> str | None:
         permit(self.caller, "save_state", ref.tenant)

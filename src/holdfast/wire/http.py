@@ -30,6 +30,13 @@ class MessageIn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, g
     max_retries: int | None = None
 
 
+class MetaIn(MessageIn, frozen=True, kw_only=True):
+    """The part `meta` of a multipart enqueue: one message without its payload, and where it goes."""
+
+    tenant: str | None = None
+    queue: str | None = None
+
+
 class EnqueueRequest(Request, frozen=True, kw_only=True):
     messages: list[MessageIn]
 

@@ -1,0 +1,133 @@
+"""HttpDoor: the ASGI application. The hot routes are one dictionary look-up away, the others are Starlette's."""
+
+import itertools
+import secrets
+from collections.abc import Awaitable, Callable, Mapping
+from time import perf_counter
+from typing import Protocol
+
+from holdfast.doors.http import messages, streams
+from holdfast.doors.http.calls import (
+    AsgiScope,
+    BodyLimits,
+    Call,
+    CallerLeft,
+    Receive,
+    Send,
+    error_answer,
+    headers_of,
+    send_body,
+)
+from holdfast.doors.identity import Identity
+from holdfast.model.errors import HoldfastError, StoreUnavailable
+from holdfast.model.names import QueueRef
+from holdfast.service.access import Caller
+from holdfast.service.session import Session
+
+Handler = Callable[[Call], Awaitable[None]]
+Asgi = Callable[[AsgiScope, Receive, Send], Awaitable[None]]
+
+# Every one of them is a POST, but for the one that says otherwise.
+HOT_ROUTES: dict[str, tuple[str, str, Handler]] = {
+    "/v1/queue/enqueue": ("POST", "enqueue", messages.enqueue),
+    "/v1/queue/dequeue": ("POST", "claim", messages.dequeue),
+    "/v1/queue/dequeueWithState": ("POST", "claim", messages.dequeue_with_state),
+    "/v1/queue/subscribe": ("POST", "subscribe", streams.subscribe),
+    "/v1/queue/subscribeWithState": ("POST", "subscribe", streams.subscribe_with_state),
+    "/v1/queue/ack": ("POST", "ack", messages.ack),
+    "/v1/queue/nack": ("POST", "nack", messages.nack),
+    "/v1/queue/extend": ("POST", "extend", messages.extend),
+    "/v1/queue/release": ("POST", "release", messages.release),
+    "/v1/queue/state": ("PUT", "save_state", messages.save_state),
+}
+
+
+class Observer(Protocol):
+    """Who measures calls."""
+
+    def request(self, operation: str, queue: QueueRef | None, outcome: str, seconds: float) -> None: ...
+
+
+class Drain(Protocol):
+    """Whether the server is on its way out."""
+
+    @property
+    def is_draining(self) -> bool: ...
+
+
+class HttpDoor:
+    def __init__(
+        self,
+        *,
+        identity: Identity,
+        open_session: Callable[[Caller], Session],
+        limits: BodyLimits,
+        observer: Observer,
+        drain: Drain,
+        rest: Callable[["HttpDoor"], Asgi],
+    ) -> None:
+        self._identity = identity
+        self._open_session = open_session
+        self._sessions: dict[Caller, Session] = {}
+        self._limits = limits
+        self._observer = observer
+        self._drain = drain
+        self._rest = rest(self)
+        prefix, counter = secrets.token_hex(8), itertools.count(1)
+        self._mint: Callable[[], str] = lambda: f"{prefix}-{next(counter)}"
+
+    async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            raise RuntimeError(f"this door speaks HTTP alone, not {scope['type']}")
+        route = HOT_ROUTES.get(scope["path"])
+        if route is None or route[0] != scope["method"]:
+            await self._rest(scope, receive, send)
+        else:
+            await self.run(route[1], route[2], scope, receive, send)
+
+    async def run(self, operation: str, handler: Handler, scope: AsgiScope, receive: Receive, send: Send) -> None:
+        """One call, from its credential to its answer or its error."""
+        started_at = perf_counter()
+        headers = headers_of(scope)
+        call: Call | None = None
+        outcome = "ok"
+        try:
+            session = await self._session(scope, headers)
+            call = Call(session, scope, receive, send, headers, self._limits, self._mint)
+            if self._drain.is_draining:
+                raise StoreUnavailable("this server is closing: ask another, or this one again later")
+            await handler(call)
+        except CallerLeft:
+            outcome = "left"
+        except Exception as error:
+            outcome = error.code if isinstance(error, HoldfastError) else "internal"
+            await self._refuse(error, call, send)
+        self._observer.request(operation, None if call is None else call.queue, outcome, perf_counter() - started_at)
+
+    async def _session(self, scope: AsgiScope, headers: Mapping[bytes, bytes]) -> Session:
+        connection = scope.get("extensions", {}).get("holdfast")
+        caller = await self._identity.caller_of(headers, None if connection is None else connection["peer"])
+        session = self._sessions.get(caller)
+        if session is None:
+            if len(self._sessions) >= _MOST_SESSIONS:
+                self._sessions.clear()
+            session = self._sessions[caller] = self._open_session(caller)
+        return session
+
+    async def _refuse(self, error: Exception, call: Call | None, send: Send) -> None:
+        correlation_id = self._mint() if call is None else call.correlation_id
+        status, body, headers = error_answer(error, correlation_id)
+        if call is not None and call.has_begun:
+            # Half an answer cannot be taken back: cutting it off is how the caller learns.
+            raise CutOff from error
+        if self._drain.is_draining or (call is not None and not call.is_body_read):
+            # What of the body has not come yet would be taken for the next call.
+            headers.append((b"connection", b"close"))
+        await send_body(send, status, body, headers)
+
+
+_MOST_SESSIONS = 10_000
+
+
+class CutOff(Exception):
+    """A streamed answer failed after it had begun."""

@@ -1,0 +1,278 @@
+"""One HTTP call: its headers, its body, its caller, and its answer or its error.
+
+Plain ASGI: the hot routes use it directly, the others through Starlette.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, MutableMapping
+from typing import Any, TypeVar
+from urllib.parse import parse_qsl
+
+import msgspec
+
+from holdfast.model.errors import HoldfastError, Internal, InvalidArgument, PayloadTooLarge
+from holdfast.model.message import normalise_correlation_id
+from holdfast.model.names import DEFAULT, QueueRef, parse_name
+from holdfast.service.session import Session
+from holdfast.wire.errors import STATUS_BY_CODE, error_document, retry_after_ms
+from holdfast.wire.http import encode
+
+AsgiScope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+RawHeaders = list[tuple[bytes, bytes]]
+T = TypeVar("T")
+
+_log = logging.getLogger("holdfast")
+
+# A body must go on arriving: a part at least this often, and on the whole at least at this rate after that time.
+BODY_PATIENCE_S = 10.0
+BODY_BYTES_PER_S = 4_096
+
+JSON_TYPE = (b"content-type", b"application/json")
+
+
+class CallerLeft(Exception):
+    """The caller is gone: there is nobody to answer."""
+
+
+class BodyLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """What a call may send: `max_bytes` in all, of which a payload is at most `max_payload`."""
+
+    max_payload: int
+    max_bytes: int
+
+
+def limits_for(max_payload: int) -> BodyLimits:
+    """Room for the largest payload in base64, or for a large batch of small ones."""
+    return BodyLimits(max_payload=max_payload, max_bytes=max(16 << 20, max_payload * 4 // 3 + (1 << 20)))
+
+
+def headers_of(scope: AsgiScope) -> dict[bytes, bytes]:
+    """By name; of a header that comes twice the first counts."""
+    headers: dict[bytes, bytes] = {}
+    for name, value in scope["headers"]:
+        headers.setdefault(name, value)
+    return headers
+
+
+class Call:
+    """What a route handler is given."""
+
+    __slots__ = (
+        "_transport",
+        "correlation_id",
+        "given_correlation_id",
+        "has_begun",
+        "headers",
+        "is_body_read",
+        "limits",
+        "queue",
+        "receive",
+        "scope",
+        "send",
+        "session",
+    )
+
+    def __init__(
+        self,
+        session: Session,
+        scope: AsgiScope,
+        receive: Receive,
+        send: Send,
+        headers: Mapping[bytes, bytes],
+        limits: BodyLimits,
+        mint: Callable[[], str],
+    ) -> None:
+        self.session = session
+        self.scope = scope
+        self.receive = receive
+        self.send = send
+        self.headers = headers
+        self.limits = limits
+        given = headers.get(b"x-correlation-id")
+        self.given_correlation_id = None if given is None else normalise_correlation_id(given.decode("latin-1"))
+        connection = scope.get("extensions", {}).get("holdfast")
+        self._transport: asyncio.Transport | None = None if connection is None else connection["transport"]
+        self.is_body_read = False
+        self.has_begun = False
+        # What it was about, once that is known.
+        self.queue: QueueRef | None = None
+        # The call's own: the answer's header, unless the answer is of one message that has another.
+        self.correlation_id = self.given_correlation_id or mint()
+
+    def ref(self, tenant: str | None, queue: str | None) -> QueueRef:
+        """What is left out is the caller's own tenant, and `default`."""
+        ref = QueueRef(
+            self.session.caller.own_tenant if tenant is None else parse_name("tenant", tenant),
+            DEFAULT if queue is None else parse_name("queue", queue),
+        )
+        self.queue = ref
+        return ref
+
+    @property
+    def is_caller_gone(self) -> bool:
+        """Whether what is sent now would reach nobody."""
+        return self._transport is not None and self._transport.is_closing()
+
+    @property
+    def path(self) -> Mapping[str, str]:
+        """The names in the path of its route."""
+        params: Mapping[str, str] = self.scope["path_params"]
+        return params
+
+    def query(self, *known: str) -> dict[str, str]:
+        """The query's fields. One that is unknown, or given twice, is refused by its name."""
+        try:
+            pairs = parse_qsl(
+                self.scope["query_string"].decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=100
+            )
+        except ValueError:
+            raise InvalidArgument("the query is not URL-encoded text", field="query") from None
+        fields: dict[str, str] = {}
+        for name, value in pairs:
+            if name not in known or name in fields:
+                raise InvalidArgument(
+                    f"{name[:80]!r} is not a field of this query, or comes twice; the fields are {', '.join(known)}",
+                    field=name[:80],
+                )
+            fields[name] = value
+        return fields
+
+    async def body(self) -> bytes:
+        body = await read_body(self.receive, self.headers, self.limits.max_bytes)
+        self.is_body_read = True
+        return body
+
+    async def answer(self, body: bytes, status: int = 200, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
+        """The whole answer: JSON, unless `headers` say otherwise."""
+        self.has_begun = True
+        every = [(b"x-correlation-id", self.correlation_id.encode()), *(headers or (JSON_TYPE,))]
+        await send_body(self.send, status, body, every)
+
+    async def start_stream(self, headers: Iterable[tuple[bytes, bytes]], status: int = 200) -> None:
+        """An answer in parts, each of which is watched until it left our hands: see `stream`."""
+        self.has_begun = True
+        if self._transport is not None:
+            self._transport.set_write_buffer_limits(high=0)
+        every = [(b"x-correlation-id", self.correlation_id.encode()), *headers]
+        await self.send({"type": "http.response.start", "status": status, "headers": every})
+
+    async def stream(self, part: bytes) -> None:
+        """`CallerLeft` if the part was not taken off our hands: it cannot have reached the caller whole."""
+        await self.send({"type": "http.response.body", "body": part, "more_body": True})
+        # Returns once the connection has drained, or is lost.
+        await self.send({"type": "http.response.body", "body": b"", "more_body": True})
+        if self.is_caller_gone:
+            raise CallerLeft
+
+    async def end_stream(self) -> None:
+        await self.send({"type": "http.response.body", "body": b""})
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.set_write_buffer_limits()  # the next call on this connection may coalesce its writes
+
+
+async def read_body(receive: Receive, headers: Mapping[bytes, bytes], max_bytes: int) -> bytes:
+    """The whole body, at most `max_bytes`: refused before it is read where its length is given."""
+    check_encoding(headers)
+    check_length(headers, max_bytes)
+    try:
+        async with asyncio.timeout(BODY_PATIENCE_S):
+            message = await receive()
+    except TimeoutError:
+        raise too_slow() from None
+    if message["type"] == "http.request" and not message.get("more_body"):
+        body: bytes = message.get("body", b"")
+        if len(body) > max_bytes:
+            raise too_large(max_bytes)
+        return body
+    return b"".join([part async for part in body_parts(receive, max_bytes, first=message)])
+
+
+async def body_parts(
+    receive: Receive, max_bytes: int, *, first: MutableMapping[str, Any] | None = None
+) -> AsyncIterator[bytes]:
+    """The body as it arrives. One that stops arriving, or trickles, is given up."""
+    loop = asyncio.get_running_loop()
+    started, received, message = loop.time(), 0, first
+    while True:
+        if message is None:
+            try:
+                async with asyncio.timeout(BODY_PATIENCE_S):
+                    message = await receive()
+            except TimeoutError:
+                raise too_slow() from None
+        if message["type"] == "http.disconnect":
+            raise CallerLeft
+        part = message.get("body", b"")
+        received += len(part)
+        if received > max_bytes:
+            raise too_large(max_bytes)
+        overtime_s = loop.time() - started - BODY_PATIENCE_S
+        if overtime_s > 0 and received < overtime_s * BODY_BYTES_PER_S:
+            raise too_slow()
+        yield part
+        if not message.get("more_body"):
+            return
+        message = None
+
+
+def check_encoding(headers: Mapping[bytes, bytes]) -> None:
+    """A compressed body could be anything's size: none is taken."""
+    encoding = headers.get(b"content-encoding", b"identity")
+    if encoding.strip().lower() != b"identity":
+        raise InvalidArgument("send the body as it is: a Content-Encoding is not accepted", field="Content-Encoding")
+
+
+def check_length(headers: Mapping[bytes, bytes], max_bytes: int) -> None:
+    length = headers.get(b"content-length")
+    if length is not None and length.isdigit() and int(length) > max_bytes:
+        raise too_large(max_bytes)
+
+
+def too_large(max_bytes: int) -> PayloadTooLarge:
+    return PayloadTooLarge(f"the body is larger than {max_bytes} bytes, the most this server takes", limit=max_bytes)
+
+
+def too_slow() -> InvalidArgument:
+    return InvalidArgument(f"the body did not arrive: send at least {BODY_BYTES_PER_S} bytes a second")
+
+
+def decode(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
+    """The document a body holds; anything else is refused, by the name of the field where there is one."""
+    try:
+        # What is kept as raw JSON is only skimmed by the decoder, and must be text all the same.
+        if not body.isascii():
+            body.decode()
+        return decoder.decode(body)
+    except msgspec.ValidationError as error:
+        text, _, path = str(error).partition(" - at `$")
+        field = path.rstrip("`").lstrip(".")
+        raise InvalidArgument(f"{field or 'the body'}: {text}", field=field or "body") from None
+    except msgspec.DecodeError as error:
+        raise InvalidArgument(f"the body is not JSON: {error}", field="body") from None
+    except UnicodeDecodeError:
+        raise InvalidArgument("the body is not UTF-8", field="body") from None
+    except RecursionError:
+        raise InvalidArgument("the body is nested too deeply", field="body") from None
+
+
+async def send_body(send: Send, status: int, body: bytes, headers: RawHeaders) -> None:
+    headers.append((b"content-length", str(len(body)).encode()))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def error_answer(error: Exception, correlation_id: str) -> tuple[int, bytes, RawHeaders]:
+    """Status, body and headers. What is no error of ours is logged here and nowhere shown."""
+    if not isinstance(error, HoldfastError):
+        _log.error("a call failed", exc_info=error, extra={"correlation_id": correlation_id})
+        error = Internal("the server failed to do this; its log says why", correlation_id=correlation_id)
+    headers: RawHeaders = [JSON_TYPE, (b"x-correlation-id", correlation_id.encode())]
+    wait_ms = retry_after_ms(error)
+    if wait_ms is not None:
+        headers.append((b"retry-after", str(max(1, -(-wait_ms // 1_000))).encode()))
+    if error.code == "unauthenticated":
+        headers.append((b"www-authenticate", b"Bearer"))
+    return STATUS_BY_CODE[error.code], encode({"error": error_document(error)}), headers

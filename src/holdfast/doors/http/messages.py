@@ -1,0 +1,240 @@
+"""The hot routes: enqueue, dequeue, verdicts, state documents. Plain ASGI over msgspec documents."""
+
+import contextlib
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from holdfast.doors.http.calls import JSON_TYPE, Call, CallerLeft, decode
+from holdfast.doors.http.multipart import PartStream, read_message, wants_parts
+from holdfast.doors.http.presence import Presence
+from holdfast.doors.http.shapes import (
+    ask_of,
+    delivery_out,
+    draft_of,
+    draft_with,
+    enqueued_out,
+    receipts_of,
+    result_out,
+    riding_verdicts,
+    stale_error,
+)
+from holdfast.model.answers import Delivery, Result
+from holdfast.model.errors import InvalidArgument, MessageNotFound
+from holdfast.model.message import Draft, Receipt
+from holdfast.model.names import QueueRef
+from holdfast.model.requests import Ask, Settle, StateChange, Verdict, check_progress
+from holdfast.wire.http import (
+    DequeueAnswer,
+    DequeueRequest,
+    EnqueueAnswer,
+    EnqueueRequest,
+    ExtendRequest,
+    NackRequest,
+    ResultOut,
+    SettleAnswer,
+    SettleRequest,
+    StateAnswer,
+    StateRequest,
+    encode,
+)
+
+_enqueue = msgspec.json.Decoder(EnqueueRequest)
+_dequeue = msgspec.json.Decoder(DequeueRequest)
+_settle = msgspec.json.Decoder(SettleRequest)
+_nack = msgspec.json.Decoder(NackRequest)
+_extend = msgspec.json.Decoder(ExtendRequest)
+_state = msgspec.json.Decoder(StateRequest)
+
+# Above this an answer may lie in our buffers after it was handed to the connection: then it is watched until it left.
+_WATCHED_BYTES = 64 << 10
+
+
+async def enqueue(call: Call) -> None:
+    if call.headers.get(b"content-type", b"").startswith(b"multipart/form-data"):
+        meta, payload = await read_message(call)
+        ref = call.ref(meta.tenant, meta.queue)
+        # Bytes that came as bytes: whatever their type says, nobody has read them as JSON.
+        drafts = [draft_with(meta, payload, is_json=False, correlation_id=call.given_correlation_id)]
+    else:
+        request = decode(_enqueue, await call.body())
+        ref = call.ref(request.tenant, request.queue)
+        drafts = [
+            draft_of(message, f"messages[{index}]", call.given_correlation_id)
+            for index, message in enumerate(request.messages)
+        ]
+    await _enqueue_drafts(call, ref, drafts)
+
+
+async def _enqueue_drafts(call: Call, ref: QueueRef, drafts: list[Draft]) -> None:
+    enqueued = [enqueued_out(each) for each in await call.session.enqueue(ref, drafts)]
+    if len(enqueued) == 1:
+        call.correlation_id = enqueued[0].correlation_id
+    await call.answer(encode(EnqueueAnswer(messages=enqueued)))
+
+
+# --- Claims --------------------------------------------------------------------------------------------------
+
+
+async def dequeue(call: Call) -> None:
+    await _dequeue_messages(call, with_state=False)
+
+
+async def dequeue_with_state(call: Call) -> None:
+    await _dequeue_messages(call, with_state=True)
+
+
+async def _dequeue_messages(call: Call, *, with_state: bool) -> None:
+    request = decode(_dequeue, await call.body())
+    ref = call.ref(request.tenant, request.queue)
+    await claim_and_answer(call, ref, ask_of(request, with_state=with_state), request)
+
+
+async def claim_and_answer(call: Call, ref: QueueRef, ask: Ask, request: DequeueRequest) -> None:
+    wait_ms = request.wait_ms
+    results: list[ResultOut] | UnsetType = UNSET
+    if request.verdicts:
+        # The caller waits to hear of its verdicts: it gets what is there.
+        results, wait_ms = await _settle_riding(call, ref, riding_verdicts(request.verdicts)), 0
+    unsent = await claim(call, ref, ask, wait_ms)
+    try:
+        if wants_parts(call.headers):
+            await _send_parts(call, unsent, results)
+        else:
+            await _send_document(call, unsent, results)
+    except BaseException:
+        call.session.give_back(ref, unsent)
+        raise
+
+
+async def _settle_riding(call: Call, ref: QueueRef, verdicts: list[Verdict]) -> list[ResultOut]:
+    results = await call.session.settle(ref, verdicts)
+    return [result_out(verdict.settle, result) for verdict, result in zip(verdicts, results, strict=True)]
+
+
+async def claim(call: Call, ref: QueueRef, ask: Ask, wait_ms: int | None) -> list[Delivery]:
+    """Claim for a caller that may leave at any moment: what it did not wait for is held by nobody."""
+    deliveries = await call.session.claim(ref, ask, 0)
+    if not deliveries and wait_ms != 0:
+        presence = Presence(call)
+        try:
+            deliveries = await presence.wait(
+                call.session.claim(ref, ask, wait_ms), lambda unseen: call.session.give_back(ref, unseen)
+            )
+        finally:
+            presence.close()
+    if deliveries and call.is_caller_gone:
+        call.session.give_back(ref, deliveries)
+        raise CallerLeft
+    return deliveries
+
+
+async def _send_document(call: Call, unsent: list[Delivery], results: list[ResultOut] | UnsetType) -> None:
+    body = encode(DequeueAnswer(messages=[delivery_out(each) for each in unsent], results=results))
+    if len(body) <= _WATCHED_BYTES:
+        await call.answer(body)
+    else:
+        await call.start_stream([JSON_TYPE, (b"content-length", str(len(body)).encode())])
+        await call.stream(body)
+        await call.end_stream()
+
+
+async def _send_parts(call: Call, unsent: list[Delivery], results: list[ResultOut] | UnsetType) -> None:
+    stream = PartStream(call)
+    await stream.start()
+    while unsent:
+        await stream.send(unsent[0])
+        del unsent[0]
+    if results is not UNSET:
+        await stream.send_results(results)
+    await stream.end()
+
+
+# --- Verdicts ------------------------------------------------------------------------------------------------
+
+
+async def ack(call: Call) -> None:
+    await _settle_plainly(call, Settle.ACK)
+
+
+async def release(call: Call) -> None:
+    await _settle_plainly(call, Settle.RELEASE)
+
+
+async def _settle_plainly(call: Call, settle: Settle) -> None:
+    request = decode(_settle, await call.body())
+    ref = call.ref(request.tenant, request.queue)
+    receipts = receipts_of(request.receipts)
+    await _settle_and_answer(
+        call, ref, settle, [Verdict(settle=settle, receipt=Receipt.parse(each.receipt)) for each in receipts]
+    )
+
+
+async def nack(call: Call) -> None:
+    request = decode(_nack, await call.body())
+    ref = call.ref(request.tenant, request.queue)
+    verdicts = [
+        Verdict(
+            settle=Settle.NACK,
+            receipt=Receipt.parse(each.receipt),
+            error=request.error if each.error is None else each.error,
+            delay_ms=request.delay_ms if each.delay_ms is None else each.delay_ms,
+            defer=request.defer or each.defer,
+            final=request.final or each.final,
+        )
+        for each in receipts_of(request.receipts)
+    ]
+    await _settle_and_answer(call, ref, Settle.NACK, verdicts)
+
+
+async def extend(call: Call) -> None:
+    request = decode(_extend, await call.body())
+    ref = call.ref(request.tenant, request.queue)
+    verdicts = [
+        Verdict(
+            settle=Settle.EXTEND,
+            receipt=Receipt.parse(each.receipt),
+            lease_ms=request.lease_ms if each.lease_ms is None else each.lease_ms,
+        )
+        for each in receipts_of(request.receipts)
+    ]
+    await _settle_and_answer(call, ref, Settle.EXTEND, verdicts)
+
+
+async def _settle_and_answer(call: Call, ref: QueueRef, settle: Settle, verdicts: list[Verdict]) -> None:
+    results = await call.session.settle(ref, verdicts)
+    await answer_results(call, settle, results)
+
+
+async def answer_results(call: Call, settle: Settle, results: list[Result]) -> None:
+    """409 if any receipt was stale; the results say which, and the others hold."""
+    if len(results) == 1 and results[0].correlation_id is not None:
+        call.correlation_id = results[0].correlation_id
+    is_stale = not all(result.ok for result in results)
+    answer = SettleAnswer(
+        results=[result_out(settle, result) for result in results],
+        error=stale_error(results) if is_stale else UNSET,
+    )
+    await call.answer(encode(answer), 409 if is_stale else 200)
+
+
+# --- State documents -----------------------------------------------------------------------------------------
+
+
+async def save_state(call: Call) -> None:
+    request = decode(_state, await call.body())
+    ref = call.ref(request.tenant, request.queue)
+    receipt = Receipt.parse(request.receipt)
+    progress = None if request.progress is None else check_progress(request.progress.percent, request.progress.text)
+    if request.document is UNSET and progress is None:
+        raise InvalidArgument("give the document to save, or progress", field="document")
+    etag = None
+    if request.document is not UNSET:
+        etag = await call.session.save_state(
+            ref, receipt, StateChange(document=bytes(request.document), etag=request.etag)
+        )
+    if progress is not None:
+        etag = await call.session.save_state(ref, receipt, StateChange(progress=progress))
+    with contextlib.suppress(MessageNotFound):  # settled meanwhile: the answer keeps the call's own
+        call.correlation_id = (await call.session.get(ref, receipt.id)).correlation_id
+    await call.answer(encode(StateAnswer(etag=etag)))

@@ -1,0 +1,144 @@
+"""Payloads as parts: `multipart/form-data` in, `multipart/mixed` out."""
+
+import secrets
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec import UNSET
+from python_multipart.exceptions import MultipartParseError
+from python_multipart.multipart import MultipartParser, parse_options_header
+
+from holdfast.doors.http.calls import Call, body_parts, check_encoding, check_length, decode, too_large
+from holdfast.doors.http.shapes import delivery_out
+from holdfast.model.answers import Delivery
+from holdfast.model.errors import InvalidArgument
+from holdfast.wire.http import MetaIn, ResultOut, encode
+
+if TYPE_CHECKING:  # the library declares it for type checkers alone
+    from python_multipart.multipart import MultipartCallbacks
+
+PARTS_TYPE = b"multipart/mixed"
+_MAX_META = 128 << 10
+# Part headers, boundaries: everything of a body that is neither meta nor payload.
+_MAX_FRAMING = 16 << 10
+_meta = msgspec.json.Decoder(MetaIn)
+
+
+def wants_parts(headers: Mapping[bytes, bytes]) -> bool:
+    return headers.get(b"accept", b"").split(b";", 1)[0].strip().lower() == PARTS_TYPE
+
+
+async def read_message(call: Call) -> tuple[MetaIn, bytes]:
+    """One message: part `meta`, then part `payload`, taken as it arrives and never beyond the limit."""
+    check_encoding(call.headers)
+    most = call.limits.max_payload + _MAX_META + _MAX_FRAMING
+    check_length(call.headers, most)
+    _, options = parse_options_header(call.headers[b"content-type"])
+    boundary = options.get(b"boundary")
+    if not boundary:
+        raise InvalidArgument("the multipart body has no boundary in its Content-Type", field="Content-Type")
+    reader = _Reader(call.limits.max_payload)
+    try:
+        parser = MultipartParser(boundary, reader.callbacks())
+        async for part in body_parts(call.receive, most):
+            parser.write(part)
+        parser.finalize()
+        call.is_body_read = True
+    except MultipartParseError as error:
+        raise InvalidArgument(f"the body is not multipart: {error}", field="body") from None
+    return reader.message()
+
+
+class _Reader:
+    """Collects the two parts by name; any other is refused."""
+
+    def __init__(self, max_payload: int) -> None:
+        self._parts: dict[str, bytearray] = {}
+        self._room = {"meta": _MAX_META, "payload": max_payload}
+        self._part: bytearray | None = None
+        self._name = ""
+        self._header_name = b""
+        self._header_value = b""
+        self._headers: dict[bytes, bytes] = {}
+        self._is_complete = False
+
+    def callbacks(self) -> "MultipartCallbacks":
+        return {
+            "on_part_begin": self._headers.clear,
+            "on_header_field": self._on_header_field,
+            "on_header_value": self._on_header_value,
+            "on_header_end": self._on_header_end,
+            "on_headers_finished": self._on_headers_finished,
+            "on_part_data": self._on_part_data,
+            "on_end": self._on_end,
+        }
+
+    def message(self) -> tuple[MetaIn, bytes]:
+        if not self._is_complete:
+            raise InvalidArgument("the multipart body ends before its last boundary", field="body")
+        for name in ("meta", "payload"):
+            if name not in self._parts:
+                raise InvalidArgument(f"the multipart body has no part {name}", field=name)
+        meta = decode(_meta, bytes(self._parts["meta"]))
+        if meta.payload is not UNSET or meta.payload_base64 is not UNSET:
+            raise InvalidArgument("the payload is a part of its own, and stands not in meta", field="meta.payload")
+        return meta, bytes(self._parts["payload"])
+
+    def _on_header_field(self, data: bytes, start: int, end: int) -> None:
+        self._header_name += data[start:end]
+
+    def _on_header_value(self, data: bytes, start: int, end: int) -> None:
+        self._header_value += data[start:end]
+
+    def _on_header_end(self) -> None:
+        self._headers[self._header_name.lower()] = self._header_value
+        self._header_name = self._header_value = b""
+
+    def _on_headers_finished(self) -> None:
+        _, options = parse_options_header(self._headers.get(b"content-disposition", b""))
+        name = options.get(b"name", b"").decode("latin-1")
+        if name not in self._room or name in self._parts:
+            raise InvalidArgument("a multipart message has one part meta and one part payload", field=name[:80])
+        self._name = name
+        self._part = self._parts[name] = bytearray()
+
+    def _on_part_data(self, data: bytes, start: int, end: int) -> None:
+        if self._part is None:
+            raise InvalidArgument("a part has no headers", field="body")
+        if len(self._part) + end - start > self._room[self._name]:
+            raise too_large(self._room[self._name])
+        self._part += data[start:end]
+
+    def _on_end(self) -> None:
+        self._is_complete = True
+
+
+class PartStream:
+    """A `multipart/mixed` answer: per message a JSON part, then its payload part."""
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+        self._boundary = secrets.token_hex(16).encode()
+
+    async def start(self) -> None:
+        await self._call.start_stream([(b"content-type", PARTS_TYPE + b"; boundary=" + self._boundary)])
+
+    async def send(self, delivery: Delivery) -> None:
+        described = encode(delivery_out(delivery, with_payload=False))
+        content_type = delivery.content_type.encode("latin-1", "replace")
+        head = self._part(b"application/json", described) + self._head(content_type, len(delivery.payload))
+        await self._call.stream(head + delivery.payload + b"\r\n")
+
+    async def send_results(self, results: list[ResultOut]) -> None:
+        await self._call.stream(self._part(b"application/json", encode({"results": results})))
+
+    async def end(self) -> None:
+        await self._call.stream(b"--" + self._boundary + b"--\r\n")
+        await self._call.end_stream()
+
+    def _part(self, content_type: bytes, body: bytes) -> bytes:
+        return self._head(content_type, len(body)) + body + b"\r\n"
+
+    def _head(self, content_type: bytes, length: int) -> bytes:
+        return b"--%b\r\nContent-Type: %b\r\nContent-Length: %d\r\n\r\n" % (self._boundary, content_type, length)

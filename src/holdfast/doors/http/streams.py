@@ -1,0 +1,125 @@
+"""Answers that go on until the caller leaves: `subscribe` and `watch`."""
+
+import asyncio
+from typing import Protocol
+
+import msgspec
+
+from holdfast.doors.http.calls import Call, decode
+from holdfast.doors.http.multipart import PartStream, wants_parts
+from holdfast.doors.http.presence import Presence
+from holdfast.doors.http.shapes import delivery_out
+from holdfast.model.answers import Delivery
+from holdfast.model.checks import check_integer
+from holdfast.model.durations import MAX_MS
+from holdfast.model.errors import QueueNotFound
+from holdfast.model.message import MAX_BATCH
+from holdfast.model.names import QueueRef
+from holdfast.model.requests import Ask, Settle, Verdict
+from holdfast.wire.http import SubscribeRequest, encode
+
+_subscribe = msgspec.json.Decoder(SubscribeRequest)
+
+# A silent connection is taken for dead by what stands between: say something now and then.
+_KEEP_ALIVE_S = 15.0
+
+
+class _Stream(Protocol):
+    async def start(self) -> None: ...
+
+    async def send(self, delivery: Delivery) -> None: ...
+
+    async def end(self) -> None: ...
+
+
+class _LineStream:
+    """NDJSON: one delivery a line."""
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+
+    async def start(self) -> None:
+        await self._call.start_stream([(b"content-type", b"application/x-ndjson"), (b"cache-control", b"no-store")])
+
+    async def send(self, delivery: Delivery) -> None:
+        await self._call.stream(encode(delivery_out(delivery)) + b"\n")
+
+    async def end(self) -> None:
+        await self._call.end_stream()
+
+
+async def subscribe(call: Call) -> None:
+    await _subscribe_to(call, with_state=False)
+
+
+async def subscribe_with_state(call: Call) -> None:
+    await _subscribe_to(call, with_state=True)
+
+
+async def _subscribe_to(call: Call, *, with_state: bool) -> None:
+    request = decode(_subscribe, await call.body())
+    ref = call.ref(request.tenant, request.queue)
+    check_integer("prefetch", request.prefetch, 1, MAX_BATCH)
+    if request.wait_ms is not None:
+        check_integer("wait_ms", request.wait_ms, 0, MAX_MS)
+    limit = request.prefetch if request.limit is None else request.limit
+    ask = Ask(limit=limit, lease_ms=request.lease_ms, owner=request.owner, with_state=with_state)
+    subscription = await call.session.subscribe(ref, ask, request.prefetch)
+    presence = Presence(call)
+    stream: _Stream = PartStream(call) if wants_parts(call.headers) else _LineStream(call)
+    unsent: list[Delivery] = []
+
+    def give_back(deliveries: list[Delivery]) -> None:
+        subscription.drop(deliveries)
+        call.session.give_back(ref, deliveries)
+
+    await stream.start()
+    try:
+        while True:
+            unsent = await presence.wait(subscription.next(request.wait_ms), give_back)
+            if not unsent:  # it waited as long as it was asked to, or the server is closing
+                await stream.end()
+                return
+            while unsent:
+                await stream.send(unsent[0])
+                del unsent[0]
+    finally:
+        presence.close()
+        give_back(unsent)
+        held = subscription.close()
+        if request.release_on_leave and held:
+            verdicts = [Verdict(settle=Settle.RELEASE, receipt=receipt) for receipt in held]
+            await asyncio.shield(call.session.settle(ref, verdicts))
+
+
+async def watch(call: Call, ref: QueueRef) -> None:
+    """Server-sent events: `available` when messages can be claimed, first for those that are there already."""
+    watch = await call.session.watch(ref)
+    presence = Presence(call)
+    try:
+        await call.start_stream([(b"content-type", b"text/event-stream"), (b"cache-control", b"no-store")])
+        await call.stream(b": watching\n\n")
+        while True:
+            ready = await _ready(call, ref)
+            if ready:
+                document = encode({"tenant": ref.tenant, "queue": ref.queue, "ready": ready})
+                await call.stream(b"event: available\ndata: " + document + b"\n\n")
+            while not await presence.wait(watch.next(int(_KEEP_ALIVE_S * 1_000)), _nothing):
+                if watch.is_closed:
+                    await call.end_stream()
+                    return
+                await call.stream(b": still here\n\n")
+    finally:
+        presence.close()
+        watch.close()
+
+
+def _nothing(result: bool) -> None:
+    """A wait that ended has nothing to undo."""
+
+
+async def _ready(call: Call, ref: QueueRef) -> int:
+    try:
+        return (await call.session.stats(ref)).ready
+    except QueueNotFound:
+        return 0

@@ -1,0 +1,124 @@
+"""Subscriptions: deliveries as they become ready, as many at a time as the subscriber has room for.
+
+A subscriber has room for `prefetch` messages that it holds and has not settled. Verdicts come in by other calls, so
+every verdict that was carried out is told to `Subscriptions`; a lease that runs out makes room too.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from holdfast.model.answers import Delivery, Result
+from holdfast.model.message import Receipt
+from holdfast.model.names import QueueRef
+from holdfast.model.requests import Ask, Settle, Verdict
+from holdfast.runtime import Runtime, Ticket
+
+Claim = Callable[[QueueRef, Ask, int | None], Awaitable[list[Delivery]]]
+
+
+@dataclass(slots=True)
+class _Held:
+    receipt: Receipt
+    expires_at: int
+
+
+class Subscriptions:
+    """Which subscription holds which message."""
+
+    def __init__(self, runtime: Runtime, claim: Claim) -> None:
+        self._runtime = runtime
+        self._claim = claim
+        self._holders: dict[tuple[QueueRef, int], Subscription] = {}
+
+    def open(self, ref: QueueRef, ask: Ask, prefetch: int) -> "Subscription":
+        return Subscription(self._runtime, self._claim, self._holders, ref, ask, prefetch)
+
+    def note(self, ref: QueueRef, verdicts: list[Verdict], results: list[Result]) -> None:
+        """Verdicts were carried out."""
+        if not self._holders:
+            return
+        for verdict, result in zip(verdicts, results, strict=True):
+            holder = self._holders.get((ref, result.snowflake)) if result.ok else None
+            if holder is not None:
+                holder.note(verdict, result)
+
+
+class Subscription:
+    """One subscriber's stream. `ask.limit` is the most that one claim takes."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        claim: Claim,
+        holders: "dict[tuple[QueueRef, int], Subscription]",
+        ref: QueueRef,
+        ask: Ask,
+        prefetch: int,
+    ) -> None:
+        self._runtime = runtime
+        self._claim = claim
+        self._holders = holders
+        self._ref = ref
+        self._ask = ask
+        self._prefetch = prefetch
+        self._held: dict[int, _Held] = {}
+        self._room: Ticket[None] | None = None
+
+    async def next(self, wait_ms: int | None) -> list[Delivery]:
+        """What is ready, as far as there is room; waits for room, then up to `wait_ms` for a message.
+
+        Nothing is awaited after the claim: a subscriber that leaves then would strand what it was given.
+        """
+        while len(self._held) >= self._prefetch:
+            await self._wait_for_room()
+        limit = min(self._ask.limit, self._prefetch - len(self._held))
+        deliveries = await self._claim(self._ref, replace(self._ask, limit=limit), wait_ms)
+        for delivery in deliveries:
+            self._held[delivery.snowflake] = _Held(delivery.receipt, delivery.lease_expires_at)
+            self._holders[self._ref, delivery.snowflake] = self
+        return deliveries
+
+    def note(self, verdict: Verdict, result: Result) -> None:
+        held = self._held.get(result.snowflake)
+        if held is None or held.receipt != verdict.receipt:
+            return
+        if verdict.settle is Settle.EXTEND and result.lease_expires_at is not None:
+            held.expires_at = result.lease_expires_at
+        else:
+            self._forget(result.snowflake)
+            self._tell_room()
+
+    def close(self) -> list[Receipt]:
+        """What the subscriber still held."""
+        receipts = [held.receipt for held in self._held.values()]
+        for id in list(self._held):
+            self._forget(id)
+        return receipts
+
+    def drop(self, deliveries: list[Delivery]) -> None:
+        """They were not sent after all."""
+        for delivery in deliveries:
+            self._forget(delivery.snowflake)
+
+    async def _wait_for_room(self) -> None:
+        ticket = self._room = self._runtime.ticket()
+        first_expiry = min(held.expires_at for held in self._held.values())
+        timer = self._runtime.call_at(first_expiry, self._tell_room)
+        try:
+            await ticket
+        finally:
+            timer.cancel()
+            self._room = None
+        now_ms = self._runtime.clock.now_ms()
+        for id in [id for id, held in self._held.items() if held.expires_at <= now_ms]:
+            self._forget(id)
+
+    def _tell_room(self) -> None:
+        if self._room is not None and not self._room.done():
+            self._room.set_result(None)
+
+    def _forget(self, id: int) -> None:
+        if self._held.pop(id, None) is not None and self._holders.get((self._ref, id)) is self:
+            del self._holders[self._ref, id]
