@@ -40,6 +40,11 @@ class Runtime(Protocol):
     """What the core is given instead of an event loop."""
 
     clock: Clock
+    # Several callers' steps come in turns: what one step puts off to the turn's end, the others' can share.
+    has_turns: bool
+
+    def at_turn_end(self, callback: Callable[[], None]) -> None:
+        """Call once the steps that can go on now have gone on. Only where there are turns."""
 
     def ticket(self) -> Ticket[Any]: ...
 
@@ -98,6 +103,8 @@ class _LoopTimer:
 class LoopRuntime:
     """Made inside a running loop, which it uses from then on."""
 
+    has_turns = True
+
     def __init__(self, clock: Clock, alarm: Alarm | None = None) -> None:
         self.clock = clock
         self._loop = asyncio.get_running_loop()
@@ -107,6 +114,9 @@ class LoopRuntime:
 
     def ticket(self) -> asyncio.Future[Any]:
         return self._loop.create_future()
+
+    def at_turn_end(self, callback: Callable[[], None]) -> None:
+        self._loop.call_soon(callback)
 
     def spawn(self, work: Work[None]) -> None:
         task = self._loop.create_task(work)
@@ -196,6 +206,8 @@ class _DueCall:
 class ThreadRuntime:
     """Any number of calling threads, one lock: whoever holds it steps the core."""
 
+    has_turns = False
+
     def __init__(self, clock: Clock, alarm: Alarm | None = None) -> None:
         self.clock = clock
         self._own_alarm = ThreadAlarm(clock) if alarm is None else None
@@ -210,6 +222,9 @@ class ThreadRuntime:
 
     def ticket(self) -> _ThreadTicket[Any]:
         return _ThreadTicket()
+
+    def at_turn_end(self, callback: Callable[[], None]) -> None:
+        raise RuntimeError("a caller that steps its own work has no turns to share")
 
     def spawn(self, work: Work[None]) -> None:
         with self._lock:

@@ -5,7 +5,7 @@ Plain ASGI: the hot routes use it directly, the others through Starlette.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Mapping, MutableMapping
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
@@ -177,17 +177,48 @@ async def read_body(receive: Receive, headers: Mapping[bytes, bytes], max_bytes:
     """The whole body, at most `max_bytes`: refused before it is read where its length is given."""
     check_encoding(headers)
     check_length(headers, max_bytes)
-    try:
-        async with asyncio.timeout(BODY_PATIENCE_S):
-            message = await receive()
-    except TimeoutError:
-        raise too_slow() from None
+    message = await next_event(receive)
     if message["type"] == "http.request" and not message.get("more_body"):
         body: bytes = message.get("body", b"")
         if len(body) > max_bytes:
             raise too_large(max_bytes)
         return body
     return b"".join([part async for part in body_parts(receive, max_bytes, first=message)])
+
+
+async def next_event(receive: Receive) -> MutableMapping[str, Any]:
+    """What the connection says next, within `BODY_PATIENCE_S`.
+
+    Mostly it has come with the headers, and the receiving ends in its first step: a timer is made only if it does not.
+    """
+    step = receive().__await__()
+    try:
+        waits_for = next(step)
+    except StopIteration as done:
+        event: MutableMapping[str, Any] = done.value
+        return event
+    try:
+        async with asyncio.timeout(BODY_PATIENCE_S):
+            return await _Rest(step, waits_for)
+    except TimeoutError:
+        raise too_slow() from None
+
+
+class _Rest:
+    """The rest of something awaited whose first step was taken already."""
+
+    def __init__(self, step: Generator[Any, Any, Any], waits_for: Any) -> None:
+        self._step = step
+        self._waits_for = waits_for
+
+    def __await__(self) -> Generator[Any, None, MutableMapping[str, Any]]:
+        try:
+            yield self._waits_for
+        except BaseException:
+            self._step.close()
+            raise
+        event: MutableMapping[str, Any] = yield from self._step
+        return event
 
 
 async def body_parts(
@@ -198,11 +229,7 @@ async def body_parts(
     started, received, message = loop.time(), 0, first
     while True:
         if message is None:
-            try:
-                async with asyncio.timeout(BODY_PATIENCE_S):
-                    message = await receive()
-            except TimeoutError:
-                raise too_slow() from None
+            message = await next_event(receive)
         if message["type"] == "http.disconnect":
             raise CallerLeft
         part = message.get("body", b"")

@@ -5,8 +5,9 @@
     sync        one fsync for everything written so far
     publish     what the batch made claimable is shown, and its callers are answered
 
-With durability "os" all of it happens at once. With "fsync" a claim and an extension are answered after the write, and
-everything else after the sync.
+With durability "os" there is no sync: the first operation of a loop's turn is written at once, and all others of the
+turn together at its end, so a lone caller does not wait and a crowd shares. With "fsync" a claim and an extension are
+answered after the write, and everything else after the sync.
 """
 
 from collections.abc import Callable
@@ -43,6 +44,7 @@ class Engine:
         # Written, but not yet on disk.
         self._is_unsynced = False
         self._is_syncing = False
+        self._is_turn_taken = False
         self._is_in_step = False
         # Set while the keys of one transition are put: half of them must never be written.
         self.is_mid_change = False
@@ -80,7 +82,7 @@ class Engine:
         """End an operation; returns once it is as durable as was promised."""
         self._is_in_step = False
         if self.is_os:
-            self.write()
+            await self._written_in_turn()
             return
         # Also while a sync is under way: what this call answers from may be in it.
         if len(self._batch) or self._is_unsynced or self._is_syncing:
@@ -90,6 +92,27 @@ class Engine:
                 self._is_syncing = True
                 self._runtime.spawn(self._sync_waiting())
             await ticket
+
+    async def _written_in_turn(self) -> None:
+        if self._is_turn_taken:
+            ticket = self._runtime.ticket()
+            self._waiting.append(ticket)
+            await ticket
+            return
+        if self._runtime.has_turns:
+            self._is_turn_taken = True
+            self._runtime.at_turn_end(self._end_turn)
+        self.write()
+
+    def _end_turn(self) -> None:
+        self._is_turn_taken = False
+        if self._waiting and self._failure is None:
+            try:
+                self.write()
+            except StoreUnavailable:
+                return  # `write` has told everyone who waits
+            waiting, self._waiting = self._waiting, []
+            _settle(waiting, None)
 
     # --- Writing and syncing -----------------------------------------------------------------------------------
 
