@@ -1,0 +1,254 @@
+"""The HTTP door: its rate beside a bare echo and beside the embedded queue, and how soon a waiting claim wakes."""
+
+import asyncio
+import json
+import re
+import statistics
+import time
+from collections.abc import Iterator
+
+import uvloop
+
+import holdfast
+from bench.http_load import Script, repeat, request, run
+from bench.http_servers import echo_server, holdfast_server
+from bench.raw import scratch
+from bench.report import Figure
+
+CONNECTIONS = 64
+BATCH = 100
+PAYLOAD = "x" * 256
+_RECEIPT = re.compile(rb'"receipt":"([^"]+)"')
+
+
+def measure() -> Iterator[Figure]:
+    yield single_messages()
+    yield batches()
+    yield from wake_ups()
+
+
+def single_messages(per_connection: int = 100, rounds: int = 7) -> Figure:
+    """Lifecycles of single messages: an enqueue, a dequeue and an ack each, beside an echo of the same bodies."""
+    requests = CONNECTIONS * per_connection
+    ours: list[float] = []
+    echoes: list[float] = []
+    with scratch() as path, holdfast_server(path / "data", "--durability", "os") as port, echo_server() as echo_port:
+        for number in range(rounds + 1):
+            loads = [
+                lambda: _lifecycles(port, per_connection, echo_port=None),
+                lambda: _lifecycles(port, per_connection, echo_port=echo_port),
+            ]
+            took = [uvloop.run(load()) for load in (loads if number % 2 else reversed(loads))]
+            lifecycle_s, echo_s = took if number % 2 else reversed(took)
+            if number:  # the first warms up
+                ours.append(lifecycle_s)
+                echoes.append(echo_s)
+    ours_s, echo_s = statistics.median(ours), statistics.median(echoes)
+    return Figure(
+        "HTTP, 64 connections of single messages, OS-buffered",
+        f"{3 * requests / ours_s:,.0f} requests/s",
+        "a bare ASGI echo of the same bodies",
+        f"{3 * requests / echo_s:,.0f} requests/s",
+        echo_s / ours_s,
+        goal=0.5,
+    )
+
+
+async def _lifecycles(port: int, per_connection: int, *, echo_port: int | None) -> float:
+    """Seconds for all three phases; with `echo_port` the same bodies go to the echo instead."""
+    enqueue = json.dumps({"queue": "bench", "messages": [{"payload": PAYLOAD}]}).encode()
+    dequeue = b'{"queue":"bench","lease_ms":600000}'
+    receipts: list[bytes] = []
+
+    def claims() -> Script:
+        left = iter([request("/v1/queue/dequeue", dequeue)] * per_connection)
+
+        def following(answer: bytes | None) -> bytes | None:
+            if answer is not None:
+                found = _RECEIPT.search(answer)
+                assert found is not None, answer
+                receipts.append(found[1])
+            return next(left, None)
+
+        return following
+
+    def acks() -> Script:
+        left = iter(range(per_connection))
+        return lambda answer: (
+            None
+            if next(left, None) is None
+            else request("/v1/queue/ack", b'{"queue":"bench","receipts":["%b"]}' % receipts.pop())
+        )
+
+    if echo_port is not None:
+        receipts = [b"x" * 54] * (CONNECTIONS * per_connection)
+        scripts = [
+            [repeat(request("/echo", enqueue), per_connection) for _ in range(CONNECTIONS)],
+            [repeat(request("/echo", dequeue), per_connection) for _ in range(CONNECTIONS)],
+            [acks() for _ in range(CONNECTIONS)],
+        ]
+        port = echo_port
+    else:
+        scripts = [
+            [repeat(request("/v1/queue/enqueue", enqueue), per_connection) for _ in range(CONNECTIONS)],
+            [claims() for _ in range(CONNECTIONS)],
+            [acks() for _ in range(CONNECTIONS)],
+        ]
+    started = time.perf_counter()
+    for phase in scripts:
+        await run(port, phase)
+    return time.perf_counter() - started
+
+
+def batches(messages: int = 10_000, rounds: int = 5) -> Figure:
+    """One connection, batches of 100, beside the same lifecycle embedded."""
+    over_http: list[float] = []
+    embedded: list[float] = []
+    with scratch() as path, holdfast_server(path / "served", "--durability", "os") as port:
+        for number in range(rounds + 1):
+            http_s = uvloop.run(_batch_lifecycle(port, messages // BATCH))
+            embedded_s = uvloop.run(_embedded_lifecycle(str(path / f"embedded{number}"), messages // BATCH))
+            if number:
+                over_http.append(http_s)
+                embedded.append(embedded_s)
+    http_s, embedded_s = statistics.median(over_http), statistics.median(embedded)
+    return Figure(
+        "HTTP lifecycle, one connection, batches of 100, OS-buffered",
+        f"{messages / http_s:,.0f} msg/s",
+        "the same embedded",
+        f"{messages / embedded_s:,.0f} msg/s",
+        embedded_s / http_s,
+        goal=0.5,
+    )
+
+
+async def _batch_lifecycle(port: int, batches: int) -> float:
+    body = json.dumps({"queue": "bench", "messages": [{"payload": PAYLOAD}] * BATCH}).encode()
+    enqueue = request("/v1/queue/enqueue", body)
+    dequeue = request("/v1/queue/dequeue", b'{"queue":"bench","limit":%d,"lease_ms":600000}' % BATCH)
+    phase = 0
+
+    def script(answer: bytes | None) -> bytes | None:
+        nonlocal phase
+        phase += 1
+        if phase > 3 * batches:
+            return None
+        if phase % 3 == 1:
+            return enqueue
+        if phase % 3 == 2:
+            return dequeue
+        assert answer is not None
+        receipts = b",".join(b'"%b"' % receipt for receipt in _RECEIPT.findall(answer))
+        return request("/v1/queue/ack", b'{"queue":"bench","receipts":[%b]}' % receipts)
+
+    started = time.perf_counter()
+    await run(port, [script])
+    return time.perf_counter() - started
+
+
+async def _embedded_lifecycle(directory: str, batches: int) -> float:
+    async with holdfast.open_async(directory, durability="os") as hf:
+        queue = hf.queue("bench")
+        started = time.perf_counter()
+        for _ in range(batches):
+            await queue.enqueue([PAYLOAD] * BATCH)
+            await queue.ack(await queue.claim(limit=BATCH, lease=600))
+        return time.perf_counter() - started
+
+
+# --- How soon a waiting claim wakes ---------------------------------------------------------------------------
+
+
+def wake_ups(rounds: int = 40) -> Iterator[Figure]:
+    with scratch() as path, holdfast_server(path / "data", "--durability", "fsync") as port:
+        fsync_ms = uvloop.run(_enqueue_alone(port, rounds))
+        for what, wake in (
+            ("an enqueue", _on_enqueue),
+            ("a delay coming due", _on_delay),
+            ("a lease's end", _on_expiry),
+        ):
+            latencies = uvloop.run(wake(port, rounds))
+            p50 = statistics.median(latencies)
+            yield Figure(
+                f"HTTP with fsync: a waiting claim answers after {what} (p50)",
+                f"{p50:.2f} ms",
+                "an enqueue and its answer alone",
+                f"{fsync_ms:.2f} ms",
+                p50,
+                goal=5,
+                lower_is_better=True,
+            )
+
+
+class _Client:
+    """One connection, one call at a time."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+
+    async def __aenter__(self) -> "_Client":
+        self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self._port)
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        self._writer.close()
+
+    async def post(self, operation: str, **body: object) -> dict[str, list[dict[str, str]]]:
+        self._writer.write(request(f"/v1/queue/{operation}", json.dumps(body).encode()))
+        head = (await self._reader.readuntil(b"\r\n\r\n")).lower()
+        found = re.search(rb"content-length: (\d+)", head)
+        assert b" 200 " in head, head
+        assert found is not None, head
+        answer: dict[str, list[dict[str, str]]] = json.loads(await self._reader.readexactly(int(found[1])))
+        return answer
+
+
+async def _enqueue_alone(port: int, rounds: int) -> float:
+    async with _Client(port) as client:
+        took = []
+        for _ in range(rounds):
+            started = time.perf_counter()
+            await client.post("enqueue", queue="alone", messages=[{"payload": PAYLOAD}])
+            took.append((time.perf_counter() - started) * 1_000)
+        return statistics.median(took)
+
+
+async def _on_enqueue(port: int, rounds: int) -> list[float]:
+    """From sending the enqueue to the waiting claim's answer."""
+    latencies = []
+    async with _Client(port) as producer, _Client(port) as consumer:
+        for _ in range(rounds):
+            claim = asyncio.ensure_future(consumer.post("dequeue", queue="woken", wait_ms=10_000))
+            await asyncio.sleep(0.02)
+            started = time.perf_counter()
+            enqueue = asyncio.ensure_future(producer.post("enqueue", queue="woken", messages=[{"payload": PAYLOAD}]))
+            [message] = (await claim)["messages"]
+            latencies.append((time.perf_counter() - started) * 1_000)
+            await enqueue
+            await consumer.post("ack", queue="woken", receipts=[message["receipt"]])
+    return latencies
+
+
+async def _on_delay(port: int, rounds: int) -> list[float]:
+    """From the moment the delay ended, as this machine's clock tells it."""
+    latencies = []
+    async with _Client(port) as producer, _Client(port) as consumer:
+        for _ in range(rounds):
+            due_at = int(time.time() * 1_000) + 100
+            await producer.post("enqueue", queue="due", messages=[{"payload": PAYLOAD, "deliver_at": due_at}])
+            [message] = (await consumer.post("dequeue", queue="due", wait_ms=10_000))["messages"]
+            latencies.append(time.time() * 1_000 - due_at)
+            await consumer.post("ack", queue="due", receipts=[message["receipt"]])
+    return latencies
+
+
+async def _on_expiry(port: int, rounds: int) -> list[float]:
+    latencies = []
+    async with _Client(port) as first, _Client(port) as second:
+        for _ in range(rounds):
+            await first.post("enqueue", queue="expiring", messages=[{"payload": PAYLOAD}])
+            [held] = (await first.post("dequeue", queue="expiring", lease_ms=100))["messages"]
+            [message] = (await second.post("dequeue", queue="expiring", wait_ms=10_000))["messages"]
+            latencies.append(time.time() * 1_000 - float(held["lease_expires_at"]))
+            await second.post("ack", queue="expiring", receipts=[message["receipt"]])
+    return latencies
