@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,9 +14,9 @@ import holdfast
 from holdfast.model.errors import HoldfastError, InvalidArgument, StoreUnavailable
 from holdfast.testing import ManualClock
 from tests.crash.rocks import contents, copy_store, open_store
+from tests.stores.damage import MESSAGES, cut, flip, payload, read_all
 
 ROOT = Path(__file__).parents[2]
-MESSAGES = 40
 PATIENCE_S = 30
 
 # Opens the store, says so, and keeps it until its input ends.
@@ -28,10 +27,6 @@ with holdfast.open(sys.argv[1]) as hf:
     print("open", flush=True)
     sys.stdin.read()
 """
-
-
-def payload(number: int) -> bytes:
-    return f"payload {number:04} ".encode() * 20
 
 
 def fill(path: Path) -> None:
@@ -47,18 +42,6 @@ def closed_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     fill(path)
     open_store(path).close()  # reads the log, and writes it as sorted files
     return path
-
-
-@pytest.fixture(scope="module")
-def crashed_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """As a kill leaves it, its messages in the write-ahead log."""
-    path = tmp_path_factory.mktemp("crashed") / "store"
-    hf = open_store(path)
-    for number in range(MESSAGES):
-        hf.queue("mail").enqueue(payload(number))
-    copy = copy_store(path, path.parent / "copy")
-    hf.close()
-    return copy
 
 
 @pytest.fixture
@@ -229,27 +212,6 @@ def test_a_store_whose_first_opening_was_killed_opens(tmp_path: Path, script: st
 # --- Damaged files ---------------------------------------------------------------------------------------------------
 
 
-def flip(file: Path, at: int, bits: int = 0x55) -> None:
-    raw = bytearray(file.read_bytes())
-    raw[at] ^= bits
-    file.write_bytes(raw)
-
-
-def cut(file: Path, size: int) -> None:
-    os.truncate(file, size)
-
-
-def read_all(store: Path) -> list[bytes]:
-    """Every payload, by each way of reading; and the journal."""
-    with open_store(store) as hf:
-        queue = hf.queue("mail")
-        assert queue.stats().ready == len(queue.list(limit=1_000))
-        listed = [queue.get(info.id, payload=True).payload or b"" for info in queue.list(limit=1_000)]
-        assert [message.payload for message in queue.claim(1_000)] == listed
-        assert len([event for event in hf.journal(limit=1_000) if event.event == "enqueued"]) == len(listed)
-    return listed
-
-
 def check_damage_is_named(store: Path) -> None:
     """At the opening or at a read; if neither notices, nothing is missing and nothing is wrong."""
     said = "nothing: restore"
@@ -325,91 +287,6 @@ def test_a_store_that_could_not_be_opened_opens_once_it_is_mended(tmp_path: Path
         flip(store / "db" / file.name, 3)
         assert len(read_all(store)) == MESSAGES
     assert errors
-
-
-# --- The write-ahead log ---------------------------------------------------------------------------------------------
-
-
-def log_of(store: Path) -> Path:
-    return max((store / "db").glob("*.log"))
-
-
-def records_of(log: Path) -> list[tuple[int, int]]:
-    """Start and length of each record: checksum 4 | length 2 | type 1 | data, none across a block of 32 KiB."""
-    raw, at, found = log.read_bytes(), 0, []
-    while at + 7 <= len(raw):
-        if (left := 32_768 - at % 32_768) < 7:
-            at += left
-            continue
-        _, length, _ = struct.unpack_from("<IHB", raw, at)
-        found.append((at, 7 + length))
-        at += 7 + length
-    return found
-
-
-# Within a record: its checksum, the low byte of its length, its type, its data.
-@pytest.mark.parametrize("offset", [0, 4, 6, 7, 40, 300])
-def test_a_flipped_byte_in_the_middle_of_the_log_stops_the_opening(
-    tmp_path: Path, crashed_store: Path, offset: int
-) -> None:
-    records = records_of(log_of(crashed_store))
-    for number in (3, len(records) // 2, len(records) - 3):
-        store = copy_store(crashed_store, tmp_path / str(number))
-        flip(log_of(store), records[number][0] + offset, bits=1)
-        with pytest.raises(StoreUnavailable, match="restore"):
-            open_store(store)
-
-
-def test_bytes_missing_from_the_middle_of_the_log_stop_the_opening(tmp_path: Path, crashed_store: Path) -> None:
-    raw = log_of(crashed_store).read_bytes()
-    middle = len(raw) // 2
-    for number, damaged in enumerate(
-        [raw[:middle] + raw[middle + 99 :], raw[:middle] + bytes(200) + raw[middle + 200 :]]
-    ):
-        store = copy_store(crashed_store, tmp_path / str(number))
-        log_of(store).write_bytes(damaged)
-        with pytest.raises(StoreUnavailable, match="restore"):
-            open_store(store)
-
-
-def test_a_length_in_the_log_that_points_past_its_end_gives_an_error_or_a_prefix(
-    tmp_path: Path, crashed_store: Path
-) -> None:
-    """A limit of RocksDB: in the last block it cannot tell this from a torn tail. Never is a payload wrong."""
-    records = records_of(log_of(crashed_store))
-    store = copy_store(crashed_store, tmp_path / "store")
-    flip(log_of(store), records[len(records) // 2][0] + 5, bits=0x40)
-    with suppress(StoreUnavailable):
-        found = read_all(store)
-        assert found == [payload(number) for number in range(len(found))]
-
-
-def test_a_torn_tail_of_the_log_costs_the_last_record_alone(tmp_path: Path, crashed_store: Path) -> None:
-    """Cut anywhere within it: the write that was under way when the power went."""
-    log = log_of(crashed_store)
-    start, length = records_of(log)[-1]
-    for size in (1, 6, 7, 8, length // 2, length - 1, length):
-        store = copy_store(crashed_store, tmp_path / str(size))
-        cut(log_of(store), start + length - size)
-        assert read_all(store) == [payload(number) for number in range(MESSAGES - 1)]
-
-
-def test_a_longer_tail_that_is_gone_leaves_what_was_written_before_it(tmp_path: Path, crashed_store: Path) -> None:
-    records = records_of(log_of(crashed_store))
-    for lost in (2, 10, MESSAGES - 1):
-        store = copy_store(crashed_store, tmp_path / str(lost))
-        cut(log_of(store), records[-lost][0] + 3)
-        assert read_all(store) == [payload(number) for number in range(MESSAGES - lost)]
-
-
-def test_what_is_enqueued_after_a_torn_tail_is_there_after_the_next_opening(
-    tmp_path: Path, crashed_store: Path
-) -> None:
-    store = copy_store(crashed_store, tmp_path / "store")
-    cut(log_of(store), log_of(store).stat().st_size - 5)
-    with open_store(store) as hf:
-        hf.queue("mail").enqueue(payload(MESSAGES - 1))
-    assert read_all(store) == [payload(number) for number in range(MESSAGES)]
 
 
 # --- A full disk -----------------------------------------------------------------------------------------------------

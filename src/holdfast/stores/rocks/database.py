@@ -20,6 +20,7 @@ from rocksdict import (
 
 from holdfast.model.errors import InvalidArgument, StoreUnavailable
 from holdfast.stores.rocks import keys
+from holdfast.stores.rocks.log_check import find_damage, logs_of
 
 # The layout of keys and values. A store of a higher number was written by a newer Holdfast.
 FORMAT = 1
@@ -67,6 +68,7 @@ class Database:
             raise InvalidArgument(
                 f"{self.path} cannot be made: {error.strerror}; give a directory that can be written to", field="url"
             ) from None
+        self._check_logs()
         try:
             self._db: Rdict | None = Rdict(
                 str(self.path / DATABASE),
@@ -75,12 +77,27 @@ class Database:
             )
         except Exception as error:  # the binding raises nothing more precise
             raise _opening_error(self.path, error) from None
+        # What RocksDB has just tidied away must be gone before its new log says anything: after a power cut, an old log
+        # beside it would look like one that the new log goes on from.
+        _sync_directory(self.path / DATABASE)
         write_marker(self.path, os.getpid())
         self._families = {name: self._db.get_column_family(name) for name in keys.FAMILIES}
         self._families[keys.DIRECTORY] = self._db
         self.handles: dict[str, Any] = {name: self._db.get_column_family_handle(name) for name in keys.FAMILIES}
         self.handles[keys.DIRECTORY] = None
         self.families = Handles(self.handles)
+
+    def _check_logs(self) -> None:
+        """RocksDB has a log from before the marker names an owner until long after it names none again."""
+        database = self.path / DATABASE
+        if _owner_of(self.path) is not None and not logs_of(database):
+            raise StoreUnavailable(
+                f"{database} has no log (*.log), though the store was not closed in order: what was written last is "
+                "missing; put the log back, or restore a backup",
+                path=str(self.path),
+            )
+        if (damage := find_damage(database)) is not None:
+            raise damage.as_error(self.path)
 
     def write(self, batch: WriteBatch) -> None:
         self._opened().write(batch)
@@ -260,6 +277,8 @@ def _opening_error(path: Path, error: Exception) -> Exception:
         )
     if "no space" in text.lower():
         return StoreUnavailable(f"{path} cannot be opened, the disk is full: free some space", path=str(path))
+    if "corruption" in text.lower() and (damage := find_damage(path / DATABASE, verifies_all=True)) is not None:
+        return damage.as_error(path)
     return StoreUnavailable(
         f"{path} cannot be opened: {text}; run `holdfast verify` on a copy, or restore a backup", path=str(path)
     )
@@ -281,6 +300,10 @@ def write_marker(path: Path, pid: int | None) -> None:
         file.flush()
         os.fsync(file.fileno())
     fresh.replace(path / MARKER)
+    _sync_directory(path)
+
+
+def _sync_directory(path: Path) -> None:
     directory = os.open(path, os.O_RDONLY)
     try:
         os.fsync(directory)
