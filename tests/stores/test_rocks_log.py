@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.model.errors import StoreUnavailable
-from holdfast.stores.rocks.log_check import Damage, find_damage
+from holdfast.stores.rocks import database
+from holdfast.stores.rocks.log_check import Damage, find_damage, logs_of
 from tests.crash.rocks import contents, copy_store, open_store
 from tests.stores.damage import BLOCK, MESSAGES, cut, flip, log_of, payload, read_all, records_of
 
@@ -331,6 +332,25 @@ def test_an_empty_log_behind_a_torn_one_is_what_a_kill_while_opening_leaves(tmp_
     cut(log_of(store), size - 5)
     (store / "db" / "000099.log").touch()
     assert read_all(store) == [payload(number) for number in range(MESSAGES - 1)]
+
+
+def test_a_log_goes_once_what_it_holds_is_flushed_though_some_families_are_idle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else deleting one of several would not be noticed."""
+    monkeypatch.setattr(database, "_WRITE_BUFFER", 64 << 10)
+    with open_store(tmp_path / "store") as hf:
+        queue = hf.queue("mail")
+        queue.enqueue(b"a")
+        queue.claim(1)  # the leases have this alone, far too little to be flushed for its own sake
+        seen: set[Path] = set()
+        for _ in range(20_000):
+            queue.enqueue(bytes(500))
+            logs = logs_of(tmp_path / "store" / "db")
+            seen.update(logs)
+            if len(seen) > 3 and len(logs) == 1:
+                break
+        assert len(logs) == 1
 
 
 # --- Time ------------------------------------------------------------------------------------------------------------

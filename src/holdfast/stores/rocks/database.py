@@ -31,7 +31,7 @@ _FRESH_MARKER = "HOLDFAST.new"
 DATABASE = "db"
 
 _WRITE_BUFFER = 32 << 20
-# Bounds the log that a restart replays, whichever column family kept it from being dropped.
+# Bounds the log that a restart replays, while flushing cannot keep up.
 _MAX_WAL = 256 << 20
 
 
@@ -232,6 +232,8 @@ def _options(family: str | None = None) -> Options:
     options.set_write_buffer_size(_WRITE_BUFFER)
     options.set_max_background_jobs(2)
     options.set_max_total_wal_size(_MAX_WAL)
+    # All families at once, so that no idle one keeps an old log alive: nothing tells that one of several is missing.
+    options.set_atomic_flush(True)
     options.set_keep_log_file_num(2)
     options.set_compression_type(DBCompressionType.lz4())
     # A torn tail is what a crash leaves, and is cut. Damage anywhere else must stop the start: cutting there would lose
