@@ -1,0 +1,107 @@
+"""Enqueueing: what the disk, the quotas and the idempotency keys let in."""
+
+import os
+
+from msgspec.structs import replace
+
+from holdfast.model.answers import Enqueued
+from holdfast.model.errors import StoreUnavailable
+from holdfast.model.message import Draft
+from holdfast.model.names import QueueRef
+from holdfast.stores.answers import being_deleted
+from holdfast.stores.rocks.catalog import Catalog
+from holdfast.stores.rocks.changes import Changes
+from holdfast.stores.rocks.engine import Engine
+from holdfast.stores.rocks.facts import Facts
+from holdfast.stores.rocks.seen import SeenKeys
+from holdfast.stores.rocks.shelf import Shelf
+
+# How often the free space is looked at, in milliseconds.
+_LOOK_AT_DISK_MS = 200
+
+
+class Intake:
+    def __init__(
+        self,
+        engine: Engine,
+        catalog: Catalog,
+        seen: SeenKeys,
+        facts: Facts,
+        changes: Changes,
+        path: str | os.PathLike[str],
+        low_disk_bytes: int,
+    ) -> None:
+        self._engine = engine
+        self._catalog = catalog
+        self._seen = seen
+        self._facts = facts
+        self._changes = changes
+        self._path = path
+        self._low_disk_bytes = low_disk_bytes
+        self._disk_is_low = False
+        self._looked_at_disk = 0
+
+    async def enqueue(self, ref: QueueRef, drafts: list[Draft], now_ms: int, *, auto_create: bool) -> list[Enqueued]:
+        engine = self._engine
+        self._check_disk(now_ms)
+        known = self._catalog.find(ref) if auto_create else self._catalog.require(ref)
+        # Most drafts have neither: then there is nothing to look up.
+        groups = [draft.group for draft in drafts if draft.group is not None]
+        has_keys = any(draft.key is not None for draft in drafts)
+        remembers_keys = known is None or known.row.policy.dedup_window_ms > 0
+        answers: list[Enqueued | None] = [None] * len(drafts)
+        if known is None:
+            self._catalog.check_room_for_queue(ref.tenant)
+        else:
+            if known.row.drain_until is not None:
+                raise being_deleted(ref)
+            known.prepare(groups)
+            if has_keys:
+                answers = self._seen.answers(known, drafts, now_ms)
+        fresh = _fresh(drafts, answers) if has_keys and remembers_keys else drafts
+        if self._catalog.has_quotas(ref.tenant):
+            self._catalog.check_quotas(ref.tenant, [draft.bytes for draft in fresh])
+        engine.begin()
+        shelf = known or self._create(ref, groups)
+        shelf.count_due(now_ms)
+        default_ttl_ms = self._catalog.default_ttl_ms(shelf)
+        engine.is_mid_change = True  # all of them or none: everything was read before
+        ids = iter(self._facts.ids.take(len(fresh), now_ms))
+        own: dict[str, Enqueued] = {}
+        enqueued: list[Enqueued] = []
+        for draft, seen in zip(drafts, answers, strict=True):
+            answer = seen or (own.get(draft.key) if draft.key is not None else None)
+            if answer is None:
+                answer = self._changes.put_new(shelf, draft, next(ids), default_ttl_ms, now_ms)
+                if draft.key is not None and remembers_keys:
+                    own[draft.key] = replace(answer, duplicate=True)
+            enqueued.append(answer)
+        engine.is_mid_change = False
+        await engine.committed()
+        return enqueued
+
+    def _create(self, ref: QueueRef, groups: list[str]) -> Shelf:
+        """Make a queue in the middle of a step: there is nothing on disk that it would have to read."""
+        shelf = self._catalog.create(ref)
+        shelf.start_empty(groups)
+        return shelf
+
+    def _check_disk(self, now_ms: int) -> None:
+        if abs(now_ms - self._looked_at_disk) >= _LOOK_AT_DISK_MS:
+            self._looked_at_disk = now_ms
+            self._disk_is_low = self._engine.database.free_bytes() < self._low_disk_bytes
+        if self._disk_is_low:
+            raise StoreUnavailable(
+                f"less than {self._low_disk_bytes} bytes are left on the disk of {self._path}: free some space; acks "
+                "still work"
+            )
+
+
+def _fresh(drafts: list[Draft], answers: list[Enqueued | None]) -> list[Draft]:
+    """Those that will be messages of their own: their key is new, to the queue and to this call."""
+    first_of_key = {draft.key: draft for draft in reversed(drafts)}
+    return [
+        draft
+        for draft, answer in zip(drafts, answers, strict=True)
+        if answer is None and (draft.key is None or first_of_key[draft.key] is draft)
+    ]
