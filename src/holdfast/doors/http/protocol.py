@@ -1,0 +1,208 @@
+"""HTTP/1.1 on one connection: uvicorn's protocol, less patient, and telling who the peer is.
+
+What a server must set for it (`uvicorn.Config`):
+
+- `http=HttpProtocol`, `ws="none"`, `lifespan` as it likes, `server_header=False`, `proxy_headers=False`. With proxy
+  headers, a caller would write its own address.
+- `timeout_keep_alive`: how long a connection may stand idle between two requests. This file does not count that time.
+- TLS: `ssl_certfile=tls_cert`, `ssl_keyfile=tls_key`. For client certificates also `ssl_ca_certs=tls_client_ca` and
+  `ssl_cert_reqs=ssl.CERT_OPTIONAL`: a certificate that is sent must be good or the handshake fails; a caller without
+  one may still have a token, or ask for `/healthz`. `ssl.CERT_REQUIRED` turns those away in the handshake.
+
+In the scope of each call, `scope["extensions"]["holdfast"]` has `peer` (a `PeerCertificate`, or None) and `transport`.
+"""
+
+import asyncio
+import ssl
+from typing import Any
+
+import httptools
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+
+from holdfast.doors.identity import PeerCertificate
+from holdfast.model.errors import InvalidArgument
+from holdfast.wire.errors import error_document
+from holdfast.wire.http import encode
+
+# URL, names and values, and four bytes for each header's punctuation.
+MAX_HEAD_BYTES = 64 * 1_024
+MAX_HEADERS = 200
+# Requests sent ahead of their turn. Reading stops at the first of them, but one read may bring thousands.
+MAX_PIPELINED = 64
+# From the first byte, or from the connection, to the end of the headers.
+HEAD_PATIENCE_S = 10.0
+# A caller that is refused while it sends would lose the answer to a reset: what it still sends is read and dropped.
+LINGER_S = 1.0
+MAX_LINGER_BYTES = 4 * 1_024 * 1_024
+
+# Headers of which a second one would mean that somebody on the way reads the request otherwise than we do.
+_ONCE = frozenset({b"authorization", b"content-length", b"host", b"transfer-encoding"})
+
+
+class RefusedRequest(Exception):
+    """Not to be parsed any further."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+
+
+_TOO_LARGE = (431, f"the headers are larger than {MAX_HEAD_BYTES} bytes in all: send fewer or smaller ones")
+_TOO_MANY = (431, f"there are more than {MAX_HEADERS} headers: send fewer")
+_GARBAGE = (400, "this is not an HTTP/1.1 request")
+
+
+class HttpProtocol(HttpToolsProtocol):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._facts: dict[Any, Any] = {}
+        self._patience: asyncio.TimerHandle | None = None
+        self._refusal: RefusedRequest | None = None
+        self._is_refused = False
+        self._is_reading_head = True
+        self._head_bytes = 0
+        # Bytes since the parser last had something to say: it keeps what it has not finished reading.
+        self._unsaid_bytes = 0
+        self._has_said = False
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._facts = {"peer": peer_of(transport), "transport": transport}
+        self._patience = self.loop.call_later(HEAD_PATIENCE_S, self._lose_patience)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_patience()
+        self._unset_keepalive_if_required()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_refused:
+            self._unsaid_bytes += len(data)
+            if self._unsaid_bytes > MAX_LINGER_BYTES:
+                self.transport.abort()
+            return
+        self._unset_keepalive_if_required()
+        self._has_said = False
+        try:
+            self.parser.feed_data(data)
+            self._unsaid_bytes = 0 if self._has_said else self._unsaid_bytes + len(data)
+            if self._unsaid_bytes > MAX_HEAD_BYTES:
+                self._refuse(*_TOO_LARGE)
+                return
+        except httptools.HttpParserUpgrade:
+            pass  # an offer to speak something else, which need not be taken
+        except httptools.HttpParserError:
+            refusal = self._refusal
+            self._refuse(*(_GARBAGE if refusal is None else (refusal.status, refusal.message)))
+            return
+        # Idle, or in the middle of a head, or of a body that nobody reads any more: not for long. While a request is
+        # being answered, whoever answers it decides how long its body may take.
+        if self._is_answering:
+            self._stop_patience()
+        elif self._patience is None:
+            self._patience = self.loop.call_later(HEAD_PATIENCE_S, self._lose_patience)
+
+    def on_message_begin(self) -> None:
+        self._has_said = True
+        self._is_reading_head = True
+        self._head_bytes = 0
+        super().on_message_begin()
+        self.scope["extensions"] = {"holdfast": self._facts}
+
+    def on_url(self, url: bytes) -> None:
+        self._count(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._count(len(name) + len(value) + 4)
+        # Trailers come after the call began, and are no headers of it.
+        if not self._is_reading_head:
+            return
+        if len(self.headers) >= MAX_HEADERS:
+            self._stop(*_TOO_MANY)
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self._has_said = True
+        self._check_framing()
+        if len(self.pipeline) >= MAX_PIPELINED:
+            self._stop(400, f"more than {MAX_PIPELINED} requests were sent ahead: wait for answers")
+        super().on_headers_complete()
+        self._is_reading_head = False
+
+    def on_body(self, body: bytes) -> None:
+        self._has_said = True
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._has_said = True
+        super().on_message_complete()
+
+    @property
+    def _is_answering(self) -> bool:
+        cycle: RequestResponseCycle | None = self.cycle
+        return cycle is not None and not cycle.response_complete
+
+    def _count(self, size: int) -> None:
+        self._head_bytes += size
+        if self._head_bytes > MAX_HEAD_BYTES:
+            self._stop(*_TOO_LARGE)
+
+    def _check_framing(self) -> None:
+        """Where one request ends and the next begins must not be open to two readings."""
+        given: dict[bytes, bytes] = {}
+        for name, value in self.headers:
+            if name in _ONCE:
+                if name in given:
+                    self._stop(400, f"there are two {name.decode()} headers: send one")
+                given[name] = value
+        encoding = given.get(b"transfer-encoding")
+        if encoding is None:
+            return
+        if b"content-length" in given:
+            self._stop(400, "there are both Transfer-Encoding and Content-Length: send one")
+        if encoding.strip().lower() != b"chunked" or self.parser.get_http_version() == "1.0":
+            self._stop(400, "the only Transfer-Encoding is chunked, and only in HTTP/1.1")
+
+    def _stop(self, status: int, message: str) -> None:
+        """From within a callback of the parser, which passes on that there was an error, but not which."""
+        self._refusal = RefusedRequest(status, message)
+        raise self._refusal
+
+    def _refuse(self, status: int, message: str) -> None:
+        self._is_refused = True
+        self._unsaid_bytes = 0
+        self._stop_patience()
+        if self._is_answering or self.transport.is_closing():
+            # An answer is under way, and this would be read as part of it.
+            self.transport.close()
+            return
+        body = encode({"error": error_document(InvalidArgument(message))})
+        self.transport.write(
+            b"%bcontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%b"
+            % (STATUS_LINE[status], len(body), body)
+        )
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self._patience = self.loop.call_later(LINGER_S, self.transport.close)
+
+    def _lose_patience(self) -> None:
+        self._patience = None
+        if not self._is_answering:
+            self.transport.close()
+
+    def _stop_patience(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+
+
+def peer_of(transport: asyncio.BaseTransport) -> PeerCertificate | None:
+    """Of a certificate that the handshake has verified; None: there is none."""
+    tls = transport.get_extra_info("ssl_object")
+    # Without a demand to verify, a certificate would be a mere claim.
+    if tls is None or tls.context.verify_mode == ssl.CERT_NONE:
+        return None
+    der = tls.getpeercert(binary_form=True)
+    return None if der is None else PeerCertificate.from_der(der)

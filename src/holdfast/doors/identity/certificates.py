@@ -1,0 +1,155 @@
+"""Callers by client certificate (mTLS): a name in it, exactly as configured, and nothing that resembles it."""
+
+import ipaddress
+import re
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from typing import NamedTuple
+
+import msgspec
+from cryptography import x509
+
+from holdfast.doors.identity.claims import refused
+from holdfast.model.errors import InvalidArgument, InvalidName
+from holdfast.model.names import parse_name
+from holdfast.service.access import EVERY_TENANT, Caller, Scope
+
+# More than any certificate needs; each is looked up.
+MAX_NAMES = 256
+MAX_NAME_CHARS = 1_024
+_DEFAULT_SCOPES = frozenset({Scope.READ, Scope.WRITE})
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+
+
+class NameKind(StrEnum):
+    DNS = "dns"
+    URI = "uri"
+    EMAIL = "email"
+    ADDRESS = "address"
+
+
+class Name(NamedTuple):
+    """A subject alternative name. The kind counts: a URI that spells a host name is not that host."""
+
+    kind: NameKind
+    text: str
+
+
+class PeerCertificate(msgspec.Struct, frozen=True):
+    """What of a verified client certificate may name a caller. The subject's common name is left out on purpose."""
+
+    names: tuple[Name, ...]
+
+    @classmethod
+    def from_der(cls, der: bytes) -> "PeerCertificate":
+        """One that cannot be read names nobody."""
+        try:
+            extensions = x509.load_der_x509_certificate(der).extensions
+            alternatives = extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+            return cls(tuple(_names(alternatives)))
+        except (ValueError, TypeError, x509.ExtensionNotFound, x509.DuplicateExtension):
+            return cls(())
+
+
+def _names(alternatives: Iterable[x509.GeneralName]) -> list[Name]:
+    names: list[Name] = []
+    for alternative in alternatives:
+        match alternative:
+            case x509.DNSName():
+                names.append(Name(NameKind.DNS, alternative.value))
+            case x509.UniformResourceIdentifier():
+                names.append(Name(NameKind.URI, alternative.value))
+            case x509.RFC822Name():
+                names.append(Name(NameKind.EMAIL, alternative.value))
+            case x509.IPAddress():
+                names.append(Name(NameKind.ADDRESS, str(alternative.value)))
+    return names if len(names) <= MAX_NAMES else []
+
+
+class CertificateIdentity:
+    """The tenant and scopes that a certificate's names were given."""
+
+    def __init__(self, tenants: str | Mapping[str, str]) -> None:
+        self._callers = parse_tenants(tenants)
+
+    async def start(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    async def caller_of(self, headers: Mapping[bytes, bytes], peer: PeerCertificate | None) -> Caller:
+        if peer is None:
+            raise refused("missing", "say who you are: connect with a client certificate")
+        found = [caller for name in peer.names if (caller := self._callers.get(name)) is not None]
+        if not found:
+            raise refused("certificate", "no subject alternative name of the certificate is one of mtls_tenants")
+        if len(found) == 1:
+            return found[0]
+        if len({caller.tenant for caller in found}) > 1:
+            raise refused("certificate", "the certificate has names of several tenants: use one for each")
+        scopes = frozenset[Scope]().union(*(caller.scopes for caller in found))
+        return Caller(tenant=found[0].tenant, scopes=scopes, subject=found[0].subject)
+
+
+def parse_tenants(given: str | Mapping[str, str]) -> dict[Name, Caller]:
+    """From `san=tenant` pairs with commas between, or a table; a tenant may be followed by `:read+write+admin`."""
+    callers: dict[Name, Caller] = {}
+    for san, tenant in _pairs(given):
+        name = _configured_name(san)
+        if name in callers:
+            raise _wrong(f"{san} stands there twice")
+        callers[name] = _configured_caller(san, tenant)
+    if not callers:
+        raise _wrong("it names nobody: give san=tenant pairs, or leave it out")
+    return callers
+
+
+def _pairs(given: str | Mapping[str, str]) -> Iterable[tuple[str, str]]:
+    if not isinstance(given, str):
+        return given.items()
+    pairs = []
+    for pair in filter(None, map(str.strip, given.split(","))):
+        # A URI may have = in it, a tenant may not.
+        san, equals, tenant = pair.rpartition("=")
+        if not equals:
+            raise _wrong(f"{pair!r:.200} is not of the form san=tenant")
+        pairs.append((san.strip(), tenant.strip()))
+    return pairs
+
+
+def _configured_name(san: object) -> Name:
+    if not isinstance(san, str) or not san or len(san) > MAX_NAME_CHARS:
+        raise _wrong(f"a name must be text of 1-{MAX_NAME_CHARS} characters")
+    if "*" in san:
+        raise _wrong(f"{san!r}: names are compared exactly, there are no wildcards")
+    if not san.isascii() or not san.isprintable() or " " in san:
+        raise _wrong(f"{san!r} has characters that no certificate has: write a domain as xn--…")
+    try:
+        return Name(NameKind.ADDRESS, str(ipaddress.ip_address(san)))
+    except ValueError:
+        pass
+    if _SCHEME.match(san):
+        return Name(NameKind.URI, san)
+    return Name(NameKind.EMAIL if "@" in san else NameKind.DNS, san)
+
+
+def _configured_caller(san: str, given: object) -> Caller:
+    if not isinstance(given, str):
+        raise _wrong(f"{san}: the tenant must be text")
+    tenant, colon, words = given.partition(":")
+    scopes = _DEFAULT_SCOPES
+    if colon:
+        try:
+            scopes = frozenset(Scope(word.strip()) for word in words.split("+"))
+        except ValueError:
+            raise _wrong(f"{san}: scopes are read, write and admin, with + between them") from None
+    tenant = tenant.strip()
+    if tenant != EVERY_TENANT:
+        try:
+            parse_name("tenant", tenant)
+        except InvalidName as error:
+            raise _wrong(f"{san}: {error.message}") from None
+    return Caller(tenant=tenant, scopes=scopes, subject=san)
+
+
+def _wrong(why: str) -> InvalidArgument:
+    return InvalidArgument(f"mtls_tenants: {why}", setting="mtls_tenants")
