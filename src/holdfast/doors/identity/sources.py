@@ -135,7 +135,7 @@ class UrlKeys:
         self._clock = clock
         self._document = b""
         self._flight: asyncio.Task[None] | None = None
-        self._thread: threading.Thread | None = None
+        self._fetched: Future[bytes] | None = None
         self._has_failed = False
         self._stale_at = 0
         self._renewable_at = 0
@@ -194,9 +194,10 @@ class UrlKeys:
 
     async def _fetch(self) -> bytes:
         """In a thread of its own, which cannot keep the process alive, and is at most one however slow the server."""
-        if self._thread is not None and self._thread.is_alive():
+        if self._fetched is not None and not self._fetched.done():
             raise UnusableKeys("the fetch before this one has not ended")
         fetched: Future[bytes] = Future()
+        self._fetched = fetched
         # Running, it cannot be cancelled from outside, and the thread may always settle it.
         fetched.set_running_or_notify_cancel()
         is_given_up = threading.Event()
@@ -207,8 +208,7 @@ class UrlKeys:
             except Exception as error:
                 fetched.set_exception(error)
 
-        self._thread = threading.Thread(target=run, name="holdfast-keys", daemon=True)
-        self._thread.start()
+        threading.Thread(target=run, name="holdfast-keys", daemon=True).start()
         try:
             async with asyncio.timeout(FETCH_S):
                 return await asyncio.wrap_future(fetched)
