@@ -32,6 +32,11 @@ class Alarm(Protocol):
         """Call once `at_ms` is reached, which lies ahead; from whichever thread."""
 
 
+def steady_s() -> float:
+    """Seconds of a clock that never steps: for how long something took, which no rule depends on."""
+    return time.perf_counter()
+
+
 # No wait is longer: the platform's own limits lie beyond, and whoever waits looks at the clock again anyway.
 _LONGEST_WAIT_S = 24 * 3_600.0
 

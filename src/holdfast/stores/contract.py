@@ -19,17 +19,19 @@ willing to wait: a cancelled call is carried out or not, wholly.
 The store knows the policy of each queue, for it must return expired leases by itself; callers change it here.
 """
 
+from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
 import msgspec
 
 from holdfast.model.answers import Counts, Delivery, Enqueued, Found, LedgerEntry, Result
-from holdfast.model.events import JournalEvent
+from holdfast.model.events import Event, JournalEvent
 from holdfast.model.message import Draft, Receipt, State
 from holdfast.model.names import QueueRef
 from holdfast.model.policy import QueuePolicy, TenantConfig
 from holdfast.model.requests import Ask, Filter, StateChange, Verb, Verdict
 from holdfast.runtime import Runtime
+from holdfast.telemetry.figures import Figures
 
 
 class Listener(Protocol):
@@ -217,3 +219,12 @@ class Store(Protocol):
 
     async def journal(self, after: str | None, limit: int, tenant: str | None, now_ms: int) -> JournalPage:
         """Durable events behind the position, in order; of one tenant, if given, within its own retention."""
+
+    # --- Figures ---------------------------------------------------------------------------------------------
+
+    async def take_tallies(self) -> Mapping[QueueRef, Mapping[Event, int]]:
+        """How often each event was appended to the journal since this was last asked, or since the opening: each once,
+        to whoever asks first. So the store need not remember queues that are gone."""
+
+    async def figures(self) -> Figures:
+        """What the store tells of itself; also once it has stopped, which is when it is wanted most."""

@@ -1,5 +1,8 @@
 """The journal in memory: a list of events and the number of its first."""
 
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+
 from holdfast.model.events import Event, JournalEvent, parse_position
 from holdfast.model.lifecycle import Life
 from holdfast.model.names import QueueRef
@@ -12,6 +15,7 @@ class MemoryJournal:
         self._retention_ms = retention_ms
         self._events: list[JournalEvent] = []
         self._first = 1
+        self._tallies: defaultdict[QueueRef, Counter[Event]] = defaultdict(Counter)
 
     def append(
         self,
@@ -26,6 +30,7 @@ class MemoryJournal:
     ) -> None:
         """`after` is the life the event led to; without one, the message's last."""
         assert event is not None
+        self._tallies[ref][event] += 1
         life = after or entry.life
         lease = life.lease or entry.life.lease
         self._events.append(
@@ -48,6 +53,10 @@ class MemoryJournal:
                 reason=reason,
             )
         )
+
+    def take_tallies(self) -> Mapping[QueueRef, Mapping[Event, int]]:
+        taken, self._tallies = self._tallies, defaultdict(Counter)
+        return taken
 
     def read(self, after: str | None, limit: int, tenant: str | None, oldest_at: int) -> JournalPage:
         position = parse_position(after)

@@ -1,6 +1,6 @@
 """The memory store: the reference that every other store is compared with."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from msgspec.structs import replace
@@ -10,6 +10,7 @@ from holdfast.dice import Dice
 from holdfast.model import lifecycle
 from holdfast.model.answers import Counts, Delivery, Enqueued, Found, LedgerEntry, Result
 from holdfast.model.errors import Conflict, InvalidArgument, StaleLease
+from holdfast.model.events import Event
 from holdfast.model.ids import NODES, IdMaker
 from holdfast.model.lifecycle import Change, is_over
 from holdfast.model.message import Draft, Envelope, Receipt, State, seal
@@ -44,6 +45,7 @@ from holdfast.stores.memory.directory import MemoryDirectory
 from holdfast.stores.memory.journal import MemoryJournal
 from holdfast.stores.memory.reading import first, found, matching
 from holdfast.stores.memory.shelf import Entry, Ledger, SeenKey, Shelf
+from holdfast.telemetry.figures import Figures
 
 # Leases and TTLs that one claim ends before it looks for messages; the rest is found by the next pass.
 _ENDED_PER_CLAIM = 1_000
@@ -375,6 +377,14 @@ class MemoryStore:
         retention_ms = None if tenant is None else self._directory.config(tenant).journal_retention_ms
         oldest_at = now_ms - retention_ms if retention_ms is not None else 0
         return self._journal.read(after, limit, tenant, oldest_at)
+
+    # --- Figures ---------------------------------------------------------------------------------------------
+
+    async def take_tallies(self) -> Mapping[QueueRef, Mapping[Event, int]]:
+        return self._journal.take_tallies()
+
+    async def figures(self) -> Figures:
+        return Figures(is_up=not self._directory.is_closed)
 
     # --- One change ------------------------------------------------------------------------------------------
 

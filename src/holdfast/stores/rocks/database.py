@@ -21,6 +21,7 @@ from rocksdict import (
 from holdfast.model.errors import InvalidArgument, StoreUnavailable
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.log_check import find_damage, logs_of
+from holdfast.telemetry.figures import FamilyFigures
 
 # The layout of keys and values. A store of a higher number was written by a newer Holdfast.
 FORMAT = 1
@@ -192,6 +193,10 @@ class Database:
     def free_bytes(self) -> int:
         return shutil.disk_usage(self.path).free
 
+    def figures(self) -> dict[str, FamilyFigures]:
+        """Estimates that RocksDB has at hand: all families together take a fraction of a millisecond."""
+        return {name: _figures_of(family) for name, family in self._families.items()}
+
     def close(self) -> None:
         # The lock on the directory is held while any of these lives.
         self.handles.clear()
@@ -214,6 +219,21 @@ class Database:
     def _family(self, name: str) -> Rdict:
         self._opened()
         return self._families[name]
+
+
+def _figures_of(family: Rdict) -> FamilyFigures:
+    def whole(name: str) -> int:
+        return int(family.property_value(f"rocksdb.{name}") or 0)
+
+    return FamilyFigures(
+        keys=whole("estimate-num-keys"),
+        live_bytes=whole("estimate-live-data-size"),
+        files_bytes=whole("total-sst-files-size"),
+        memtable_bytes=whole("cur-size-all-mem-tables"),
+        pending_compaction_bytes=whole("estimate-pending-compaction-bytes"),
+        level0_files=whole("num-files-at-level0"),
+        block_cache_bytes=whole("block-cache-usage"),
+    )
 
 
 def _try_to_close(part: Rdict) -> Exception | None:

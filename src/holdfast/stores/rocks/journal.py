@@ -1,6 +1,7 @@
 """The journal on disk: a block of events per write, each block under the number of its first event."""
 
-from collections.abc import Callable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -34,6 +35,8 @@ class RocksJournal:
         self._shards = shards
         self._families = engine.database.families
         self._rows: list[_Row] = []
+        # By queue, a count for each event in the order of `_EVENTS`: one addition per event, and no name is looked up.
+        self._tallies: defaultdict[bytes, list[int]] = defaultdict(_no_events)
         last = engine.database.floor(keys.JOURNAL, _END)
         trimmed = engine.database.get(keys.DIRECTORY, _TRIMMED)
         self._next = 1 if trimmed is None else keys.parse_instant(trimmed)
@@ -59,11 +62,13 @@ class RocksJournal:
         life = after if after is not None else entry.life
         lease = life.lease if life.lease is not None else entry.life.lease
         envelope = entry.envelope
+        number = _NUMBERS[event]
+        self._tallies[shelf.p][number] += 1
         self._rows.append(
             (
                 shelf.p,
                 now_ms,
-                _NUMBERS[event],
+                number,
                 envelope.id,
                 life.attempt,
                 life.version,
@@ -92,6 +97,16 @@ class RocksJournal:
 
     def _become_durable(self, last: int) -> None:
         self._durable = last
+
+    def take_tallies(self) -> Mapping[QueueRef, Mapping[Event, int]]:
+        taken, self._tallies = self._tallies, defaultdict(_no_events)
+        tallies: dict[QueueRef, Counter[Event]] = defaultdict(Counter)
+        for p, counts in taken.items():
+            # Added: a queue made again under its old name has another number.
+            tallies[self._name_of(p)].update(
+                {event: count for event, count in zip(_EVENTS, counts, strict=True) if count}
+            )
+        return tallies
 
     def read(self, after: str | None, limit: int, tenant: str | None, oldest_at: int) -> JournalPage:
         self._engine.write()
@@ -135,6 +150,10 @@ class RocksJournal:
 
     def _block(self, key: bytes) -> list[_Row]:
         return _decode_block(self._engine.database.get(keys.JOURNAL, key) or b"")
+
+
+def _no_events() -> list[int]:
+    return [0] * len(_EVENTS)
 
 
 def _decode_block(block: bytes) -> list[_Row]:

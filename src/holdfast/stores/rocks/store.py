@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from msgspec.structs import replace
@@ -11,6 +11,7 @@ from holdfast.dice import Dice
 from holdfast.model import lifecycle
 from holdfast.model.answers import Counts, Delivery, Enqueued, Found, LedgerEntry, Result
 from holdfast.model.errors import StoreUnavailable
+from holdfast.model.events import Event
 from holdfast.model.message import Draft, Receipt, State
 from holdfast.model.names import QueueRef
 from holdfast.model.policy import QueuePolicy, TenantConfig
@@ -48,6 +49,7 @@ from holdfast.stores.rocks.settling import Settling
 from holdfast.stores.rocks.shelf import Entry, Shelf
 from holdfast.stores.rocks.sweeping import Sweeping
 from holdfast.stores.rocks.upkeep import Upkeep
+from holdfast.telemetry.figures import Figures
 
 # Leases and TTLs that one claim ends before it looks for messages; the rest is found by the next pass.
 _ENDED_PER_CLAIM = 1_000
@@ -363,6 +365,15 @@ class RocksStore:
         retention_ms = None if tenant is None else self._catalog.config(tenant).journal_retention_ms
         oldest_at = now_ms - retention_ms if retention_ms is not None else 0
         return self._journal.read(after, limit, tenant, oldest_at)
+
+    # --- Figures -----------------------------------------------------------------------------------------------
+
+    async def take_tallies(self) -> Mapping[QueueRef, Mapping[Event, int]]:
+        # None once it is closed; a store that stopped still says what happened before.
+        return {} if self._database is None else self._journal.take_tallies()
+
+    async def figures(self) -> Figures:
+        return Figures(is_up=False) if self._database is None else self._engine.figures()
 
     # --- Answers -----------------------------------------------------------------------------------------------
 
