@@ -1,0 +1,208 @@
+"""One event is one line, whatever is in it, and no secret shows."""
+
+import io
+import json
+import logging
+import timeit
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import structlog
+
+from holdfast.model.names import QueueRef
+from holdfast.telemetry import log
+
+CANARY = "canary-7f3a9c"
+
+
+@pytest.fixture
+def lines() -> Iterator[Callable[..., list[str]]]:
+    """Configures the log to a text, calls, and gives the lines that were written."""
+    root = logging.getLogger()
+    before, level = root.handlers[:], root.level
+
+    def written(log_format: str, act: Callable[[], Any], level: str = "info") -> list[str]:
+        stream = io.StringIO()
+        log.configure(log_format, level, stream)
+        act()
+        return stream.getvalue().splitlines()
+
+    yield written
+    root.handlers[:] = before
+    root.setLevel(level)
+    structlog.reset_defaults()
+    structlog.contextvars.clear_contextvars()
+
+
+Lines = Callable[..., list[str]]
+
+
+def test_a_line_of_json_has_time_level_event_and_its_fields(lines: Lines) -> None:
+    def act() -> None:
+        log.logger("holdfast.http").warning(
+            "refused", **log.about(QueueRef("acme", "a")), correlation_id="c-1", took_ms=3
+        )
+
+    [line] = lines("json", act)
+    fields = json.loads(line)
+    assert fields.pop("time").endswith("Z")
+    assert fields == {
+        "level": "warning",
+        "event": "refused",
+        "logger": "holdfast.http",
+        "tenant_id": "acme",
+        "queue_id": "a",
+        "correlation_id": "c-1",
+        "took_ms": 3,
+    }
+    assert list(json.loads(line))[:3] == ["time", "level", "event"]
+
+
+@pytest.mark.parametrize("name", ["holdfast", "uvicorn.error", "uvicorn.access", "asyncio", "somebody.else"])
+def test_loggers_of_the_standard_library_come_out_the_same_way(lines: Lines, name: str) -> None:
+    def act() -> None:
+        logging.getLogger(name).warning("%d of %s", 3, "them", extra={"tenant_id": "acme", "color_message": "\x1b[1m"})
+
+    [line] = lines("json", act)
+    fields = json.loads(line)
+    assert (fields["event"], fields["logger"], fields["tenant_id"]) == ("3 of them", name, "acme")
+    assert "color_message" not in fields
+
+
+def test_what_was_bound_for_a_request_stands_in_each_of_its_lines(lines: Lines) -> None:
+    def act() -> None:
+        with structlog.contextvars.bound_contextvars(correlation_id="c-9"):
+            log.logger().info("ours")
+            logging.getLogger("holdfast").info("theirs")
+
+    assert [json.loads(line)["correlation_id"] for line in lines("json", act)] == ["c-9", "c-9"]
+
+
+FORGED = '{"level": "info", "event": "forged"}\r\n2026-01-01T00:00:00Z [info] forged'
+HOSTILE = f"x\n{FORGED}\x1b[2J\x1b[31m\u2028\u0085\u202e\x00\x7f"
+
+
+@pytest.mark.parametrize("log_format", log.FORMATS)
+def test_no_value_can_end_its_line_or_steer_a_terminal(lines: Lines, log_format: str) -> None:
+    def act() -> None:
+        ours = log.logger()
+        ours.info("enqueued", correlation_id=HOSTILE)
+        ours.info(HOSTILE)
+        ours.info("nested", headers={HOSTILE: [HOSTILE]})
+        ours.info("bytes", path=HOSTILE.encode())
+        logging.getLogger("uvicorn.access").info("%s", HOSTILE, extra={"correlation_id": HOSTILE})
+
+    written = lines(log_format, act)
+    assert len(written) == 5
+    for line in written:
+        assert line.isprintable()
+        assert line.startswith("{") == (log_format == "json")
+        assert log_format == "console" or json.loads(line)["event"] != "forged"
+
+
+@pytest.mark.parametrize("log_format", log.FORMATS)
+def test_an_error_text_with_line_ends_cannot_pass_for_a_line(lines: Lines, log_format: str) -> None:
+    def act() -> None:
+        try:
+            raise ValueError(HOSTILE)
+        except ValueError:
+            log.logger().exception("broke")
+            logging.getLogger("holdfast").exception("broke")
+
+    for line in lines(log_format, act):
+        assert line.isprintable()
+        assert line.startswith(("{", "  | ")) or "broke" in line
+
+
+@pytest.mark.parametrize("log_format", log.FORMATS)
+def test_each_value_is_cut_at_a_kibibyte(lines: Lines, log_format: str) -> None:
+    def act() -> None:
+        log.logger().info("x" * 5_000, path="\N{SNOWMAN}" * 5_000, many=["y" * 5_000] * 1_000, deep={"a": "z" * 5_000})
+
+    [line] = lines(log_format, act)
+    assert "x" * 1_021 + "..." in line
+    assert "x" * 1_022 not in line
+    assert len(line) < 70_000
+    if log_format == "json":
+        assert len(json.loads(line)["path"].encode()) <= 1_024
+
+
+SECRETS: list[tuple[str, dict[str, Any]]] = [
+    ("plain", {"authorization": f"Bearer {CANARY}"}),
+    ("plain", {"Authorization": CANARY}),
+    ("plain", {"jwt_secret": CANARY}),
+    ("plain", {"password": CANARY, "token": CANARY, "lease_token": CANARY, "receipt": CANARY, "receipts": [CANARY]}),
+    ("plain", {"headers": {"authorization": CANARY, "cookie": CANARY, "x-api-key": CANARY, "apikey": CANARY}}),
+    ("plain", {"headers": [{"deep": {"secret": CANARY}}]}),
+    ("plain", {"_token": CANARY}),
+    (f"Authorization: Bearer {CANARY}", {}),
+    (f"GET /v1/queue/watch?token={CANARY}&x=1", {}),
+    (f'{{"receipt": "{CANARY}", "token":"{CANARY}"}}', {}),
+    (f"Settings(jwt_secret='{CANARY}', port=1)", {}),
+    (f"cannot reach postgres://user:{CANARY}@db/q", {}),
+    (f"bearer {CANARY} was refused", {}),
+    (f"eyJhbGciOiJIUzI1NiJ9.eyJ0ZW5hbnQi{CANARY}.{CANARY}", {}),
+]
+
+
+@pytest.mark.parametrize("log_format", log.FORMATS)
+@pytest.mark.parametrize(("event", "fields"), SECRETS)
+def test_a_secret_never_shows(lines: Lines, log_format: str, event: str, fields: dict[str, Any]) -> None:
+    def act() -> None:
+        log.logger().info(event, **fields)
+        logging.getLogger("uvicorn.error").info(event, extra=fields)
+        try:
+            raise RuntimeError(event)
+        except RuntimeError:
+            log.logger().exception("failed", **fields)
+
+    written = "\n".join(lines(log_format, act))
+    assert CANARY not in written
+    assert log.HIDDEN in written
+
+
+def test_console_lines_have_colours_on_a_terminal_alone(lines: Lines) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    terminal = Terminal()
+    assert "\x1b" not in "".join(lines("console", lambda: log.logger().info("served", port=7077)))
+    log.configure("console", "info", terminal)
+    log.logger().info("served", port=7077)
+    assert "\x1b[" in terminal.getvalue()
+
+
+def test_console_values_that_would_run_together_are_quoted(lines: Lines) -> None:
+    [line] = lines("console", lambda: log.logger().info("served", path="a b=c", tenant_id="acme"))
+    assert "path='a b=c'" in line
+    assert "tenant_id=acme" in line
+
+
+def test_below_the_level_nothing_is_written_and_hardly_anything_spent(lines: Lines) -> None:
+    spent: list[float] = []
+
+    def act() -> None:
+        ours = log.logger()
+        spent.append(min(timeit.repeat(lambda: ours.debug("claimed", limit=1), number=10_000, repeat=5)) / 10_000)
+        ours.debug("claimed")
+        logging.getLogger("holdfast").debug("claimed")
+
+    assert lines("json", act) == []
+    assert spent[0] < 2e-6
+    assert len(lines("json", act, "debug")) > 2
+
+
+def test_configuring_again_replaces_what_was_there(lines: Lines) -> None:
+    first, second = io.StringIO(), io.StringIO()
+    log.configure("json", "info", first)
+    log.configure("json", "info", second)
+    logging.getLogger("holdfast").info("once")
+    assert first.getvalue() == ""
+    assert len(second.getvalue().splitlines()) == 1
+
+
+def test_a_wrong_level_is_refused(lines: Lines) -> None:
+    with pytest.raises(KeyError):
+        log.configure("json", "loud")
