@@ -1,6 +1,6 @@
 """The journal on disk: a block of events per write, each block under the number of its first event."""
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 
 import msgspec
@@ -100,12 +100,13 @@ class RocksJournal:
 
     def take_tallies(self) -> Mapping[QueueRef, Mapping[Event, int]]:
         taken, self._tallies = self._tallies, defaultdict(_no_events)
-        tallies: dict[QueueRef, Counter[Event]] = defaultdict(Counter)
+        tallies: dict[QueueRef, dict[Event, int]] = {}
         for p, counts in taken.items():
-            # Added: a queue made again under its old name has another number.
-            tallies[self._name_of(p)].update(
-                {event: count for event, count in zip(_EVENTS, counts, strict=True) if count}
-            )
+            # A queue made again under its old name has another number.
+            tally = tallies.setdefault(self._name_of(p), {})
+            for event, count in zip(_EVENTS, counts, strict=True):
+                if count:
+                    tally[event] = tally.get(event, 0) + count
         return tallies
 
     def read(self, after: str | None, limit: int, tenant: str | None, oldest_at: int) -> JournalPage:

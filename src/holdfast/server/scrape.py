@@ -1,0 +1,37 @@
+"""What a scrape of the metrics reads of a core."""
+
+from collections.abc import AsyncIterator, Mapping
+
+from holdfast.clock import Clock
+from holdfast.dispatch.dispatcher import Dispatcher
+from holdfast.model.answers import Stats
+from holdfast.model.errors import QueueNotFound
+from holdfast.model.events import Event
+from holdfast.model.names import QueueRef
+from holdfast.service.views import stats_of
+from holdfast.stores.contract import Store
+from holdfast.telemetry.figures import Figures
+
+
+class CoreSource:
+    def __init__(self, store: Store, dispatcher: Dispatcher, clock: Clock) -> None:
+        self._store = store
+        self._dispatcher = dispatcher
+        self._now_ms = clock.now_ms
+
+    async def queues(self) -> AsyncIterator[tuple[QueueRef, Stats]]:
+        """Every queue, tenant by tenant. The reader takes its time: a queue may be gone before it is looked at."""
+        for tenant in await self._store.list_tenants():
+            for row in await self._store.list_queues(tenant.tenant):
+                now_ms = self._now_ms()
+                try:
+                    counts = await self._store.counts(row.ref, now_ms)
+                except QueueNotFound:
+                    continue
+                yield row.ref, stats_of(counts, now_ms, waiters=self._dispatcher.waiters(row.ref), row=row)
+
+    async def take_tallies(self) -> Mapping[QueueRef, Mapping[Event, int]]:
+        return await self._store.take_tallies()
+
+    async def figures(self) -> Figures:
+        return await self._store.figures()

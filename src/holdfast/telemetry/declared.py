@@ -1,0 +1,90 @@
+"""Every metric of a server, declared once."""
+
+from holdfast.telemetry.exposition import Family, Kind
+
+_QUEUE = ("tenant", "queue")
+
+REQUESTS = Family(
+    "holdfast_requests_total",
+    Kind.COUNTER,
+    "Requests answered, by outcome: ok, or the code of the error.",
+    ("operation", "outcome", *_QUEUE),
+)
+REQUEST_SECONDS = Family(
+    "holdfast_request_seconds",
+    Kind.HISTOGRAM,
+    "Time to answer a request, failed ones too; of claim_wait and the streams this includes the waiting.",
+    ("operation", *_QUEUE),
+)
+TRANSITIONS = Family(
+    "holdfast_transitions_total",
+    Kind.COUNTER,
+    "Transitions of messages, as the journal tells them, since the server started.",
+    ("event", *_QUEUE),
+)
+MESSAGES = Family(
+    "holdfast_messages",
+    Kind.GAUGE,
+    "Messages by state: ready (due now), delayed, in_flight, failed.",
+    ("state", *_QUEUE),
+)
+BYTES = Family("holdfast_queue_bytes", Kind.GAUGE, "Payloads and headers stored, in bytes.", _QUEUE)
+OLDEST = Family(
+    "holdfast_queue_oldest_ready_age_seconds",
+    Kind.GAUGE,
+    "For how long the oldest ready message has been claimable; of other, the highest.",
+    _QUEUE,
+)
+WAITERS = Family("holdfast_queue_waiters", Kind.GAUGE, "Claims that wait for a message.", _QUEUE)
+PAUSED = Family("holdfast_queue_paused", Kind.GAUGE, "1 while claims are paused; of other, while any is.", _QUEUE)
+LIMIT_DECISIONS = Family(
+    "holdfast_limit_decisions_total",
+    Kind.COUNTER,
+    "What limits decided, by kind of limit.",
+    ("kind", "outcome", *_QUEUE),
+)
+LIMIT_WAIT_SECONDS = Family(
+    "holdfast_limit_wait_seconds",
+    Kind.HISTOGRAM,
+    "Time that calls over a limit waited for their turn.",
+    ("kind", *_QUEUE),
+)
+STORE_UP = Family("holdfast_store_up", Kind.GAUGE, "1 while the store takes calls; 0 once it has stopped.")
+STORE_FREE_BYTES = Family("holdfast_store_free_bytes", Kind.GAUGE, "Bytes left on the disk of the store.")
+STORE_WRITES = Family(
+    "holdfast_store_writes_total", Kind.COUNTER, "Batches handed to the operating system since the store was opened."
+)
+STORE_SYNC_SECONDS = Family(
+    "holdfast_store_sync_seconds", Kind.HISTOGRAM, "Time of each fsync of the log, shared by all who waited for it."
+)
+# The fields of FamilyFigures, each per column family.
+ROCKSDB = {
+    "keys": Family("holdfast_rocksdb_keys", Kind.GAUGE, "Keys, as RocksDB estimates them.", ("family",)),
+    "live_bytes": Family("holdfast_rocksdb_live_bytes", Kind.GAUGE, "Live data in files, estimated.", ("family",)),
+    "files_bytes": Family("holdfast_rocksdb_files_bytes", Kind.GAUGE, "Size of the table files.", ("family",)),
+    "memtable_bytes": Family("holdfast_rocksdb_memtable_bytes", Kind.GAUGE, "Bytes in memtables.", ("family",)),
+    "pending_compaction_bytes": Family(
+        "holdfast_rocksdb_pending_compaction_bytes",
+        Kind.GAUGE,
+        "Bytes that compaction has yet to rewrite.",
+        ("family",),
+    ),
+    "level0_files": Family("holdfast_rocksdb_level0_files", Kind.GAUGE, "Files at level 0.", ("family",)),
+    "block_cache_bytes": Family(
+        "holdfast_rocksdb_block_cache_bytes", Kind.GAUGE, "Bytes in block caches.", ("family",)
+    ),
+}
+QUEUES = Family("holdfast_queues", Kind.GAUGE, "Queues that the last scrape looked at.")
+LABEL_SETS = Family("holdfast_label_sets", Kind.GAUGE, "Queues with labels of their own.")
+LABEL_SETS_MAX = Family("holdfast_label_sets_max", Kind.GAUGE, "The most of them: metrics_max_labels.")
+LOOP_LAG = Family(
+    "holdfast_event_loop_lag_seconds", Kind.GAUGE, "The latest that the event loop came since the last scrape."
+)
+BUILD = Family("holdfast_build_info", Kind.GAUGE, "1, labelled with the version.", ("version",))
+
+FAMILIES: tuple[Family, ...] = (
+    *(REQUESTS, REQUEST_SECONDS, TRANSITIONS, MESSAGES, BYTES, OLDEST, WAITERS, PAUSED),
+    *(LIMIT_DECISIONS, LIMIT_WAIT_SECONDS),
+    *(STORE_UP, STORE_FREE_BYTES, STORE_WRITES, STORE_SYNC_SECONDS, *ROCKSDB.values()),
+    *(QUEUES, LABEL_SETS, LABEL_SETS_MAX, LOOP_LAG, BUILD),
+)
