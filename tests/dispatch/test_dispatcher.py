@@ -8,6 +8,7 @@ import pytest
 
 from holdfast.dice import SeededDice
 from holdfast.dispatch.dispatcher import Dispatcher
+from holdfast.dispatch.polling import Polling
 from holdfast.dispatch.sweeper import Sweeper
 from holdfast.dispatch.wakeups import Wakeups
 from holdfast.model.answers import Delivery
@@ -39,11 +40,11 @@ class CountedStore(MemoryStore):
 class Bench:
     """A dispatcher over a store on the running loop, with its time in the test's hands."""
 
-    def __init__(self, store: Store, max_waiters: int = 100_000) -> None:
+    def __init__(self, store: Store, max_consumers: int = 100_000) -> None:
         self.clock = ManualClock()
         self.runtime = LoopRuntime(self.clock, self.clock)
         self.store = store
-        self.dispatcher = Dispatcher(store, self.runtime, max_waiters=max_waiters)
+        self.dispatcher = Dispatcher(store, self.runtime, polling=Polling(max_consumers=max_consumers))
         self.sweeper = Sweeper(store, self.runtime)
 
     async def open(self) -> None:
@@ -145,7 +146,7 @@ async def test_a_claim_that_does_not_wait_does_not_overtake_those_who_do(bench: 
 
 
 async def test_a_waiter_over_the_cap_is_refused_at_once_and_the_others_stay(bench: Bench) -> None:
-    capped = Bench(CountedStore(), max_waiters=2)
+    capped = Bench(CountedStore(), max_consumers=2)
     await capped.open()
     waiting = [capped.claim() for _ in range(2)]
     await settle_loop()

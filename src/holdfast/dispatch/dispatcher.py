@@ -2,7 +2,10 @@
 
 A claim that finds nothing joins its queue's line and sleeps. The store says which queue may have something, and from
 when (`ready`); the line gets a turn, and one pass over the store serves its waiters in order, each with leases of its
-own. Nobody polls: a line without news costs nothing, and news of one queue touches no other queue's line.
+own. Waiters never poll. A line without news gets a turn now and then all the same (`Polling`), for a store may not hear
+of everything; news of one queue touches no other queue's line.
+
+Each shard's turns are served as work of their own: a slow pass on one delays no other's waiters.
 
 A pass runs as the runtime's own work. A caller that gives up therefore never interrupts the store; what was claimed for
 it meanwhile is given back at once.
@@ -10,8 +13,12 @@ it meanwhile is given back at once.
 
 from collections.abc import Callable
 
-from holdfast.dispatch.fairness import FairTurns, cost_of
+from holdfast.dice import Dice, SystemDice
+from holdfast.dispatch.fairness import cost_of
+from holdfast.dispatch.polling import Polling
+from holdfast.dispatch.turns import Shard
 from holdfast.dispatch.waiters import Line, Waiter
+from holdfast.dispatch.watchers import Callback, Watchers
 from holdfast.model.answers import Delivery
 from holdfast.model.errors import HoldfastError, RateLimited, StoreUnavailable
 from holdfast.model.message import Receipt
@@ -28,16 +35,27 @@ _BACK_OFF_MS = 50
 
 class Dispatcher:
     def __init__(
-        self, store: Store, runtime: Runtime, *, max_waiters: int, weight_of: Callable[[str], int] = lambda tenant: 1
+        self,
+        store: Store,
+        runtime: Runtime,
+        *,
+        polling: Polling | None = None,
+        dice: Dice | None = None,
+        weight_of: Callable[[str], int] = lambda tenant: 1,
+        shard_of: Callable[[QueueRef], int] = lambda ref: 0,
     ) -> None:
         self._store = store
         self._runtime = runtime
-        self._max_waiters = max_waiters
+        self._polling = polling or Polling()
+        self._is_told = store.capabilities.pushes_wakeups and self._polling.heeds_wakeups
+        self._dice = dice or SystemDice()
+        self._weight_of = weight_of
+        self._shard_of = shard_of
+        self._shards: dict[int, Shard] = {}
         self._lines: dict[QueueRef, Line] = {}
-        self._watchers: dict[QueueRef, set[Callable[[], None]]] = {}
-        self._turns: FairTurns[Line] = FairTurns(weight_of)
+        self._watchers = Watchers(store, runtime)
+        # Patient waiters: a claim that does not wait is no consumer held up.
         self._waiting = 0
-        self._is_serving = False
         self._is_closed = False
 
     def waiters(self, ref: QueueRef) -> int:
@@ -51,10 +69,13 @@ class Dispatcher:
         """What is ready up to the ask's limit; if nothing is, wait up to `wait_ms` (None: for ever) for one."""
         if self._store.capabilities.claims_inline and ref not in self._lines:
             claims = await self._store.claim(ref, [ask], self._runtime.clock.now_ms())
+            if self._watchers:
+                self._watchers.claimed(ref, claims)
             if claims.per_ask[0] or wait_ms == 0 or claims.is_reread:
                 return claims.per_ask[0]
             line, waiter = self._join(ref, ask, wait_ms)
             self._arm(line, claims.next_at)
+            self._arm_poll(line)
         else:
             line, waiter = self._join(ref, ask, wait_ms)
             self._give_turn(line)
@@ -70,21 +91,16 @@ class Dispatcher:
     def ready(self, ref: QueueRef, at_ms: int) -> None:
         """The store's news: a claim on this queue may find something from `at_ms` on."""
         line = self._lines.get(ref)
-        if line is not None:
+        if line is not None and self._polling.heeds_wakeups:
             self._arm(line, at_ms)
-        for callback in self._watchers.get(ref, ()):
-            self._runtime.call_at(at_ms, callback)
+        if self._watchers:
+            self._watchers.ready(ref, at_ms)
 
-    def watch(self, ref: QueueRef, callback: Callable[[], None]) -> Callable[[], None]:
-        """Have `callback` called whenever a claim on this queue may find something; answers how to end it."""
-        self._watchers.setdefault(ref, set()).add(callback)
-
-        def unwatch() -> None:
-            self._watchers[ref].discard(callback)
-            if not self._watchers[ref]:
-                del self._watchers[ref]
-
-        return unwatch
+    def watch(self, ref: QueueRef, callback: Callback) -> Callback:
+        """Have `callback` called soon after the store says that something may be claimed on this queue, and when a
+        delayed message comes due; never within a step of the store. It costs no polling, so a store that does not
+        push tells only of what came through this process. Answers how to stop."""
+        return self._watchers.watch(ref, callback)
 
     def wake_all(self) -> None:
         """Every line gets a turn: the store has stopped, and its refusal is the answer."""
@@ -100,6 +116,7 @@ class Dispatcher:
     def close(self) -> None:
         """Every waiter goes away with nothing, and none joins any more."""
         self._is_closed = True
+        self._watchers.close()
         for ref, line in list(self._lines.items()):
             for waiter in list(line):
                 self._answer(ref, waiter, [])
@@ -109,9 +126,14 @@ class Dispatcher:
     def _join(self, ref: QueueRef, ask: Ask, wait_ms: int | None) -> tuple[Line, Waiter]:
         if self._is_closed:
             raise StoreUnavailable("this queue was closed: open it again")
-        if self._waiting >= self._max_waiters:
-            raise RateLimited(f"{self._waiting} claims are waiting, the most allowed: claim again later")
-        waiter = Waiter(ask, self._runtime.ticket(), is_patient=wait_ms != 0)
+        is_patient = wait_ms != 0
+        if is_patient and self._waiting >= self._polling.max_consumers:
+            raise RateLimited(
+                f"{self._waiting} claims are waiting, the most that queue_max_consumers allows: claim again later",
+                limit="queue_max_consumers",
+                of="server",
+            )
+        waiter = Waiter(ask, self._runtime.ticket(), is_patient)
         if wait_ms:
             give_up_at = self._runtime.clock.now_ms() + wait_ms
             waiter.timer = self._runtime.call_at(give_up_at, lambda: self._give_up(ref, waiter))
@@ -119,7 +141,7 @@ class Dispatcher:
         if line is None:
             line = self._lines[ref] = Line(ref)
         line.join(waiter)
-        self._waiting += 1
+        self._waiting += is_patient
         return line, waiter
 
     def _dismiss(self, ref: QueueRef, waiter: Waiter) -> bool:
@@ -127,7 +149,7 @@ class Dispatcher:
         line = self._lines.get(ref)
         if line is None or not line.leave(waiter):
             return False
-        self._waiting -= 1
+        self._waiting -= waiter.is_patient
         if waiter.timer is not None:
             waiter.timer.cancel()
         if not line and not line.has_turn:
@@ -174,6 +196,12 @@ class Dispatcher:
             line.wakes_at = at_ms
             line.timer = self._runtime.call_at(at_ms, lambda: self._wake(line))
 
+    def _arm_poll(self, line: Line) -> None:
+        """A turn for a line that hears nothing meanwhile."""
+        pause_ms = self._polling.pause_ms(is_told=self._is_told, roll=0.0 if self._is_told else self._dice.roll())
+        if pause_ms is not None:
+            self._arm(line, self._runtime.clock.now_ms() + pause_ms)
+
     def _wake(self, line: Line) -> None:
         line.timer = line.wakes_at = None
         if self._lines.get(line.ref) is line:
@@ -189,21 +217,11 @@ class Dispatcher:
         del self._lines[line.ref]
 
     def _give_turn(self, line: Line) -> None:
-        if line.has_turn:
-            return
-        line.has_turn = True
-        self._turns.push(line.ref.tenant, line)
-        if not self._is_serving:
-            self._is_serving = True
-            self._runtime.spawn(self._serve_turns())
-
-    async def _serve_turns(self) -> None:
-        try:
-            while (turn := self._turns.pop()) is not None:
-                tenant, line = turn
-                self._turns.charge(tenant, await self._serve(line))
-        finally:
-            self._is_serving = False
+        number = self._shard_of(line.ref)
+        shard = self._shards.get(number)
+        if shard is None:
+            shard = self._shards[number] = Shard(self._runtime, self._weight_of, self._serve)
+        shard.give_turn(line)
 
     async def _serve(self, line: Line) -> int:
         """One pass: claim for the first waiters of the line. Answers what it cost."""
@@ -219,6 +237,8 @@ class Dispatcher:
                 if line:
                     self._give_turn(line)  # the news was for those behind them too
                 return cost_of(1, 0)
+            if self._watchers:
+                self._watchers.claimed(line.ref, claims)
             for waiter, deliveries in zip(served, claims.per_ask, strict=True):
                 cost += cost_of(len(deliveries), sum(each.bytes for each in deliveries))
                 if deliveries or claims.is_reread or not waiter.is_patient:
@@ -246,6 +266,8 @@ class Dispatcher:
         if next_at is not None:
             # "Now" from a pass that found nothing: another server holds it for the moment. Do not spin on it.
             self._arm(line, max(next_at, now_ms + _BACK_OFF_MS) if next_at <= now_ms else next_at)
+        if line:
+            self._arm_poll(line)
 
     def _fail(self, ref: QueueRef, waiters: list[Waiter], error: Exception) -> None:
         for waiter in waiters:

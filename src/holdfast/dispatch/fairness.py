@@ -35,20 +35,30 @@ class FairTurns(Generic[T]):
         self._weight_of = weight_of
         self._lanes: OrderedDict[str, _Lane[T]] = OrderedDict()
         self._owed: dict[str, int] = {}
+        # Items waiting; kept, for admission looks at it on every enqueue.
+        self.size = 0
 
     def __len__(self) -> int:
-        return sum(len(lane.items) for lane in self._lanes.values())
+        return self.size
+
+    def waiting(self, tenant: str) -> int:
+        lane = self._lanes.get(tenant)
+        return 0 if lane is None else len(lane.items)
 
     def push(self, tenant: str, item: T) -> None:
         lane = self._lanes.get(tenant)
         if lane is None:
             lane = self._lanes[tenant] = _Lane(self._weight_of(tenant), self._owed.pop(tenant, 0))
         lane.items.append(item)
+        self.size += 1
 
     def pop(self) -> tuple[str, T] | None:
         """Whose turn it is, and what for; `charge` ends the turn."""
         tenant = self._next_tenant()
-        return None if tenant is None else (tenant, self._lanes[tenant].items.popleft())
+        if tenant is None:
+            return None
+        self.size -= 1
+        return tenant, self._lanes[tenant].items.popleft()
 
     def charge(self, tenant: str, cost: int) -> None:
         """The tenant pays for its turn and goes behind the others."""
@@ -56,7 +66,24 @@ class FairTurns(Generic[T]):
         lane.deficit -= cost
         if lane.items:
             self._lanes.move_to_end(tenant)
-            return
+        else:
+            self._close_lane(tenant, lane)
+
+    def leave(self, tenant: str, item: T) -> bool:
+        """Take an item back before its turn; false if it is not there any more."""
+        lane = self._lanes.get(tenant)
+        if lane is None:
+            return False
+        try:
+            lane.items.remove(item)
+        except ValueError:
+            return False
+        self.size -= 1
+        if not lane.items:
+            self._close_lane(tenant, lane)
+        return True
+
+    def _close_lane(self, tenant: str, lane: _Lane[T]) -> None:
         del self._lanes[tenant]
         if not self._lanes:
             self._owed.clear()
@@ -64,15 +91,19 @@ class FairTurns(Generic[T]):
             self._owed[tenant] = lane.deficit
 
     def _next_tenant(self) -> str | None:
-        waiting = [(tenant, lane) for tenant, lane in self._lanes.items() if lane.items]
-        if not waiting:
-            return None
-        for tenant, lane in waiting:
+        """The first that is not overdrawn; if all are, let as many rounds pass at once as make one of them even."""
+        first, fewest = None, 0
+        for tenant, lane in self._lanes.items():
+            if not lane.items:
+                continue  # it is being served
             if lane.deficit >= 0:
                 return tenant
-        # All are overdrawn: let as many rounds pass at once as it takes for one of them to be even.
-        self._pass_rounds(min(-(lane.deficit // lane.weight) for _, lane in waiting))
-        return next(tenant for tenant, lane in waiting if lane.deficit >= 0)
+            rounds = -(lane.deficit // lane.weight)
+            if first is None or rounds < fewest:
+                first, fewest = tenant, rounds
+        if first is not None:
+            self._pass_rounds(fewest)
+        return first
 
     def _pass_rounds(self, rounds: int) -> None:
         for lane in self._lanes.values():

@@ -2,6 +2,7 @@
 
 from holdfast.dice import Dice
 from holdfast.dispatch.dispatcher import Dispatcher
+from holdfast.dispatch.polling import Polling
 from holdfast.dispatch.sweeper import Sweeper
 from holdfast.dispatch.wakeups import Wakeups
 from holdfast.model.errors import InvalidArgument
@@ -24,7 +25,10 @@ class Core:
         self._runtime = runtime
         self._directory = Directory(store, runtime.clock, auto_create=settings.auto_create)
         self.dispatcher = Dispatcher(
-            store, runtime, max_waiters=settings.max_waiters, weight_of=self._directory.weight_of
+            store,
+            runtime,
+            polling=Polling(max_consumers=settings.queue_max_consumers),
+            weight_of=self._directory.weight_of,
         )
         self.sweeper = Sweeper(store, runtime)
         self.messages = QueueService(store, self.dispatcher, self._directory, runtime, max_payload=settings.max_payload)

@@ -1,10 +1,12 @@
 """What can be set, by name, with the defaults."""
 
+import os
 from collections.abc import Mapping
 from typing import Any, Literal
 
 import msgspec
 
+from holdfast.dispatch.polling import default_max_consumers
 from holdfast.model.durations import parse_duration_ms
 from holdfast.model.errors import InvalidArgument
 
@@ -22,7 +24,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     # Into how many shards the queues of a directory are numbered.
     shards: int = 1
     # Claims that may wait at once.
-    max_waiters: int = 100_000
+    queue_max_consumers: int = msgspec.field(default_factory=lambda: default_max_consumers(os.cpu_count() or 1))
 
 
 _DURATIONS = frozenset({"journal_retention"})
@@ -42,7 +44,7 @@ def parse_settings(given: Mapping[str, Any]) -> Settings:
         settings = msgspec.convert(fields, Settings)
     except msgspec.ValidationError as error:
         raise InvalidArgument(f"settings: {error}") from None
-    for name in ("max_payload", "max_waiters", "journal_retention_ms", "shards"):
+    for name in ("max_payload", "queue_max_consumers", "journal_retention_ms", "shards"):
         if getattr(settings, name) < 1:
             raise InvalidArgument(f"{name.removesuffix('_ms')} must be above 0", field=name.removesuffix("_ms"))
     return settings

@@ -57,6 +57,8 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     claims_inline: bool = False
     # What is stored outlives the process.
     is_durable: bool = True
+    # The listener hears of every change, whoever made it. If not, those who wait look now and then.
+    pushes_wakeups: bool = True
 
 
 class TenantRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -162,7 +164,8 @@ class Store(Protocol):
 
         Returns expired leases of this queue and ends its overdue TTLs before it looks. Takes what is due, by
         priority, visible time and id; of a group its oldest messages in order of id, while no other batch of the
-        group is in flight. A paused queue has nothing, nor has one that does not exist. `Draining`.
+        group is in flight. A paused queue has nothing, nor has one that does not exist. `Draining`. An ask with a limit
+        of 0 takes nothing, and learns `next_at`.
 
         An ask with a ledger comes alone. If its number is open it answers that claim again, as far as its leases still
         hold; a number already closed by `ledger_ack` is `InvalidArgument`.

@@ -4,9 +4,11 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, cast
 
+from msgspec.structs import replace
+
 from holdfast.model.errors import StoreUnavailable
 from holdfast.runtime import Ticket
-from holdfast.stores.contract import Capabilities, Store
+from holdfast.stores.contract import Store
 
 
 class Faults(Protocol):
@@ -77,7 +79,7 @@ class _FaultStore:
     def __init__(self, inner: Store, faults: Faults) -> None:
         self._inner = inner
         self._faults = faults
-        self.capabilities = Capabilities(claims_inline=False, is_durable=inner.capabilities.is_durable)
+        self.capabilities = replace(inner.capabilities, claims_inline=False)
 
     def __getattr__(self, name: str) -> Any:
         method: Callable[..., Awaitable[Any]] = getattr(self._inner, name)

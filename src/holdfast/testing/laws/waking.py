@@ -224,7 +224,7 @@ class WakingLaws:
             assert len({each.receipt for batch in served for each in batch}) == 5
 
     async def test_many_waiting_claims_are_all_served(self, subject: Subject) -> None:
-        async with subject.open() as hf:
+        async with subject.open(queue_max_consumers=1_000) as hf:
             q = hf.queue("q")
             await q.set_policy()
             waiting = [await start_claim(q) for _ in range(250)]

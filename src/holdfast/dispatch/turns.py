@@ -1,0 +1,40 @@
+"""The turns of one shard's lines."""
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from holdfast.dispatch.fairness import FairTurns
+from holdfast.dispatch.waiters import Line
+from holdfast.runtime import Runtime
+
+
+class Shard:
+    """Serves its lines one after the other, as work of its own: a slow pass delays no other shard's waiters."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        weight_of: Callable[[str], int],
+        serve: Callable[[Line], Coroutine[Any, Any, int]],
+    ) -> None:
+        self._runtime = runtime
+        self._serve = serve
+        self._turns: FairTurns[Line] = FairTurns(weight_of)
+        self._is_serving = False
+
+    def give_turn(self, line: Line) -> None:
+        if line.has_turn:
+            return
+        line.has_turn = True
+        self._turns.push(line.ref.tenant, line)
+        if not self._is_serving:
+            self._is_serving = True
+            self._runtime.spawn(self._serve_turns())
+
+    async def _serve_turns(self) -> None:
+        try:
+            while (turn := self._turns.pop()) is not None:
+                tenant, line = turn
+                self._turns.charge(tenant, await self._serve(line))
+        finally:
+            self._is_serving = False

@@ -1,0 +1,130 @@
+"""Those who want to be told that a queue may have something, and claim nothing."""
+
+import logging
+from collections.abc import Callable
+
+from holdfast.clock import Timer
+from holdfast.model.errors import HoldfastError
+from holdfast.model.names import QueueRef
+from holdfast.model.requests import Ask
+from holdfast.runtime import Runtime
+from holdfast.stores.contract import Claims, Store
+
+_log = logging.getLogger("holdfast")
+
+Callback = Callable[[], None]
+
+# Takes nothing, and learns when there may be something.
+_LOOK = Ask(limit=0)
+_SOON = 0
+
+
+class _Watched:
+    __slots__ = ("callbacks", "is_looking", "ref", "timer", "wakes_at")
+
+    def __init__(self, ref: QueueRef) -> None:
+        self.ref = ref
+        self.callbacks: dict[object, Callback] = {}
+        self.timer: Timer | None = None
+        self.wakes_at: int | None = None
+        self.is_looking = False
+
+
+class Watchers:
+    """A queue's watchers are called when the store says that something may be claimed, and when the soonest of what is
+    not due yet comes due. News that comes before they were called is one call. While something lies there unclaimed,
+    what else comes due is no news.
+
+    The store's answer to a claim says nothing of what comes due after the messages it gave, so on a watched queue it is
+    asked once more after such a claim. Nothing else is asked: a queue that nobody touches costs nothing.
+    """
+
+    def __init__(self, store: Store, runtime: Runtime) -> None:
+        self._store = store
+        self._runtime = runtime
+        self._watched: dict[QueueRef, _Watched] = {}
+
+    def __len__(self) -> int:
+        return len(self._watched)
+
+    def __contains__(self, ref: QueueRef) -> bool:
+        return ref in self._watched
+
+    def watch(self, ref: QueueRef, callback: Callback) -> Callback:
+        """Answers how to stop. What is there already when the watch begins is no news."""
+        watched = self._watched.get(ref)
+        if watched is None:
+            watched = self._watched[ref] = _Watched(ref)
+        watched.callbacks[key := object()] = callback
+        self._look(watched)
+
+        def unwatch() -> None:
+            if watched.callbacks.pop(key, None) is not None and not watched.callbacks:
+                self._drop(watched)
+
+        return unwatch
+
+    def ready(self, ref: QueueRef, at_ms: int) -> None:
+        """The store's news, in its own step: nobody is called before that has ended."""
+        watched = self._watched.get(ref)
+        if watched is not None:
+            self._arm(watched, at_ms)
+
+    def claimed(self, ref: QueueRef, claims: Claims) -> None:
+        """A claim was answered, which the store does not tell of."""
+        watched = self._watched.get(ref)
+        if watched is None:
+            return
+        if any(claims.per_ask):
+            self._look(watched)
+        elif claims.next_at is not None and claims.next_at > self._runtime.clock.now_ms():
+            self._arm(watched, claims.next_at)
+
+    def close(self) -> None:
+        for watched in list(self._watched.values()):
+            watched.callbacks.clear()
+            self._drop(watched)
+
+    def _arm(self, watched: _Watched, at_ms: int) -> None:
+        if at_ms <= self._runtime.clock.now_ms():
+            at_ms = _SOON
+        if watched.wakes_at is not None and watched.wakes_at <= at_ms:
+            return
+        if watched.timer is not None:
+            watched.timer.cancel()
+        watched.wakes_at = at_ms
+        watched.timer = self._runtime.call_at(at_ms, lambda: self._ring(watched))
+
+    def _ring(self, watched: _Watched) -> None:
+        watched.timer = watched.wakes_at = None
+        for callback in list(watched.callbacks.values()):
+            try:
+                callback()
+            except Exception:  # one watcher's fault is not the others'
+                _log.exception("a watcher's callback failed")
+        if watched.callbacks:
+            self._look(watched)
+
+    def _look(self, watched: _Watched) -> None:
+        if not watched.is_looking:
+            watched.is_looking = True
+            self._runtime.spawn(self._look_once(watched))
+
+    async def _look_once(self, watched: _Watched) -> None:
+        """Find out when the soonest of what is not due yet comes due."""
+        # Cleared before the store is asked: what changes while it works is worth another look.
+        watched.is_looking = False
+        now_ms = self._runtime.clock.now_ms()
+        try:
+            next_at = (await self._store.claim(watched.ref, [_LOOK], now_ms)).next_at
+        except HoldfastError:
+            return  # it is being deleted, or the store has stopped: nothing comes due
+        if watched.callbacks and next_at is not None and next_at > now_ms:
+            self._arm(watched, next_at)
+
+    def _drop(self, watched: _Watched) -> None:
+        if watched.timer is not None:
+            watched.timer.cancel()
+        watched.timer = watched.wakes_at = None
+        if self._watched.get(watched.ref) is watched:
+            del self._watched[watched.ref]
