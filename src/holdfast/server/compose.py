@@ -9,6 +9,7 @@ from holdfast.model.errors import InvalidArgument
 from holdfast.runtime import Runtime
 from holdfast.server.settings import Settings
 from holdfast.service.admin import AdminService
+from holdfast.service.admission import Admission
 from holdfast.service.directory import Directory
 from holdfast.service.queues import QueueService
 from holdfast.stores.contract import Store
@@ -30,8 +31,11 @@ class Core:
             polling=Polling(max_consumers=settings.queue_max_consumers),
             weight_of=self._directory.weight_of,
         )
+        self.admission = Admission(self._directory, runtime)
         self.sweeper = Sweeper(store, runtime)
-        self.messages = QueueService(store, self.dispatcher, self._directory, runtime, max_payload=settings.max_payload)
+        self.messages = QueueService(
+            store, self.dispatcher, self._directory, self.admission, runtime, max_payload=settings.max_payload
+        )
         self.admin = AdminService(store, self.dispatcher, self._directory, runtime, max_payload=settings.max_payload)
 
     async def open(self) -> None:

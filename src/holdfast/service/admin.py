@@ -86,7 +86,9 @@ class AdminService:
         policy = merge(QueuePolicy() if row is None else row.policy, changes)
         if row is None:
             await self._store.create_queue(ref, self._now_ms())
-        return (await self._store.put_policy(ref, policy, self._now_ms())).policy
+        row = await self._store.put_policy(ref, policy, self._now_ms())
+        self._directory.note_queue(row)
+        return row.policy
 
     async def pause(self, ref: QueueRef, is_paused: bool) -> None:
         await self._store.pause(ref, is_paused, self._now_ms())
@@ -96,7 +98,7 @@ class AdminService:
         after `force_after_ms`; sweeps do the rest."""
         check_integer("force_after", force_after_ms, 0, MAX_MS)
         now_ms = self._now_ms()
-        await self._store.drain(ref, now_ms + force_after_ms, now_ms)
+        self._directory.note_queue(await self._store.drain(ref, now_ms + force_after_ms, now_ms))
         self._dispatcher.fail_waiters(ref, being_deleted(ref))
 
     async def backup(self, target: str) -> None:

@@ -1,25 +1,50 @@
-"""Which queues and tenants there are, and who brings one into being."""
+"""Which queues and tenants there are, who brings one into being, and what each may do."""
 
 from holdfast.clock import Clock
+from holdfast.model.limits import has_rates, is_limited
 from holdfast.model.names import QueueRef
+from holdfast.model.policy import Limits, QueuePolicy
 from holdfast.stores.answers import no_such_queue
 from holdfast.stores.contract import QueueRow, Store, TenantRow
 
 
 class Directory:
+    """Keeps what every call is admitted by, so that nobody has to ask the store for it: loaded at the start, noted at
+    each change. Only what departs from the defaults is kept."""
+
     def __init__(self, store: Store, clock: Clock, *, auto_create: bool) -> None:
         self._store = store
         self._clock = clock
         self.auto_create = auto_create
         # Of tenants that are not here it is the default.
         self._weights: dict[str, int] = {}
+        # Tenants with rates, queues with rates or caps. Read by admission on every call; changed in place.
+        self.tenant_limits: dict[str, Limits] = {}
+        self.queue_limits: dict[QueueRef, QueuePolicy] = {}
 
     async def load(self) -> None:
         for tenant in await self._store.list_tenants():
             self.note(tenant)
+            for queue in await self._store.list_queues(tenant.tenant):
+                self.note_queue(queue)
 
     def note(self, tenant: TenantRow) -> None:
-        self._weights[tenant.tenant] = tenant.config.weight
+        name, config = tenant.tenant, tenant.config
+        if config.weight != 1:
+            self._weights[name] = config.weight
+        else:
+            self._weights.pop(name, None)
+        if has_rates(config.limits):
+            self.tenant_limits[name] = config.limits
+        else:
+            self.tenant_limits.pop(name, None)
+
+    def note_queue(self, queue: QueueRow) -> None:
+        # One being deleted is refused by the store; what comes after it under the same name starts afresh.
+        if is_limited(queue.policy) and queue.drain_until is None:
+            self.queue_limits[queue.ref] = queue.policy
+        else:
+            self.queue_limits.pop(queue.ref, None)
 
     def weight_of(self, tenant: str) -> int:
         return self._weights.get(tenant, 1)

@@ -10,6 +10,7 @@ from holdfast.model.message import MAX_BATCH, Draft, Receipt, State, check_draft
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Ask, Filter, StateChange, Verdict, check_ask, check_verdict
 from holdfast.runtime import Runtime
+from holdfast.service.admission import Admission
 from holdfast.service.directory import Directory
 from holdfast.service.subscriptions import Subscription, Subscriptions
 from holdfast.service.views import info_of, stats_of
@@ -21,11 +22,19 @@ class QueueService:
     """Each call is checked whole before any of it is carried out: what is refused changes nothing."""
 
     def __init__(
-        self, store: Store, dispatcher: Dispatcher, directory: Directory, runtime: Runtime, *, max_payload: int
+        self,
+        store: Store,
+        dispatcher: Dispatcher,
+        directory: Directory,
+        admission: Admission,
+        runtime: Runtime,
+        *,
+        max_payload: int,
     ) -> None:
         self._store = store
         self._dispatcher = dispatcher
         self._directory = directory
+        self._admission = admission
         self._runtime = runtime
         self._now_ms = runtime.clock.now_ms
         self._max_payload = max_payload
@@ -39,7 +48,8 @@ class QueueService:
             check_draft(draft, self._max_payload)
         if not drafts:
             return []
-        return await self._store.enqueue(ref, drafts, self._now_ms(), auto_create=self._directory.auto_create)
+        with self._admission.at_once(ref) or await self._admission.enqueue(ref, drafts):
+            return await self._store.enqueue(ref, drafts, self._now_ms(), auto_create=self._directory.auto_create)
 
     async def claim(self, ref: QueueRef, ask: Ask, wait_ms: int | None) -> list[Delivery]:
         """Nothing may be awaited after the dispatcher's answer: a caller that leaves then would strand it."""
@@ -48,7 +58,12 @@ class QueueService:
             check_integer("wait", wait_ms, 0, MAX_MS)
         if not self._directory.auto_create:
             await self._directory.require(ref)
-        return await self._dispatcher.claim(ref, ask, wait_ms)
+        if not self._admission.is_limited(ref):
+            return await self._dispatcher.claim(ref, ask, wait_ms)
+        with await self._admission.claim(ref, wait_ms) as hold:
+            deliveries = await self._dispatcher.claim(ref, ask, hold.remaining_ms(wait_ms))
+            hold.delivered(deliveries)
+            return deliveries
 
     async def settle(self, ref: QueueRef, verdicts: list[Verdict]) -> list[Result]:
         if len(verdicts) > MAX_BATCH:
@@ -87,21 +102,28 @@ class QueueService:
 
     async def get(self, ref: QueueRef, id: object, *, with_payload: bool = False) -> Info:
         snowflake = parse_id(id)
+        await self._admission.look(ref)
         found = await self._store.get(ref, snowflake)
         if found is None:
             raise MessageNotFound(f"queue {ref} has no message {to_uuid(snowflake)}", id=to_uuid(snowflake))
+        self._admission.read(ref, 1, found.envelope.bytes if with_payload else 0)
         return info_of(found, with_payload=with_payload)
 
     async def peek(self, ref: QueueRef, limit: int) -> list[Info]:
         check_integer("limit", limit, 1, MAX_BATCH)
-        return [info_of(each, with_payload=True) for each in await self._store.peek(ref, limit, self._now_ms())]
+        await self._admission.look(ref)
+        every = await self._store.peek(ref, limit, self._now_ms())
+        self._admission.read(ref, len(every), sum(each.envelope.bytes for each in every))
+        return [info_of(each, with_payload=True) for each in every]
 
     async def browse(
         self, ref: QueueRef, state: State | None, which: Filter, cursor: str | None, limit: int
     ) -> Page[Info]:
         check_integer("limit", limit, 1, MAX_BATCH)
         after = None if cursor is None else parse_id(cursor)
+        await self._admission.look(ref)
         listing = await self._store.browse(ref, state, which, after, limit, self._now_ms())
+        self._admission.read(ref, len(listing.found), 0)
         page = Page(info_of(each) for each in listing.found)
         page.cursor = None if listing.after is None else str(listing.after)
         return page
@@ -123,7 +145,11 @@ class QueueService:
 
     async def ledger(self, ref: QueueRef, consumer: str) -> list[LedgerEntry]:
         check_text("consumer", consumer)
-        return await self._store.ledger(ref, consumer, self._now_ms())
+        await self._admission.look(ref)
+        entries = await self._store.ledger(ref, consumer, self._now_ms())
+        deliveries = [delivery for entry in entries for delivery in entry.deliveries]
+        self._admission.read(ref, len(deliveries), sum(each.bytes for each in deliveries))
+        return entries
 
     async def ledger_ack(self, ref: QueueRef, consumer: str, upto: int) -> list[Result]:
         check_text("consumer", consumer)

@@ -15,6 +15,7 @@ from holdfast.testing.laws.inspection import InspectionLaws
 from holdfast.testing.laws.journal import JournalLaws
 from holdfast.testing.laws.leases import LeaseLaws
 from holdfast.testing.laws.ledger import LedgerLaws
+from holdfast.testing.laws.limits import LimitLaws
 from holdfast.testing.laws.operations import OperationLaws
 from holdfast.testing.laws.operators import OperatorLaws
 from holdfast.testing.laws.order import OrderLaws
@@ -45,5 +46,6 @@ class StoreLaws(
     LedgerLaws,
     JournalLaws,
     RefusalLaws,
+    LimitLaws,
 ):
     """Everything a store must keep."""
