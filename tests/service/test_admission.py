@@ -178,6 +178,26 @@ class TestRates:
             with pytest.raises(StoreUnavailable):
                 await bench.claim()
 
+    async def test_a_subscriber_over_its_rate_is_made_to_wait_and_not_sent_away(self, bench: Bench) -> None:
+        await bench.admin.set_policy(REF, {"limits": {"read_ops_per_s": 2}})
+        await bench.enqueue(number=10)
+        stream = await bench.messages.subscribe(REF, Ask(limit=4), 10)
+        assert len(await stream.next(None)) == 4
+        second = asyncio.create_task(stream.next(None))
+        await settle_loop()
+        bench.clock.advance(1_499)
+        await settle_loop()
+        assert not second.done()
+        bench.clock.advance(1)
+        assert len(await second) == 4
+        third = asyncio.create_task(stream.next(1_000))
+        await settle_loop()
+        bench.clock.advance(999)
+        await settle_loop()
+        assert not third.done()
+        bench.clock.advance(1)
+        assert await third == []
+
     async def test_a_verdict_asks_no_bucket(self, bench: Bench) -> None:
         await bench.enqueue()
         [held] = await bench.claim()

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from holdfast.model.answers import Delivery, Result
+from holdfast.model.errors import RateLimited
 from holdfast.model.message import Receipt
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Ask, Settle, Verdict
-from holdfast.runtime import Runtime, Ticket
+from holdfast.runtime import Runtime, Ticket, sleep_until
 
 Claim = Callable[[QueueRef, Ask, int | None], Awaitable[list[Delivery]]]
 
@@ -74,11 +75,27 @@ class Subscription:
         while len(self._held) >= self._prefetch:
             await self._wait_for_room()
         limit = min(self._ask.limit, self._prefetch - len(self._held))
-        deliveries = await self._claim(self._ref, replace(self._ask, limit=limit), wait_ms)
+        deliveries = await self._claim_when_allowed(replace(self._ask, limit=limit), wait_ms)
         for delivery in deliveries:
             self._held[delivery.snowflake] = _Held(delivery.receipt, delivery.lease_expires_at)
             self._holders[self._ref, delivery.snowflake] = self
         return deliveries
+
+    async def _claim_when_allowed(self, ask: Ask, wait_ms: int | None) -> list[Delivery]:
+        """A subscriber is not told to ask again later, it is made to wait: its stream has begun."""
+        now_ms = self._runtime.clock.now_ms
+        until_ms = None if wait_ms is None else now_ms() + wait_ms
+        while True:
+            try:
+                return await self._claim(self._ref, ask, None if until_ms is None else max(0, until_ms - now_ms()))
+            except RateLimited as error:
+                if error.facts.get("of") == "server":  # too many wait as it is
+                    raise
+                again_at = now_ms() + error.retry_after_ms
+            if until_ms is not None and again_at > until_ms:
+                await sleep_until(self._runtime, until_ms)
+                return []
+            await sleep_until(self._runtime, again_at)
 
     def note(self, verdict: Verdict, result: Result) -> None:
         held = self._held.get(result.snowflake)
