@@ -54,6 +54,7 @@ class Dispatcher:
         self._shards: dict[int, Shard] = {}
         self._lines: dict[QueueRef, Line] = {}
         self._watchers = Watchers(store, runtime)
+        self._asked_this_turn: set[QueueRef] = set()
         # Patient waiters: a claim that does not wait is no consumer held up.
         self._waiting = 0
         self._is_closed = False
@@ -67,7 +68,7 @@ class Dispatcher:
 
     async def claim(self, ref: QueueRef, ask: Ask, wait_ms: int | None) -> list[Delivery]:
         """What is ready up to the ask's limit; if nothing is, wait up to `wait_ms` (None: for ever) for one."""
-        if self._store.capabilities.claims_inline and ref not in self._lines:
+        if self._store.capabilities.claims_inline and ref not in self._lines and self._is_first_of_turn(ref):
             claims = await self._store.claim(ref, [ask], self._runtime.clock.now_ms())
             if self._watchers:
                 self._watchers.claimed(ref, claims)
@@ -84,6 +85,17 @@ class Dispatcher:
         except BaseException:
             self._abandon(ref, waiter)
             raise
+
+    def _is_first_of_turn(self, ref: QueueRef) -> bool:
+        """A lone claim need not wait for a pass; of a crowd's the others are served by one, and share its write."""
+        if not self._runtime.has_turns:
+            return True
+        if ref in self._asked_this_turn:
+            return False
+        if not self._asked_this_turn:
+            self._runtime.at_turn_end(self._asked_this_turn.clear)
+        self._asked_this_turn.add(ref)
+        return True
 
     def is_waited_for(self, ref: QueueRef) -> bool:
         return ref in self._lines or ref in self._watchers
