@@ -55,6 +55,7 @@ class Needs(msgspec.Struct, frozen=True):
 # Every operation of a session. One that is missing here is refused to all (and fails the matrix of tests).
 NEEDS: dict[str, Needs] = {
     "enqueue": Needs(Scope.WRITE),
+    "enqueue_each": Needs(Scope.WRITE),
     "claim": Needs(Scope.READ),
     "settle": Needs(Scope.READ),
     "save_state": Needs(Scope.READ),
@@ -80,6 +81,7 @@ NEEDS: dict[str, Needs] = {
     "pause": Needs(Scope.ADMIN),
     "delete": Needs(Scope.ADMIN),
     "backup": Needs(Scope.ADMIN, of_operators_only=True),
+    "metrics": Needs(Scope.READ, of_operators_only=True),
     "purge": Needs(Scope.ADMIN),
     "cancel": Needs(Scope.ADMIN),
     "reprioritise": Needs(Scope.ADMIN),

@@ -12,7 +12,7 @@ from holdfast.model.durations import MAX_MS
 from holdfast.model.errors import InvalidArgument, MessageNotFound
 from holdfast.model.ids import parse_id, to_uuid
 from holdfast.model.message import State, check_size
-from holdfast.model.names import QueueRef
+from holdfast.model.names import DEFAULT, QueueRef
 from holdfast.model.policy import QueuePolicy, TenantConfig, merge
 from holdfast.model.requests import (
     EVERYTHING,
@@ -82,10 +82,11 @@ class AdminService:
 
     async def set_policy(self, ref: QueueRef, changes: Mapping[str, Any]) -> QueuePolicy:
         """Create the queue or change its policy: what is given changes, the rest stays."""
-        row = await self._store.find_queue(ref)
-        policy = merge(QueuePolicy() if row is None else row.policy, changes)
-        if row is None:
+        if await self._store.find_queue(ref) is None:
+            merge(QueuePolicy(), changes)  # refused before there is a queue
             await self._store.create_queue(ref, self._now_ms())
+        # As it is now: others may have changed it while it was made.
+        policy = merge((await self._directory.require(ref)).policy, changes)
         row = await self._store.put_policy(ref, policy, self._now_ms())
         self._directory.note_queue(row)
         return row.policy
@@ -100,6 +101,10 @@ class AdminService:
         now_ms = self._now_ms()
         self._directory.note_queue(await self._store.drain(ref, now_ms + force_after_ms, now_ms))
         self._dispatcher.fail_waiters(ref, being_deleted(ref))
+
+    async def check_store(self) -> None:
+        """`StoreUnavailable` if the store is closed, or stopped after a failed commit."""
+        await self._store.find_tenant(DEFAULT)
 
     async def backup(self, target: str) -> None:
         await self._store.backup(target)
@@ -169,7 +174,7 @@ class AdminService:
     async def _alter_paced(self, ref: QueueRef, verb: Verb, which: Filter, rate_per_s: float) -> Changed:
         """At most `rate_per_s` a second, in ten steps a second where the rate allows it."""
         size = max(1, min(STEP, int(rate_per_s / 10)))
-        pause_ms = size / rate_per_s * 1_000
+        pause_ms = min(size / rate_per_s * 1_000, MAX_MS)
         start_ms = self._now_ms()
         changed, after, steps = 0, None, 0
         while True:

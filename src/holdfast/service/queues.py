@@ -1,21 +1,31 @@
 """QueueService: the operations on messages that every door calls."""
 
+from collections.abc import Mapping
+
 from holdfast.dispatch.dispatcher import Dispatcher
 from holdfast.model.answers import Delivery, Enqueued, Events, Info, LedgerEntry, Page, Result, Stats
 from holdfast.model.checks import check_integer, check_text
 from holdfast.model.durations import MAX_MS
-from holdfast.model.errors import InvalidArgument, MessageNotFound
+from holdfast.model.errors import InvalidArgument, MessageNotFound, StaleLease
 from holdfast.model.ids import parse_id, to_uuid
 from holdfast.model.message import MAX_BATCH, Draft, Receipt, State, check_draft, check_size
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Ask, Filter, StateChange, Verdict, check_ask, check_verdict
-from holdfast.runtime import Runtime
+from holdfast.runtime import Runtime, sleep_until
 from holdfast.service.admission import Admission
 from holdfast.service.directory import Directory
 from holdfast.service.subscriptions import Subscription, Subscriptions
 from holdfast.service.views import info_of, stats_of
 from holdfast.service.watches import Watch, Watches
+from holdfast.stores.answers import receipt_of
 from holdfast.stores.contract import Store
+
+# The journal tells nobody of its events: who waits for some asks this often, in milliseconds.
+_JOURNAL_POLL_MS = 100
+
+# A page of messages with their payloads is read in steps of so many, and ends after so many bytes.
+_STEP_WITH_PAYLOADS = 16
+_PAGE_BYTES = 16 << 20
 
 
 class QueueService:
@@ -40,16 +50,25 @@ class QueueService:
         self._max_payload = max_payload
         self._subscriptions = Subscriptions(runtime, self.claim)
         self._watches = Watches(dispatcher, runtime)
+        self._is_closing = False
 
     async def enqueue(self, ref: QueueRef, drafts: list[Draft]) -> list[Enqueued]:
-        if len(drafts) > MAX_BATCH:
-            raise InvalidArgument(f"a call enqueues at most {MAX_BATCH} messages, not {len(drafts)}", field="messages")
-        for draft in drafts:
-            check_draft(draft, self._max_payload)
+        self._check_drafts(drafts)
         if not drafts:
             return []
         with self._admission.at_once(ref) or await self._admission.enqueue(ref, drafts):
             return await self._store.enqueue(ref, drafts, self._now_ms(), auto_create=self._directory.auto_create)
+
+    async def enqueue_each(self, batches: Mapping[QueueRef, list[Draft]]) -> dict[QueueRef, list[Enqueued]]:
+        """To several queues. What one queue refuses (a quota, say) leaves those before it with their messages."""
+        self._check_drafts([draft for drafts in batches.values() for draft in drafts])
+        return {ref: await self.enqueue(ref, drafts) for ref, drafts in batches.items()}
+
+    def _check_drafts(self, drafts: list[Draft]) -> None:
+        if len(drafts) > MAX_BATCH:
+            raise InvalidArgument(f"a call enqueues at most {MAX_BATCH} messages, not {len(drafts)}", field="messages")
+        for draft in drafts:
+            check_draft(draft, self._max_payload)
 
     async def claim(self, ref: QueueRef, ask: Ask, wait_ms: int | None) -> list[Delivery]:
         """Nothing may be awaited after the dispatcher's answer: a caller that leaves then would strand it."""
@@ -74,6 +93,17 @@ class QueueService:
         self._subscriptions.note(ref, verdicts, results)
         return results
 
+    async def held_by(self, ref: QueueRef, id: object, owner: str | None) -> Receipt:
+        """The receipt of a message's lease, if it is `owner`'s (None: anybody's). `StaleLease` in the same words
+        whether another holds it, nobody does, or there is no such message."""
+        snowflake = parse_id(id)
+        found = await self._store.get(ref, snowflake)
+        lease = None if found is None else found.life.lease
+        if found is None or lease is None or (owner is not None and (lease.owner or "") != owner):
+            id = to_uuid(snowflake)
+            raise StaleLease(f"message {id} is not held by this caller: claim it, or give its receipt", id=id)
+        return receipt_of(found.envelope, found.life)
+
     async def subscribe(self, ref: QueueRef, ask: Ask, prefetch: int) -> Subscription:
         check_ask(ask)
         if not self._directory.auto_create:
@@ -86,8 +116,9 @@ class QueueService:
         return self._watches.open(ref)
 
     def close(self) -> None:
-        """Let those go who watch; those who wait for messages are the dispatcher's."""
+        """Let those go who watch or wait for events; those who wait for messages are the dispatcher's."""
         self._watches.close()
+        self._is_closing = True
 
     def give_back(self, ref: QueueRef, deliveries: list[Delivery]) -> None:
         """What never reached its claimer."""
@@ -117,16 +148,31 @@ class QueueService:
         return [info_of(each, with_payload=True) for each in every]
 
     async def browse(
-        self, ref: QueueRef, state: State | None, which: Filter, cursor: str | None, limit: int
+        self,
+        ref: QueueRef,
+        state: State | None,
+        which: Filter,
+        cursor: str | None,
+        limit: int,
+        *,
+        with_payload: bool = False,
     ) -> Page[Info]:
+        """With payloads a page may end before `limit`, by its bytes."""
         check_integer("limit", limit, 1, MAX_BATCH)
         after = None if cursor is None else parse_id(cursor)
         await self._admission.look(ref)
-        listing = await self._store.browse(ref, state, which, after, limit, self._now_ms())
-        self._admission.read(ref, len(listing.found), 0)
-        page = Page(info_of(each) for each in listing.found)
-        page.cursor = None if listing.after is None else str(listing.after)
-        return page
+        step = _STEP_WITH_PAYLOADS if with_payload else limit
+        page: Page[Info] = Page()
+        size = 0
+        while True:
+            listing = await self._store.browse(ref, state, which, after, min(step, limit - len(page)), self._now_ms())
+            page.extend(info_of(each, with_payload=with_payload) for each in listing.found)
+            size += sum(each.envelope.bytes for each in listing.found)
+            after = listing.after
+            page.cursor = None if after is None else str(after)
+            if after is None or len(page) == limit or not with_payload or size > _PAGE_BYTES:
+                self._admission.read(ref, len(page), size if with_payload else 0)
+                return page
 
     async def stats(self, ref: QueueRef) -> Stats:
         row = await self._directory.require(ref)
@@ -134,22 +180,35 @@ class QueueService:
         counts = await self._store.counts(ref, now_ms)
         return stats_of(counts, now_ms, waiters=self._dispatcher.waiters(ref), row=row)
 
-    async def journal(self, after: str | None, limit: int, tenant: str | None) -> Events:
+    async def journal(self, after: str | None, limit: int, tenant: str | None, wait_ms: int = 0) -> Events:
+        """If there is nothing behind the position, wait up to `wait_ms` for something."""
         check_integer("limit", limit, 1, MAX_BATCH)
-        page = await self._store.journal(after, limit, tenant, self._now_ms())
-        events = Events(page.events)
-        events.next = page.position
-        return events
+        check_integer("wait_ms", wait_ms, 0, MAX_MS)
+        until = self._now_ms() + wait_ms
+        while True:
+            page = await self._store.journal(after, limit, tenant, self._now_ms())
+            now_ms = self._now_ms()
+            if page.events or now_ms >= until or self._is_closing:
+                events = Events(page.events)
+                events.next = page.position
+                return events
+            # What is looked through once is not looked through again.
+            after = page.position
+            await sleep_until(self._runtime, min(until, now_ms + _JOURNAL_POLL_MS))
 
     # --- The claim ledger ------------------------------------------------------------------------------------
 
-    async def ledger(self, ref: QueueRef, consumer: str) -> list[LedgerEntry]:
+    async def ledger(self, ref: QueueRef, consumer: str, number: int | None = None) -> list[LedgerEntry]:
+        """The consumer's open claims; with `number`, that one alone."""
         check_text("consumer", consumer)
+        if number is not None:
+            check_integer("number", number, 0, MAX_MS)
         await self._admission.look(ref)
         entries = await self._store.ledger(ref, consumer, self._now_ms())
-        deliveries = [delivery for entry in entries for delivery in entry.deliveries]
+        claims = [each for each in entries if number in (None, each.number)]
+        deliveries = [delivery for entry in claims for delivery in entry.deliveries]
         self._admission.read(ref, len(deliveries), sum(each.bytes for each in deliveries))
-        return entries
+        return claims
 
     async def ledger_ack(self, ref: QueueRef, consumer: str, upto: int) -> list[Result]:
         check_text("consumer", consumer)

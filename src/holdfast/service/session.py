@@ -25,7 +25,7 @@ from holdfast.model.message import Draft, Receipt, State
 from holdfast.model.names import QueueRef
 from holdfast.model.policy import QueuePolicy, TenantConfig
 from holdfast.model.requests import Ask, Edit, Filter, StateChange, Verdict
-from holdfast.service.access import EVERY_TENANT, Caller, permit
+from holdfast.service.access import ANYONE, EVERY_TENANT, Caller, permit
 from holdfast.service.admin import AdminService
 from holdfast.service.queues import QueueService
 from holdfast.service.subscriptions import Subscription
@@ -44,6 +44,13 @@ class Session:
         permit(self.caller, "enqueue", ref.tenant)
         return await self._messages.enqueue(ref, drafts)
 
+    async def enqueue_each(self, batches: Mapping[QueueRef, list[Draft]]) -> dict[QueueRef, list[Enqueued]]:
+        """To several queues: all is permitted and checked before anything is taken, then each queue takes its own
+        messages, all or none."""
+        for ref in batches:
+            permit(self.caller, "enqueue_each", ref.tenant)
+        return await self._messages.enqueue_each(batches)
+
     async def claim(self, ref: QueueRef, ask: Ask, wait_ms: int | None) -> list[Delivery]:
         permit(self.caller, "claim", ref.tenant)
         return await self._messages.claim(ref, self._owned(ask), wait_ms)
@@ -51,6 +58,13 @@ class Session:
     async def settle(self, ref: QueueRef, verdicts: list[Verdict]) -> list[Result]:
         permit(self.caller, "settle", ref.tenant)
         return await self._messages.settle(ref, verdicts)
+
+    async def held_by(self, ref: QueueRef, id: object) -> Receipt:
+        """The receipt of a message that this caller holds, for protocols in which it names the message alone. Where
+        nobody says who they are, whoever asks is its holder."""
+        permit(self.caller, "held_by", ref.tenant)
+        owner = None if self.caller == ANYONE else self.caller.subject
+        return await self._messages.held_by(ref, id, owner)
 
     async def subscribe(self, ref: QueueRef, ask: Ask, prefetch: int) -> Subscription:
         permit(self.caller, "subscribe", ref.tenant)
@@ -81,23 +95,31 @@ class Session:
         return await self._messages.peek(ref, limit)
 
     async def browse(
-        self, ref: QueueRef, state: State | None, which: Filter, cursor: str | None, limit: int
+        self,
+        ref: QueueRef,
+        state: State | None,
+        which: Filter,
+        cursor: str | None,
+        limit: int,
+        *,
+        with_payload: bool = False,
     ) -> Page[Info]:
         permit(self.caller, "browse", ref.tenant)
-        return await self._messages.browse(ref, state, which, cursor, limit)
+        return await self._messages.browse(ref, state, which, cursor, limit, with_payload=with_payload)
 
     async def stats(self, ref: QueueRef) -> Stats:
         permit(self.caller, "stats", ref.tenant)
         return await self._messages.stats(ref)
 
-    async def journal(self, after: str | None, limit: int) -> Events:
-        """An operator sees every tenant's events, anybody else its own."""
-        permit(self.caller, "journal", None)
-        return await self._messages.journal(after, limit, None if self.caller.is_operator else self.caller.tenant)
+    async def journal(self, after: str | None, limit: int, *, tenant: str | None = None, wait_ms: int = 0) -> Events:
+        """An operator sees every tenant's events, or those of the one it names; anybody else its own."""
+        permit(self.caller, "journal", tenant)
+        seen = tenant if self.caller.is_operator else self.caller.tenant
+        return await self._messages.journal(after, limit, seen, wait_ms)
 
-    async def ledger(self, ref: QueueRef, consumer: str) -> list[LedgerEntry]:
+    async def ledger(self, ref: QueueRef, consumer: str, number: int | None = None) -> list[LedgerEntry]:
         permit(self.caller, "ledger", ref.tenant)
-        return await self._messages.ledger(ref, consumer)
+        return await self._messages.ledger(ref, consumer, number)
 
     async def ledger_ack(self, ref: QueueRef, consumer: str, upto: int) -> list[Result]:
         permit(self.caller, "ledger_ack", ref.tenant)
@@ -131,6 +153,10 @@ class Session:
         permit(self.caller, "queues", tenant)
         return await self._admin.queues(tenant)
 
+    async def queue(self, ref: QueueRef) -> tuple[Stats, QueuePolicy]:
+        permit(self.caller, "queue", ref.tenant)
+        return await self._messages.stats(ref), await self._admin.policy(ref)
+
     async def policy(self, ref: QueueRef) -> QueuePolicy:
         permit(self.caller, "policy", ref.tenant)
         return await self._admin.policy(ref)
@@ -150,6 +176,10 @@ class Session:
     async def backup(self, target: str) -> None:
         permit(self.caller, "backup", None)
         await self._admin.backup(target)
+
+    async def metrics(self) -> None:
+        """Whoever shows the server's figures asks here first: they tell of every tenant."""
+        permit(self.caller, "metrics", None)
 
     async def purge(self, ref: QueueRef, state: State) -> Changed:
         permit(self.caller, "purge", ref.tenant)

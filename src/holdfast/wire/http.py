@@ -5,6 +5,8 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
+from holdfast.model.answers import QueueSummary, Stats, TenantSummary
+from holdfast.model.policy import QueuePolicy
 from holdfast.model.requests import Progress
 
 
@@ -323,6 +325,60 @@ class JournalEventOut(Struct, frozen=True, kw_only=True, gc=False):
     error: str | None
     reason: str | None
     correlation_id: str
+
+
+class TenantAnswer(TenantSummary, frozen=True, kw_only=True):
+    # The counts of all its queues together, where it was looked up.
+    stats: Stats | UnsetType = UNSET
+
+
+class TenantsAnswer(Struct, frozen=True, kw_only=True):
+    tenants: list[TenantSummary]
+
+
+class QueuesAnswer(Struct, frozen=True, kw_only=True):
+    queues: list[QueueSummary]
+
+
+class QueueAnswer(QueueSummary, frozen=True, kw_only=True):
+    tenant: str
+    policy: QueuePolicy
+
+
+class PausedAnswer(Struct, frozen=True, kw_only=True):
+    tenant: str
+    queue: str
+    paused: bool
+
+
+class DrainingAnswer(Struct, frozen=True, kw_only=True):
+    """A queue that is being deleted."""
+
+    tenant: str
+    queue: str
+    draining: bool
+
+
+class PeekAnswer(Struct, frozen=True, kw_only=True):
+    messages: list[InfoOut]
+
+
+class AvailableEvent(Struct, frozen=True, kw_only=True):
+    """The data of the event `available` of a watch."""
+
+    tenant: str
+    queue: str
+    ready: int
+
+
+class Nothing(Struct, frozen=True, kw_only=True):
+    """`{}`: it is done, and there is nothing to say."""
+
+
+class HealthAnswer(Struct, frozen=True, kw_only=True):
+    status: str
+    # Why it is not ready.
+    reason: str | UnsetType = UNSET
 
 
 encode = msgspec.json.Encoder().encode

@@ -1,6 +1,7 @@
 """The hot routes: enqueue, dequeue, verdicts, state documents. Plain ASGI over msgspec documents."""
 
 import contextlib
+from collections.abc import Iterable
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -103,8 +104,15 @@ async def claim_and_answer(call: Call, ref: QueueRef, ask: Ask, request: Dequeue
         else:
             await _send_document(call, unsent, results)
     except BaseException:
-        call.session.give_back(ref, unsent)
+        _give_back(call, ref, ask, unsent)
         raise
+
+
+def _give_back(call: Call, ref: QueueRef, ask: Ask, unsent: list[Delivery]) -> None:
+    """A claim of a ledger stays as it is: whoever made it reads it again by its number, perhaps not for the first
+    time."""
+    if ask.ledger is None:
+        call.session.give_back(ref, unsent)
 
 
 async def _settle_riding(call: Call, ref: QueueRef, verdicts: list[Verdict]) -> list[ResultOut]:
@@ -119,22 +127,26 @@ async def claim(call: Call, ref: QueueRef, ask: Ask, wait_ms: int | None) -> lis
         presence = Presence(call)
         try:
             deliveries = await presence.wait(
-                call.session.claim(ref, ask, wait_ms), lambda unseen: call.session.give_back(ref, unseen)
+                call.session.claim(ref, ask, wait_ms), lambda unseen: _give_back(call, ref, ask, unseen)
             )
         finally:
             presence.close()
     if deliveries and call.is_caller_gone:
-        call.session.give_back(ref, deliveries)
+        _give_back(call, ref, ask, deliveries)
         raise CallerLeft
     return deliveries
 
 
 async def _send_document(call: Call, unsent: list[Delivery], results: list[ResultOut] | UnsetType) -> None:
-    body = encode(DequeueAnswer(messages=[delivery_out(each) for each in unsent], results=results))
+    await send_watched(call, encode(DequeueAnswer(messages=[delivery_out(each) for each in unsent], results=results)))
+
+
+async def send_watched(call: Call, body: bytes, headers: Iterable[tuple[bytes, bytes]] = (JSON_TYPE,)) -> None:
+    """Deliveries must be known to have left, or they are given back."""
     if len(body) <= _WATCHED_BYTES:
-        await call.answer(body)
+        await call.answer(body, headers=headers)
     else:
-        await call.start_stream([JSON_TYPE, (b"content-length", str(len(body)).encode())])
+        await call.start_stream([*headers, (b"content-length", str(len(body)).encode())])
         await call.stream(body)
         await call.end_stream()
 

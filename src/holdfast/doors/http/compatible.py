@@ -1,0 +1,162 @@
+"""The compatible door (SPEC 8.3): integer ids, base64 payloads, instants of RFC 3339.
+
+A namespace is a tenant and a topic is a queue; these words stay in here. A dequeue may be a GET, which changes what is
+stored: so nothing that a browser sends by itself, a cookie say, ever identifies a caller at this server.
+"""
+
+import base64
+import binascii
+import re
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+
+from holdfast.doors.http.calls import JSON_TYPE, Call, decode
+from holdfast.doors.http.messages import claim, send_watched
+from holdfast.doors.http.ways import Way, integer_of
+from holdfast.model.answers import Delivery
+from holdfast.model.errors import InvalidArgument, StaleLease
+from holdfast.model.ids import parse_id
+from holdfast.model.message import DEFAULT_PRIORITY, Draft, Receipt
+from holdfast.model.names import QueueRef
+from holdfast.model.requests import Ask, Settle, Verdict
+from holdfast.wire.compatible import AckIn, DequeueIn, Item, LeasedItem, NackIn
+from holdfast.wire.http import Nothing, encode
+
+DEFAULT_LIMIT = 10
+
+_items = msgspec.json.Decoder(list[Item])
+_dequeue = msgspec.json.Decoder(DequeueIn)
+_ack = msgspec.json.Decoder(AckIn)
+_nack = msgspec.json.Decoder(NackIn)
+
+# Python reads more than RFC 3339 allows.
+_INSTANT = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+# What this calendar can write.
+_LAST_MS = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
+
+
+async def enqueue(call: Call) -> None:
+    """All items are checked first; then each queue takes its own, all or none."""
+    call.query()
+    batches: dict[QueueRef, list[Draft]] = {}
+    order: list[QueueRef] = []
+    items = decode(_items, await call.body())
+    for index, item in enumerate(items):
+        ref = call.ref(item.namespace, item.topic)
+        order.append(ref)
+        batches.setdefault(ref, []).append(_draft_of(item, f"[{index}]", call.given_correlation_id))
+    if len(batches) != 1:
+        call.queue = None
+    enqueued = {ref: iter(each) for ref, each in (await call.session.enqueue_each(batches)).items()}
+    await call.answer(encode([next(enqueued[ref]).snowflake for ref in order]))
+
+
+async def dequeue(call: Call) -> None:
+    await _dequeue_with(call, DequeueIn())
+
+
+async def dequeue_by_post(call: Call) -> None:
+    await _dequeue_with(call, decode(_dequeue, await call.body() or b"{}"))
+
+
+async def _dequeue_with(call: Call, given: DequeueIn) -> None:
+    """The query counts; `given` is for what it leaves out."""
+    fields = call.query("namespace", "topic", "limit")
+    namespace = fields.get("namespace", given.namespace)
+    topic = fields.get("topic", given.topic)
+    limit = integer_of(fields, "limit")
+    if limit is None:
+        limit = given.limit
+    ref = call.ref(namespace, topic)
+    unsent = await claim(call, ref, Ask(limit=DEFAULT_LIMIT if limit is None else limit), 0)
+    try:
+        body = encode([_leased(each) for each in unsent])
+        await send_watched(call, body, [JSON_TYPE, (b"cache-control", b"no-store")])
+    except BaseException:
+        call.session.give_back(ref, unsent)
+        raise
+
+
+async def ack(call: Call) -> None:
+    call.query()
+    await _settle(call, decode(_ack, await call.body()), Settle.ACK)
+
+
+async def nack(call: Call) -> None:
+    call.query()
+    given = decode(_nack, await call.body())
+    await _settle(call, given, Settle.NACK, given.error)
+
+
+async def _settle(call: Call, given: AckIn, settle: Settle, error: str | None = None) -> None:
+    ref = call.ref(given.namespace, given.topic)
+    id = parse_id(given.id)
+    if given.receipt is None:
+        receipt = await call.session.held_by(ref, id)
+    else:
+        receipt = Receipt.parse(given.receipt)
+        if receipt.id != id:
+            raise InvalidArgument("the receipt is of another message than id says", field="receipt")
+    [result] = await call.session.settle(ref, [Verdict(settle=settle, receipt=receipt, error=error)])
+    if not result.ok:
+        raise StaleLease(f"message {result.id} is no longer held by this caller, or is gone", id=result.id)
+    if result.correlation_id is not None:
+        call.correlation_id = result.correlation_id
+    await call.answer(encode(Nothing()))
+
+
+def _draft_of(item: Item, where: str, correlation_id: str | None) -> Draft:
+    try:
+        payload = base64.b64decode(item.payload, validate=True)
+    except (binascii.Error, ValueError):
+        raise InvalidArgument(f"{where}: payload is not base64", field=f"{where}.payload") from None
+    return Draft(
+        payload=payload,
+        is_json=False,
+        priority=DEFAULT_PRIORITY if item.priority is None else item.priority,
+        deliver_at=None if item.deliver_after is None else parse_instant(item.deliver_after, f"{where}.deliver_after"),
+        key=item.idempotency_key,
+        correlation_id=correlation_id,
+    )
+
+
+def parse_instant(text: str, field: str) -> int:
+    """Milliseconds since 1970; what lies before that has passed in any case, and is 0."""
+    if _INSTANT.fullmatch(text):
+        try:
+            instant = datetime.fromisoformat(text.upper())
+            return max(0, (instant - _EPOCH) // timedelta(milliseconds=1))
+        except (ValueError, OverflowError):
+            pass  # a month 13, say: the one message below serves it too
+    raise InvalidArgument(
+        f"{field} {text[:80]!r} is not an instant: give it as 2030-01-31T12:00:00Z, with its zone", field=field
+    )
+
+
+def write_instant(at_ms: int) -> str:
+    """An instant after the year 9999 is written as its end."""
+    instant = _EPOCH + timedelta(milliseconds=min(at_ms, _LAST_MS))
+    return instant.strftime("%Y-%m-%dT%H:%M:%S") + f".{instant.microsecond // 1_000:03}Z"
+
+
+def _leased(delivery: Delivery) -> LeasedItem:
+    return LeasedItem(
+        id=delivery.snowflake,
+        id_str=str(delivery.snowflake),
+        payload=base64.b64encode(delivery.payload).decode(),
+        lease_expires_at=write_instant(delivery.lease_expires_at),
+        receipt=str(delivery.receipt),
+        priority=delivery.priority,
+        attempt=delivery.attempt,
+    )
+
+
+WAYS = (
+    Way("POST", "/enqueue", "enqueue", enqueue),
+    Way("GET", "/dequeue", "claim", dequeue),
+    Way("POST", "/dequeue", "claim", dequeue_by_post),
+    Way("POST", "/ack", "ack", ack),
+    Way("POST", "/nack", "nack", nack),
+)

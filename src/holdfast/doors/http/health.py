@@ -1,0 +1,58 @@
+"""Whether the server lives, whether it is ready, and its figures."""
+
+from collections.abc import Awaitable, Callable
+
+from holdfast.doors.http.app import Drain
+from holdfast.doors.http.calls import JSON_TYPE, Call
+from holdfast.doors.http.ways import Way
+from holdfast.model.errors import HoldfastError
+from holdfast.wire.http import HealthAnswer, encode
+
+# What an open path answers: status, body, headers.
+Answer = tuple[int, bytes, list[tuple[bytes, bytes]]]
+_NOT_KEPT = (b"cache-control", b"no-store")
+# Prometheus' text format.
+_METRICS_TYPE = (b"content-type", b"text/plain; version=0.0.4; charset=utf-8")
+
+
+class Health:
+    """`check_store` raises while the store cannot be used; `render` gives the figures as Prometheus reads them."""
+
+    def __init__(
+        self,
+        *,
+        drain: Drain,
+        check_store: Callable[[], Awaitable[None]],
+        render: Callable[[], Awaitable[bytes]],
+    ) -> None:
+        self._drain = drain
+        self._check_store = check_store
+        self._render = render
+
+    async def healthz(self) -> Answer:
+        """Alive: whoever answers is."""
+        return _health(200, HealthAnswer(status="ok"))
+
+    async def readyz(self) -> Answer:
+        if self._drain.is_draining:
+            return _health(503, HealthAnswer(status="unavailable", reason="this server is closing"))
+        try:
+            await self._check_store()
+        except HoldfastError as error:
+            return _health(503, HealthAnswer(status="unavailable", reason=error.message))
+        return _health(200, HealthAnswer(status="ok"))
+
+    async def metrics(self, call: Call) -> None:
+        call.query()
+        await call.session.metrics()
+        await call.answer(await self._render(), headers=[_METRICS_TYPE, _NOT_KEPT])
+
+    def ways(self) -> list[Way]:
+        return [Way("GET", "/metrics", "metrics", self.metrics)]
+
+
+def _health(status: int, answer: HealthAnswer) -> Answer:
+    headers = [JSON_TYPE, _NOT_KEPT]
+    if status == 503:
+        headers.append((b"retry-after", b"1"))
+    return status, encode(answer), headers

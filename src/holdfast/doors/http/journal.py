@@ -1,0 +1,137 @@
+"""The journal over HTTP: events in order, as NDJSON or as an Arrow stream."""
+
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+from holdfast.doors.http.calls import Call
+from holdfast.doors.http.presence import Presence
+from holdfast.doors.http.ways import Way, integer_of
+from holdfast.model.answers import Events
+from holdfast.model.errors import InvalidArgument
+from holdfast.model.events import JournalEvent
+from holdfast.model.names import parse_name
+from holdfast.wire.http import JournalEventOut, encode
+
+NDJSON = b"application/x-ndjson"
+ARROW = b"application/vnd.apache.arrow.stream"
+
+# Events on a page, unless it was asked for more.
+_PAGE = 1_000
+
+# By name of pyarrow's type. Instants are whole milliseconds, as everywhere on this wire.
+ARROW_FIELDS: dict[str, tuple[str, bool]] = {
+    "seq": ("int64", False),
+    "shard": ("int32", False),
+    "at": ("int64", False),
+    "event": ("string", False),
+    "tenant": ("string", False),
+    "queue": ("string", False),
+    "id": ("string", False),
+    "attempt": ("int32", False),
+    "version": ("int64", False),
+    "priority": ("int16", False),
+    "enqueued_at": ("int64", False),
+    "claimed_at": ("int64", True),
+    "bytes": ("int64", False),
+    "error": ("string", True),
+    "reason": ("string", True),
+    "correlation_id": ("string", False),
+}
+
+
+async def read(call: Call) -> None:
+    fields = call.query("after", "limit", "wait_ms", "tenant")
+    encode_events = _as_arrow() if _wants_arrow(call.headers) else _as_lines
+    limit, wait_ms = integer_of(fields, "limit"), integer_of(fields, "wait_ms")
+    events = await _events(
+        call,
+        fields.get("after"),
+        _PAGE if limit is None else limit,
+        parse_name("tenant", fields["tenant"]) if "tenant" in fields else None,
+        wait_ms or 0,
+    )
+    content_type, body = encode_events([_event_out(each) for each in events])
+    headers = [
+        (b"content-type", content_type),
+        (b"x-journal-next", events.next.encode()),
+        (b"cache-control", b"no-store"),
+    ]
+    await call.answer(body, headers=headers)
+
+
+async def _events(call: Call, after: str | None, limit: int, tenant: str | None, wait_ms: int) -> Events:
+    if not wait_ms:
+        return await call.session.journal(after, limit, tenant=tenant)
+    presence = Presence(call)
+    try:
+        return await presence.wait(
+            call.session.journal(after, limit, tenant=tenant, wait_ms=wait_ms), lambda events: None
+        )
+    finally:
+        presence.close()
+
+
+def _wants_arrow(headers: Mapping[bytes, bytes]) -> bool:
+    accepted = headers.get(b"accept", b"").split(b",")
+    return any(each.split(b";", 1)[0].strip().lower() == ARROW for each in accepted)
+
+
+def _event_out(event: JournalEvent) -> JournalEventOut:
+    return JournalEventOut(
+        seq=event.seq,
+        shard=event.shard,
+        at=event.at,
+        event=event.event,
+        tenant=event.tenant,
+        queue=event.queue,
+        id=event.id,
+        attempt=event.attempt,
+        version=event.version,
+        priority=event.priority,
+        enqueued_at=event.enqueued_at,
+        claimed_at=event.claimed_at,
+        bytes=event.bytes,
+        error=event.error,
+        reason=event.reason,
+        correlation_id=event.correlation_id,
+    )
+
+
+def _as_lines(events: list[JournalEventOut]) -> tuple[bytes, bytes]:
+    return NDJSON, b"".join([encode(each) + b"\n" for each in events])
+
+
+def _as_arrow() -> "_Arrow":
+    """Asked for by few, and large: loaded when the first one asks."""
+    try:
+        return _Arrow(importlib.import_module("pyarrow"))
+    except ImportError:
+        raise InvalidArgument(
+            f"this server has no Arrow: install holdfast[arrow] there, or ask for {NDJSON.decode()}", field="Accept"
+        ) from None
+
+
+class _Arrow:
+    def __init__(self, pyarrow: Any) -> None:
+        self._pyarrow = pyarrow
+        self._schema = pyarrow.schema(
+            [
+                pyarrow.field(name, getattr(pyarrow, kind)(), nullable=is_nullable)
+                for name, (kind, is_nullable) in ARROW_FIELDS.items()
+            ]
+        )
+
+    def __call__(self, events: list[JournalEventOut]) -> tuple[bytes, bytes]:
+        columns = [
+            self._pyarrow.array([getattr(event, field.name) for event in events], type=field.type)
+            for field in self._schema
+        ]
+        sink = self._pyarrow.BufferOutputStream()
+        with self._pyarrow.ipc.new_stream(sink, self._schema) as writer:
+            if events:
+                writer.write_batch(self._pyarrow.record_batch(columns, schema=self._schema))
+        return ARROW, sink.getvalue().to_pybytes()
+
+
+WAYS = (Way("GET", "/v1/journal", "journal", read),)

@@ -1,0 +1,45 @@
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.testing import ManualClock
+from tests.doors.serving import Server, Tokens, caller, serve
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+async def server(clock: ManualClock) -> AsyncIterator[Server]:
+    """No identities, an empty memory store, a clock that stands still."""
+    async with serve(clock) as serving:
+        yield serving
+
+
+@pytest.fixture(params=["memory", "rocks"])
+async def stored(request: pytest.FixtureRequest, clock: ManualClock, tmp_path: Path) -> AsyncIterator[Server]:
+    """`server`, over each store."""
+    store = "memory://" if request.param == "memory" else str(tmp_path / "data")
+    async with serve(clock, store=store, durability="os") as serving:
+        yield serving
+
+
+@pytest.fixture
+async def guarded(clock: ManualClock) -> AsyncIterator[Server]:
+    """Tokens are asked for: each names its caller."""
+    tokens = Tokens(
+        {
+            "operator": caller("*", "admin", subject="olga"),
+            "reading-operator": caller("*", "read", subject="rita"),
+            "acme": caller("acme", "admin", subject="ada"),
+            "acme-worker": caller("acme", "read", "write", subject="will"),
+            "acme-reader": caller("acme", "read", subject="rob"),
+            "acme-nobody": caller("acme", "read", "write"),
+            "other": caller("other", "admin", subject="otto"),
+        }
+    )
+    async with serve(clock, identity=tokens) as serving:
+        yield serving
