@@ -134,7 +134,9 @@ def test_a_wrong_setting_is_refused_by_its_name(clock: ManualClock, name: str) -
     assert setting in str(raised.value)
 
 
-@pytest.mark.parametrize("secret", ["x" * 32, "ü" * 16, "sk-" + "x" * 40, base64.b64encode(b"MI" * 20).decode(), "1" * 64])
+@pytest.mark.parametrize(
+    "secret", ["x" * 32, "ü" * 16, "sk-" + "x" * 40, base64.b64encode(b"MI" * 20).decode(), "1" * 64]
+)
 def test_any_long_text_may_be_a_secret(clock: ManualClock, secret: str) -> None:
     make_identity(clock=clock, jwt_secret=secret)
 
@@ -174,7 +176,9 @@ async def test_a_single_jwk_is_a_set_of_one(clock: ManualClock) -> None:
 
 
 async def test_an_edwards_448_key_signs_tokens_too(clock: ManualClock) -> None:
-    identity = make_identity(clock=clock, jwt_keys=jwks(public_jwk(private_key("Ed448"), kid="a", alg="Ed448")).decode())
+    identity = make_identity(
+        clock=clock, jwt_keys=jwks(public_jwk(private_key("Ed448"), kid="a", alg="Ed448")).decode()
+    )
     assert await is_accepted(identity, bearer(token(private_key("Ed448"), "EdDSA", {"kid": "a"})))
 
 
@@ -354,7 +358,9 @@ async def test_keys_are_fetched_by_the_first_call_where_nothing_was_started(
 
 async def test_a_new_key_is_known_at_its_first_token(identity: Identity, server: KeyServer) -> None:
     server.publish(es_jwk(0, "a"), es_jwk(1, "b"))
-    answers = await asyncio.gather(*(is_accepted(identity, es_token(number % 2, "ab"[number % 2])) for number in range(50)))
+    answers = await asyncio.gather(
+        *(is_accepted(identity, es_token(number % 2, "ab"[number % 2])) for number in range(50))
+    )
     assert all(answers)
     assert len(server.asked) == 2
 

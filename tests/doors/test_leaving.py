@@ -127,9 +127,7 @@ async def test_an_answer_that_was_not_taken_whole_is_given_back_whole(stored: Se
 
 async def test_of_an_answer_in_parts_what_was_sent_stays_and_the_rest_is_given_back(stored: Server) -> None:
     ids = [id for _ in range(16) for id in await stored.enqueue(LARGE)]
-    caller = await Caller.send(
-        stored, "/v1/queue/dequeue", {**QUEUE, "limit": 16}, Accept="multipart/mixed"
-    )
+    caller = await Caller.send(stored, "/v1/queue/dequeue", {**QUEUE, "limit": 16}, Accept="multipart/mixed")
     await caller.head()
     first = await caller.chunk()
     assert ids[0].encode() in first

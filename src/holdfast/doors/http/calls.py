@@ -5,12 +5,13 @@ Plain ASGI: the hot routes use it directly, the others through Starlette.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Mapping, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, MutableMapping
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
 import msgspec
 
+from holdfast.doors.http.steps import Done, begin
 from holdfast.model.errors import HoldfastError, Internal, InvalidArgument, PayloadTooLarge
 from holdfast.model.message import normalise_correlation_id
 from holdfast.model.names import DEFAULT, QueueRef, parse_name
@@ -187,38 +188,15 @@ async def read_body(receive: Receive, headers: Mapping[bytes, bytes], max_bytes:
 
 
 async def next_event(receive: Receive) -> MutableMapping[str, Any]:
-    """What the connection says next, within `BODY_PATIENCE_S`.
-
-    Mostly it has come with the headers, and the receiving ends in its first step: a timer is made only if it does not.
-    """
-    step = receive().__await__()
-    try:
-        waits_for = next(step)
-    except StopIteration as done:
-        event: MutableMapping[str, Any] = done.value
-        return event
+    """What the connection says next, within `BODY_PATIENCE_S`."""
+    begun = begin(receive())
+    if isinstance(begun, Done):
+        return begun.value
     try:
         async with asyncio.timeout(BODY_PATIENCE_S):
-            return await _Rest(step, waits_for)
+            return await begun
     except TimeoutError:
         raise too_slow() from None
-
-
-class _Rest:
-    """The rest of something awaited whose first step was taken already."""
-
-    def __init__(self, step: Generator[Any, Any, Any], waits_for: Any) -> None:
-        self._step = step
-        self._waits_for = waits_for
-
-    def __await__(self) -> Generator[Any, None, MutableMapping[str, Any]]:
-        try:
-            yield self._waits_for
-        except BaseException:
-            self._step.close()
-            raise
-        event: MutableMapping[str, Any] = yield from self._step
-        return event
 
 
 async def body_parts(

@@ -20,6 +20,7 @@ from holdfast.doors.http.shapes import (
     riding_verdicts,
     stale_error,
 )
+from holdfast.doors.http.steps import Done, begin
 from holdfast.model.answers import Delivery, Result
 from holdfast.model.errors import InvalidArgument, MessageNotFound
 from holdfast.model.message import Draft, Receipt
@@ -122,13 +123,13 @@ async def _settle_riding(call: Call, ref: QueueRef, verdicts: list[Verdict]) -> 
 
 async def claim(call: Call, ref: QueueRef, ask: Ask, wait_ms: int | None) -> list[Delivery]:
     """Claim for a caller that may leave at any moment: what it did not wait for is held by nobody."""
-    deliveries = await call.session.claim(ref, ask, 0)
-    if not deliveries and wait_ms != 0:
+    begun = begin(call.session.claim(ref, ask, wait_ms))
+    if isinstance(begun, Done):
+        deliveries = begun.value
+    else:
         presence = Presence(call)
         try:
-            deliveries = await presence.wait(
-                call.session.claim(ref, ask, wait_ms), lambda unseen: _give_back(call, ref, ask, unseen)
-            )
+            deliveries = await presence.wait(begun.wait(), lambda unseen: call.session.give_back(ref, unseen))
         finally:
             presence.close()
     if deliveries and call.is_caller_gone:

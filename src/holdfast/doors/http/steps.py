@@ -1,0 +1,49 @@
+"""Waiting only for what has to be waited for.
+
+Most of what a call awaits ends in its first step: its body came with its headers, its claim finds something. A timer or
+a task beside it is made only for what does not.
+"""
+
+from collections.abc import Awaitable, Generator
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Rest(Generic[T]):
+    """The rest of something awaited whose first step was taken."""
+
+    __slots__ = ("_step", "_waits_for")
+
+    def __init__(self, step: Generator[Any, Any, T], waits_for: Any) -> None:
+        self._step = step
+        self._waits_for = waits_for
+
+    def __await__(self) -> Generator[Any, None, T]:
+        try:
+            yield self._waits_for
+        except BaseException as error:
+            # Into the step, where whoever waits can let go of what it waits for.
+            self._waits_for = self._step.throw(error)
+            yield self._waits_for
+        return (yield from self._step)
+
+    async def wait(self) -> T:
+        return await self
+
+
+class Done(Generic[T]):
+    __slots__ = ("value",)
+
+    def __init__(self, value: T) -> None:
+        self.value = value
+
+
+def begin(work: Awaitable[T]) -> Done[T] | Rest[T]:
+    """Take the first step: the result, or what is left to be awaited."""
+    step = work.__await__()
+    try:
+        waits_for = next(step)
+    except StopIteration as done:
+        return Done(done.value)
+    return Rest(step, waits_for)
