@@ -71,17 +71,17 @@ async def test_counts_only_rise_from_scrape_to_scrape() -> None:
 
 async def test_limits_are_counted_with_what_they_decided_and_how_long_calls_waited() -> None:
     metrics = Metrics(FixedSource({A: stats()}))
-    metrics.decided(A, "write_ops", "allowed")
-    metrics.decided(A, "write_ops", "allowed")
-    metrics.decided(A, "write_ops", "refused")
-    metrics.waited(A, "claims", 7)
+    metrics.decided(A, "write", "admitted")
+    metrics.decided(A, "write", "admitted")
+    metrics.decided(A, "write", "refused")
+    metrics.waited(A, "read", 7)
     text = await metrics.render()
     where = {"tenant": "acme", "queue": "a"}
-    assert sample(text, "holdfast_limit_decisions_total", kind="write_ops", outcome="allowed", **where) == 2
-    assert sample(text, "holdfast_limit_decisions_total", kind="write_ops", outcome="refused", **where) == 1
-    assert sample(text, "holdfast_limit_wait_seconds_sum", kind="claims", **where) == 0.007
-    assert sample(text, "holdfast_limit_wait_seconds_bucket", kind="claims", le="0.005", **where) == 0
-    assert sample(text, "holdfast_limit_wait_seconds_bucket", kind="claims", le="0.01", **where) == 1
+    assert sample(text, "holdfast_limit_decisions_total", kind="write", outcome="admitted", **where) == 2
+    assert sample(text, "holdfast_limit_decisions_total", kind="write", outcome="refused", **where) == 1
+    assert sample(text, "holdfast_limit_wait_seconds_sum", kind="read", **where) == 0.007
+    assert sample(text, "holdfast_limit_wait_seconds_bucket", kind="read", le="0.005", **where) == 0
+    assert sample(text, "holdfast_limit_wait_seconds_bucket", kind="read", le="0.01", **where) == 1
 
 
 # --- What the store holds and what happened in it -------------------------------------------------------------------
@@ -173,8 +173,8 @@ async def test_a_hundred_thousand_queues_stay_below_five_mebibytes() -> None:
     for ref in queues:
         for operation in ("enqueue", "claim", "claim_wait", "ack", "nack"):
             metrics.request(operation, ref, OK, 0.001)
-        metrics.decided(ref, "write_ops", "allowed")
-        metrics.waited(ref, "claims", 1)
+        metrics.decided(ref, "write", "admitted")
+        metrics.waited(ref, "read", 1)
     for _ in range(2):
         text = await metrics.render()
         assert len(text) < 5 << 20
@@ -276,7 +276,7 @@ async def test_a_hostile_name_never_reaches_a_label(name: str) -> None:
     for ref in (QueueRef("t", name), QueueRef(name, "q")):
         metrics = Metrics(FixedSource({ref: stats()}))
         metrics.request("enqueue", ref, OK, 0.001)
-        metrics.decided(ref, "write_ops", "allowed")
+        metrics.decided(ref, "write", "admitted")
         text = await metrics.render()
         queues = {dict(labels).get("queue", "other") for _, labels in samples(text)}
         assert queues <= {"other"}

@@ -7,6 +7,7 @@ from typing import cast
 import pytest
 
 from holdfast.client.client import AsyncHoldfast
+from holdfast.model.errors import StoreUnavailable
 from holdfast.model.events import Event
 from holdfast.model.message import State
 from holdfast.model.names import QueueRef
@@ -148,3 +149,23 @@ async def test_the_embedded_store_tells_its_families_writes_and_syncs(tmp_path: 
         assert figures.syncs is not None
         assert sum(figures.syncs.counts) == 3
         assert figures.syncs.sum > 0
+
+
+async def test_a_store_that_stopped_still_tells_figures_and_what_happened_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subject = EmbeddedSubject(lambda dice: RocksStore(tmp_path / "s", dice, journal_retention_ms=WEEK_MS))
+    async with subject.open() as hf:
+        store = store_of(hf)
+        await hf.queue("a", tenant="acme").enqueue(b"")
+
+        def fail(batch: object) -> None:
+            raise OSError("no space left")
+
+        monkeypatch.setattr(cast(RocksStore, store)._engine.database, "write", fail)
+        with pytest.raises(StoreUnavailable):
+            await hf.queue("a", tenant="acme").enqueue(b"")
+        figures = await store.figures()
+        assert not figures.is_up
+        assert figures.free_bytes
+        assert (await store.take_tallies())[A][Event.ENQUEUED] >= 1

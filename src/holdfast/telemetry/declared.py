@@ -40,7 +40,7 @@ PAUSED = Family("holdfast_queue_paused", Kind.GAUGE, "1 while claims are paused;
 LIMIT_DECISIONS = Family(
     "holdfast_limit_decisions_total",
     Kind.COUNTER,
-    "What limits decided, by kind of limit.",
+    "What admission decided of reads and writes: admitted, waited, limited (over a rate), refused (after a wait).",
     ("kind", "outcome", *_QUEUE),
 )
 LIMIT_WAIT_SECONDS = Family(
