@@ -335,6 +335,13 @@ async def identity(clock: ManualClock, server: KeyServer) -> AsyncIterator[Ident
     await made.close()
 
 
+async def until(is_so: Callable[[], bool]) -> None:
+    """For what another thread does."""
+    async with asyncio.timeout(10):
+        while not is_so():  # noqa: ASYNC110
+            await asyncio.sleep(0.002)
+
+
 async def settled(source: Identity) -> None:
     """Let a fetch in the background come to its end."""
     while (flight := source._source._flight) is not None:  # type: ignore[attr-defined]
@@ -447,7 +454,7 @@ async def test_ten_thousand_unknown_kids_cause_one_fetch_a_minute(
             )
             assert not any(answers)
 
-    await flood(range(0, 10_000))
+    await flood(range(10_000))
     assert len(server.asked) == 1 + 1
     clock.advance(RENEWAL_MS - 1)
     await flood(range(10_000, 11_000))
@@ -579,8 +586,7 @@ async def test_a_server_that_trickles_is_given_up(
     # The thread leaves too, so that the next fetch can begin.
     assert await asyncio.to_thread(is_left.wait, 5)
     server.publish(es_jwk(1, "b"))
-    while not identity._source._fetched.done():  # type: ignore[attr-defined]
-        await asyncio.sleep(0.005)
+    await until(identity._source._fetched.done)  # type: ignore[attr-defined]
     clock.advance(RENEWAL_MS)
     await is_accepted(identity, es_token(0, "a"))
     await settled(identity)
@@ -598,8 +604,7 @@ async def test_a_caller_that_leaves_does_not_end_the_fetch_of_others(identity: I
     server.answer = answer
     leaving = asyncio.create_task(is_accepted(identity, es_token(1, "b")))
     staying = asyncio.create_task(is_accepted(identity, es_token(1, "b")))
-    while len(server.asked) < 2:
-        await asyncio.sleep(0.005)
+    await until(lambda: len(server.asked) == 2)
     leaving.cancel()
     may_answer.set()
     assert await staying
@@ -612,8 +617,7 @@ async def test_closing_ends_a_fetch_under_way(clock: ManualClock, server: KeySer
     server.answer = lambda handler: release.wait(30) and None
     identity = make_identity(clock=clock, jwt_keys=server.url)
     starting = asyncio.create_task(identity.start())
-    while not server.asked:
-        await asyncio.sleep(0.005)
+    await until(lambda: bool(server.asked))
     await identity.close()
     with pytest.raises(asyncio.CancelledError):
         await starting

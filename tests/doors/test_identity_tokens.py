@@ -53,6 +53,14 @@ async def refusal_of(identity: Identity, given: bytes | str) -> Unauthenticated:
     return raised.value
 
 
+async def caller_or_none(identity: Identity, given: bytes) -> Caller | None:
+    """Whatever else is raised, the test fails with it."""
+    try:
+        return await identity.caller_of(bearer(given), None)
+    except Unauthenticated:
+        return None
+
+
 # ---- what is accepted
 
 
@@ -153,6 +161,11 @@ def with_payload(payload: bytes) -> bytes:
     return sign({"alg": "HS256"}, payload, SECRET, "HS256")
 
 
+def with_time(name: str, text: str) -> bytes:
+    """Claims with the time spelled as JSON could not otherwise say it."""
+    return with_payload(json.dumps(claims(**{name: 0})).replace(f'"{name}": 0', f'"{name}": {text}').encode())
+
+
 good = token(SECRET, "HS256")
 
 FORGED: dict[str, tuple[bytes, str]] = {
@@ -202,7 +215,7 @@ FORGED: dict[str, tuple[bytes, str]] = {
     "iat in the future": (token(SECRET, "HS256", iat=NOW_S + 60), "not_yet_valid"),
     "no exp": (token(SECRET, "HS256", exp=...), "claims"),
     **{
-        f"{name} as {text}": (with_payload(json.dumps(claims(**{name: 0})).replace(f'"{name}": 0', f'"{name}": {text}').encode()), "claims")
+        f"{name} as {text}": (with_time(name, text), "claims")
         for name in ("exp", "nbf", "iat")
         for text in (
             f'"{NOW_S + 600}"', "true", "false", "null", "NaN", "Infinity", "-Infinity", "-1", "1e999", "[]", "{}",
@@ -211,16 +224,21 @@ FORGED: dict[str, tuple[bytes, str]] = {
     },
     **{
         f"aud {aud!r}": (token(SECRET, "HS256", aud=aud), "audience")
-        for aud in (..., "", "other", "Holdfast", "holdfast ", [], ["other"], [["holdfast"]], {"holdfast": 1}, None, 1, True)
+        for aud in (
+            ..., "", "other", "Holdfast", "holdfast ", [], ["other"], [["holdfast"]], {"holdfast": 1}, None, 1, True,
+        )
     },
     **{
         f"tenant {tenant!r:.30}": (token(SECRET, "HS256", tenant=tenant), "tenant")
         for tenant in (
-            ..., None, 1, True, [], ["acme"], {"acme": 1}, "", "**", "* ", "../acme", "a/b", ".acme", "acme\n", "acme\0",
-            "a b", "ａcme", "x" * 129, "'; drop table tenants", "a*",
+            ..., None, 1, True, [], ["acme"], {"acme": 1}, "", "**", "* ", "../acme", "a/b", ".acme", "acme\n",
+            "acme\0", "a b", "\uff41cme", "x" * 129, "'; drop table tenants", "a*",
         )
     },
-    **{f"scope {scope!r}": (token(SECRET, "HS256", scope=scope), "claims") for scope in (None, 1, ["read"], {"read": 1})},
+    **{
+        f"scope {scope!r}": (token(SECRET, "HS256", scope=scope), "claims")
+        for scope in (None, 1, ["read"], {"read": 1})
+    },
     **{
         f"sub {sub!r:.30}": (token(SECRET, "HS256", sub=sub), "claims")
         for sub in (None, 1, ["a"], "a\nb", "a\0b", "\x1b[31m", "x" * 257, "a\u202eb", "\ud800")
@@ -356,11 +374,8 @@ NAMES = st.sampled_from(["tenant", "scope", "sub", "aud", "iat", "nbf", "exp", "
 @given(changes=st.dictionaries(NAMES, JSON, min_size=1))
 async def test_whatever_signed_claims_hold_the_answer_is_a_caller_or_a_refusal(changes: dict[str, Any]) -> None:
     identity = make_identity(clock=ManualClock(), jwt_secret=CANARY)
-    try:
-        caller = await identity.caller_of(bearer(token(SECRET, "HS256", **changes)), None)
-    except Unauthenticated as error:
-        assert error.facts["reason"]
-    else:
+    caller = await caller_or_none(identity, token(SECRET, "HS256", **changes))
+    if caller is not None:
         assert caller.tenant == changes.get("tenant", "acme")
         assert caller.scopes <= ALL_SCOPES
 
@@ -369,11 +384,7 @@ async def test_whatever_signed_claims_hold_the_answer_is_a_caller_or_a_refusal(c
 @given(header=st.dictionaries(st.sampled_from(["alg", "kid", "crit", "b64", "typ", "cty", "jwk", "jku"]), JSON))
 async def test_whatever_a_header_holds_the_answer_is_a_caller_or_a_refusal(header: dict[str, Any]) -> None:
     identity = make_identity(clock=ManualClock(), jwt_secret=CANARY)
-    try:
-        await identity.caller_of(bearer(token(SECRET, "HS256", header)), None)
-    except Unauthenticated as error:
-        assert error.facts["reason"]
-    else:
+    if await caller_or_none(identity, token(SECRET, "HS256", header)) is not None:
         assert header.get("alg", "HS256") == "HS256"
 
 

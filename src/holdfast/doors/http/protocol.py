@@ -50,7 +50,11 @@ class RefusedRequest(Exception):
 
 _TOO_LARGE = (431, f"the headers are larger than {MAX_HEAD_BYTES} bytes in all: send fewer or smaller ones")
 _TOO_MANY = (431, f"there are more than {MAX_HEADERS} headers: send fewer")
-_GARBAGE = (400, "this is not an HTTP/1.1 request")
+_GARBAGE = (
+    400,
+    "this is not valid HTTP/1.1: look at the first line, at the headers, and that there is one Content-Length "
+    "or one Transfer-Encoding",
+)
 
 
 class HttpProtocol(HttpToolsProtocol):
@@ -65,6 +69,9 @@ class HttpProtocol(HttpToolsProtocol):
         # Bytes since the parser last had something to say: it keeps what it has not finished reading.
         self._unsaid_bytes = 0
         self._has_said = False
+        # After an offer to upgrade: the header that says how long the body is, and whether it is being read again.
+        self._framing = b""
+        self._is_reading_again = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -85,13 +92,11 @@ class HttpProtocol(HttpToolsProtocol):
         self._unset_keepalive_if_required()
         self._has_said = False
         try:
-            self.parser.feed_data(data)
+            self._feed(data)
             self._unsaid_bytes = 0 if self._has_said else self._unsaid_bytes + len(data)
             if self._unsaid_bytes > MAX_HEAD_BYTES:
                 self._refuse(*_TOO_LARGE)
                 return
-        except httptools.HttpParserUpgrade:
-            pass  # an offer to speak something else, which need not be taken
         except httptools.HttpParserError:
             refusal = self._refusal
             self._refuse(*(_GARBAGE if refusal is None else (refusal.status, refusal.message)))
@@ -103,7 +108,26 @@ class HttpProtocol(HttpToolsProtocol):
         elif self._patience is None:
             self._patience = self.loop.call_later(HEAD_PATIENCE_S, self._lose_patience)
 
+    def _feed(self, data: bytes) -> None:
+        while data:
+            try:
+                self.parser.feed_data(data)
+                return
+            except httptools.HttpParserUpgrade as offer:
+                # An offer to speak something else, as Java's client makes it by default, need not be taken. But the
+                # parser takes what follows for that something: another one reads on, told only of the body's length.
+                data = data[offer.args[0] :]
+                self.parser = httptools.HttpRequestParser(self)
+                self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+                framing, self._framing = self._framing, b""
+                if framing:
+                    self._is_reading_again = True
+                    self.parser.feed_data(b"POST / HTTP/1.1\r\n" + framing + b"\r\n\r\n")
+                    self._is_reading_again = False
+
     def on_message_begin(self) -> None:
+        if self._is_reading_again:
+            return
         self._has_said = True
         self._is_reading_head = True
         self._head_bytes = 0
@@ -111,10 +135,14 @@ class HttpProtocol(HttpToolsProtocol):
         self.scope["extensions"] = {"holdfast": self._facts}
 
     def on_url(self, url: bytes) -> None:
+        if self._is_reading_again:
+            return
         self._count(len(url))
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        if self._is_reading_again:
+            return
         self._count(len(name) + len(value) + 4)
         # Trailers come after the call began, and are no headers of it.
         if not self._is_reading_head:
@@ -124,18 +152,24 @@ class HttpProtocol(HttpToolsProtocol):
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
+        if self._is_reading_again:
+            return
         self._has_said = True
-        self._check_framing()
+        framing = self._check_framing()
         if len(self.pipeline) >= MAX_PIPELINED:
             self._stop(400, f"more than {MAX_PIPELINED} requests were sent ahead: wait for answers")
         super().on_headers_complete()
         self._is_reading_head = False
+        if self.parser.should_upgrade():
+            self._framing = framing
 
     def on_body(self, body: bytes) -> None:
         self._has_said = True
         super().on_body(body)
 
     def on_message_complete(self) -> None:
+        if self._framing:
+            return
         self._has_said = True
         super().on_message_complete()
 
@@ -149,8 +183,8 @@ class HttpProtocol(HttpToolsProtocol):
         if self._head_bytes > MAX_HEAD_BYTES:
             self._stop(*_TOO_LARGE)
 
-    def _check_framing(self) -> None:
-        """Where one request ends and the next begins must not be open to two readings."""
+    def _check_framing(self) -> bytes:
+        """Where one request ends and the next begins must not be open to two readings. Answers the header that says."""
         given: dict[bytes, bytes] = {}
         for name, value in self.headers:
             if name in _ONCE:
@@ -158,12 +192,14 @@ class HttpProtocol(HttpToolsProtocol):
                     self._stop(400, f"there are two {name.decode()} headers: send one")
                 given[name] = value
         encoding = given.get(b"transfer-encoding")
+        length = given.get(b"content-length", b"0")
         if encoding is None:
-            return
+            return b"" if length == b"0" else b"Content-Length: " + length
         if b"content-length" in given:
             self._stop(400, "there are both Transfer-Encoding and Content-Length: send one")
         if encoding.strip().lower() != b"chunked" or self.parser.get_http_version() == "1.0":
             self._stop(400, "the only Transfer-Encoding is chunked, and only in HTTP/1.1")
+        return b"Transfer-Encoding: chunked"
 
     def _stop(self, status: int, message: str) -> None:
         """From within a callback of the parser, which passes on that there was an error, but not which."""
