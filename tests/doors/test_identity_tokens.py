@@ -147,7 +147,10 @@ async def test_an_issuers_clock_may_be_ten_seconds_ahead(identity: Identity, nam
 
 @pytest.mark.parametrize("scheme", [b"Bearer ", b"bearer ", b"BEARER ", b"Bearer   "])
 async def test_the_scheme_is_read_in_any_case(identity: Identity, scheme: bytes) -> None:
-    await identity.caller_of({b"authorization": scheme + token(SECRET, "HS256")}, None)
+    first = await identity.caller_of({b"authorization": scheme + token(SECRET, "HS256")}, None)
+    # However it is spelled, it is remembered once.
+    assert await identity.caller_of(bearer(token(SECRET, "HS256")), None) is first
+    assert await identity.caller_of({b"authorization": scheme + token(SECRET, "HS256")}, None) is first
 
 
 # ---- what is refused

@@ -31,7 +31,8 @@ class TokenIdentity:
         self._audience = audience
         self._issuer = issuer
         self._jws = jwt.PyJWS(algorithms=sorted(keys.keys.accepted))
-        # Found by hash, keyed at random per process: how long a look-up takes tells nothing of the tokens here.
+        # By the header of a token. Found by hash, keyed at random per process: how long a look-up takes tells nothing
+        # of the tokens here.
         self._remembered: OrderedDict[bytes, Identified] = OrderedDict()
         self._remembered_for: KeySet = keys.keys
 
@@ -42,21 +43,26 @@ class TokenIdentity:
         await self._source.close()
 
     async def caller_of(self, headers: Mapping[bytes, bytes], peer: PeerCertificate | None) -> Caller:
-        token = bearer_token(headers)
+        # As it came, which is the spelling that is remembered: a known token is not even taken out of its header.
+        given = headers.get(AUTHORIZATION, b"")
         now = self._clock.now_ms()
         if now >= self._source.check_at:
             await self._source.check()
+            now = self._clock.now_ms()
         if self._source.keys is not self._remembered_for:
             self._remembered.clear()
             self._remembered_for = self._source.keys
-        known = self._remembered.get(token)
-        if known is not None:
-            if now >= known.expires_at:
-                del self._remembered[token]
-                raise refused("expired", "the token has expired: get a new one")
-            self._remembered.move_to_end(token)
-            return known.caller
-        return await self._verify(token)
+        known = self._remembered.get(given)
+        if known is None:
+            given = b"Bearer " + bearer_token(headers)
+            known = self._remembered.get(given)
+            if known is None:
+                return await self._verify(given[7:])
+        if now >= known.expires_at:
+            del self._remembered[given]
+            raise refused("expired", "the token has expired: get a new one")
+        self._remembered.move_to_end(given)
+        return known.caller
 
     async def _verify(self, token: bytes) -> Caller:
         if len(token) > MAX_TOKEN_BYTES:
@@ -122,7 +128,7 @@ class TokenIdentity:
         return identify(claims, now_ms=self._clock.now_ms(), audience=self._audience, issuer=self._issuer)
 
     def _remember(self, token: bytes, identified: Identified) -> None:
-        self._remembered[token] = identified
+        self._remembered[b"Bearer " + token] = identified
         if len(self._remembered) > MAX_REMEMBERED:
             self._remembered.popitem(last=False)
 
