@@ -97,15 +97,21 @@ class Changes:
 
     # --- What time ends ----------------------------------------------------------------------------------------
 
-    def end_by_time(self, shelf: Shelf | None, limit: int, now_ms: int) -> int:
-        """Return a queue's expired leases and end its TTLs; without a queue, the TTLs of all."""
+    def end_by_time(self, shelf: Shelf, limit: int, now_ms: int) -> int:
+        """Return a queue's expired leases and end its TTLs."""
         self._board.ends_by_time = True
-        changed = 0 if shelf is None else self._return_expired(shelf, limit, now_ms)
+        changed = self._return_expired(shelf, limit, now_ms)
         for key in self._board.overdue_ttls(shelf, limit - changed, now_ms):
             self._end_ttl(key, now_ms)
             changed += 1
         self._board.ends_by_time = False
         return changed
+
+    def end_ttls(self, overdue: list[bytes], now_ms: int) -> None:
+        self._board.ends_by_time = True
+        for key in overdue:
+            self._end_ttl(key, now_ms)
+        self._board.ends_by_time = False
 
     def _return_expired(self, shelf: Shelf, limit: int, now_ms: int) -> int:
         returned = 0

@@ -104,7 +104,7 @@ class RocksStore:
         )
         self._seen = SeenKeys(self._engine, self._board.scanner(keys.INDEXES, keys.SEEN_ENDS))
         self._ledgers = Ledgers(self._engine)
-        self._upkeep = Upkeep(self._catalog, listener)
+        self._upkeep = Upkeep(self._catalog, listener, shards=self._shards)
         self._changes = Changes(
             self._engine, self._board, self._catalog, self._entries, self._journal, self._seen, listener
         )
@@ -119,6 +119,7 @@ class RocksStore:
         self._sweeping = Sweeping(
             *(self._engine, self._board, self._catalog, self._reader),
             *(self._changes, self._seen, self._journal, self._upkeep),
+            shards=self._shards,
         )
         self._engine.before_write = self._before_write
         self._engine.after_publish = self._board.tell_shown

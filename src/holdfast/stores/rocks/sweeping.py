@@ -1,4 +1,7 @@
-"""One sweep: everything that time has ended, up to a limit."""
+"""One sweep: everything that time has ended, up to a limit that all shards and kinds of work share."""
+
+from collections.abc import Callable
+from functools import partial
 
 from holdfast.stores.contract import Swept
 from holdfast.stores.rocks import keys
@@ -10,6 +13,9 @@ from holdfast.stores.rocks.journal import RocksJournal
 from holdfast.stores.rocks.reading import Reader
 from holdfast.stores.rocks.seen import SeenKeys
 from holdfast.stores.rocks.upkeep import Upkeep
+
+# Does up to so much, and answers how much it did.
+Work = Callable[[int], int]
 
 
 class Sweeping:
@@ -23,6 +29,8 @@ class Sweeping:
         seen: SeenKeys,
         journal: RocksJournal,
         upkeep: Upkeep,
+        *,
+        shards: int,
     ) -> None:
         self._engine = engine
         self._board = board
@@ -32,27 +40,82 @@ class Sweeping:
         self._seen = seen
         self._journal = journal
         self._upkeep = upkeep
+        self._shards = shards
 
     async def sweep(self, limit: int, now_ms: int) -> Swept:
-        changed = 0
-        while changed < limit and (shelf := self._upkeep.pop_due(now_ms)) is not None:
-            shelf.prepare()
-            self._engine.begin()
-            shelf.count_due(now_ms)
-            changed += self._changes.end_by_time(shelf, limit - changed, now_ms)
-            if shelf.row.drain_until is not None and (not shelf.counters.in_flight or shelf.row.drain_until <= now_ms):
-                changed += self._changes.delete_some(self._reader, shelf, limit - changed, now_ms)
-            self._engine.end()
-            if self._catalog.find(shelf.row.ref) is shelf:
-                self._upkeep.note(shelf, now_ms)
-        self._engine.begin()
-        changed += self._changes.end_by_time(None, limit - changed, now_ms)
-        changed += self._changes.end_kept(limit - changed, now_ms)
-        changed += self._seen.forget_old(limit - changed, now_ms)
-        changed += self._journal.trim(limit - changed, now_ms)
+        changed = share(limit, self._works(limit, now_ms))
         await self._engine.committed()
         ends = [self._upkeep.next_at(), self._seen.next_at(), self._journal.next_trim_at()]
         ends += [
             keys.parse_instant(key) for key in (self._board.ttls.peek(), self._board.kept.peek()) if key is not None
         ]
         return Swept(changed, min((end for end in ends if end is not None), default=None))
+
+    def _works(self, limit: int, now_ms: int) -> list[Work]:
+        """First what others wait for: a returned lease may be claimed again."""
+        shards = range(self._shards)
+        overdue: list[list[bytes]] = []
+
+        def end_ttls(shard: int, part: int) -> int:
+            if not overdue:
+                # Not before the leases were returned: what they held may be overdue as well.
+                overdue.extend(self._board.overdue_ttls_by_shard(self._shards, limit, now_ms))
+            ended, overdue[shard] = overdue[shard][:part], overdue[shard][part:]
+            self._changes.end_ttls(ended, now_ms)
+            return len(ended)
+
+        return [
+            *(partial(self._end_leases, shard, now_ms=now_ms) for shard in shards),
+            *(self._step(partial(end_ttls, shard)) for shard in shards),
+            self._step(partial(self._changes.end_kept, now_ms=now_ms)),
+            self._step(partial(self._seen.forget_old, now_ms=now_ms)),
+            self._step(partial(self._journal.trim, now_ms=now_ms)),
+        ]
+
+    def _step(self, work: Work) -> Work:
+        def run(limit: int) -> int:
+            self._engine.begin()
+            changed = work(limit)
+            self._engine.end()
+            return changed
+
+        return run
+
+    def _end_leases(self, shard: int, limit: int, now_ms: int) -> int:
+        """Return the expired leases of a shard's queues, and carry on the deletion of those that are going."""
+        changed = 0
+        while changed < limit and (shelf := self._upkeep.pop_due(shard, now_ms)) is not None:
+            shelf.prepare()
+            self._engine.begin()
+            shelf.count_due(now_ms)
+            changed += self._changes.end_by_time(shelf, limit - changed, now_ms)
+            drain_until = shelf.row.drain_until
+            is_going = drain_until is not None and (not shelf.counters.in_flight or drain_until <= now_ms)
+            if is_going and changed < limit:
+                changed += self._changes.delete_some(self._reader, shelf, limit - changed, now_ms)
+            self._engine.end()
+            if self._catalog.find(shelf.row.ref) is shelf:
+                self._upkeep.note(shelf, now_ms)
+        return changed
+
+
+def share(limit: int, works: list[Work]) -> int:
+    """Every work gets an equal part of the limit, and of what the others leave of theirs, again and again.
+
+    So none waits for a backlog of another, and all of the limit is used as long as one has more to do. With more works
+    than the limit, the last ones get nothing.
+    """
+    changed, busy = 0, works
+    while busy and changed < limit:
+        part = max(1, (limit - changed) // len(busy))
+        still_busy = []
+        for work in busy:
+            allowed = min(part, limit - changed)
+            if allowed <= 0:
+                break
+            done = work(allowed)
+            changed += done
+            if done >= allowed:
+                still_busy.append(work)
+        busy = still_busy
+    return changed

@@ -1,9 +1,10 @@
-"""Which queues a sweep must visit, and when."""
+"""Which queues a sweep must visit, and when; apart for each shard."""
 
 import heapq
 
 from holdfast.model.names import QueueRef
 from holdfast.stores.contract import Listener
+from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.catalog import Catalog
 from holdfast.stores.rocks.shelf import Shelf
 
@@ -15,30 +16,31 @@ class Upkeep:
     cost one for each ack.
     """
 
-    def __init__(self, catalog: Catalog, listener: Listener) -> None:
+    def __init__(self, catalog: Catalog, listener: Listener, *, shards: int) -> None:
         self._catalog = catalog
         self._listener = listener
-        self._heap: list[tuple[int, QueueRef]] = []
+        self._heaps: list[list[tuple[int, QueueRef]]] = [[] for _ in range(shards)]
         self._noted: dict[QueueRef, int] = {}
 
     def note_all(self, now_ms: int) -> None:
         """At the start: look at every queue that may have something to end."""
         for shelf in self._catalog.shelves():
             if shelf.counters.in_flight or shelf.row.drain_until is not None:
-                self._note_at(shelf.row.ref, now_ms)
+                self._note_at(shelf, now_ms)
         # TTLs, keys and the journal's age are not known before the first sweep has looked.
         self._listener.deadline(now_ms)
 
     def note(self, shelf: Shelf, now_ms: int) -> None:
         first = shelf.first_expiry() if shelf.counters.in_flight else None
         if shelf.row.drain_until is not None:
-            self._note_at(shelf.row.ref, shelf.row.drain_until if first else now_ms)
+            self._note_at(shelf, shelf.row.drain_until if first else now_ms)
         if first is not None:
-            self._note_at(shelf.row.ref, first[0])
+            self._note_at(shelf, first[0])
 
-    def pop_due(self, now_ms: int) -> Shelf | None:
-        while self._heap and self._heap[0][0] <= now_ms:
-            at_ms, ref = heapq.heappop(self._heap)
+    def pop_due(self, shard: int, now_ms: int) -> Shelf | None:
+        heap = self._heaps[shard]
+        while heap and heap[0][0] <= now_ms:
+            at_ms, ref = heapq.heappop(heap)
             if self._noted.get(ref) != at_ms:
                 continue
             del self._noted[ref]
@@ -47,11 +49,12 @@ class Upkeep:
         return None
 
     def next_at(self) -> int | None:
-        return self._heap[0][0] if self._heap else None
+        return min((heap[0][0] for heap in self._heaps if heap), default=None)
 
-    def _note_at(self, ref: QueueRef, at_ms: int) -> None:
+    def _note_at(self, shelf: Shelf, at_ms: int) -> None:
+        ref = shelf.row.ref
         noted = self._noted.get(ref)
         if noted is None or at_ms < noted:
             self._noted[ref] = at_ms
-            heapq.heappush(self._heap, (at_ms, ref))
+            heapq.heappush(self._heaps[keys.shard_of(shelf.p, len(self._heaps))], (at_ms, ref))
             self._listener.deadline(at_ms)

@@ -1,0 +1,187 @@
+"""A sweep has a limit, and shares it: no shard and no kind of work waits for the backlog of another."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.client.blocking import Holdfast, Queue
+from holdfast.stores.contract import Swept
+from holdfast.stores.rocks import keys
+from holdfast.stores.rocks.sweeping import Work, share
+from holdfast.testing import ManualClock
+from tests.crash.kills import verify_store
+from tests.crash.rocks import core_of, open_store, sweep
+
+SHARDS = 4
+LIMIT = 100
+BACKLOG = 5 * LIMIT
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def hf(tmp_path: Path, clock: ManualClock) -> Iterator[Holdfast]:
+    with open_store(tmp_path / "store", clock, shards=SHARDS) as hf:
+        yield hf
+    verify_store(tmp_path / "store", "at the end")
+
+
+def sweep_once(hf: Holdfast, clock: ManualClock) -> Swept:
+    swept: Swept = hf._driver.run(core_of(hf).store.sweep(LIMIT, clock.now_ms()))
+    return swept
+
+
+def queue_in(hf: Holdfast, shard: int) -> Queue:
+    """A new queue that the shard owns."""
+    store = core_of(hf).store
+    for _ in range(100):
+        name = f"queue-{len(hf.queues())}"
+        hf.queue(name).set_policy(max_retries=100)
+        [row] = [row for row in hf._driver.run(store.list_queues("default")) if row.ref.queue == name]
+        if keys.shard_of(keys.prefix(row.tenant_id, row.queue_id), SHARDS) == shard:
+            return hf.queue(name)
+    raise AssertionError(f"none of 100 queues lies in shard {shard}")
+
+
+def hold(queue: Queue, number: int, lease: str) -> None:
+    queue.enqueue([b"a"] * number)
+    assert len(queue.claim(number, lease=lease)) == number
+
+
+# --- Between shards --------------------------------------------------------------------------------------------------
+
+
+def test_a_backlog_of_expired_leases_does_not_delay_those_of_another_shard(hf: Holdfast, clock: ManualClock) -> None:
+    busy, calm = queue_in(hf, 0), queue_in(hf, 1)
+    hold(busy, BACKLOG, "10s")
+    hold(calm, 3, "20s")
+    clock.step_to(clock.now_ms() + 20_000)
+    assert sweep_once(hf, clock).changed == LIMIT
+    assert calm.stats().in_flight == 0
+    assert busy.stats().in_flight == BACKLOG - (LIMIT - 3)
+
+
+def test_a_backlog_of_ended_ttls_does_not_delay_those_of_another_shard(hf: Holdfast, clock: ManualClock) -> None:
+    busy, calm = queue_in(hf, 0), queue_in(hf, 1)
+    for _ in range(BACKLOG):
+        busy.enqueue(b"a", ttl="10s")
+    for _ in range(3):
+        calm.enqueue(b"a", ttl="20s")
+    clock.step_to(clock.now_ms() + 20_000)
+    assert sweep_once(hf, clock).changed == LIMIT
+    assert (calm.stats().failed, busy.stats().failed) == (3, LIMIT - 3)
+
+
+def test_a_queue_being_deleted_does_not_delay_leases_of_another_shard(hf: Holdfast, clock: ManualClock) -> None:
+    busy, calm = queue_in(hf, 0), queue_in(hf, 1)
+    busy.enqueue([b"a"] * BACKLOG)
+    hold(calm, 3, "10s")
+    clock.step_to(clock.now_ms() + 10_000)
+    busy.delete(force_after=0)
+    assert sweep_once(hf, clock).changed <= LIMIT + 1
+    assert calm.stats().in_flight == 0
+    assert busy.stats().draining
+
+
+def test_shards_that_all_have_a_backlog_get_equal_parts(hf: Holdfast, clock: ManualClock) -> None:
+    queues = [queue_in(hf, shard) for shard in range(SHARDS)]
+    for place, queue in enumerate(queues):
+        hold(queue, BACKLOG, f"{10 + place}s")
+    clock.step_to(clock.now_ms() + 20_000)
+    assert sweep_once(hf, clock).changed == LIMIT
+    returned = [BACKLOG - queue.stats().in_flight for queue in queues]
+    assert sum(returned) == LIMIT
+    assert max(returned) - min(returned) <= 1
+
+
+def test_a_shard_alone_with_its_work_gets_all_of_the_limit(hf: Holdfast, clock: ManualClock) -> None:
+    busy = queue_in(hf, 2)
+    hold(busy, BACKLOG, "10s")
+    clock.step_to(clock.now_ms() + 10_000)
+    for passes in range(1, BACKLOG // LIMIT + 1):
+        assert sweep_once(hf, clock).changed == LIMIT
+        assert busy.stats().in_flight == BACKLOG - passes * LIMIT
+    assert sweep_once(hf, clock).changed == 0
+
+
+def test_a_sweep_says_when_the_first_deadline_of_any_shard_comes(hf: Holdfast, clock: ManualClock) -> None:
+    begin = clock.now_ms()
+    hold(queue_in(hf, 3), 1, "10s")
+    hold(queue_in(hf, 1), 1, "20s")
+    assert sweep_once(hf, clock).next_at == begin + 10_000
+    clock.step_to(begin + 10_000)
+    assert sweep_once(hf, clock) == Swept(1, begin + 20_000)
+
+
+def test_after_an_opening_with_another_number_of_shards_every_lease_runs_out(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    with open_store(tmp_path / "store", clock, shards=SHARDS) as hf:
+        for number in range(10):
+            hold(hf.queue(f"queue-{number}"), 1, "10s")
+    clock.step_to(clock.now_ms() + 10_000)
+    with open_store(tmp_path / "store", clock, shards=3) as hf:
+        sweep(hf)
+        assert [hf.queue(f"queue-{number}").stats().in_flight for number in range(10)] == [0] * 10
+
+
+# --- Between kinds of work -------------------------------------------------------------------------------------------
+
+
+def test_a_backlog_of_expired_leases_does_not_delay_ttls_keys_and_kept_messages_of_its_own_shard(
+    hf: Holdfast, clock: ManualClock
+) -> None:
+    busy, other = queue_in(hf, 0), queue_in(hf, 0)
+    other.set_policy(keep_succeeded_ms=10_000, dedup_window_ms=10_000)
+    other.enqueue(b"kept", key="k")
+    [kept] = other.claim(1)
+    kept.ack()
+    other.enqueue(b"mortal", ttl="10s")
+    hold(busy, BACKLOG, "5s")
+    clock.step_to(clock.now_ms() + 10_000)
+    assert sweep_once(hf, clock).changed == LIMIT
+    assert other.stats().failed == 1
+    assert [info.id for info in other.list("succeeded")] == []
+    assert busy.stats().in_flight == BACKLOG - (LIMIT - 3)
+
+
+# --- Sharing ---------------------------------------------------------------------------------------------------------
+
+
+def work_of(amount: int, done: list[int]) -> Work:
+    done.append(0)
+    place = len(done) - 1
+
+    def work(limit: int) -> int:
+        step = min(limit, amount - done[place])
+        done[place] += step
+        return step
+
+    return work
+
+
+@pytest.mark.parametrize(
+    ("amounts", "expected"),
+    [
+        ([], []),
+        ([0, 0], [0, 0]),
+        ([1_000], [10]),
+        ([1_000, 1_000], [5, 5]),
+        ([1_000, 1, 1_000], [5, 1, 4]),
+        ([1_000, 0, 2], [8, 0, 2]),
+        ([2, 3, 4], [2, 3, 4]),
+        ([5, 5, 5], [4, 3, 3]),
+        ([9] * 12, [1] * 10 + [0, 0]),
+    ],
+)
+def test_a_limit_is_shared_so_that_the_one_with_the_least_gets_the_most_it_can(
+    amounts: list[int], expected: list[int]
+) -> None:
+    done: list[int] = []
+    works = [work_of(amount, done) for amount in amounts]
+    assert share(10, works) == sum(expected)
+    assert done == expected
