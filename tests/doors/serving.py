@@ -3,7 +3,6 @@
 import contextlib
 import io
 import json
-import socket
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
@@ -194,20 +193,19 @@ async def serve(
         drain=drain,
         rest=make_rest(health),
     )
-    listening = socket.create_server(("127.0.0.1", 0))
     server = uvicorn.Server(
-        uvicorn.Config(door, http=Protocol, ws="none", lifespan="off", access_log=False, log_level="error")
+        uvicorn.Config(door, port=0, http=Protocol, ws="none", lifespan="off", access_log=False, log_level="error")
     )
     server.config.load()
     server.lifespan = server.config.lifespan_class(server.config)
-    await server.startup(sockets=[listening])
-    url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+    await server.startup()
+    url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
     try:
         async with aiohttp.ClientSession() as http:
             yield Server(url, http, core, drain, requests)
     finally:
         core.messages.close()
         core.dispatcher.close()
-        await server.shutdown(sockets=[listening])
+        await server.shutdown()
         await core.close()
         await runtime.aclose()

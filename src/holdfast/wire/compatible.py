@@ -2,6 +2,8 @@
 
 from msgspec import Struct
 
+from holdfast.wire.http import Limit, Priority
+
 
 class Item(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """A message to enqueue. `payload` is base64, `deliver_after` an instant of RFC 3339 with its zone."""
@@ -9,7 +11,7 @@ class Item(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=Fal
     payload: str
     namespace: str | None = None
     topic: str | None = None
-    priority: int | None = None
+    priority: Priority | None = None
     deliver_after: str | None = None
     idempotency_key: str | None = None
 
@@ -19,7 +21,7 @@ class DequeueIn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     namespace: str | None = None
     topic: str | None = None
-    limit: int | None = None
+    limit: Limit | None = None
 
 
 class LeasedItem(Struct, frozen=True, kw_only=True, gc=False):

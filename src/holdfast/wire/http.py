@@ -1,13 +1,22 @@
 """The documents of the HTTP door, shared with the client. Times are whole milliseconds; ids are strings."""
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
-from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from holdfast.model.answers import QueueSummary, Stats, TenantSummary
+from holdfast.model.durations import MAX_MS
+from holdfast.model.message import MAX_BATCH, MAX_RETRIES
 from holdfast.model.policy import QueuePolicy
 from holdfast.model.requests import Progress
+
+# Refused while they are read, by the name of their field. Names and texts are the model's to check.
+Whole = Annotated[int, Meta(ge=0, le=MAX_MS)]
+Positive = Annotated[int, Meta(ge=1, le=MAX_MS)]
+Priority = Annotated[int, Meta(ge=0, le=255)]
+Limit = Annotated[int, Meta(ge=1, le=MAX_BATCH)]
+Retries = Annotated[int, Meta(ge=0, le=MAX_RETRIES)]
 
 
 class Request(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
@@ -22,14 +31,14 @@ class MessageIn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, g
     payload_base64: str | UnsetType = UNSET
     content_type: str | None = None
     headers: dict[str, str] | None = None
-    priority: int | None = None
-    delay_ms: int | None = None
-    deliver_at: int | None = None
-    ttl_ms: int | None = None
+    priority: Priority | None = None
+    delay_ms: Whole | None = None
+    deliver_at: Whole | None = None
+    ttl_ms: Positive | None = None
     idempotency_key: str | None = None
     group: str | None = None
     correlation_id: str | None = None
-    max_retries: int | None = None
+    max_retries: Retries | None = None
 
 
 class MetaIn(MessageIn, frozen=True, kw_only=True):
@@ -60,25 +69,25 @@ class VerdictIn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, g
     receipt: str
     verdict: str
     error: str | None = None
-    delay_ms: int | None = None
+    delay_ms: Whole | None = None
     defer: bool = False
     final: bool = False
 
 
 class DequeueRequest(Request, frozen=True, kw_only=True):
-    limit: int = 1
+    limit: Limit = 1
     # Null: until the caller leaves.
-    wait_ms: int | None = 0
-    lease_ms: int | None = None
+    wait_ms: Whole | None = 0
+    lease_ms: Positive | None = None
     owner: str | None = None
     verdicts: list[VerdictIn] | None = None
 
 
 class SubscribeRequest(Request, frozen=True, kw_only=True):
-    prefetch: int = 32
-    limit: int | None = None
-    wait_ms: int | None = None
-    lease_ms: int | None = None
+    prefetch: Limit = 32
+    limit: Limit | None = None
+    wait_ms: Whole | None = None
+    lease_ms: Positive | None = None
     owner: str | None = None
     release_on_leave: bool = False
     verdicts: list[VerdictIn] | None = None
@@ -128,10 +137,10 @@ class DequeueAnswer(Struct, frozen=True, kw_only=True, gc=False):
 class ReceiptIn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     receipt: str
     error: str | None = None
-    delay_ms: int | None = None
+    delay_ms: Whole | None = None
     defer: bool = False
     final: bool = False
-    lease_ms: int | None = None
+    lease_ms: Positive | None = None
 
 
 class SettleRequest(Request, frozen=True, kw_only=True):
@@ -145,14 +154,14 @@ class NackRequest(Request, frozen=True, kw_only=True):
 
     receipts: list[str | ReceiptIn]
     error: str | None = None
-    delay_ms: int | None = None
+    delay_ms: Whole | None = None
     defer: bool = False
     final: bool = False
 
 
 class ExtendRequest(Request, frozen=True, kw_only=True):
     receipts: list[str | ReceiptIn]
-    lease_ms: int | None = None
+    lease_ms: Positive | None = None
 
 
 class ErrorOut(Struct, frozen=True, kw_only=True):
@@ -174,7 +183,7 @@ class SettleAnswer(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class ProgressIn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    percent: float
+    percent: Annotated[float, Meta(ge=0, le=100)]
     text: str = ""
 
 
@@ -193,18 +202,18 @@ class StateAnswer(Struct, frozen=True, kw_only=True):
 
 class LedgerClaimRequest(DequeueRequest, frozen=True, kw_only=True):
     consumer: str
-    number: int
+    number: Whole
     with_state: bool = False
 
 
 class LedgerAckRequest(Request, frozen=True, kw_only=True):
     consumer: str
-    upto: int
+    upto: Whole
 
 
 class LedgerExtendRequest(Request, frozen=True, kw_only=True):
     consumer: str
-    lease_ms: int | None = None
+    lease_ms: Positive | None = None
 
 
 class LedgerEntryOut(Struct, frozen=True, kw_only=True):
@@ -256,9 +265,9 @@ class MessagesAnswer(Struct, frozen=True, kw_only=True):
 class FilterIn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ids: list[str] | None = None
     error_contains: str | None = None
-    older_than_ms: int | None = None
+    older_than_ms: Whole | None = None
     headers: dict[str, str] | None = None
-    priority: int | None = None
+    priority: Priority | None = None
 
 
 class PurgeRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -270,7 +279,7 @@ class CancelRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class ReprioritiseRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    priority: int
+    priority: Priority
     filter: FilterIn | None = None
 
 
@@ -293,7 +302,7 @@ class EditIn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 class RedriveRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     filter: FilterIn | None = None
-    rate_per_s: float | None = None
+    rate_per_s: Annotated[float, Meta(gt=0)] | None = None
     dry_run: bool = False
     edit: EditIn | None = None
 

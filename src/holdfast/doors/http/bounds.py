@@ -5,7 +5,7 @@ from typing import Any
 from holdfast.model.checks import MAX_TEXT
 from holdfast.model.durations import MAX_MS
 from holdfast.model.ids import MAX_ID
-from holdfast.model.message import MAX_BATCH, MAX_RETRIES, State
+from holdfast.model.message import MAX_BATCH, State
 
 Schema = dict[str, Any]
 
@@ -38,29 +38,18 @@ QUERY: dict[str, Schema] = {
     "number": _whole(0, MAX_MS),
 }
 
-# Of documents that come in. What goes out keeps to it as well.
+# By the name of the field, in every document. The numbers that come in say it in their types.
 _FIELDS: dict[str, Schema] = {
     "tenant": {"pattern": NAME["pattern"]},
     "queue": {"pattern": NAME["pattern"]},
     "namespace": {"pattern": NAME["pattern"]},
     "topic": {"pattern": NAME["pattern"]},
-    "limit": {"minimum": 1, "maximum": MAX_BATCH},
-    "prefetch": {"minimum": 1, "maximum": MAX_BATCH},
-    "priority": {"minimum": 0, "maximum": 255},
-    "wait_ms": {"minimum": 0, "maximum": MAX_MS},
     "lease_ms": {"minimum": 1, "maximum": MAX_MS},
     "max_lease_ms": {"minimum": 1, "maximum": MAX_MS},
-    "delay_ms": {"minimum": 0, "maximum": MAX_MS},
-    "deliver_at": {"minimum": 0, "maximum": MAX_MS},
     "ttl_ms": {"minimum": 1, "maximum": MAX_MS},
     "default_ttl_ms": {"minimum": 1, "maximum": MAX_MS},
     "weight": {"minimum": 1, "maximum": MAX_MS},
     "journal_retention_ms": {"minimum": 1, "maximum": MAX_MS},
-    "older_than_ms": {"minimum": 0, "maximum": MAX_MS},
-    "number": {"minimum": 0, "maximum": MAX_MS},
-    "upto": {"minimum": 0, "maximum": MAX_MS},
-    "percent": {"minimum": 0, "maximum": 100},
-    "rate_per_s": {"exclusiveMinimum": 0},
     "idempotency_key": {"minLength": 1, "maxLength": MAX_TEXT},
     "group": {"minLength": 1, "maxLength": MAX_TEXT},
     "owner": {"minLength": 1, "maxLength": MAX_TEXT},
@@ -72,8 +61,6 @@ _FIELDS: dict[str, Schema] = {
 }
 # Where a name means another thing, or has a narrower range.
 _OWN_FIELDS: dict[str, dict[str, Schema]] = {
-    "MessageIn": {"max_retries": {"minimum": 0, "maximum": MAX_RETRIES}},
-    "MetaIn": {"max_retries": {"minimum": 0, "maximum": MAX_RETRIES}},
     "PurgeRequest": {"state": {"enum": ["ready", "failed"]}},
     "MoveRequest": {"state": {"enum": ["ready", "failed"]}},
     "ProgressIn": {"text": {"maxLength": 1_024}},
@@ -81,7 +68,6 @@ _OWN_FIELDS: dict[str, dict[str, Schema]] = {
     "LeasedItem": {"payload": {"contentEncoding": "base64"}, "lease_expires_at": {"format": "date-time"}},
     "AckIn": {"id": {"description": "As a number or as text", "maximum": MAX_ID}},
     "NackIn": {"id": {"description": "As a number or as text", "maximum": MAX_ID}},
-    "ErrorOut": {"state": {}},
 }
 _CONFIGS = frozenset({"QueuePolicy", "Quotas", "Limits", "TenantConfig"})
 # Exactly one of the two.

@@ -1,0 +1,87 @@
+"""What schemathesis is told of this server: see test_fuzz.py.
+
+Random names, ids and receipts would meet nothing. So valid ones are replaced by those of a few queues, and by what the
+server has answered; and no call is let wait for what will not come.
+"""
+
+import json
+import random
+from typing import Any
+
+import schemathesis
+
+TENANTS = ("acme", "other")
+QUEUES = ("jobs", "mail", "default")
+WAIT_MS = 20
+
+_random = random.Random(7)
+_seen: dict[str, list[str]] = {"id": [], "receipt": [], "cursor": []}
+_NAMES = {"tenant": TENANTS, "namespace": TENANTS, "queue": QUEUES, "topic": QUEUES}
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) and 0 < len(value) <= 128 and value.isascii() and value.isalnum()
+
+
+def _known(field: str, value: object) -> Any:
+    """A value that the server knows, for one that is at least of the right form."""
+    if field in _NAMES and _is_name(value):
+        return _random.choice(_NAMES[field])
+    if field in _seen and _seen[field] and isinstance(value, str) and _random.random() < 0.7:
+        return _random.choice(_seen[field])
+    return value
+
+
+def _replace(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _known(name, _replace(each)) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_replace(each) for each in value]
+    return value
+
+
+@schemathesis.hook  # type: ignore[untyped-decorator]
+def before_call(context: Any, case: Any, kwargs: Any) -> None:
+    is_valid = case.meta is None or case.meta.generation.mode.is_positive
+    for part in (case.path_parameters, case.query):
+        for name in list(part or ()) if is_valid else ():
+            part[name] = _known(name, part[name])
+    if isinstance(case.body, dict | list) and is_valid:
+        case.body = _replace(case.body)
+        if isinstance(case.body, dict) and isinstance(case.body.get("receipts"), list) and _seen["receipt"]:
+            case.body["receipts"].append(_random.choice(_seen["receipt"]))
+    if isinstance(case.body, dict):
+        if "subscribe" in case.path or case.body.get("wait_ms", 0) is None or _is_long(case.body.get("wait_ms")):
+            case.body["wait_ms"] = WAIT_MS
+        if "rate_per_s" in case.body and isinstance(case.body["rate_per_s"], int | float):
+            case.body["rate_per_s"] = max(case.body["rate_per_s"], 1_000)
+    if isinstance(case.query, dict) and _is_long(case.query.get("wait_ms")):
+        case.query["wait_ms"] = WAIT_MS
+
+
+def _is_long(value: object) -> bool:
+    try:
+        return int(value) > WAIT_MS  # type: ignore[call-overload, no-any-return]
+    except (TypeError, ValueError):
+        return False
+
+
+@schemathesis.hook  # type: ignore[untyped-decorator]
+def after_call(context: Any, case: Any, response: Any) -> None:
+    if not response.headers.get("content-type", [""])[0].startswith("application/json"):
+        return
+    try:
+        _collect(json.loads(response.content))
+    except ValueError:
+        return
+
+
+def _collect(value: Any) -> None:
+    if isinstance(value, dict):
+        for name, each in value.items():
+            if name in _seen and isinstance(each, str) and len(_seen[name]) < 1_000:
+                _seen[name].append(each)
+            _collect(each)
+    elif isinstance(value, list):
+        for each in value:
+            _collect(each)
