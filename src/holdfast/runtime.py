@@ -133,9 +133,13 @@ class LoopRuntime:
             self._executor = ThreadPoolExecutor(1, thread_name_prefix="holdfast-offload")
         return self._loop.run_in_executor(self._executor, function)
 
-    async def aclose(self) -> None:
+    async def idle(self) -> None:
+        """Until no background work is left."""
         while self._tasks:
             await asyncio.wait(self._tasks)
+
+    async def aclose(self) -> None:
+        await self.idle()
         if self._executor is not None:
             self._executor.shutdown()
 

@@ -28,7 +28,7 @@ class Core:
         self.dispatcher = Dispatcher(
             store,
             runtime,
-            polling=Polling(max_consumers=settings.queue_max_consumers),
+            polling=_polling(store, settings),
             weight_of=self._directory.weight_of,
         )
         self.admission = Admission(self._directory, runtime)
@@ -42,11 +42,26 @@ class Core:
         await self.store.open(Wakeups(self.dispatcher, self.sweeper), self._runtime)
         await self._directory.load()
 
+    def begin_drain(self) -> None:
+        """Whoever waits goes away with nothing, and nobody waits any more; everything else goes on."""
+        self.messages.close()
+        self.dispatcher.close()
+
     async def close(self) -> None:
         """Waiters go first, with nothing; leases stay as they are."""
-        self.dispatcher.close()
+        self.begin_drain()
         self.sweeper.close()
         await self.store.close()
+
+
+def _polling(store: Store, settings: Settings) -> Polling:
+    return Polling(
+        max_consumers=settings.queue_max_consumers,
+        interval_ms=settings.queue_poll_interval_ms,
+        jitter_ms=settings.queue_poll_jitter_ms,
+        resilient_interval_ms=settings.queue_resilient_poll_interval_ms,
+        heeds_wakeups=not (settings.disable_mem_queue_watch and isinstance(store, MemoryStore)),
+    )
 
 
 def make_store(url: str, settings: Settings, dice: Dice) -> Store:

@@ -1,50 +1,335 @@
-"""What can be set, by name, with the defaults."""
+"""Every setting, declared once: its name, kind, default and help.
+
+Flags, variables, TOML keys, `--help`, docs/settings.md and the keywords of `holdfast.open` all come from here.
+A duration's field carries the unit (`shutdown_grace_ms`); its name does not (`shutdown_grace`).
+"""
 
 import os
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, get_type_hints
 
 import msgspec
 
 from holdfast.dispatch.polling import default_max_consumers
-from holdfast.model.durations import parse_duration_ms
 from holdfast.model.errors import InvalidArgument
+from holdfast.server.kinds import Boolean, Choice, Duration, Grants, Integer, Secret, Secrets, Size, Text, Url
+from holdfast.server.setting import Setting, Spec
+
+DEFAULT_DATA = "./holdfast-data"
+
+# Stores that this version opens, and those it knows by name only.
+STORE_SCHEMES = ("memory",)
+LATER_STORE_SCHEMES = ("postgres", "postgresql", "file", "s3", "az", "gs")
 
 _DAY_MS = 24 * 3_600_000
+_MANY = 1_000_000
+
+
+def _max_consumers() -> int:
+    """By the processors that this process may use."""
+    try:
+        return default_max_consumers(len(os.sched_getaffinity(0)))
+    except AttributeError:  # not on this platform
+        return default_max_consumers(os.cpu_count() or 1)
+
+
+def _path(metavar: str = "FILE") -> Text:
+    return Text(metavar, "a path")
+
+
+_STORE = "Store"
+_NETWORK = "Network"
+_IDENTITY = "Identity"
+_QUEUES = "Queues"
+_OPERATION = "Operation"
+_LATER = "Not in this version yet"
+
+_FAST_PATH = "the PostgreSQL store with its fast path"
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of an embedded core."""
+    """The settings of a server; of an embedded core those that `is_embedded` marks, the rest at their defaults."""
 
-    auto_create: bool = True
-    max_payload: int = 1 << 20
-    journal_retention_ms: int = 7 * _DAY_MS
-    # "fsync": answered once it is on disk. "os": once the operating system has it. Of no meaning to memory://.
-    durability: Literal["fsync", "os"] = "fsync"
-    # Into how many shards the queues of a directory are numbered.
-    shards: int = 1
-    # Claims that may wait at once.
-    queue_max_consumers: int = msgspec.field(default_factory=lambda: default_max_consumers(os.cpu_count() or 1))
+    data: Annotated[
+        str | None,
+        Spec(_path("DIR"), _STORE, "Directory of the embedded store; made if missing.", default_text=DEFAULT_DATA),
+    ] = None
+    store: Annotated[
+        str | None,
+        Spec(
+            Url(
+                "memory://, or a directory",
+                (*STORE_SCHEMES, *LATER_STORE_SCHEMES),
+                or_path=True,
+            ),
+            _STORE,
+            "The store by its URL, instead of `data`: `memory://` keeps everything in memory alone.",
+            default_text="the directory `data`",
+        ),
+    ] = None
+    durability: Annotated[
+        Literal["fsync", "os"],
+        Spec(
+            Choice("fsync", "os"),
+            _STORE,
+            "`fsync`: answered once it is on disk. `os`: once the operating system has it.",
+            is_embedded=True,
+        ),
+    ] = "fsync"
+    shards: Annotated[
+        int,
+        Spec(
+            Integer(1, 65_536),
+            _STORE,
+            "Into how many shards the queues of a directory are numbered.",
+            is_embedded=True,
+        ),
+    ] = 1
+    journal_retention_ms: Annotated[
+        int, Spec(Duration(), _STORE, "How long the journal keeps its events.", is_embedded=True)
+    ] = 7 * _DAY_MS
+
+    host: Annotated[str, Spec(Text("HOST", "a host name or an address"), _NETWORK, "Address or name to listen on.")] = (
+        "127.0.0.1"
+    )
+    port: Annotated[int, Spec(Integer(0, 65_535), _NETWORK, "Port to listen on; 0 takes a free one.")] = 7077
+    tls_cert: Annotated[
+        str | None,
+        Spec(_path(), _NETWORK, "Certificate chain (PEM): serve HTTPS.", default_text="none: plain HTTP"),
+    ] = None
+    tls_key: Annotated[
+        str | None,
+        Spec(_path(), _NETWORK, "The certificate's private key (PEM).", default_text="in the file of `tls_cert`"),
+    ] = None
+
+    jwt_secret: Annotated[
+        Secret | None,
+        Spec(
+            Secrets(),
+            _IDENTITY,
+            "Secret of HS256 tokens. As a flag every user of the machine can see it: prefer the variable or "
+            "`jwt_secret_file`.",
+            default_text="none",
+        ),
+    ] = None
+    jwt_secret_file: Annotated[
+        str | None, Spec(_path(), _IDENTITY, "File that holds the secret of HS256 tokens.", default_text="none")
+    ] = None
+    jwt_keys: Annotated[
+        str | None,
+        Spec(
+            Text("FILE|URL", "a path or an http(s) URL"),
+            _IDENTITY,
+            "Public keys of tokens: a PEM file, a JWKS file, or a JWKS URL.",
+            default_text="none",
+        ),
+    ] = None
+    jwt_issuer: Annotated[
+        str | None, Spec(Text(), _IDENTITY, "Issuer (`iss`) that tokens must name.", default_text="any")
+    ] = None
+    jwt_audience: Annotated[str, Spec(Text(), _IDENTITY, "Audience (`aud`) that tokens must name.")] = "holdfast"
+    tls_client_ca: Annotated[
+        str | None,
+        Spec(
+            _path(),
+            _IDENTITY,
+            "Authorities (PEM) of client certificates. Without tokens configured every client must show one.",
+            default_text="none",
+        ),
+    ] = None
+    mtls_tenants: Annotated[
+        dict[str, str] | None,
+        Spec(
+            Grants(),
+            _IDENTITY,
+            "Which tenant a client certificate's exact name (SAN) stands for, with which scopes (`read+write`).",
+            default_text="none",
+        ),
+    ] = None
+
+    auto_create: Annotated[bool, Spec(Boolean(), _QUEUES, "Make a queue with its first message.", is_embedded=True)] = (
+        True
+    )
+    max_payload: Annotated[int, Spec(Size(), _QUEUES, "The largest payload accepted.", is_embedded=True)] = 1 << 20
+    queue_max_consumers: Annotated[
+        int,
+        Spec(
+            Integer(1, _MANY),
+            _QUEUES,
+            "Claims that may wait at once; one more is refused with `rate_limited`.",
+            default_text="64 for each processor, within 128-4096",
+            is_embedded=True,
+        ),
+    ] = msgspec.field(default_factory=_max_consumers)
+    queue_poll_interval_ms: Annotated[
+        int,
+        Spec(
+            Duration(),
+            _QUEUES,
+            "How often waiting claims look into a store that other servers share. The stores of this version are not "
+            "shared and wake them at once.",
+            is_embedded=True,
+        ),
+    ] = 3_000
+    queue_poll_jitter_ms: Annotated[
+        int,
+        Spec(
+            Duration(may_be_zero=True),
+            _QUEUES,
+            "By how much each look may be put off, at random; 0: none.",
+            is_embedded=True,
+        ),
+    ] = 500
+    queue_resilient_poll_interval_ms: Annotated[
+        int,
+        Spec(
+            Duration(may_be_zero=True),
+            _QUEUES,
+            "How often waiting claims look even where the store wakes them; 0: never.",
+            is_embedded=True,
+        ),
+    ] = 300_000
+    disk_queue_watch: Annotated[
+        bool,
+        Spec(Boolean(), _QUEUES, "Watch the directory of an object store on disk, not poll it.", is_embedded=True),
+    ] = True
+    disable_mem_queue_watch: Annotated[
+        bool,
+        Spec(
+            Boolean(),
+            _QUEUES,
+            "Poll the store in memory, as if it did not say when there is something.",
+            is_embedded=True,
+        ),
+    ] = False
+
+    shutdown_grace_ms: Annotated[
+        int,
+        Spec(
+            Duration(may_be_zero=True),
+            _OPERATION,
+            "How long a server that was told to stop may take to finish what is in hand.",
+        ),
+    ] = 30_000
+    log_format: Annotated[
+        Literal["console", "json"] | None,
+        Spec(
+            Choice("console", "json"),
+            _OPERATION,
+            "How log lines on stderr are written.",
+            default_text="`console` on a terminal, else `json`",
+        ),
+    ] = None
+    metrics_max_labels: Annotated[
+        int,
+        Spec(
+            Integer(1, _MANY), _OPERATION, "Queues that metrics tell apart; the rest are counted together as `other`."
+        ),
+    ] = 1_000
+
+    redis_url: Annotated[
+        str | None,
+        Spec(
+            Url("a redis:// or rediss:// URL", ("redis", "rediss")),
+            _LATER,
+            "Redis, for the fast path.",
+            default_text="none",
+            awaits=_FAST_PATH,
+        ),
+    ] = None
+    wal_dir: Annotated[
+        str | None,
+        Spec(_path("DIR"), _LATER, "Directory of the write-ahead log.", default_text="none", awaits=_FAST_PATH),
+    ] = None
+    on_redis_down: Annotated[
+        Literal["fail", "direct"],
+        Spec(Choice("fail", "direct"), _LATER, "What writes do while Redis is down.", awaits=_FAST_PATH),
+    ] = "fail"
+    flusher: Annotated[
+        Literal["server", "spark"],
+        Spec(Choice("server", "spark"), _LATER, "Who moves the buffer into PostgreSQL.", awaits=_FAST_PATH),
+    ] = "server"
+    flush_interval_ms: Annotated[
+        int, Spec(Duration(), _LATER, "How often the buffer is flushed at least.", awaits=_FAST_PATH)
+    ] = 100
+    flush_batch: Annotated[
+        int, Spec(Integer(1, 10_000), _LATER, "Messages in one flush at most.", awaits=_FAST_PATH)
+    ] = 50
+    prefetch_batch: Annotated[
+        int, Spec(Integer(1, 10_000), _LATER, "Messages reserved ahead at most.", awaits=_FAST_PATH)
+    ] = 50
+    shard_map: Annotated[
+        Literal["slots", "fnv-mod"],
+        Spec(
+            Choice("slots", "fnv-mod"),
+            _LATER,
+            "How queues are spread over several databases.",
+            awaits="the PostgreSQL store",
+        ),
+    ] = "slots"
+    capnp_port: Annotated[
+        int | None,
+        Spec(
+            Integer(0, 65_535),
+            _LATER,
+            "Port of the Cap'n Proto door.",
+            default_text="none",
+            awaits="the Cap'n Proto door",
+        ),
+    ] = None
+
+    @property
+    def store_url(self) -> str:
+        return self.store or self.data or DEFAULT_DATA
+
+    @property
+    def shown_store(self) -> str:
+        return SETTINGS["store"].kind.show(self.store_url)
+
+    @property
+    def has_tokens(self) -> bool:
+        return self.jwt_secret is not None or self.jwt_keys is not None
+
+    @property
+    def has_certificates(self) -> bool:
+        return self.tls_client_ca is not None and self.mtls_tenants is not None
+
+    @property
+    def has_identities(self) -> bool:
+        """Whether callers are asked who they are."""
+        return self.has_tokens or self.has_certificates
+
+    def __repr__(self) -> str:
+        shown = (
+            f"{setting.name}={setting.kind.show(value)}"
+            for setting in SETTINGS.values()
+            if (value := getattr(self, setting.field)) is not None
+        )
+        return f"Settings({', '.join(shown)})"
 
 
-_DURATIONS = frozenset({"journal_retention"})
+def _declared() -> dict[str, Setting]:
+    settings: dict[str, Setting] = {}
+    hints = get_type_hints(Settings, include_extras=True)
+    for field in msgspec.structs.fields(Settings):
+        [spec] = hints[field.encode_name].__metadata__
+        name = field.name.removesuffix("_ms")
+        settings[name] = Setting(name=name, field=field.name, spec=spec, default=field.default)
+    return settings
+
+
+SETTINGS: dict[str, Setting] = _declared()
+EMBEDDED = [setting.name for setting in SETTINGS.values() if setting.spec.is_embedded]
 
 
 def parse_settings(given: Mapping[str, Any]) -> Settings:
-    """An unknown name or a wrong value is refused by its name."""
+    """Of an embedded core. An unknown name or a wrong value is refused by its name."""
     fields: dict[str, Any] = {}
-    known = {name.removesuffix("_ms") for name in Settings.__struct_fields__}
     for name, value in given.items():
-        if name not in known:
-            raise InvalidArgument(f"{name!r} is not a setting; the settings are {', '.join(sorted(known))}", field=name)
-        fields[f"{name}_ms" if name in _DURATIONS else name] = (
-            parse_duration_ms(name, value) if name in _DURATIONS else value
-        )
-    try:
-        settings = msgspec.convert(fields, Settings)
-    except msgspec.ValidationError as error:
-        raise InvalidArgument(f"settings: {error}") from None
-    for name in ("max_payload", "queue_max_consumers", "journal_retention_ms", "shards"):
-        if getattr(settings, name) < 1:
-            raise InvalidArgument(f"{name.removesuffix('_ms')} must be above 0", field=name.removesuffix("_ms"))
-    return settings
+        if name not in EMBEDDED:
+            raise InvalidArgument(
+                f"{name!r} is not a setting of `open`; the settings are {', '.join(sorted(EMBEDDED))}", setting=name
+            )
+        setting = SETTINGS[name]
+        fields[setting.field] = setting.parse(value)
+    return Settings(**fields)

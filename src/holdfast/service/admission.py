@@ -109,6 +109,10 @@ class Admission:
         # Of capped queues with calls under way.
         self._caps: dict[tuple[QueueRef, Kind], Gate] = {}
 
+    def tell(self, observer: Observer) -> None:
+        """Of everything from now on, instead of whoever was told before."""
+        self._observer = observer
+
     def is_limited(self, ref: QueueRef) -> bool:
         return ref.tenant in self._tenant_limits or ref in self._queue_limits
 

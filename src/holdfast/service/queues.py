@@ -116,7 +116,8 @@ class QueueService:
         return self._watches.open(ref)
 
     def close(self) -> None:
-        """Let those go who watch or wait for events; those who wait for messages are the dispatcher's."""
+        """Let those go who subscribed, watch or wait for events; claims that wait are the dispatcher's."""
+        self._subscriptions.close()
         self._watches.close()
         self._is_closing = True
 

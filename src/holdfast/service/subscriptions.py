@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from holdfast.model.answers import Delivery, Result
-from holdfast.model.errors import RateLimited
+from holdfast.model.errors import RateLimited, StoreUnavailable
 from holdfast.model.message import Receipt
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Ask, Settle, Verdict
-from holdfast.runtime import Runtime, Ticket, sleep_until
+from holdfast.runtime import Runtime, Ticket
 
 Claim = Callable[[QueueRef, Ask, int | None], Awaitable[list[Delivery]]]
 
@@ -32,9 +32,21 @@ class Subscriptions:
         self._runtime = runtime
         self._claim = claim
         self._holders: dict[tuple[QueueRef, int], Subscription] = {}
+        self._open: set[Subscription] = set()
+        self._is_closed = False
 
     def open(self, ref: QueueRef, ask: Ask, prefetch: int) -> "Subscription":
-        return Subscription(self._runtime, self._claim, self._holders, ref, ask, prefetch)
+        if self._is_closed:
+            raise StoreUnavailable("this server is closing: subscribe again later")
+        subscription = Subscription(self._runtime, self._claim, self._holders, self._open, ref, ask, prefetch)
+        self._open.add(subscription)
+        return subscription
+
+    def close(self) -> None:
+        """Every subscriber comes to its end, those without room too."""
+        self._is_closed = True
+        for subscription in list(self._open):
+            subscription.let_go()
 
     def note(self, ref: QueueRef, verdicts: list[Verdict], results: list[Result]) -> None:
         """Verdicts were carried out."""
@@ -54,6 +66,7 @@ class Subscription:
         runtime: Runtime,
         claim: Claim,
         holders: "dict[tuple[QueueRef, int], Subscription]",
+        every: "set[Subscription]",
         ref: QueueRef,
         ask: Ask,
         prefetch: int,
@@ -61,19 +74,25 @@ class Subscription:
         self._runtime = runtime
         self._claim = claim
         self._holders = holders
+        self._every = every
         self._ref = ref
         self._ask = ask
         self._prefetch = prefetch
         self._held: dict[int, _Held] = {}
         self._room: Ticket[None] | None = None
+        self._resting: Ticket[None] | None = None
+        self._is_let_go = False
 
     async def next(self, wait_ms: int | None) -> list[Delivery]:
         """What is ready, as far as there is room; waits for room, then up to `wait_ms` for a message.
 
-        Nothing is awaited after the claim: a subscriber that leaves then would strand what it was given.
+        Nothing, once it is let go. Nothing is awaited after the claim: a subscriber that leaves then would strand what
+        it was given.
         """
-        while len(self._held) >= self._prefetch:
+        while len(self._held) >= self._prefetch and not self._is_let_go:
             await self._wait_for_room()
+        if self._is_let_go:
+            return []
         limit = min(self._ask.limit, self._prefetch - len(self._held))
         deliveries = await self._claim_when_allowed(replace(self._ask, limit=limit), wait_ms)
         for delivery in deliveries:
@@ -92,10 +111,10 @@ class Subscription:
                 if error.facts.get("of") == "server":  # too many wait as it is
                     raise
                 again_at = now_ms() + error.retry_after_ms
-            if until_ms is not None and again_at > until_ms:
-                await sleep_until(self._runtime, until_ms)
+            is_last = until_ms is not None and again_at > until_ms
+            await self._rest(until_ms if until_ms is not None and is_last else again_at)
+            if is_last or self._is_let_go:
                 return []
-            await sleep_until(self._runtime, again_at)
 
     def note(self, verdict: Verdict, result: Result) -> None:
         held = self._held.get(result.snowflake)
@@ -107,8 +126,14 @@ class Subscription:
             self._forget(result.snowflake)
             self._tell_room()
 
+    def let_go(self) -> None:
+        self._is_let_go = True
+        self._tell_room()
+        _settle(self._resting)
+
     def close(self) -> list[Receipt]:
         """What the subscriber still held."""
+        self._every.discard(self)
         receipts = [held.receipt for held in self._held.values()]
         for id in list(self._held):
             self._forget(id)
@@ -132,10 +157,23 @@ class Subscription:
         for id in [id for id, held in self._held.items() if held.expires_at <= now_ms]:
             self._forget(id)
 
+    async def _rest(self, until_ms: int) -> None:
+        ticket = self._resting = self._runtime.ticket()
+        timer = self._runtime.call_at(until_ms, lambda: _settle(ticket))
+        try:
+            await ticket
+        finally:
+            timer.cancel()
+            self._resting = None
+
     def _tell_room(self) -> None:
-        if self._room is not None and not self._room.done():
-            self._room.set_result(None)
+        _settle(self._room)
 
     def _forget(self, id: int) -> None:
         if self._held.pop(id, None) is not None and self._holders.get((self._ref, id)) is self:
             del self._holders[self._ref, id]
+
+
+def _settle(ticket: Ticket[None] | None) -> None:
+    if ticket is not None and not ticket.done():
+        ticket.set_result(None)

@@ -1,0 +1,50 @@
+"""Whether the settings, each accepted by itself, make a server together."""
+
+from typing import NamedTuple
+
+from holdfast.model.errors import InvalidArgument
+from holdfast.server.settings import LATER_STORE_SCHEMES
+from holdfast.server.sources import Loaded
+
+
+class _Need(NamedTuple):
+    setting: str
+    # Any one of these will do.
+    of: tuple[str, ...]
+    why: str
+
+
+_KEYS = ("jwt_secret", "jwt_secret_file", "jwt_keys")
+_NEEDS = (
+    _Need("tls_key", ("tls_cert",), "it is a certificate's key"),
+    _Need("tls_client_ca", ("tls_cert",), "client certificates are shown over TLS"),
+    _Need("tls_client_ca", ("mtls_tenants", *_KEYS), "else no caller could say which tenant it is"),
+    _Need("mtls_tenants", ("tls_client_ca",), "else no certificate could be checked"),
+    # Whoever sets these believes that tokens are checked.
+    _Need("jwt_issuer", _KEYS, "else no token could be checked"),
+    _Need("jwt_audience", _KEYS, "else no token could be checked"),
+)
+
+
+def check_startable(loaded: Loaded) -> None:
+    """Nothing given may be ignored: what this version cannot honour, or what lacks its other half, is refused."""
+    for name, setting in loaded.given():
+        if setting.spec.awaits is not None:
+            raise InvalidArgument(
+                f"{name} ({loaded.origin(name)}) needs {setting.spec.awaits}, which this version does not have yet: "
+                "leave it out",
+                setting=name,
+            )
+    scheme, has_scheme, _ = (loaded.settings.store or "").partition("://")
+    if has_scheme and scheme.lower() in LATER_STORE_SCHEMES:
+        raise InvalidArgument(
+            f"store ({loaded.origin('store')}) is a {scheme}:// URL, which this version cannot open yet: "
+            "give memory://, or a directory with data",
+            setting="store",
+        )
+    for need in _NEEDS:
+        if need.setting in loaded.origins and not any(name in loaded.origins for name in need.of):
+            raise InvalidArgument(
+                f"{need.setting} ({loaded.origin(need.setting)}) needs {' or '.join(need.of)} besides: {need.why}",
+                setting=need.setting,
+            )

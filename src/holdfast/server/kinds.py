@@ -1,0 +1,257 @@
+"""What the value of a setting may be: how it is read, how it is shown, and what a refusal says is accepted."""
+
+import re
+from collections.abc import Mapping
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+from holdfast.model.durations import parse_duration_ms
+from holdfast.model.errors import HoldfastError
+from holdfast.model.names import parse_name
+from holdfast.service.access import EVERY_TENANT, Scope
+
+MASKED = "******"
+
+
+class NotAccepted(Exception):
+    """The value is none of its kind. Its text never holds the value."""
+
+
+class Kind(Protocol):
+    # Stands for the value in `--help`.
+    metavar: str
+    accepts: str
+    is_secret: bool
+
+    def parse(self, given: object) -> Any:
+        """Text from a flag or a variable, or what TOML or a program gives. Raises NotAccepted."""
+
+    def show(self, value: Any) -> str:
+        """As one would write it; a secret stays masked."""
+
+
+class Secret:
+    """A text that shows itself to nobody who does not ask for it."""
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def reveal(self) -> str:
+        return self._text
+
+    def __repr__(self) -> str:
+        return MASKED
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and other._text == self._text
+
+    def __hash__(self) -> int:
+        return hash(self._text)
+
+
+class _Shown:
+    is_secret = False
+
+    def show(self, value: Any) -> str:
+        return str(value)
+
+
+class Text(_Shown):
+    def __init__(self, metavar: str = "TEXT", accepts: str = "a text that is not empty") -> None:
+        self.metavar = metavar
+        self.accepts = accepts
+
+    def parse(self, given: object) -> str:
+        if not isinstance(given, str) or not given.strip() or not given.isprintable():
+            raise NotAccepted
+        return given.strip()
+
+
+class Url(Text):
+    """A URL, or a path where one may stand for it. A password in it is masked."""
+
+    def __init__(self, accepts: str, schemes: tuple[str, ...], *, or_path: bool = False) -> None:
+        super().__init__("URL", accepts)
+        self._schemes = schemes
+        self._or_path = or_path
+
+    def parse(self, given: object) -> str:
+        text = super().parse(given)
+        for part in text.split(","):
+            scheme, has_scheme, _ = part.strip().partition("://")
+            if (scheme.lower() not in self._schemes) if has_scheme else not self._or_path:
+                raise NotAccepted
+        return text
+
+    def show(self, value: str) -> str:
+        return ",".join(_without_password(part) for part in value.split(","))
+
+
+class Secrets:
+    metavar = "SECRET"
+    accepts = "a text that is not empty"
+    is_secret = True
+
+    def parse(self, given: object) -> Secret:
+        if not isinstance(given, str) or not given.strip():
+            raise NotAccepted
+        return Secret(given)
+
+    def show(self, value: Secret) -> str:
+        return MASKED
+
+
+class Duration(_Shown):
+    metavar = "DURATION"
+
+    def __init__(self, *, may_be_zero: bool = False) -> None:
+        self._may_be_zero = may_be_zero
+        self.accepts = "a duration such as 3s, 500ms, 5m or 7d" + (", or 0" if may_be_zero else ", above 0")
+
+    def parse(self, given: object) -> int:
+        try:
+            # The one number that needs no unit.
+            ms = 0 if given == "0" else parse_duration_ms("", given)
+        except HoldfastError:
+            raise NotAccepted from None
+        if not ms and not self._may_be_zero:
+            raise NotAccepted
+        return ms
+
+    def show(self, value: int) -> str:
+        for unit, unit_ms in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000)):
+            if value and value % unit_ms == 0:
+                return f"{value // unit_ms}{unit}"
+        return f"{value}ms" if value else "0"
+
+
+_SIZE = re.compile(r"(\d+)\s*([kmg]?i?b)?", re.ASCII | re.IGNORECASE)
+_SIZE_UNITS = {"b": 1, "kb": 1_000, "mb": 10**6, "gb": 10**9, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
+
+
+class Size(_Shown):
+    metavar = "SIZE"
+    accepts = "a size such as 1MiB, 512KiB or 1048576 (bytes), above 0"
+
+    def parse(self, given: object) -> int:
+        size = 0
+        if isinstance(given, int) and not isinstance(given, bool):
+            size = given
+        elif isinstance(given, str) and (written := _SIZE.fullmatch(given.strip())):
+            size = int(written[1]) * _SIZE_UNITS.get((written[2] or "b").lower(), 0)
+        if not 1 <= size < 1 << 53:
+            raise NotAccepted
+        return size
+
+    def show(self, value: int) -> str:
+        for unit, bytes_each in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+            if value % bytes_each == 0:
+                return f"{value // bytes_each}{unit}"
+        return str(value)
+
+
+class Integer(_Shown):
+    metavar = "NUMBER"
+
+    def __init__(self, lowest: int, highest: int) -> None:
+        self._lowest = lowest
+        self._highest = highest
+        self.accepts = f"a whole number from {lowest} to {highest}"
+
+    def parse(self, given: object) -> int:
+        if isinstance(given, str) and re.fullmatch(r"-?\d{1,18}", given.strip(), re.ASCII):
+            given = int(given)
+        if not isinstance(given, int) or isinstance(given, bool) or not self._lowest <= given <= self._highest:
+            raise NotAccepted
+        return given
+
+
+_WORDS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+
+
+class Boolean:
+    metavar = "BOOL"
+    accepts = "true or false"
+    is_secret = False
+
+    def parse(self, given: object) -> bool:
+        if isinstance(given, str):
+            given = _WORDS.get(given.strip().lower())
+        if not isinstance(given, bool):
+            raise NotAccepted
+        return given
+
+    def show(self, value: bool) -> str:
+        return "true" if value else "false"
+
+
+class Choice(_Shown):
+    def __init__(self, *choices: str) -> None:
+        self._choices = choices
+        self.metavar = "|".join(choices)
+        self.accepts = " or ".join(choices)
+
+    def parse(self, given: object) -> str:
+        if not isinstance(given, str) or given.strip() not in self._choices:
+            raise NotAccepted
+        return given.strip()
+
+
+class Grants:
+    """Names of certificates, exact, and what each entitles to: `san=tenant,…`, or a table."""
+
+    metavar = "SAN=TENANT,…"
+    accepts = "san=tenant,… (or san=tenant:read+write+admin), in TOML also a table; each san once"
+    is_secret = False
+
+    def parse(self, given: object) -> dict[str, str]:
+        pairs: list[tuple[object, object]]
+        if isinstance(given, str):
+            # From the right: a URI may hold an equals sign, a tenant's name cannot.
+            pairs = [(san, grant) for san, _, grant in (part.rpartition("=") for part in given.split(","))]
+        elif isinstance(given, Mapping):
+            pairs = list(given.items())
+        else:
+            raise NotAccepted
+        grants: dict[str, str] = {}
+        for san, grant in pairs:
+            name = san.strip() if isinstance(san, str) else ""
+            if not name or name in grants:
+                raise NotAccepted
+            grants[name] = _grant(grant)
+        if not grants:
+            raise NotAccepted
+        return grants
+
+    def show(self, value: dict[str, str]) -> str:
+        return ",".join(f"{san}={grant}" for san, grant in value.items())
+
+
+def _grant(given: object) -> str:
+    """`tenant`, or `tenant:read+write`: checked here, taken apart by whoever identifies callers."""
+    if not isinstance(given, str):
+        raise NotAccepted
+    tenant, has_scopes, scopes = given.strip().partition(":")
+    try:
+        if tenant != EVERY_TENANT:
+            parse_name("tenant", tenant)
+        if has_scopes:
+            for scope in scopes.split("+"):
+                Scope(scope.strip())
+    except (HoldfastError, ValueError):
+        raise NotAccepted from None
+    return given.strip()
+
+
+def _without_password(url: str) -> str:
+    try:
+        has_password = urlsplit(url).password is not None
+    except ValueError:
+        return MASKED
+    if not has_password:
+        return url
+    before, _, host = url.rpartition("@")
+    scheme, _, user = before.partition("://")
+    return f"{scheme}://{user.partition(':')[0]}:{MASKED}@{host}"

@@ -1,0 +1,75 @@
+"""One setting: what it says of itself, its names, and how a value for it is refused."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.model.errors import InvalidArgument
+from holdfast.server.kinds import Kind, NotAccepted, Url
+
+PREFIX = "HOLDFAST_"
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """What a field of Settings says of itself besides its type and default."""
+
+    kind: Kind
+    group: str
+    help: str
+    # Where the default is only found out later: what it comes to.
+    default_text: str | None = None
+    # A setting of `holdfast.open` too.
+    is_embedded: bool = False
+    # What this version lacks to honour it: a server that is given it does not start.
+    awaits: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A setting by its name, for whoever treats all alike."""
+
+    name: str
+    field: str
+    spec: Spec
+    default: Any
+
+    @property
+    def kind(self) -> Kind:
+        return self.spec.kind
+
+    @property
+    def variable(self) -> str:
+        return PREFIX + self.name.upper()
+
+    @property
+    def flag(self) -> str:
+        return f"--{self.name.replace('_', '-')}"
+
+    @property
+    def default_text(self) -> str:
+        return self.spec.default_text or f"`{self.kind.show(self.default)}`"
+
+    def parse(self, given: object, origin: str = "") -> Any:
+        """The value, or a refusal by its name, with where it came from and what is accepted."""
+        try:
+            return self.kind.parse(given)
+        except NotAccepted:
+            said = "" if self.kind.is_secret else f" {_shown(self.kind, given)}"
+            came_from = f" ({origin})" if origin else ""
+            raise InvalidArgument(
+                f"{self.name}{said}{came_from} is not accepted: give {self.kind.accepts}{self._hint(given)}",
+                setting=self.name,
+            ) from None
+
+    def _hint(self, given: object) -> str:
+        if self.name == "port" and isinstance(given, str) and given.startswith(("tcp://", "udp://")):
+            return (
+                f". Kubernetes sets {self.variable} for a Service that is named holdfast: "
+                "set enableServiceLinks: false in the pod, or give --port"
+            )
+        return ""
+
+
+def _shown(kind: Kind, given: object) -> str:
+    text = kind.show(given) if isinstance(kind, Url) and isinstance(given, str) else str(given)
+    return repr(text if len(text) <= 80 else text[:77] + "...")

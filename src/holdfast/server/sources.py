@@ -1,0 +1,173 @@
+"""Where settings are given: flags, `HOLDFAST_*` variables, one TOML file. The first that names a setting decides."""
+
+import difflib
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from holdfast.model.errors import InvalidArgument
+from holdfast.server.kinds import Secret
+from holdfast.server.setting import PREFIX, Setting
+from holdfast.server.settings import SETTINGS, Settings
+
+CONFIG_VARIABLE = PREFIX + "CONFIG"
+
+# Variables that are not a server's settings: other commands', the tests', and what `dequeue` exports for the next
+# command.
+_OTHERS = {
+    CONFIG_VARIABLE,
+    *(PREFIX + name for name in ("URL", "TOKEN", "CONTEXT", "SEED", "PROOF_SCALE")),
+    *(
+        f"{PREFIX}QUEUE_{name}"
+        for name in (
+            *("TENANT", "NAME", "MESSAGE_ID", "RECEIPT", "CORRELATION_ID"),
+            *("LEASE_EXPIRES_AT", "STATE_ETAG", "PAYLOAD_PATH"),
+        )
+    ),
+}
+# What Kubernetes sets in every pod for a Service that is named holdfast.
+_KUBERNETES = re.compile(PREFIX + r"(SERVICE|PORT)_[A-Z0-9_]+")
+
+# A near miss is a slip of the pen: `HOLDFAST_JWT_SECRT` must not leave a server open.
+_NEAR = 0.75
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Who gave a value: `rank` 0 a flag, 1 a variable, 2 the file; `text` for people."""
+
+    rank: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    settings: Settings
+    # By name; a setting that is not here has its default.
+    origins: Mapping[str, Origin]
+    warnings: list[str] = field(default_factory=list)
+
+    def origin(self, name: str) -> str:
+        return self.origins[name].text if name in self.origins else "default"
+
+    def given(self) -> Iterator[tuple[str, Setting]]:
+        return ((name, SETTINGS[name]) for name in self.origins)
+
+
+def load_settings(flags: Mapping[str, object], environment: Mapping[str, str], *, config: str | None = None) -> Loaded:
+    """`flags` by the settings' names, those given only. What is wrong is refused with its name and where it stood."""
+    file = config or environment.get(CONFIG_VARIABLE) or None
+    given: dict[str, tuple[object, Origin]] = {}
+    warnings: list[str] = []
+    # The weakest first: each later one takes its place.
+    if file is not None:
+        given.update(_from_file(file))
+    given.update(_from_environment(environment, warnings))
+    given.update((name, (value, Origin(0, f"flag {SETTINGS[name].flag}"))) for name, value in flags.items())
+
+    values = {SETTINGS[name].field: SETTINGS[name].parse(value, origin.text) for name, (value, origin) in given.items()}
+    origins = {name: origin for name, (_, origin) in given.items()}
+    _keep_the_stronger("data", "store", values, origins)
+    _keep_the_stronger("jwt_secret", "jwt_secret_file", values, origins)
+    settings = Settings(**values)
+    if settings.jwt_secret_file is not None:
+        secret = _read_secret(settings.jwt_secret_file, origins["jwt_secret_file"])
+        settings = replace(settings, jwt_secret=secret)
+    return Loaded(settings, origins, warnings)
+
+
+def _from_file(path: str) -> Iterator[tuple[str, tuple[object, Origin]]]:
+    try:
+        with Path(path).open("rb") as file:
+            document = tomllib.load(file)
+    except OSError as error:
+        raise InvalidArgument(f"config {path} cannot be read: {error.strerror}", setting="config") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InvalidArgument(f"config {path} is not TOML: {error}", setting="config") from None
+    for key, value in document.items():
+        origin = Origin(2, f"key {key} in {path}")
+        if key not in SETTINGS:
+            raise _unknown(f"{key!r} in {path}", key, _nearest(key.replace("-", "_").lower(), lambda each: each.name))
+        yield key, (value, origin)
+
+
+def _from_environment(
+    environment: Mapping[str, str], warnings: list[str]
+) -> Iterator[tuple[str, tuple[object, Origin]]]:
+    by_variable = {setting.variable: setting for setting in SETTINGS.values()}
+    for variable, value in environment.items():
+        setting = by_variable.get(variable)
+        if setting is not None:
+            yield setting.name, (value, Origin(1, f"variable {variable}"))
+        elif variable.startswith(PREFIX) and variable not in _OTHERS and not _KUBERNETES.fullmatch(variable):
+            near = _nearest(variable, lambda each: each.variable)
+            if near is not None:
+                raise _unknown(f"the variable {variable}", variable, near)
+            warnings.append(f"the variable {variable} is not a setting and is ignored")
+
+
+def _nearest(given: str, name_of: Any) -> str | None:
+    names = [name_of(setting) for setting in SETTINGS.values()]
+    # Without the prefix, which would make all of them look alike.
+    short = {name.removeprefix(PREFIX): name for name in names}
+    found = difflib.get_close_matches(given.removeprefix(PREFIX), short, n=1, cutoff=_NEAR)
+    return short[found[0]] if found else None
+
+
+def _unknown(what: str, name: str, near: str | None) -> InvalidArgument:
+    hint = f"did you mean {near}?" if near else f"the settings are {', '.join(SETTINGS)}"
+    return InvalidArgument(f"{what} is not a setting: {hint}", setting=name)
+
+
+def _keep_the_stronger(one: str, other: str, values: dict[str, Any], origins: dict[str, Origin]) -> None:
+    """Two ways to say one thing: from the same source they contradict each other, else the stronger source decides."""
+    if one not in origins or other not in origins:
+        return
+    if origins[one].rank == origins[other].rank:
+        raise InvalidArgument(
+            f"{one} ({origins[one].text}) and {other} ({origins[other].text}) are both given: give one of them",
+            setting=other,
+        )
+    weaker = max(one, other, key=lambda name: origins[name].rank)
+    del values[SETTINGS[weaker].field], origins[weaker]
+
+
+def _read_secret(path: str, origin: Origin) -> Secret:
+    try:
+        text = Path(path).read_text(encoding="utf-8").rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise InvalidArgument(
+            f"jwt_secret_file {path!r} ({origin.text}) cannot be read: {why}", setting="jwt_secret_file"
+        ) from None
+    if not text:
+        raise InvalidArgument(f"jwt_secret_file {path!r} ({origin.text}) is empty", setting="jwt_secret_file")
+    return Secret(text)
+
+
+def as_toml(loaded: Loaded) -> str:
+    """The settings in force, each with where it came from; secrets masked."""
+    lines: list[str] = []
+    group = ""
+    for setting in SETTINGS.values():
+        if setting.spec.group != group:
+            group = setting.spec.group
+            lines.append(f"{'' if not lines else chr(10)}# {group}")
+        lines.append(_toml_line(setting, getattr(loaded.settings, setting.field), loaded.origin(setting.name)))
+    return "\n".join(lines)
+
+
+def _toml_line(setting: Setting, value: Any, origin: str) -> str:
+    if value is None:
+        return f"# {setting.name}: {setting.default_text.replace('`', '')}"
+    if isinstance(value, bool | int) and not setting.field.endswith("_ms"):
+        shown = setting.kind.show(value)
+        shown = shown if shown.isdigit() or isinstance(value, bool) else f'"{shown}"'
+    else:
+        shown = '"' + setting.kind.show(value).replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return f"{setting.name} = {shown}  # {origin}"

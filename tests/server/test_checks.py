@@ -1,0 +1,61 @@
+"""Settings that are right one by one and wrong together do not start a server."""
+
+import pytest
+
+from holdfast.model.errors import InvalidArgument
+from holdfast.server.checks import check_startable
+from holdfast.server.settings import SETTINGS
+from holdfast.server.sources import load_settings
+from tests.server.test_settings import WRITTEN
+
+LATER = [setting.name for setting in SETTINGS.values() if setting.spec.awaits is not None]
+
+
+@pytest.mark.parametrize("name", LATER)
+def test_what_this_version_cannot_honour_is_not_ignored(name: str) -> None:
+    loaded = load_settings({}, {SETTINGS[name].variable: WRITTEN[name][1]})
+
+    with pytest.raises(InvalidArgument, match=f"{name} .variable HOLDFAST_.* does not have yet: leave it out"):
+        check_startable(loaded)
+
+
+@pytest.mark.parametrize(
+    "url", ["postgres://u:canary@h/db", "postgresql://h,postgresql://g", "s3://b", "file:///d", "az://c", "gs://b"]
+)
+def test_a_store_of_a_kind_to_come_is_not_opened_as_another(url: str) -> None:
+    with pytest.raises(InvalidArgument, match="this version cannot open yet") as refused:
+        check_startable(load_settings({"store": url}, {}))
+
+    assert "canary" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "missing"),
+    [
+        ({"tls_key": "k"}, "tls_cert"),
+        ({"tls_client_ca": "a", "jwt_keys": "k"}, "tls_cert"),
+        ({"tls_client_ca": "a", "tls_cert": "c"}, "mtls_tenants"),
+        ({"mtls_tenants": "a=b", "tls_cert": "c"}, "tls_client_ca"),
+        ({"jwt_issuer": "i"}, "jwt_secret"),
+        ({"jwt_audience": "a"}, "jwt_keys"),
+    ],
+)
+def test_a_setting_without_its_other_half_is_refused(given: dict[str, str], missing: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"needs .*{missing}.* besides"):
+        check_startable(load_settings(given, {}))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"store": "memory://"},
+        {"tls_cert": "c"},
+        {"tls_cert": "c", "tls_key": "k", "jwt_keys": "k", "jwt_issuer": "i", "jwt_audience": "a"},
+        {"tls_cert": "c", "tls_client_ca": "a", "mtls_tenants": "a=b"},
+        {"tls_cert": "c", "tls_client_ca": "a", "jwt_secret": "s"},
+        {"queue_poll_interval": "1s", "disk_queue_watch": "false"},
+    ],
+)
+def test_settings_that_go_together_start(given: dict[str, str]) -> None:
+    check_startable(load_settings(given, {}))
