@@ -16,7 +16,7 @@ def test_help_names_every_command(run: Callable[..., Any]) -> None:
     ran = run("--help")
 
     assert ran.code == 0
-    assert all(command in ran.out for command in ("demo", "verify", "backup", "--version"))
+    assert all(command in ran.out for command in ("serve", "demo", "verify", "backup", "--version"))
 
 
 @pytest.mark.parametrize("command", ["demo", "verify", "backup"])

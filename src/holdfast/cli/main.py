@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from holdfast.cli.demo import demo
+from holdfast.cli.serve import ServeCommand, serve
 from holdfast.cli.upkeep import backup, verify
 from holdfast.model.errors import HoldfastError, MessageNotFound, QueueNotFound, Refused, StaleLease
 
@@ -27,6 +28,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command(cls=ServeCommand)(serve)
 app.command()(demo)
 app.command()(verify)
 app.command()(backup)

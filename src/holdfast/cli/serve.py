@@ -1,0 +1,120 @@
+"""`holdfast serve`: the server, with every setting as a flag."""
+
+import inspect
+import os
+from importlib.util import find_spec
+from itertools import zip_longest
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+from holdfast.model.errors import InvalidArgument
+from holdfast.server.kinds import Boolean
+from holdfast.server.setting import Setting
+from holdfast.server.settings import SETTINGS
+
+USAGE = 2
+
+# What only the `server` extra brings.
+_EXTRA = ("uvicorn", "uvloop", "httptools", "starlette", "jwt", "structlog", "prometheus_client")
+
+_BOOLEANS = {setting.flag: setting for setting in SETTINGS.values() if isinstance(setting.kind, Boolean)}
+_NO = {f"--no-{flag.removeprefix('--')}": flag for flag in _BOOLEANS}
+
+
+class ServeCommand(TyperCommand):
+    """A boolean's flag may stand alone, or as `--no-…`: the parser knows only flags with a value."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        written: list[str] = []
+        for arg, following in zip_longest(args, args[1:], fillvalue="--"):
+            if arg in _NO:
+                written.append(f"{_NO[arg]}=false")
+            elif arg in _BOOLEANS and following.startswith("-"):
+                written.append(f"{arg}=true")
+            else:
+                written.append(arg)
+        return super().parse_args(ctx, written)
+
+
+def serve(config: str | None, print_settings: bool, **given: str | None) -> None:
+    """Serve queues over HTTP to other programs.
+
+    Every setting is a flag, a variable (`--queue-poll-interval` is `HOLDFAST_QUEUE_POLL_INTERVAL`) and a key of the
+    TOML file that `--config` names; the first of these that gives a setting decides. Without identities the server
+    listens on loopback only. SIGTERM or Ctrl-C ends it in order, a second one at once.
+    """
+    try:
+        raise typer.Exit(
+            _serve(config, print_settings, {name: each for name, each in given.items() if each is not None})
+        )
+    except InvalidArgument as error:
+        if "setting" not in error.facts:
+            raise
+        typer.echo(f"holdfast: {' '.join(error.message.split())}", err=True)
+        raise typer.Exit(USAGE) from None
+
+
+def _serve(config: str | None, print_settings: bool, flags: dict[str, str]) -> int:
+    from holdfast.server.checks import check_startable
+    from holdfast.server.sources import as_toml, load_settings
+
+    loaded = load_settings(flags, os.environ, config=config)
+    for warning in loaded.warnings:
+        typer.echo(f"holdfast: {warning}", err=True)
+    if print_settings:
+        typer.echo(as_toml(loaded))
+        return 0
+    check_startable(loaded)
+    if any(find_spec(name) is None for name in _EXTRA):
+        typer.echo("holdfast: serving needs more than is installed: pip install 'holdfast[server]'", err=True)
+        return USAGE
+    from holdfast.server.run import run
+
+    try:
+        return run(loaded.settings, announce=typer.echo)
+    except InvalidArgument as error:
+        # Found out only at the start, by somebody who no longer knows where the setting came from.
+        name = error.facts.get("setting")
+        if name not in loaded.origins:
+            raise
+        raise InvalidArgument(f"{error.message} ({name} is from {loaded.origin(str(name))})", setting=name) from None
+
+
+def _parameters() -> list[inspect.Parameter]:
+    return [
+        _parameter(
+            "config",
+            Annotated[str | None, typer.Option(metavar="FILE", help="Read settings from this TOML file.")],
+            None,
+        ),
+        _parameter(
+            "print_settings",
+            Annotated[
+                bool,
+                typer.Option("--print-settings", help="Print the settings in force and where each comes from; exit."),
+            ],
+            False,
+        ),
+        *(_parameter(setting.name, Annotated[str | None, _option(setting)], None) for setting in SETTINGS.values()),
+    ]
+
+
+def _parameter(name: str, annotation: Any, default: object) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _option(setting: Setting) -> Any:
+    return typer.Option(
+        setting.flag,
+        metavar=setting.kind.metavar,
+        help=f"{setting.spec.help} Default: {setting.default_text}",
+        rich_help_panel=setting.spec.group,
+        show_default=False,
+    )
+
+
+# typer reads a command's parameters from its signature: this one's are the settings.
+serve.__signature__ = inspect.Signature(_parameters())  # type: ignore[attr-defined]
+serve.__annotations__ = {parameter.name: parameter.annotation for parameter in _parameters()}

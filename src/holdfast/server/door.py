@@ -1,0 +1,36 @@
+"""The HTTP door of a server and who it lets in, from the settings."""
+
+from holdfast.clock import Clock
+from holdfast.doors.http.app import Asgi, HttpDoor
+from holdfast.doors.http.calls import limits_for
+from holdfast.doors.http.health import Health
+from holdfast.doors.http.routes import make_rest
+from holdfast.doors.identity import Identity, make_identity
+from holdfast.server.compose import Core
+from holdfast.server.ending import Drain
+from holdfast.server.settings import Settings
+from holdfast.service.session import Session
+from holdfast.telemetry.metrics import Metrics
+
+
+def identity_of(settings: Settings, clock: Clock) -> Identity:
+    return make_identity(
+        clock=clock,
+        jwt_secret=None if settings.jwt_secret is None else settings.jwt_secret.reveal(),
+        jwt_keys=settings.jwt_keys,
+        jwt_issuer=settings.jwt_issuer,
+        jwt_audience=settings.jwt_audience,
+        mtls_tenants=settings.mtls_tenants,
+    )
+
+
+def make_door(core: Core, identity: Identity, drain: Drain, metrics: Metrics, settings: Settings) -> Asgi:
+    health = Health(drain=drain, check_store=core.admin.check_store, render=metrics.render)
+    return HttpDoor(
+        identity=identity,
+        open_session=lambda caller: Session(caller, core.messages, core.admin),
+        limits=limits_for(settings.max_payload),
+        observer=metrics,
+        drain=drain,
+        rest=make_rest(health),
+    )

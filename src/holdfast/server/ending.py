@@ -1,0 +1,75 @@
+"""How a server comes to its end: signals, the drain that every door asks about, and time running out."""
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+import threading
+
+from holdfast.server.http import either
+
+_log = logging.getLogger("holdfast")
+
+OVERTIME = 1
+
+
+class Stop:
+    """The first signal says so; the second ends the process."""
+
+    _SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._asked = asyncio.Event()
+        for each in self._SIGNALS:
+            loop.add_signal_handler(each, self._ask)
+
+    async def wait(self, serving: "asyncio.Task[None]") -> None:
+        """Until the first signal."""
+        await either(serving, self._asked)
+
+    def forget(self) -> None:
+        for each in self._SIGNALS:
+            self._loop.remove_signal_handler(each)
+
+    def _ask(self) -> None:
+        self._asked.set()
+        for each in self._SIGNALS:
+            self._loop.add_signal_handler(each, leave, 128 + each)
+
+
+class Drain:
+    """Once it has begun, doors refuse new calls and say that they are not ready."""
+
+    def __init__(self) -> None:
+        self.is_draining = False
+
+    def begin(self) -> None:
+        self.is_draining = True
+
+
+class Watchdog:
+    """Ends a process that does not end by itself, even one whose loop stands still."""
+
+    def __init__(self) -> None:
+        self._timer: threading.Timer | None = None
+
+    def start(self, after_s: float) -> None:
+        self._timer = threading.Timer(after_s, self._bite)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def dismiss(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _bite(self) -> None:
+        _log.error("the store did not close in time: leaving it as it is; what was answered is in it")
+        leave(OVERTIME)
+
+
+def leave(code: int) -> None:
+    logging.shutdown()
+    sys.stdout.flush()
+    os._exit(code)

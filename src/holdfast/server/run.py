@@ -1,0 +1,199 @@
+"""A server from its start to its end.
+
+    start   sockets bound, TLS and identities read, the store opened, then listening: whatever is wrong is said before
+            the first caller gets through
+    drain   new calls refused, waiters let go, what is in hand finished, connections closed, the store closed
+
+A second signal ends it at once, and so does a drain that outlasts its grace: what was answered is in the store even so.
+"""
+
+import asyncio
+import logging
+import os
+import resource
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from importlib.metadata import version
+
+from holdfast.clock import Clock, SystemClock
+from holdfast.dice import SystemDice
+from holdfast.doors.http.app import Asgi
+from holdfast.doors.identity import Identity
+from holdfast.runtime import LoopRuntime
+from holdfast.server.compose import Core, make_store
+from holdfast.server.door import identity_of, make_door
+from holdfast.server.ending import OVERTIME, Drain, Stop, Watchdog
+from holdfast.server.http import HttpServer
+from holdfast.server.listen import listening_sockets, make_tls, raise_bind_error, url_of
+from holdfast.server.scrape import CoreSource
+from holdfast.server.settings import Settings
+from holdfast.telemetry import log
+from holdfast.telemetry.metrics import Metrics
+
+_log = logging.getLogger("holdfast")
+
+MakeDoor = Callable[[Core, Identity, Drain, Metrics, Settings], Asgi]
+Announce = Callable[[str], None]
+
+# Past its grace a server cuts off what is left and closes the store if that takes no longer than this.
+_LAST_S = 2.0
+_MOST_FILES = 65_536
+
+
+def run(settings: Settings, announce: Announce, make_door: MakeDoor = make_door) -> int:
+    """Serve until a signal says to stop; the exit code. A HoldfastError says why there was no start."""
+    _start_log(settings)
+    _raise_file_limit()
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        return runner.run(serve(settings, announce, make_door))
+
+
+async def serve(settings: Settings, announce: Announce, make_door: MakeDoor = make_door) -> int:
+    stop, watchdog = Stop(asyncio.get_running_loop()), Watchdog()
+    clock = SystemClock()
+    sockets = listening_sockets(settings)
+    try:
+        tls = make_tls(settings)
+        identity = identity_of(settings, clock)
+        runtime = LoopRuntime(clock)
+        async with _opened(settings, runtime) as core, _started(identity), _measured(core, settings, clock) as metrics:
+            drain = Drain()
+            server = HttpServer(make_door(core, identity, drain, metrics, settings), tls)
+            serving = asyncio.create_task(server.serve(sockets))
+            try:
+                try:
+                    await server.begun(serving)
+                except OSError as error:  # another program came first to listen on the port
+                    raise_bind_error(settings.host, settings.port, error)
+                _say_begun(settings, url_of(sockets, settings), announce)
+                await stop.wait(serving)
+                watchdog.start(settings.shutdown_grace_ms / 1_000 + _LAST_S)
+                return await _drain(settings, server, serving, core, runtime, drain)
+            finally:
+                serving.cancel()
+    finally:
+        watchdog.dismiss()
+        stop.forget()
+        for each in sockets:
+            each.close()
+
+
+@asynccontextmanager
+async def _opened(settings: Settings, runtime: LoopRuntime) -> AsyncIterator[Core]:
+    core = Core(make_store(settings.store_url, settings, SystemDice()), runtime, settings)
+    await core.open()
+    try:
+        yield core
+    finally:
+        await core.close()
+        await runtime.aclose()
+        _log.info("stopped: the store is closed")
+
+
+@asynccontextmanager
+async def _started(identity: Identity) -> AsyncIterator[None]:
+    await identity.start()
+    try:
+        yield
+    finally:
+        await identity.close()
+
+
+@asynccontextmanager
+async def _measured(core: Core, settings: Settings, clock: Clock) -> AsyncIterator[Metrics]:
+    source = CoreSource(core.store, core.dispatcher, clock)
+    metrics = Metrics(source, max_labels=settings.metrics_max_labels, version=version("holdfast"))
+    core.admission.tell(metrics)
+    measuring = asyncio.create_task(metrics.lag.run())
+    try:
+        yield metrics
+    finally:
+        measuring.cancel()
+
+
+async def _drain(
+    settings: Settings,
+    server: HttpServer,
+    serving: "asyncio.Task[None]",
+    core: Core,
+    runtime: LoopRuntime,
+    drain: Drain,
+) -> int:
+    loop = asyncio.get_running_loop()
+    grace_s = settings.shutdown_grace_ms / 1_000
+    deadline = loop.time() + grace_s
+    in_hand = server.in_hand()
+    _log.info(
+        "told to stop: finishing what is in hand; another signal ends it at once",
+        extra={"calls_in_hand": len(in_hand), "grace_s": grace_s},
+    )
+    drain.begin()
+    server.close_after_answers()
+    core.begin_drain()
+
+    left = await _finish(in_hand, grace_s)
+    if left:
+        extra = {"calls_in_hand": len(left), "calls": server.describe_calls()}
+        _log.error("calls were still in hand after %gs and are cut off", grace_s, extra=extra)
+        # To a call this is a caller that left: what was meant for it is given back.
+        server.cut_off()
+        for task in await _finish(left, _LAST_S / 4):
+            task.cancel()
+    if unread := await server.close(serving, deadline, at_least_s=_LAST_S / 4):
+        _log.error("callers did not take their answers within %gs", grace_s, extra={"connections": unread})
+    with suppress(TimeoutError):
+        # What callers left behind is given back by work of the core's own.
+        await asyncio.wait_for(runtime.idle(), max(deadline - loop.time(), _LAST_S / 4))
+    return OVERTIME if left or unread else 0
+
+
+async def _finish(tasks: "set[asyncio.Task[None]]", timeout_s: float) -> "set[asyncio.Task[None]]":
+    """Those that did not end in time."""
+    if not tasks:
+        return set()
+    _, left = await asyncio.wait(tasks, timeout=timeout_s)
+    return left
+
+
+def _say_begun(settings: Settings, url: str, announce: Announce) -> None:
+    identities = [
+        name for name, has in (("tokens", settings.has_tokens), ("certificates", settings.has_certificates)) if has
+    ]
+    facts = {
+        "version": version("holdfast"),
+        "store": settings.shown_store,
+        "durability": settings.durability,
+        "address": url,
+        "identities": " and ".join(identities) or "none",
+        "pid": os.getpid(),
+    }
+    _log.info("serving", extra=facts)
+    if not identities:
+        _log.warning(
+            "no identities are configured: this server listens on loopback only, and whoever reaches it there may do "
+            "everything"
+        )
+    elif settings.tls_cert is None:
+        _log.warning("callers' tokens come unencrypted: set tls_cert, or let something in front speak TLS")
+    announce(f"Holdfast is serving {settings.shown_store} at {url}")
+
+
+def _start_log(settings: Settings) -> None:
+    log.configure(settings.log_format or ("console" if sys.stderr.isatty() else "json"))
+
+
+def _raise_file_limit() -> None:
+    """Every caller that waits holds a connection open; the usual limit of 1024 files is for other programs."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MOST_FILES if hard == resource.RLIM_INFINITY else min(_MOST_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    if sys.platform == "win32":
+        return None
+    import uvloop
+
+    return uvloop.new_event_loop
