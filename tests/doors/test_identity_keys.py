@@ -338,7 +338,7 @@ async def identity(clock: ManualClock, server: KeyServer) -> AsyncIterator[Ident
 async def until(is_so: Callable[[], bool]) -> None:
     """For what another thread does."""
     async with asyncio.timeout(10):
-        while not is_so():  # noqa: ASYNC110
+        while not is_so():
             await asyncio.sleep(0.002)
 
 
