@@ -30,6 +30,7 @@ class Core:
             runtime,
             polling=_polling(store, settings),
             weight_of=self._directory.weight_of,
+            shard_of=store.shard_of,
         )
         self.admission = Admission(self._directory, runtime)
         self.sweeper = Sweeper(store, runtime)

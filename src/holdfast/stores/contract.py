@@ -128,6 +128,9 @@ class Store(Protocol):
     async def close(self) -> None:
         """Leases stay as they are: they run out in their time. From now on every call is `StoreUnavailable`."""
 
+    def shard_of(self, ref: QueueRef) -> int:
+        """The shard that owns the queue: no pass or sweep of one waits for another's."""
+
     # --- The directory ---------------------------------------------------------------------------------------
 
     async def find_tenant(self, tenant: str) -> TenantRow | None: ...

@@ -72,7 +72,7 @@ class HeldCalls:
 
 
 # Opening and closing are the frame of a test, not what it is about.
-_FRAME = frozenset({"open", "close"})
+_FRAME = frozenset({"open", "close", "shard_of"})
 
 
 class _FaultStore:

@@ -34,6 +34,9 @@ BODY_BYTES_PER_S = 4_096
 JSON_TYPE = (b"content-type", b"application/json")
 
 
+_NOTHING_YET = {"type": "http.response.body", "body": b"", "more_body": True}
+
+
 class CallerLeft(Exception):
     """The caller is gone: there is nobody to answer."""
 
@@ -159,12 +162,13 @@ class Call:
             self._transport.set_write_buffer_limits(high=0)
         every = [(b"x-correlation-id", self.correlation_id.encode()), *headers]
         await self.send({"type": "http.response.start", "status": status, "headers": every})
+        await self.send(_NOTHING_YET)  # the head waits for a first part, and the first message may be long in coming
 
     async def stream(self, part: bytes) -> None:
         """`CallerLeft` if the part was not taken off our hands: it cannot have reached the caller whole."""
         await self.send({"type": "http.response.body", "body": part, "more_body": True})
         # Returns once the connection has drained, or is lost.
-        await self.send({"type": "http.response.body", "body": b"", "more_body": True})
+        await self.send(_NOTHING_YET)
         if self.is_caller_gone:
             raise CallerLeft
 

@@ -163,6 +163,10 @@ class HttpProtocol(HttpToolsProtocol):
         if self.parser.should_upgrade():
             self._framing = framing
 
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        cycle.transport = HeldHead(cycle.transport)  # type: ignore[assignment]
+        super()._start_asgi_task(cycle, app)
+
     def on_body(self, body: bytes) -> None:
         self._has_said = True
         super().on_body(body)
@@ -232,6 +236,40 @@ class HttpProtocol(HttpToolsProtocol):
         if self._patience is not None:
             self._patience.cancel()
             self._patience = None
+
+
+class HeldHead:
+    """The transport of one answer, whose head goes out with the first part of its body: one packet, not two.
+
+    An answer of which nothing may be there for long sends an empty part after its head.
+    """
+
+    __slots__ = ("_head", "_transport")
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._head: bytes | None = None
+
+    def write(self, data: bytes) -> None:
+        if self._head is None and not data.startswith(_CONTINUE):
+            self._head = data
+        elif self._head:
+            head, self._head = self._head, b""
+            self._transport.write(head + data)
+        else:
+            self._transport.write(data)
+
+    def close(self) -> None:
+        if self._head:
+            self.write(b"")
+        self._transport.close()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
+# What uvicorn writes before the answer to callers that wait for leave to send their body.
+_CONTINUE = b"HTTP/1.1 100 "
 
 
 def peer_of(transport: asyncio.BaseTransport) -> PeerCertificate | None:

@@ -69,6 +69,9 @@ class MemoryStore:
     async def close(self) -> None:
         self._directory.is_closed = True
 
+    def shard_of(self, ref: QueueRef) -> int:
+        return 0
+
     # --- The directory ---------------------------------------------------------------------------------------
 
     async def find_tenant(self, tenant: str) -> TenantRow | None:

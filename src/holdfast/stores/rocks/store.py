@@ -168,6 +168,11 @@ class RocksStore:
         self._facts.write_highest_id()
         self._journal.write_block()
 
+    def shard_of(self, ref: QueueRef) -> int:
+        shelf = self._catalog.find(ref) if self._shards > 1 else None
+        # Of a queue that does not exist nobody can say; nothing can be waited for in it either.
+        return 0 if shelf is None else keys.shard_of(shelf.p, self._shards)
+
     # --- The directory -----------------------------------------------------------------------------------------
 
     async def find_tenant(self, tenant: str) -> TenantRow | None:
