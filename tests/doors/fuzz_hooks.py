@@ -16,6 +16,7 @@ WAIT_MS = 20
 
 _random = random.Random(7)
 _seen: dict[str, list[str]] = {"id": [], "receipt": [], "cursor": []}
+_leased: list[tuple[int, str]] = []
 _NAMES = {"tenant": TENANTS, "namespace": TENANTS, "queue": QUEUES, "topic": QUEUES}
 
 
@@ -48,8 +49,8 @@ def before_call(context: Any, case: Any, kwargs: Any) -> None:
             part[name] = _known(name, part[name])
     if isinstance(case.body, dict | list) and is_valid:
         case.body = _replace(case.body)
-        if isinstance(case.body, dict) and isinstance(case.body.get("receipts"), list) and _seen["receipt"]:
-            case.body["receipts"].append(_random.choice(_seen["receipt"]))
+        if isinstance(case.body, dict):
+            _hold_something(case.path, case.body)
     if isinstance(case.body, dict):
         if "subscribe" in case.path or case.body.get("wait_ms", 0) is None or _is_long(case.body.get("wait_ms")):
             case.body["wait_ms"] = WAIT_MS
@@ -57,6 +58,17 @@ def before_call(context: Any, case: Any, kwargs: Any) -> None:
             case.body["rate_per_s"] = max(case.body["rate_per_s"], 1_000)
     if isinstance(case.query, dict) and _is_long(case.query.get("wait_ms")):
         case.query["wait_ms"] = WAIT_MS
+
+
+def _hold_something(path: str, body: dict[str, Any]) -> None:
+    """Receipts and ids that belong together, most of the time."""
+    if _random.random() < 0.2:
+        return
+    if body.get("receipts") and _seen["receipt"]:
+        body["receipts"] = _random.sample(_seen["receipt"], min(len(_seen["receipt"]), 3))
+    if path in ("/ack", "/nack") and _leased:
+        id, receipt = _random.choice(_leased)
+        body.update({"id": id, "receipt": receipt} if body.get("receipt") is not None else {"id": id})
 
 
 def _is_long(value: object) -> bool:
@@ -78,6 +90,8 @@ def after_call(context: Any, case: Any, response: Any) -> None:
 
 def _collect(value: Any) -> None:
     if isinstance(value, dict):
+        if "id_str" in value and len(_leased) < 1_000:
+            _leased.append((value["id"], value["receipt"]))
         for name, each in value.items():
             if name in _seen and isinstance(each, str) and len(_seen[name]) < 1_000:
                 _seen[name].append(each)

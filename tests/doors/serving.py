@@ -8,13 +8,13 @@ from typing import Any
 
 import aiohttp
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from holdfast.clock import Alarm, Clock
 from holdfast.dice import SystemDice
 from holdfast.doors.http.app import HttpDoor
 from holdfast.doors.http.calls import limits_for
 from holdfast.doors.http.health import Health
+from holdfast.doors.http.protocol import HttpProtocol
 from holdfast.doors.http.routes import make_rest
 from holdfast.doors.identity import Identity, Open
 from holdfast.model.errors import Unauthenticated
@@ -25,14 +25,6 @@ from holdfast.server.settings import parse_settings
 from holdfast.service.access import Caller, Scope
 from holdfast.service.session import Session
 from holdfast.stores.contract import Store
-
-
-class Protocol(HttpToolsProtocol):
-    """Tells the door of the connection, as the server's own protocol does."""
-
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        self.scope["extensions"] = {"holdfast": {"peer": None, "transport": self.transport}}
 
 
 class Requests:
@@ -194,7 +186,7 @@ async def serve(
         rest=make_rest(health),
     )
     server = uvicorn.Server(
-        uvicorn.Config(door, port=0, http=Protocol, ws="none", lifespan="off", access_log=False, log_level="error")
+        uvicorn.Config(door, port=0, http=HttpProtocol, ws="none", lifespan="off", access_log=False, log_level="error")
     )
     server.config.load()
     server.lifespan = server.config.lifespan_class(server.config)

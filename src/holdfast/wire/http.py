@@ -380,7 +380,7 @@ class AvailableEvent(Struct, frozen=True, kw_only=True):
     ready: int
 
 
-class Nothing(Struct, frozen=True, kw_only=True):
+class Nothing(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`{}`: it is done, and there is nothing to say."""
 
 

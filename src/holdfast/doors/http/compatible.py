@@ -62,14 +62,13 @@ async def dequeue_by_post(call: Call) -> None:
 
 
 async def _dequeue_with(call: Call, given: DequeueIn) -> None:
-    """The query counts; `given` is for what it leaves out."""
+    """Each field stands in the query or in the body."""
     fields = call.query("namespace", "topic", "limit")
-    namespace = fields.get("namespace", given.namespace)
-    topic = fields.get("topic", given.topic)
-    limit = integer_of(fields, "limit")
-    if limit is None:
-        limit = given.limit
-    ref = call.ref(namespace, topic)
+    for name in fields:
+        if getattr(given, name) is not None:
+            raise InvalidArgument(f"{name} stands in the query and in the body: give it once", field=name)
+    limit = integer_of(fields, "limit") if "limit" in fields else given.limit
+    ref = call.ref(fields.get("namespace", given.namespace), fields.get("topic", given.topic))
     unsent = await claim(call, ref, Ask(limit=DEFAULT_LIMIT if limit is None else limit), 0)
     try:
         body = encode([_leased(each) for each in unsent])

@@ -97,7 +97,7 @@ async def claim_and_answer(call: Call, ref: QueueRef, ask: Ask, request: Dequeue
     results: list[ResultOut] | UnsetType = UNSET
     if request.verdicts:
         # The caller waits to hear of its verdicts: it gets what is there.
-        results, wait_ms = await _settle_riding(call, ref, riding_verdicts(request.verdicts)), 0
+        results, wait_ms = await settle_riding(call, ref, riding_verdicts(request.verdicts)), 0
     unsent = await claim(call, ref, ask, wait_ms)
     try:
         if wants_parts(call.headers):
@@ -116,7 +116,7 @@ def _give_back(call: Call, ref: QueueRef, ask: Ask, unsent: list[Delivery]) -> N
         call.session.give_back(ref, unsent)
 
 
-async def _settle_riding(call: Call, ref: QueueRef, verdicts: list[Verdict]) -> list[ResultOut]:
+async def settle_riding(call: Call, ref: QueueRef, verdicts: list[Verdict]) -> list[ResultOut]:
     results = await call.session.settle(ref, verdicts)
     return [result_out(verdict.settle, result) for verdict, result in zip(verdicts, results, strict=True)]
 

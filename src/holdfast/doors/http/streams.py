@@ -6,9 +6,10 @@ from typing import Protocol
 import msgspec
 
 from holdfast.doors.http.calls import Call, decode
+from holdfast.doors.http.messages import settle_riding
 from holdfast.doors.http.multipart import PartStream, wants_parts
 from holdfast.doors.http.presence import Presence
-from holdfast.doors.http.shapes import delivery_out
+from holdfast.doors.http.shapes import delivery_out, riding_verdicts
 from holdfast.model.answers import Delivery
 from holdfast.model.checks import check_integer
 from holdfast.model.durations import MAX_MS
@@ -16,7 +17,7 @@ from holdfast.model.errors import QueueNotFound
 from holdfast.model.message import MAX_BATCH
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Ask, Settle, Verdict
-from holdfast.wire.http import SubscribeRequest, encode
+from holdfast.wire.http import ResultOut, SubscribeRequest, encode
 
 _subscribe = msgspec.json.Decoder(SubscribeRequest)
 
@@ -28,6 +29,8 @@ class _Stream(Protocol):
     async def start(self) -> None: ...
 
     async def send(self, delivery: Delivery) -> None: ...
+
+    async def send_results(self, results: list[ResultOut]) -> None: ...
 
     async def end(self) -> None: ...
 
@@ -43,6 +46,9 @@ class _LineStream:
 
     async def send(self, delivery: Delivery) -> None:
         await self._call.stream(encode(delivery_out(delivery)) + b"\n")
+
+    async def send_results(self, results: list[ResultOut]) -> None:
+        await self._call.stream(encode({"results": results}) + b"\n")
 
     async def end(self) -> None:
         await self._call.end_stream()
@@ -64,6 +70,7 @@ async def _subscribe_to(call: Call, *, with_state: bool) -> None:
         check_integer("wait_ms", request.wait_ms, 0, MAX_MS)
     limit = request.prefetch if request.limit is None else request.limit
     ask = Ask(limit=limit, lease_ms=request.lease_ms, owner=request.owner, with_state=with_state)
+    verdicts = riding_verdicts(request.verdicts or ())
     subscription = await call.session.subscribe(ref, ask, request.prefetch)
     presence = Presence(call)
     stream: _Stream = PartStream(call) if wants_parts(call.headers) else _LineStream(call)
@@ -73,8 +80,11 @@ async def _subscribe_to(call: Call, *, with_state: bool) -> None:
         subscription.drop(deliveries)
         call.session.give_back(ref, deliveries)
 
-    await stream.start()
     try:
+        results = await settle_riding(call, ref, verdicts) if verdicts else []
+        await stream.start()
+        if results:
+            await stream.send_results(results)
         while True:
             unsent = await presence.wait(subscription.next(request.wait_ms), give_back)
             if not unsent:  # it waited as long as it was asked to, or the server is closing
@@ -88,8 +98,8 @@ async def _subscribe_to(call: Call, *, with_state: bool) -> None:
         give_back(unsent)
         held = subscription.close()
         if request.release_on_leave and held:
-            verdicts = [Verdict(settle=Settle.RELEASE, receipt=receipt) for receipt in held]
-            await asyncio.shield(call.session.settle(ref, verdicts))
+            releases = [Verdict(settle=Settle.RELEASE, receipt=receipt) for receipt in held]
+            await asyncio.shield(call.session.settle(ref, releases))
 
 
 async def watch(call: Call, ref: QueueRef) -> None:
