@@ -25,6 +25,7 @@ from holdfast.server.settings import parse_settings
 from holdfast.service.access import Caller, Scope
 from holdfast.service.session import Session
 from holdfast.stores.contract import Store
+from holdfast.telemetry.trace import Tracing
 
 
 class Requests:
@@ -164,6 +165,7 @@ async def serve(
     *,
     store: str | Store = "memory://",
     identity: Identity | None = None,
+    tracing: Tracing | None = None,
     **settings: Any,
 ) -> AsyncIterator[Server]:
     """`store` is a URL, or a store of the test's own."""
@@ -182,6 +184,7 @@ async def serve(
         open_session=lambda caller: Session(caller, core.messages, core.admin),
         limits=limits_for(parsed.max_payload),
         observer=requests,
+        tracing=tracing or Tracing(),
         drain=drain,
         rest=make_rest(health),
     )

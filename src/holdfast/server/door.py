@@ -1,5 +1,7 @@
 """The HTTP door of a server and who it lets in, from the settings."""
 
+from typing import NamedTuple
+
 from holdfast.clock import Clock
 from holdfast.doors.http.app import Asgi, HttpDoor
 from holdfast.doors.http.calls import limits_for
@@ -11,6 +13,14 @@ from holdfast.server.ending import Drain
 from holdfast.server.settings import Settings
 from holdfast.service.session import Session
 from holdfast.telemetry.metrics import Metrics
+from holdfast.telemetry.trace import Tracing
+
+
+class Telemetry(NamedTuple):
+    """Who is told what the door sees."""
+
+    metrics: Metrics
+    tracing: Tracing
 
 
 def identity_of(settings: Settings, clock: Clock) -> Identity:
@@ -24,13 +34,14 @@ def identity_of(settings: Settings, clock: Clock) -> Identity:
     )
 
 
-def make_door(core: Core, identity: Identity, drain: Drain, metrics: Metrics, settings: Settings) -> Asgi:
-    health = Health(drain=drain, check_store=core.admin.check_store, render=metrics.render)
+def make_door(core: Core, identity: Identity, drain: Drain, telemetry: Telemetry, settings: Settings) -> Asgi:
+    health = Health(drain=drain, check_store=core.admin.check_store, render=telemetry.metrics.render)
     return HttpDoor(
         identity=identity,
         open_session=lambda caller: Session(caller, core.messages, core.admin),
         limits=limits_for(settings.max_payload),
-        observer=metrics,
+        observer=telemetry.metrics,
+        tracing=telemetry.tracing,
         drain=drain,
         rest=make_rest(health),
     )

@@ -22,18 +22,19 @@ from holdfast.doors.http.app import Asgi
 from holdfast.doors.identity import Identity
 from holdfast.runtime import LoopRuntime
 from holdfast.server.compose import Core, make_store
-from holdfast.server.door import identity_of, make_door
+from holdfast.server.door import Telemetry, identity_of, make_door
 from holdfast.server.ending import OVERTIME, Drain, Stop, Watchdog
 from holdfast.server.http import HttpServer
 from holdfast.server.listen import listening_sockets, make_tls, raise_bind_error, url_of
 from holdfast.server.scrape import CoreSource
 from holdfast.server.settings import Settings
 from holdfast.telemetry import log
+from holdfast.telemetry.exporting import tracing_from
 from holdfast.telemetry.metrics import Metrics
 
 _log = logging.getLogger("holdfast")
 
-MakeDoor = Callable[[Core, Identity, Drain, Metrics, Settings], Asgi]
+MakeDoor = Callable[[Core, Identity, Drain, Telemetry, Settings], Asgi]
 Announce = Callable[[str], None]
 
 # Past its grace a server cuts off what is left and closes the store if that takes no longer than this.
@@ -57,9 +58,9 @@ async def serve(settings: Settings, announce: Announce, make_door: MakeDoor = ma
         tls = make_tls(settings)
         identity = identity_of(settings, clock)
         runtime = LoopRuntime(clock)
-        async with _opened(settings, runtime) as core, _started(identity), _measured(core, settings, clock) as metrics:
+        async with _opened(settings, runtime) as core, _started(identity), _told(core, settings, clock) as telemetry:
             drain = Drain()
-            server = HttpServer(make_door(core, identity, drain, metrics, settings), tls)
+            server = HttpServer(make_door(core, identity, drain, telemetry, settings), tls)
             serving = asyncio.create_task(server.serve(sockets))
             try:
                 try:
@@ -101,15 +102,17 @@ async def _started(identity: Identity) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def _measured(core: Core, settings: Settings, clock: Clock) -> AsyncIterator[Metrics]:
+async def _told(core: Core, settings: Settings, clock: Clock) -> AsyncIterator[Telemetry]:
     source = CoreSource(core.store, core.dispatcher, clock)
     metrics = Metrics(source, max_labels=settings.metrics_max_labels, version=version("holdfast"))
+    tracing = tracing_from(os.environ, version=version("holdfast"))
     core.admission.tell(metrics)
     measuring = asyncio.create_task(metrics.lag.run())
     try:
-        yield metrics
+        yield Telemetry(metrics, tracing)
     finally:
         measuring.cancel()
+        await asyncio.to_thread(tracing.shut_down)  # it sends what is left, and that may take a while
 
 
 async def _drain(

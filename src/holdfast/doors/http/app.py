@@ -3,9 +3,9 @@
 import itertools
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
-from time import perf_counter
 from typing import Protocol
 
+from holdfast.clock import steady_s
 from holdfast.doors.http import messages, streams
 from holdfast.doors.http.calls import (
     AsgiScope,
@@ -23,6 +23,7 @@ from holdfast.model.errors import HoldfastError, StoreUnavailable
 from holdfast.model.names import QueueRef
 from holdfast.service.access import Caller
 from holdfast.service.session import Session
+from holdfast.telemetry.trace import Tracing
 
 Handler = Callable[[Call], Awaitable[None]]
 Asgi = Callable[[AsgiScope, Receive, Send], Awaitable[None]]
@@ -63,6 +64,7 @@ class HttpDoor:
         open_session: Callable[[Caller], Session],
         limits: BodyLimits,
         observer: Observer,
+        tracing: Tracing,
         drain: Drain,
         rest: Callable[["HttpDoor"], Asgi],
     ) -> None:
@@ -71,6 +73,7 @@ class HttpDoor:
         self._sessions: dict[Caller, Session] = {}
         self._limits = limits
         self._observer = observer
+        self._tracing = tracing
         self._drain = drain
         self._rest = rest(self)
         prefix, counter = secrets.token_hex(8), itertools.count(1)
@@ -87,13 +90,23 @@ class HttpDoor:
 
     async def run(self, operation: str, handler: Handler, scope: AsgiScope, receive: Receive, send: Send) -> None:
         """One call, from its credential to its answer or its error."""
-        started_at = perf_counter()
+        started_at = steady_s()
         headers = headers_of(scope)
         call: Call | None = None
         outcome = "ok"
         try:
             session = await self._session(scope, headers)
-            call = Call(session, scope, receive, send, headers, self._limits, self._mint)
+            call = Call(
+                session,
+                scope,
+                receive,
+                send,
+                headers,
+                self._limits,
+                self._mint,
+                operation=operation,
+                tracing=self._tracing,
+            )
             if self._drain.is_draining:
                 raise StoreUnavailable("this server is closing: ask another, or this one again later")
             await handler(call)
@@ -102,7 +115,10 @@ class HttpDoor:
         except Exception as error:
             outcome = error.code if isinstance(error, HoldfastError) else "internal"
             await self._refuse(error, call, send)
-        self._observer.request(operation, None if call is None else call.queue, outcome, perf_counter() - started_at)
+        # Of a queue that the caller may not ask for nothing is told, not even here.
+        queue = None if call is None or outcome in _OUTSIDERS else call.queue
+        operation = operation if call is None else call.operation
+        self._observer.request(operation, queue, outcome, steady_s() - started_at)
 
     async def _session(self, scope: AsgiScope, headers: Mapping[bytes, bytes]) -> Session:
         connection = scope.get("extensions", {}).get("holdfast")
@@ -127,6 +143,7 @@ class HttpDoor:
 
 
 _MOST_SESSIONS = 10_000
+_OUTSIDERS = frozenset({"unauthenticated", "forbidden"})
 
 
 class CutOff(Exception):

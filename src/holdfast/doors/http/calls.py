@@ -12,10 +12,13 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from holdfast.doors.http.steps import Done, begin
+from holdfast.model.answers import Delivery, Enqueued, Result
 from holdfast.model.errors import HoldfastError, Internal, InvalidArgument, PayloadTooLarge
-from holdfast.model.message import normalise_correlation_id
+from holdfast.model.message import Draft, normalise_correlation_id
 from holdfast.model.names import DEFAULT, QueueRef, parse_name
+from holdfast.model.requests import Verdict
 from holdfast.service.session import Session
+from holdfast.telemetry.trace import Tracing
 from holdfast.wire.errors import STATUS_BY_CODE, error_document, retry_after_ms
 from holdfast.wire.http import encode
 
@@ -72,11 +75,13 @@ class Call:
         "headers",
         "is_body_read",
         "limits",
+        "operation",
         "queue",
         "receive",
         "scope",
         "send",
         "session",
+        "tracing",
     )
 
     def __init__(
@@ -88,7 +93,13 @@ class Call:
         headers: Mapping[bytes, bytes],
         limits: BodyLimits,
         mint: Callable[[], str],
+        *,
+        operation: str,
+        tracing: Tracing,
     ) -> None:
+        # As which it is measured.
+        self.operation = operation
+        self.tracing = tracing
         self.session = session
         self.scope = scope
         self.receive = receive
@@ -119,6 +130,24 @@ class Call:
     def is_caller_gone(self) -> bool:
         """Whether what is sent now would reach nobody."""
         return self._transport is not None and self._transport.is_closing()
+
+    async def enqueue(self, ref: QueueRef, drafts: list[Draft]) -> list[Enqueued]:
+        """In the caller's trace, if it has one."""
+        if not self.tracing.is_on and b"traceparent" not in self.headers:
+            return await self.session.enqueue(ref, drafts)
+        with self.tracing.enqueue(self.headers, ref, drafts) as (carrying, tell):
+            enqueued = await self.session.enqueue(ref, carrying)
+            tell(enqueued)
+            return enqueued
+
+    async def settle(self, ref: QueueRef, verdicts: list[Verdict]) -> list[Result]:
+        results = await self.session.settle(ref, verdicts)
+        self.tracing.settle(self.headers, ref, verdicts, results)
+        return results
+
+    def note_deliveries(self, ref: QueueRef, deliveries: list[Delivery]) -> None:
+        """They are on their way to the caller."""
+        self.tracing.deliver(self.headers, ref, deliveries)
 
     @property
     def path(self) -> Mapping[str, str]:

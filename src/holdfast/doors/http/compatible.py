@@ -7,6 +7,7 @@ stored: so nothing that a browser sends by itself, a cookie say, ever identifies
 import base64
 import binascii
 import re
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 
 import msgspec
@@ -14,7 +15,7 @@ import msgspec
 from holdfast.doors.http.calls import JSON_TYPE, Call, decode
 from holdfast.doors.http.messages import claim, send_watched
 from holdfast.doors.http.ways import Way, integer_of
-from holdfast.model.answers import Delivery
+from holdfast.model.answers import Delivery, Enqueued
 from holdfast.model.errors import InvalidArgument, StaleLease
 from holdfast.model.ids import parse_id
 from holdfast.model.message import DEFAULT_PRIORITY, Draft, Receipt
@@ -49,8 +50,20 @@ async def enqueue(call: Call) -> None:
         batches.setdefault(ref, []).append(_draft_of(item, f"[{index}]", call.given_correlation_id))
     if len(batches) != 1:
         call.queue = None
-    enqueued = {ref: iter(each) for ref, each in (await call.session.enqueue_each(batches)).items()}
+    enqueued = {ref: iter(each) for ref, each in (await _enqueue_each(call, batches)).items()}
     await call.answer(encode([next(enqueued[ref]).snowflake for ref in order]))
+
+
+async def _enqueue_each(call: Call, batches: dict[QueueRef, list[Draft]]) -> dict[QueueRef, list[Enqueued]]:
+    with ExitStack() as traces:
+        traced = {
+            ref: traces.enter_context(call.tracing.enqueue(call.headers, ref, drafts))
+            for ref, drafts in batches.items()
+        }
+        enqueued = await call.session.enqueue_each({ref: drafts for ref, (drafts, _) in traced.items()})
+        for ref, (_, tell) in traced.items():
+            tell(enqueued[ref])
+    return enqueued
 
 
 async def dequeue(call: Call) -> None:
@@ -98,7 +111,7 @@ async def _settle(call: Call, given: AckIn, settle: Settle, error: str | None = 
         receipt = Receipt.parse(given.receipt)
         if receipt.id != id:
             raise InvalidArgument("the receipt is of another message than id says", field="receipt")
-    [result] = await call.session.settle(ref, [Verdict(settle=settle, receipt=receipt, error=error)])
+    [result] = await call.settle(ref, [Verdict(settle=settle, receipt=receipt, error=error)])
     if not result.ok:
         raise StaleLease(f"message {result.id} is no longer held by this caller, or is gone", id=result.id)
     if result.correlation_id is not None:

@@ -69,7 +69,7 @@ async def enqueue(call: Call) -> None:
 
 
 async def _enqueue_drafts(call: Call, ref: QueueRef, drafts: list[Draft]) -> None:
-    enqueued = [enqueued_out(each) for each in await call.session.enqueue(ref, drafts)]
+    enqueued = [enqueued_out(each) for each in await call.enqueue(ref, drafts)]
     if len(enqueued) == 1:
         call.correlation_id = enqueued[0].correlation_id
     await call.answer(encode(EnqueueAnswer(messages=enqueued)))
@@ -117,7 +117,7 @@ def _give_back(call: Call, ref: QueueRef, ask: Ask, unsent: list[Delivery]) -> N
 
 
 async def settle_riding(call: Call, ref: QueueRef, verdicts: list[Verdict]) -> list[ResultOut]:
-    results = await call.session.settle(ref, verdicts)
+    results = await call.settle(ref, verdicts)
     return [result_out(verdict.settle, result) for verdict, result in zip(verdicts, results, strict=True)]
 
 
@@ -127,14 +127,16 @@ async def claim(call: Call, ref: QueueRef, ask: Ask, wait_ms: int | None) -> lis
     if isinstance(begun, Done):
         deliveries = begun.value
     else:
+        call.operation = "claim_wait" if wait_ms != 0 else call.operation
         presence = Presence(call)
         try:
-            deliveries = await presence.wait(begun.wait(), lambda unseen: call.session.give_back(ref, unseen))
+            deliveries = await presence.wait(begun.wait(), lambda unseen: _give_back(call, ref, ask, unseen))
         finally:
             presence.close()
     if deliveries and call.is_caller_gone:
         _give_back(call, ref, ask, deliveries)
         raise CallerLeft
+    call.note_deliveries(ref, deliveries)
     return deliveries
 
 
@@ -215,7 +217,7 @@ async def extend(call: Call) -> None:
 
 
 async def _settle_and_answer(call: Call, ref: QueueRef, settle: Settle, verdicts: list[Verdict]) -> None:
-    results = await call.session.settle(ref, verdicts)
+    results = await call.settle(ref, verdicts)
     await answer_results(call, settle, results)
 
 

@@ -90,6 +90,7 @@ async def _subscribe_to(call: Call, *, with_state: bool) -> None:
             if not unsent:  # it waited as long as it was asked to, or the server is closing
                 await stream.end()
                 return
+            call.note_deliveries(ref, unsent)
             while unsent:
                 await stream.send(unsent[0])
                 del unsent[0]
