@@ -3,7 +3,7 @@
 import platform
 import sys
 
-from bench import embedded, handover
+from bench import embedded, fairness, handover, http
 from bench.report import HEAD, Figure
 
 
@@ -22,6 +22,9 @@ def main() -> None:
         ).row(),
         flush=True,
     )
+    for figure in http.measure():
+        print(figure.row(), flush=True)
+    print(fairness.measure().row(), flush=True)
     for figure in embedded.measure(100_000 if "--quick" in sys.argv else 1_000_000):
         print(figure.row(), flush=True)
 

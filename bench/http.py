@@ -180,13 +180,13 @@ def wake_ups(rounds: int = 40) -> Iterator[Figure]:
             )
 
 
-class _Client:
+class Client:
     """One connection, one call at a time."""
 
     def __init__(self, port: int) -> None:
         self._port = port
 
-    async def __aenter__(self) -> "_Client":
+    async def __aenter__(self) -> "Client":
         self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self._port)
         return self
 
@@ -204,7 +204,7 @@ class _Client:
 
 
 async def _enqueue_alone(port: int, rounds: int) -> float:
-    async with _Client(port) as client:
+    async with Client(port) as client:
         took = []
         for _ in range(rounds):
             started = time.perf_counter()
@@ -216,7 +216,7 @@ async def _enqueue_alone(port: int, rounds: int) -> float:
 async def _on_enqueue(port: int, rounds: int) -> list[float]:
     """From sending the enqueue to the waiting claim's answer."""
     latencies = []
-    async with _Client(port) as producer, _Client(port) as consumer:
+    async with Client(port) as producer, Client(port) as consumer:
         for _ in range(rounds):
             claim = asyncio.ensure_future(consumer.post("dequeue", queue="woken", wait_ms=10_000))
             await asyncio.sleep(0.02)
@@ -232,7 +232,7 @@ async def _on_enqueue(port: int, rounds: int) -> list[float]:
 async def _on_delay(port: int, rounds: int) -> list[float]:
     """From the moment the delay ended, as this machine's clock tells it."""
     latencies = []
-    async with _Client(port) as producer, _Client(port) as consumer:
+    async with Client(port) as producer, Client(port) as consumer:
         for _ in range(rounds):
             due_at = int(time.time() * 1_000) + 100
             await producer.post("enqueue", queue="due", messages=[{"payload": PAYLOAD, "deliver_at": due_at}])
@@ -244,7 +244,7 @@ async def _on_delay(port: int, rounds: int) -> list[float]:
 
 async def _on_expiry(port: int, rounds: int) -> list[float]:
     latencies = []
-    async with _Client(port) as first, _Client(port) as second:
+    async with Client(port) as first, Client(port) as second:
         for _ in range(rounds):
             await first.post("enqueue", queue="expiring", messages=[{"payload": PAYLOAD}])
             [held] = (await first.post("dequeue", queue="expiring", lease_ms=100))["messages"]

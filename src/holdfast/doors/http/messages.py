@@ -126,8 +126,10 @@ async def claim(call: Call, ref: QueueRef, ask: Ask, wait_ms: int | None) -> lis
     begun = begin(call.session.claim(ref, ask, wait_ms))
     if isinstance(begun, Done):
         deliveries = begun.value
+    elif wait_ms == 0:
+        deliveries = await begun  # the next pass answers, be it with nothing
     else:
-        call.operation = "claim_wait" if wait_ms != 0 else call.operation
+        call.operation = "claim_wait"
         presence = Presence(call)
         try:
             deliveries = await presence.wait(begun.wait(), lambda unseen: _give_back(call, ref, ask, unseen))
