@@ -8,6 +8,7 @@ A second signal ends it at once, and so does a drain that outlasts its grace: wh
 """
 
 import asyncio
+import gc
 import logging
 import os
 import resource
@@ -67,6 +68,7 @@ async def serve(settings: Settings, announce: Announce, make_door: MakeDoor = ma
                     await server.begun(serving)
                 except OSError as error:  # another program came first to listen on the port
                     raise_bind_error(settings.host, settings.port, error)
+                _rest_garbage_collector()
                 _say_begun(settings, url_of(sockets, settings), announce)
                 await stop.wait(serving)
                 watchdog.start(settings.shutdown_grace_ms / 1_000 + _LAST_S)
@@ -184,6 +186,14 @@ def _say_begun(settings: Settings, url: str, announce: Announce) -> None:
 
 def _start_log(settings: Settings) -> None:
     log.configure(settings.log_format or ("console" if sys.stderr.isatty() else "json"))
+
+
+def _rest_garbage_collector() -> None:
+    """What is there now stays; and of the thousands of objects that live as long as one call hardly any are cycles: a
+    collector that looks for them after every 700 costs a tenth of a server's time."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
 
 
 def _raise_file_limit() -> None:

@@ -15,6 +15,7 @@ from holdfast.doors.http.calls import (
     Receive,
     Send,
     error_answer,
+    exchange_of,
     headers_of,
     send_body,
 )
@@ -121,8 +122,8 @@ class HttpDoor:
         self._observer.request(operation, queue, outcome, steady_s() - started_at)
 
     async def _session(self, scope: AsgiScope, headers: Mapping[bytes, bytes]) -> Session:
-        connection = scope.get("extensions", {}).get("holdfast")
-        caller = await self._identity.caller_of(headers, None if connection is None else connection["peer"])
+        exchange = exchange_of(scope)
+        caller = await self._identity.caller_of(headers, None if exchange is None else exchange.peer)
         session = self._sessions.get(caller)
         if session is None:
             if len(self._sessions) >= _MOST_SESSIONS:

@@ -11,6 +11,7 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
+from holdfast.doors.http.protocol import Exchange
 from holdfast.doors.http.steps import Done, begin
 from holdfast.model.answers import Delivery, Enqueued, Result
 from holdfast.model.errors import HoldfastError, Internal, InvalidArgument, PayloadTooLarge
@@ -56,6 +57,15 @@ def limits_for(max_payload: int) -> BodyLimits:
     return BodyLimits(max_payload=max_payload, max_bytes=max(16 << 20, max_payload * 4 // 3 + (1 << 20)))
 
 
+def exchange_of(scope: AsgiScope) -> Exchange | None:
+    """What our own protocol tells of a call; None under any other server."""
+    exchange: Exchange | None = scope.get("extensions", _NONE).get("holdfast")
+    return exchange
+
+
+_NONE: Mapping[str, Any] = {}
+
+
 def headers_of(scope: AsgiScope) -> dict[bytes, bytes]:
     """By name; of a header that comes twice the first counts."""
     headers: dict[bytes, bytes] = {}
@@ -68,6 +78,7 @@ class Call:
     """What a route handler is given."""
 
     __slots__ = (
+        "_exchange",
         "_transport",
         "correlation_id",
         "given_correlation_id",
@@ -108,8 +119,8 @@ class Call:
         self.limits = limits
         given = headers.get(b"x-correlation-id")
         self.given_correlation_id = None if given is None else normalise_correlation_id(given.decode("latin-1"))
-        connection = scope.get("extensions", {}).get("holdfast")
-        self._transport: asyncio.Transport | None = None if connection is None else connection["transport"]
+        self._exchange = exchange_of(scope)
+        self._transport: asyncio.Transport | None = None if self._exchange is None else self._exchange.transport
         self.is_body_read = False
         self.has_begun = False
         # What it was about, once that is known.
@@ -119,10 +130,13 @@ class Call:
 
     def ref(self, tenant: str | None, queue: str | None) -> QueueRef:
         """What is left out is the caller's own tenant, and `default`."""
-        ref = QueueRef(
-            self.session.caller.own_tenant if tenant is None else parse_name("tenant", tenant),
-            DEFAULT if queue is None else parse_name("queue", queue),
-        )
+        ref = self.session.known_refs.get((tenant, queue))
+        if ref is None:
+            ref = QueueRef(
+                self.session.caller.own_tenant if tenant is None else parse_name("tenant", tenant),
+                DEFAULT if queue is None else parse_name("queue", queue),
+            )
+            self.session.know_ref(tenant, queue, ref)
         self.queue = ref
         return ref
 
@@ -174,7 +188,13 @@ class Call:
         return fields
 
     async def body(self) -> bytes:
-        body = await read_body(self.receive, self.headers, self.limits.max_bytes)
+        body = None if self._exchange is None else self._exchange.take_body()
+        if body is None:
+            body = await read_body(self.receive, self.headers, self.limits.max_bytes)
+        else:
+            check_encoding(self.headers)
+            if len(body) > self.limits.max_bytes:
+                raise too_large(self.limits.max_bytes)
         self.is_body_read = True
         return body
 
@@ -182,7 +202,8 @@ class Call:
         """The whole answer: JSON, unless `headers` say otherwise."""
         self.has_begun = True
         every = [(b"x-correlation-id", self.correlation_id.encode()), *(headers or (JSON_TYPE,))]
-        await send_body(self.send, status, body, every)
+        if self._exchange is None or not self._exchange.answer(status, every, body):
+            await send_body(self.send, status, body, every)
 
     async def start_stream(self, headers: Iterable[tuple[bytes, bytes]], status: int = 200) -> None:
         """An answer in parts, each of which is watched until it left our hands: see `stream`."""

@@ -225,13 +225,11 @@ async def _settle_and_answer(call: Call, ref: QueueRef, settle: Settle, verdicts
 
 async def answer_results(call: Call, settle: Settle, results: list[Result]) -> None:
     """409 if any receipt was stale; the results say which, and the others hold."""
-    if len(results) == 1 and results[0].correlation_id is not None:
-        call.correlation_id = results[0].correlation_id
+    told = [result_out(settle, result) for result in results]
+    if len(told) == 1 and told[0].correlation_id is not None:
+        call.correlation_id = told[0].correlation_id
     is_stale = not all(result.ok for result in results)
-    answer = SettleAnswer(
-        results=[result_out(settle, result) for result in results],
-        error=stale_error(results) if is_stale else UNSET,
-    )
+    answer = SettleAnswer(results=told, error=stale_error(results) if is_stale else UNSET)
     await call.answer(encode(answer), 409 if is_stale else 200)
 
 

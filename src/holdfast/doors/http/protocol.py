@@ -9,12 +9,15 @@ What a server must set for it (`uvicorn.Config`):
   `ssl_cert_reqs=ssl.CERT_OPTIONAL`: a certificate that is sent must be good or the handshake fails; a caller without
   one may still have a token, or ask for `/healthz`. `ssl.CERT_REQUIRED` turns those away in the handshake.
 
-In the scope of each call, `scope["extensions"]["holdfast"]` has `peer` (a `PeerCertificate`, or None) and `transport`.
+In the scope of each call, `scope["extensions"]["holdfast"]` is its `Exchange`: who the peer is, and a short way to its
+body and for its answer.
 """
 
 import asyncio
 import ssl
+from collections.abc import Iterable
 from typing import Any
+from weakref import ref
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
@@ -60,7 +63,10 @@ _GARBAGE = (
 class HttpProtocol(HttpToolsProtocol):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._facts: dict[Any, Any] = {}
+        self._peer: PeerCertificate | None = None
+        # When the last answer was sent and nothing was asked since; one timer looks at it, not one for each answer.
+        self._idle_since: float | None = None
+        self._idle_timer: asyncio.TimerHandle | None = None
         self._patience: asyncio.TimerHandle | None = None
         self._refusal: RefusedRequest | None = None
         self._is_refused = False
@@ -75,12 +81,14 @@ class HttpProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._facts = {"peer": peer_of(transport), "transport": transport}
+        self._peer = peer_of(transport)
         self._patience = self.loop.call_later(HEAD_PATIENCE_S, self._lose_patience)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_patience()
         self._unset_keepalive_if_required()
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -132,7 +140,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._is_reading_head = True
         self._head_bytes = 0
         super().on_message_begin()
-        self.scope["extensions"] = {"holdfast": self._facts}
+        self._idle_since = None
 
     def on_url(self, url: bytes) -> None:
         if self._is_reading_again:
@@ -164,8 +172,30 @@ class HttpProtocol(HttpToolsProtocol):
             self._framing = framing
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        cycle.scope["extensions"] = {"holdfast": Exchange(cycle, self._peer)}  # type: ignore[dict-item]
         cycle.transport = HeldHead(cycle.transport)  # type: ignore[assignment]
         super()._start_asgi_task(cycle, app)
+
+    def on_response_complete(self) -> None:
+        """As uvicorn's, but for the timer: made and cancelled for each answer it would cost more than the head."""
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        if self.pipeline:
+            self._start_asgi_task(*self.pipeline.pop())
+            return
+        self._idle_since = self.loop.time()
+        if self._idle_timer is None:
+            self._idle_timer = self.loop.call_later(self.timeout_keep_alive, self._look_whether_idle)
+
+    def _look_whether_idle(self) -> None:
+        since = self.loop.time() if self._idle_since is None else self._idle_since
+        left_s = since + self.timeout_keep_alive - self.loop.time()
+        if left_s > 0:
+            self._idle_timer = self.loop.call_later(left_s, self._look_whether_idle)
+        elif not self.transport.is_closing():
+            self.transport.close()
 
     def on_body(self, body: bytes) -> None:
         self._has_said = True
@@ -236,6 +266,53 @@ class HttpProtocol(HttpToolsProtocol):
         if self._patience is not None:
             self._patience.cancel()
             self._patience = None
+
+
+_CLOSE = (b"connection", b"close")
+
+
+class Exchange:
+    """One call and its answer, past the events that ASGI would make of them."""
+
+    __slots__ = ("_cycle", "peer", "transport")
+
+    def __init__(self, cycle: RequestResponseCycle, peer: PeerCertificate | None) -> None:
+        # Weak: the cycle's scope holds this, and what holds itself waits for the garbage collector.
+        self._cycle = ref(cycle)
+        self.peer = peer
+        self.transport = cycle.transport
+
+    def take_body(self) -> bytes | None:
+        """The body, if all of it is there; else None, and it is to be received."""
+        cycle = self._cycle()
+        if cycle is None or cycle.more_body or cycle.waiting_for_100_continue or cycle.disconnected:
+            return None
+        body = bytes(cycle.body)
+        cycle.body = bytearray()
+        cycle.message_event.clear()  # what is received next is that the caller left
+        return body
+
+    def answer(self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> bool:
+        """Send it at once; false if that cannot be, and it is to be sent as events."""
+        cycle = self._cycle()
+        if cycle is None or cycle.flow.write_paused or cycle.response_started or cycle.scope["method"] == "HEAD":
+            return False
+        if cycle.disconnected:
+            return True
+        every = [*cycle.default_headers, *headers]
+        if _CLOSE in every:
+            cycle.keep_alive = False
+        elif not cycle.keep_alive:
+            every.append(_CLOSE)
+        head = b"".join([b"%b: %b\r\n" % header for header in every])
+        cycle.response_started = cycle.response_complete = True
+        cycle.waiting_for_100_continue = False
+        self.transport.write(b"%bcontent-length: %d\r\n%b\r\n%b" % (STATUS_LINE[status], len(body), head, body))
+        cycle.message_event.set()
+        if not cycle.keep_alive:
+            self.transport.close()
+        cycle.on_response()
+        return True
 
 
 class HeldHead:

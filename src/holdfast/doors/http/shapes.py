@@ -148,10 +148,11 @@ def receipts_of(given: Iterable[str | ReceiptIn]) -> list[ReceiptIn]:
 def result_out(settle: Settle, result: Result) -> ResultOut:
     """A result says what its verdict can change: a nack the state, an extend the lease."""
     tells_state = settle is Settle.NACK and result.ok
+    id = result.id
     return ResultOut(
-        id=result.id,
+        id=id,
         ok=result.ok,
-        correlation_id=result.correlation_id,
+        correlation_id=(result.given_correlation_id or id) if result.is_known else None,
         error=UNSET if result.error is None else to_wire_code(result.error),
         state=result.state if tells_state and result.state is not None else UNSET,
         retry_at=result.retry_at if tells_state else UNSET,
