@@ -12,7 +12,7 @@ import schemathesis
 
 TENANTS = ("acme", "other")
 QUEUES = ("jobs", "mail", "default")
-WAIT_MS = 20
+WAIT_MS = 1
 
 _random = random.Random(7)
 _seen: dict[str, list[str]] = {"id": [], "receipt": [], "cursor": []}

@@ -16,8 +16,8 @@ from holdfast.doors.http.calls import JSON_TYPE, Call, decode
 from holdfast.doors.http.messages import claim, send_watched
 from holdfast.doors.http.ways import Way, integer_of
 from holdfast.model.answers import Delivery, Enqueued
-from holdfast.model.errors import InvalidArgument, StaleLease
-from holdfast.model.ids import parse_id
+from holdfast.model.errors import InvalidArgument, QueueNotFound, StaleLease
+from holdfast.model.ids import parse_id, to_uuid
 from holdfast.model.message import DEFAULT_PRIORITY, Draft, Receipt
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Ask, Settle, Verdict
@@ -105,18 +105,23 @@ async def nack(call: Call) -> None:
 async def _settle(call: Call, given: AckIn, settle: Settle, error: str | None = None) -> None:
     ref = call.ref(given.namespace, given.topic)
     id = parse_id(given.id)
-    if given.receipt is None:
-        receipt = await call.session.held_by(ref, id)
-    else:
-        receipt = Receipt.parse(given.receipt)
-        if receipt.id != id:
-            raise InvalidArgument("the receipt is of another message than id says", field="receipt")
-    [result] = await call.settle(ref, [Verdict(settle=settle, receipt=receipt, error=error)])
+    receipt = None if given.receipt is None else Receipt.parse(given.receipt)
+    if receipt is not None and receipt.id != id:
+        raise InvalidArgument("the receipt is of another message than id says", field="receipt")
+    try:
+        receipt = receipt or await call.session.held_by(ref, id)
+        [result] = await call.settle(ref, [Verdict(settle=settle, receipt=receipt, error=error)])
+    except QueueNotFound:
+        raise _not_held(id) from None  # gone with its queue
     if not result.ok:
-        raise StaleLease(f"message {result.id} is no longer held by this caller, or is gone", id=result.id)
+        raise _not_held(id)
     if result.correlation_id is not None:
         call.correlation_id = result.correlation_id
     await call.answer(encode(Nothing()))
+
+
+def _not_held(id: int) -> StaleLease:
+    return StaleLease(f"message {id} is no longer held by this caller, or is gone", id=to_uuid(id))
 
 
 def _draft_of(item: Item, where: str, correlation_id: str | None) -> Draft:

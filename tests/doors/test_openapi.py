@@ -1,0 +1,95 @@
+"""The OpenAPI document is true: it has every route, and nothing else."""
+
+from typing import Any
+
+import msgspec
+import pytest
+from openapi_spec_validator import OpenAPIV31SpecValidator, validate
+
+from holdfast.doors.http.app import HOT_ROUTES
+from holdfast.doors.http.descriptions import DESCRIPTIONS, OPEN_DESCRIPTIONS
+from holdfast.doors.http.openapi import make_document
+from holdfast.doors.http.routes import WAYS, Way
+from holdfast.wire.errors import STATUS_BY_CODE
+from tests.doors.serving import Server
+
+
+async def _unused(call: object) -> None:
+    """A handler is not asked when a document is made."""
+
+
+@pytest.fixture(scope="module")
+def document() -> dict[str, Any]:
+    document = make_document([*WAYS, Way("GET", "/metrics", "metrics", _unused)])
+    return dict(msgspec.json.decode(msgspec.json.encode(document)))
+
+
+def routes() -> set[tuple[str, str]]:
+    hot = {(method, path) for path, (method, _, _) in HOT_ROUTES.items()}
+    return hot | {(way.method, way.path) for way in WAYS} | {("GET", "/metrics")}
+
+
+def test_every_route_is_described_and_nothing_else_is(document: dict[str, Any]) -> None:
+    described = {(method.upper(), path) for path, methods in document["paths"].items() for method in methods}
+    assert described == routes() | {("GET", path) for path in OPEN_DESCRIPTIONS}
+    assert set(DESCRIPTIONS) == routes()
+
+
+def test_a_route_without_a_description_is_not_served() -> None:
+    with pytest.raises(KeyError):
+        make_document([Way("GET", "/v1/forgotten", "forgotten", _unused)])
+
+
+def test_the_document_is_openapi_3_1(document: dict[str, Any]) -> None:
+    validate(document, cls=OpenAPIV31SpecValidator)
+
+
+async def test_the_document_is_served_to_anybody(guarded: Server, document: dict[str, Any]) -> None:
+    answer = await guarded.get("/openapi.json")
+    assert answer.status == 200
+    assert answer.json == document
+
+
+async def test_every_described_route_is_served(server: Server, document: dict[str, Any]) -> None:
+    """Whatever it answers to a call without anything, it is not that nothing is there."""
+    for path, methods in document["paths"].items():
+        for method in methods:
+            filled = path.replace("{tenant}", "acme").replace("{queue}", "jobs").replace("{id}", "7")
+            if path == "/v1/queue/watch":
+                filled += "?tenant=.."
+            answer = await server.call(method.upper(), filled)
+            assert answer.status != 405, (method, path)
+            assert answer.status != 404 or answer.code.endswith("_not_found"), (method, path)
+
+
+def test_every_operation_tells_its_errors_and_its_correlation_id(document: dict[str, Any]) -> None:
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            if path in OPEN_DESCRIPTIONS:
+                continue
+            assert {"400", "401", "403", "429", "500", "503"} <= set(operation["responses"]), (method, path)
+            for response in operation["responses"].values():
+                name = response.get("$ref", "").rpartition("/")[2]
+                headers = (document["components"]["responses"][name] if name else response)["headers"]
+                assert "X-Correlation-Id" in headers, (method, path)
+            assert operation["security"] == [{"bearer": []}, {}]
+
+
+def test_every_status_an_error_may_have_is_described(document: dict[str, Any]) -> None:
+    described = {int(name.removeprefix("Refused")) for name in document["components"]["responses"]}
+    assert set(STATUS_BY_CODE.values()) <= described
+
+
+def test_names_of_operations_are_unique(document: dict[str, Any]) -> None:
+    ids = [each["operationId"] for methods in document["paths"].values() for each in methods.values()]
+    assert len(ids) == len(set(ids))
+
+
+def test_payloads_are_any_json_and_parts_are_bytes(document: dict[str, Any]) -> None:
+    schemas = document["components"]["schemas"]
+    assert schemas["MessageIn"]["properties"]["payload"] == {}
+    enqueue = document["paths"]["/v1/queue/enqueue"]["post"]["requestBody"]["content"]
+    assert set(enqueue) == {"application/json", "multipart/form-data"}
+    assert enqueue["multipart/form-data"]["schema"]["required"] == ["meta", "payload"]
+    answers = document["paths"]["/v1/queue/dequeue"]["post"]["responses"]["200"]["content"]
+    assert set(answers) == {"application/json", "multipart/mixed"}
