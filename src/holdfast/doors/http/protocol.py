@@ -173,7 +173,8 @@ class HttpProtocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         cycle.scope["extensions"] = {"holdfast": Exchange(cycle, self._peer)}  # type: ignore[dict-item]
-        cycle.transport = HeldHead(cycle.transport)  # type: ignore[assignment]
+        if cycle.scope["method"] != "HEAD":  # whose answer is a head alone: nothing would follow to send it
+            cycle.transport = HeldHead(cycle.transport)  # type: ignore[assignment]
         super()._start_asgi_task(cycle, app)
 
     def on_response_complete(self) -> None:
