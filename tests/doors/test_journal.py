@@ -8,6 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from holdfast.model.message import Draft
+from holdfast.model.names import QueueRef
 from holdfast.testing import ManualClock
 from tests.doors.serving import Server
 
@@ -132,6 +134,16 @@ async def test_a_tenant_sees_its_own_events_and_an_operator_all(guarded: Server)
     assert [each["tenant"] for each in chosen.lines] == ["other"]
     refused = await guarded.with_token("acme").get("/v1/journal", tenant="other")
     assert (refused.status, refused.code) == (403, "forbidden")
+
+
+async def test_a_tenants_events_are_found_far_behind_those_of_others(stored: Server) -> None:
+    first = await stored.enqueue("first", tenant="acme")
+    for _ in range(3):
+        await stored.core.messages.enqueue(QueueRef("other", "jobs"), [Draft(payload=b"x")] * 9_000)
+    last = await stored.enqueue("last", tenant="acme")
+    answer = await stored.get("/v1/journal", tenant="acme", limit=2)
+    assert [each["id"] for each in answer.lines] == first + last
+    assert (await stored.get("/v1/journal", tenant="nobody")).lines == []
 
 
 @pytest.mark.parametrize(

@@ -187,15 +187,28 @@ class QueueService:
         check_integer("wait_ms", wait_ms, 0, MAX_MS)
         until = self._now_ms() + wait_ms
         while True:
-            page = await self._store.journal(after, limit, tenant, self._now_ms())
+            events = await self._events(after, limit, tenant)
             now_ms = self._now_ms()
-            if page.events or now_ms >= until or self._is_closing:
-                events = Events(page.events)
-                events.next = page.position
+            if events or now_ms >= until or self._is_closing:
                 return events
             # What is looked through once is not looked through again.
-            after = page.position
+            after = events.next
             await sleep_until(self._runtime, min(until, now_ms + _JOURNAL_POLL_MS))
+
+    async def _events(self, after: str | None, limit: int, tenant: str | None) -> Events:
+        """A whole page. One tenant's may lie far apart among the others': then everybody has a turn in between."""
+        events = Events()
+        steps = 0
+        while True:
+            page = await self._store.journal(after, limit - len(events), tenant, self._now_ms())
+            events += page.events
+            events.next = page.position
+            if tenant is None or len(events) == limit or page.position == after or self._is_closing:
+                return events
+            after = page.position
+            steps += 1
+            if steps > 1:  # the first one mostly reached the end, and the second only sees that it did
+                await sleep_until(self._runtime, self._now_ms())
 
     # --- The claim ledger ------------------------------------------------------------------------------------
 

@@ -33,6 +33,9 @@ from holdfast.model.requests import Ask, Filter, StateChange, Verb, Verdict
 from holdfast.runtime import Runtime
 from holdfast.telemetry.figures import Figures
 
+# Events that one reading of the journal looks at. No smaller than the longest page: a page of all tenants is full.
+JOURNAL_STEP = 10_000
+
 
 class Listener(Protocol):
     """Who is told what a store's changes make possible. Called in the store's own steps: it must not call back."""
@@ -224,7 +227,10 @@ class Store(Protocol):
         in it. `InvalidArgument` where there is nothing to copy, or the directory is not new."""
 
     async def journal(self, after: str | None, limit: int, tenant: str | None, now_ms: int) -> JournalPage:
-        """Durable events behind the position, in order; of one tenant, if given, within its own retention."""
+        """Durable events behind the position, in order; of one tenant, if given, within its own retention.
+
+        A step looks at `JOURNAL_STEP` events at most. So a page of one tenant may be short, or empty, before the end:
+        that is where the position no longer moves."""
 
     # --- Figures ---------------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from holdfast.model.events import Event, JournalEvent, parse_position
 from holdfast.model.lifecycle import Life
 from holdfast.model.names import QueueRef
-from holdfast.stores.contract import JournalPage
+from holdfast.stores.contract import JOURNAL_STEP, JournalPage
 from holdfast.stores.memory.shelf import Entry
 
 
@@ -61,7 +61,8 @@ class MemoryJournal:
     def read(self, after: str | None, limit: int, tenant: str | None, oldest_at: int) -> JournalPage:
         position = parse_position(after)
         events: list[JournalEvent] = []
-        for event in self._events[max(position + 1 - self._first, 0) :]:
+        start = max(position + 1 - self._first, 0)
+        for event in self._events[start : start + JOURNAL_STEP]:
             if len(events) == limit:
                 break
             position = event.seq

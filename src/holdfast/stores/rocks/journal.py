@@ -9,7 +9,7 @@ from holdfast.model.errors import StoreUnavailable
 from holdfast.model.events import Event, JournalEvent, parse_position
 from holdfast.model.lifecycle import Life
 from holdfast.model.names import QueueRef
-from holdfast.stores.contract import JournalPage
+from holdfast.stores.contract import JOURNAL_STEP, JournalPage
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.engine import Engine
 from holdfast.stores.rocks.shelf import Entry, Shelf
@@ -112,15 +112,17 @@ class RocksJournal:
     def read(self, after: str | None, limit: int, tenant: str | None, oldest_at: int) -> JournalPage:
         self._engine.write()
         position = parse_position(after)
+        looked_at = 0
         start = self._engine.database.floor(keys.JOURNAL, keys.instant(position + 1)) or self._oldest
         events: list[JournalEvent] = []
         for key, block in self._engine.database.items(keys.JOURNAL, max(start, self._oldest), _END):
             for seq, row in enumerate(_decode_block(block), keys.parse_instant(key)):
                 if seq <= position:
                     continue
-                if seq > self._durable or len(events) == limit:
+                if seq > self._durable or len(events) == limit or looked_at == JOURNAL_STEP:
                     return JournalPage(events, str(position))
                 position = seq
+                looked_at += 1
                 ref = self._name_of(row[0])
                 if (tenant is None or ref.tenant == tenant) and row[1] >= oldest_at:
                     events.append(_event(seq, row, ref, keys.shard_of(row[0], self._shards)))
