@@ -189,7 +189,8 @@ async def serve(
         rest=make_rest(health),
     )
     server = uvicorn.Server(
-        uvicorn.Config(door, port=0, http=HttpProtocol, ws="none", lifespan="off", access_log=False, log_level="error")
+        # The loggers belong to the whole process: left as they are.
+        uvicorn.Config(door, port=0, http=HttpProtocol, ws="none", lifespan="off", log_config=None)
     )
     server.config.load()
     server.lifespan = server.config.lifespan_class(server.config)
