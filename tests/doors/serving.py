@@ -189,8 +189,17 @@ async def serve(
         rest=make_rest(health),
     )
     server = uvicorn.Server(
-        # The loggers belong to the whole process: left as they are.
-        uvicorn.Config(door, port=0, http=HttpProtocol, ws="none", lifespan="off", log_config=None)
+        uvicorn.Config(
+            door,
+            port=0,
+            http=HttpProtocol,
+            ws="none",
+            lifespan="off",
+            access_log=False,
+            log_config=None,
+            server_header=False,
+            proxy_headers=False,
+        )
     )
     server.config.load()
     server.lifespan = server.config.lifespan_class(server.config)
