@@ -87,7 +87,7 @@ class Api:
     def __init__(self, url: str, http: aiohttp.ClientSession, token: str | None = None) -> None:
         self.url = url
         self.http = http
-        self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        self.headers = {} if token is None else {"Authorization": f"Bearer {token}"}
 
     def with_token(self, token: str) -> "Api":
         return Api(self.url, self.http, token)
@@ -109,7 +109,7 @@ class Api:
             method,
             self.url + path if not query else aiohttp.client.URL(self.url + path, encoded=True).update_query(query),
             data=data,
-            headers={**self._headers, **(headers or {})},
+            headers={**self.headers, **(headers or {})},
             timeout=aiohttp.ClientTimeout(total=30),
         ) as response:
             return Answer(response.status, response.headers, await response.read())
