@@ -31,7 +31,6 @@ from holdfast.service.queues import QueueService
 from holdfast.service.subscriptions import Subscription
 from holdfast.service.watches import Watch
 
-
 _MOST_REFS = 10_000
 
 

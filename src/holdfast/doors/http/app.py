@@ -16,6 +16,8 @@ from holdfast.doors.http.calls import (
     Send,
     error_answer,
     exchange_of,
+    given_correlation_id,
+    has_body,
     headers_of,
     send_body,
 )
@@ -115,7 +117,7 @@ class HttpDoor:
             outcome = "left"
         except Exception as error:
             outcome = error.code if isinstance(error, HoldfastError) else "internal"
-            await self._refuse(error, call, send)
+            await self._refuse(error, call, send, headers)
         # Of a queue that the caller may not ask for nothing is told, not even here.
         queue = None if call is None or outcome in _OUTSIDERS else call.queue
         operation = operation if call is None else call.operation
@@ -131,13 +133,17 @@ class HttpDoor:
             session = self._sessions[caller] = self._open_session(caller)
         return session
 
-    async def _refuse(self, error: Exception, call: Call | None, send: Send) -> None:
-        correlation_id = self._mint() if call is None else call.correlation_id
+    async def _refuse(self, error: Exception, call: Call | None, send: Send, sent: Mapping[bytes, bytes]) -> None:
+        if call is None:
+            correlation_id = given_correlation_id(sent) or self._mint()
+            is_body_read = not has_body(sent)
+        else:
+            correlation_id, is_body_read = call.correlation_id, call.is_body_read
         status, body, headers = error_answer(error, correlation_id)
         if call is not None and call.has_begun:
             # Half an answer cannot be taken back: cutting it off is how the caller learns.
             raise CutOff from error
-        if self._drain.is_draining or (call is not None and not call.is_body_read):
+        if self._drain.is_draining or not is_body_read:
             # What of the body has not come yet would be taken for the next call.
             headers.append((b"connection", b"close"))
         await send_body(send, status, body, headers)

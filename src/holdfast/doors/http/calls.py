@@ -74,6 +74,15 @@ def headers_of(scope: AsgiScope) -> dict[bytes, bytes]:
     return headers
 
 
+def given_correlation_id(headers: Mapping[bytes, bytes]) -> str | None:
+    given = headers.get(b"x-correlation-id")
+    return None if given is None else normalise_correlation_id(given.decode("latin-1"))
+
+
+def has_body(headers: Mapping[bytes, bytes]) -> bool:
+    return headers.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in headers
+
+
 class Call:
     """What a route handler is given."""
 
@@ -117,11 +126,10 @@ class Call:
         self.send = send
         self.headers = headers
         self.limits = limits
-        given = headers.get(b"x-correlation-id")
-        self.given_correlation_id = None if given is None else normalise_correlation_id(given.decode("latin-1"))
+        self.given_correlation_id = given_correlation_id(headers)
         self._exchange = exchange_of(scope)
         self._transport: asyncio.Transport | None = None if self._exchange is None else self._exchange.transport
-        self.is_body_read = False
+        self.is_body_read = not has_body(headers)
         self.has_begun = False
         # What it was about, once that is known.
         self.queue: QueueRef | None = None
@@ -207,6 +215,8 @@ class Call:
 
     async def start_stream(self, headers: Iterable[tuple[bytes, bytes]], status: int = 200) -> None:
         """An answer in parts, each of which is watched until it left our hands: see `stream`."""
+        if self.scope["http_version"] == "1.0":
+            raise InvalidArgument("an answer in parts needs HTTP/1.1: this request came as HTTP/1.0")
         self.has_begun = True
         if self._transport is not None:
             self._transport.set_write_buffer_limits(high=0)

@@ -14,8 +14,9 @@ body and for its answer.
 """
 
 import asyncio
+import secrets
 import ssl
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 from weakref import ref
 
@@ -24,6 +25,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from holdfast.doors.identity import PeerCertificate
 from holdfast.model.errors import InvalidArgument
+from holdfast.model.message import normalise_correlation_id
 from holdfast.wire.errors import error_document
 from holdfast.wire.http import encode
 
@@ -36,7 +38,7 @@ MAX_PIPELINED = 64
 HEAD_PATIENCE_S = 10.0
 # A caller that is refused while it sends would lose the answer to a reset: what it still sends is read and dropped.
 LINGER_S = 1.0
-MAX_LINGER_BYTES = 4 * 1_024 * 1_024
+MAX_LINGER_BYTES = 64 * 1_024 * 1_024
 
 # Headers of which a second one would mean that somebody on the way reads the request otherwise than we do.
 _ONCE = frozenset({b"authorization", b"content-length", b"host", b"transfer-encoding"})
@@ -69,8 +71,10 @@ class HttpProtocol(HttpToolsProtocol):
         self._idle_timer: asyncio.TimerHandle | None = None
         self._patience: asyncio.TimerHandle | None = None
         self._refusal: RefusedRequest | None = None
+        # Whatever comes from now on is dropped.
         self._is_refused = False
         self._is_reading_head = True
+        self._is_reading_body = False
         self._head_bytes = 0
         # Bytes since the parser last had something to say: it keeps what it has not finished reading.
         self._unsaid_bytes = 0
@@ -168,17 +172,21 @@ class HttpProtocol(HttpToolsProtocol):
             self._stop(400, f"more than {MAX_PIPELINED} requests were sent ahead: wait for answers")
         super().on_headers_complete()
         self._is_reading_head = False
+        self._is_reading_body = True
         if self.parser.should_upgrade():
             self._framing = framing
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        cycle.scope["extensions"] = {"holdfast": Exchange(cycle, self._peer)}  # type: ignore[dict-item]
+        exchange = Exchange(cycle, self._peer, self._close_after_answer)
+        cycle.scope["extensions"] = {"holdfast": exchange}  # type: ignore[dict-item]
         if cycle.scope["method"] != "HEAD":  # whose answer is a head alone: nothing would follow to send it
-            cycle.transport = HeldHead(cycle.transport)  # type: ignore[assignment]
+            cycle.transport = HeldHead(self.transport, self._close_after_answer)  # type: ignore[assignment]
         super()._start_asgi_task(cycle, app)
 
     def on_response_complete(self) -> None:
         """As uvicorn's, but for the timer: made and cancelled for each answer it would cost more than the head."""
+        if self._is_refused:
+            return
         self.server_state.total_requests += 1
         if self.transport.is_closing():
             return
@@ -206,6 +214,7 @@ class HttpProtocol(HttpToolsProtocol):
         if self._framing:
             return
         self._has_said = True
+        self._is_reading_body = False
         super().on_message_complete()
 
     @property
@@ -250,12 +259,33 @@ class HttpProtocol(HttpToolsProtocol):
             self.transport.close()
             return
         body = encode({"error": error_document(InvalidArgument(message))})
+        # Before a first request there are none, and after a head they are those of a request that is past.
+        headers = dict(self.headers or ()) if self._is_reading_head else {}
+        given = headers.get(b"x-correlation-id", b"")
+        correlation_id = normalise_correlation_id(given.decode("latin-1")) or secrets.token_hex(12)
         self.transport.write(
-            b"%bcontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%b"
-            % (STATUS_LINE[status], len(body), body)
+            b"%bcontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n"
+            b"x-correlation-id: %b\r\n\r\n%b" % (STATUS_LINE[status], len(body), correlation_id.encode(), body)
         )
+        self._linger()
+
+    def _close_after_answer(self) -> None:
+        """An answer was its connection's last."""
+        if self.transport.is_closing():
+            return
+        if self._is_reading_body or self.pipeline or self.flow.read_paused:
+            self._linger()
+        else:
+            self.transport.close()
+
+    def _linger(self) -> None:
+        self._is_refused = True
+        self._unsaid_bytes = 0
+        self._stop_patience()
+        self._unset_keepalive_if_required()
         if self.transport.can_write_eof():
             self.transport.write_eof()
+        self.flow.resume_reading()
         self._patience = self.loop.call_later(LINGER_S, self.transport.close)
 
     def _lose_patience(self) -> None:
@@ -275,11 +305,12 @@ _CLOSE = (b"connection", b"close")
 class Exchange:
     """One call and its answer, past the events that ASGI would make of them."""
 
-    __slots__ = ("_cycle", "peer", "transport")
+    __slots__ = ("_close", "_cycle", "peer", "transport")
 
-    def __init__(self, cycle: RequestResponseCycle, peer: PeerCertificate | None) -> None:
+    def __init__(self, cycle: RequestResponseCycle, peer: PeerCertificate | None, close: Callable[[], None]) -> None:
         # Weak: the cycle's scope holds this, and what holds itself waits for the garbage collector.
         self._cycle = ref(cycle)
+        self._close = close
         self.peer = peer
         self.transport = cycle.transport
 
@@ -311,7 +342,7 @@ class Exchange:
         self.transport.write(b"%bcontent-length: %d\r\n%b\r\n%b" % (STATUS_LINE[status], len(body), head, body))
         cycle.message_event.set()
         if not cycle.keep_alive:
-            self.transport.close()
+            self._close()
         cycle.on_response()
         return True
 
@@ -322,10 +353,11 @@ class HeldHead:
     An answer of which nothing may be there for long sends an empty part after its head.
     """
 
-    __slots__ = ("_head", "_transport")
+    __slots__ = ("_close", "_head", "_transport")
 
-    def __init__(self, transport: asyncio.Transport) -> None:
+    def __init__(self, transport: asyncio.Transport, close: Callable[[], None]) -> None:
         self._transport = transport
+        self._close = close
         self._head: bytes | None = None
 
     def write(self, data: bytes) -> None:
@@ -340,7 +372,7 @@ class HeldHead:
     def close(self) -> None:
         if self._head:
             self.write(b"")
-        self._transport.close()
+        self._close()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)

@@ -16,13 +16,13 @@ from holdfast.doors.http.calls import (
     RawHeaders,
     Receive,
     Send,
+    given_correlation_id,
     headers_of,
     send_body,
 )
 from holdfast.doors.http.health import Answer, Health
 from holdfast.doors.http.openapi import make_document
 from holdfast.doors.http.ways import Way
-from holdfast.model.message import normalise_correlation_id
 from holdfast.wire.http import encode
 
 __all__ = ["WAYS", "Way", "make_rest", "make_router", "open_route"]
@@ -145,5 +145,4 @@ async def _refuse(scope: AsgiScope, send: Send, status: int, message: str, heade
 
 
 def _correlation_id(scope: AsgiScope) -> tuple[bytes, bytes]:
-    given = headers_of(scope).get(b"x-correlation-id", b"").decode("latin-1")
-    return b"x-correlation-id", (normalise_correlation_id(given) or secrets.token_hex(12)).encode()
+    return b"x-correlation-id", (given_correlation_id(headers_of(scope)) or secrets.token_hex(12)).encode()
