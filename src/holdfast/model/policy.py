@@ -79,16 +79,18 @@ def merge(config: _Config, changes: Mapping[str, Any]) -> _Config:
     try:
         result = msgspec.convert(merged, type(config))
     except msgspec.ValidationError as error:
-        raise InvalidArgument(f"{type(config).__name__}: {error}") from None
+        text, _, path = str(error).partition(" - at `$.")
+        field = path.rstrip("`")
+        raise InvalidArgument(f"{field}: {text}", field=field) from None
     return result
 
 
 def _merge_into(target: dict[str, Any], changes: Mapping[str, Any], known: Mapping[str, Any], path: str) -> None:
     for name, value in changes.items():
-        where = f"{path}{name}"
+        where = f"{path}{str(name)[:80]}"
         if name not in known:
             raise InvalidArgument(
-                f"{where!r} is not a field here; the fields are {', '.join(sorted(known))}", field=str(where)
+                f"{where!r} is not a field here; the fields are {', '.join(sorted(known))}", field=where
             )
         if isinstance(known[name], dict):
             nested = msgspec.to_builtins(value) if isinstance(value, msgspec.Struct) else value

@@ -19,6 +19,7 @@ from holdfast.model.message import Draft, normalise_correlation_id
 from holdfast.model.names import DEFAULT, QueueRef, parse_name
 from holdfast.model.requests import Verdict
 from holdfast.service.session import Session
+from holdfast.telemetry.log import printable
 from holdfast.telemetry.trace import Tracing
 from holdfast.wire.errors import STATUS_BY_CODE, error_document, retry_after_ms
 from holdfast.wire.http import encode
@@ -317,14 +318,22 @@ def decode(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
         return decoder.decode(body)
     except msgspec.ValidationError as error:
         text, _, path = str(error).partition(" - at `$")
-        field = path.rstrip("`").lstrip(".")
+        text, field = _shown(text), _shown(path.rstrip("`").lstrip("."))
         raise InvalidArgument(f"{field or 'the body'}: {text}", field=field or "body") from None
     except msgspec.DecodeError as error:
-        raise InvalidArgument(f"the body is not JSON: {error}", field="body") from None
+        raise InvalidArgument(f"the body is not JSON: {_shown(str(error))}", field="body") from None
     except UnicodeDecodeError:
         raise InvalidArgument("the body is not UTF-8", field="body") from None
     except RecursionError:
         raise InvalidArgument("the body is nested too deeply", field="body") from None
+
+
+def _shown(text: str) -> str:
+    """What a caller wrote is shown to it short, and so that it can neither end a line nor colour one."""
+    return printable(text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "...")
+
+
+_MAX_SHOWN = 200
 
 
 async def send_body(send: Send, status: int, body: bytes, headers: RawHeaders) -> None:
