@@ -7,7 +7,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from holdfast.doors.http.calls import JSON_TYPE, Call, CallerLeft, decode
-from holdfast.doors.http.multipart import PartStream, read_message, wants_parts
+from holdfast.doors.http.multipart import PartStream, comes_in_parts, read_message, wants_parts
 from holdfast.doors.http.presence import Presence
 from holdfast.doors.http.shapes import (
     ask_of,
@@ -53,7 +53,7 @@ _WATCHED_BYTES = 64 << 10
 
 
 async def enqueue(call: Call) -> None:
-    if call.headers.get(b"content-type", b"").startswith(b"multipart/form-data"):
+    if comes_in_parts(call.headers):
         meta, payload = await read_message(call)
         ref = call.ref(meta.tenant, meta.queue)
         # Bytes that came as bytes: whatever their type says, nobody has read them as JSON.

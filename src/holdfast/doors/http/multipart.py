@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import UNSET
-from python_multipart.exceptions import MultipartParseError
+from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
 from holdfast.doors.http.calls import Call, body_parts, check_encoding, check_length, decode, too_large
 from holdfast.doors.http.shapes import delivery_out
 from holdfast.model.answers import Delivery
 from holdfast.model.errors import InvalidArgument
+from holdfast.telemetry.log import printable
 from holdfast.wire.http import MetaIn, ResultOut, encode
 
 if TYPE_CHECKING:  # the library declares it for type checkers alone
@@ -23,6 +24,10 @@ _MAX_META = 128 << 10
 # Part headers, boundaries: everything of a body that is neither meta nor payload.
 _MAX_FRAMING = 16 << 10
 _meta = msgspec.json.Decoder(MetaIn)
+
+
+def comes_in_parts(headers: Mapping[bytes, bytes]) -> bool:
+    return headers.get(b"content-type", b"").split(b";", 1)[0].strip().lower() == b"multipart/form-data"
 
 
 def wants_parts(headers: Mapping[bytes, bytes]) -> bool:
@@ -45,8 +50,8 @@ async def read_message(call: Call) -> tuple[MetaIn, bytes]:
             parser.write(part)
         parser.finalize()
         call.is_body_read = True
-    except MultipartParseError as error:
-        raise InvalidArgument(f"the body is not multipart: {error}", field="body") from None
+    except FormParserError as error:
+        raise InvalidArgument(f"the body is not multipart: {printable(str(error)[:200])}", field="body") from None
     return reader.message()
 
 
