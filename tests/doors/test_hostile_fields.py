@@ -110,6 +110,8 @@ SAMPLES = (
     ),
     Sample(wire_types.LedgerAckRequest, "POST", "/v1/queue/ledger/ack", {**OWN, "consumer": "c", "upto": 1}),
     Sample(wire_types.LedgerExtendRequest, "POST", "/v1/queue/ledger/extend", {**OWN, "consumer": "c", "lease_ms": 5}),
+    Sample(wire_types.Nothing, "POST", QUEUE + "/pause", {}),
+    Sample(wire_types.Nothing, "POST", QUEUE + "/resume", {}),
     Sample(wire_types.PurgeRequest, "POST", QUEUE + "/purge", {"state": "failed"}),
     Sample(wire_types.CancelRequest, "POST", QUEUE + "/cancel", {"filter": FILTER}),
     Sample(wire_types.ReprioritiseRequest, "POST", QUEUE + "/reprioritise", {"filter": FILTER, "priority": 5}),

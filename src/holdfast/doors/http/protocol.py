@@ -179,8 +179,8 @@ class HttpProtocol(HttpToolsProtocol):
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         exchange = Exchange(cycle, self._peer, self._close_after_answer)
         cycle.scope["extensions"] = {"holdfast": exchange}  # type: ignore[dict-item]
-        if cycle.scope["method"] != "HEAD":  # whose answer is a head alone: nothing would follow to send it
-            cycle.transport = HeldHead(self.transport, self._close_after_answer)  # type: ignore[assignment]
+        is_held = cycle.scope["method"] != "HEAD"
+        cycle.transport = HeldHead(self.transport, self._close_after_answer, is_held)  # type: ignore[assignment]
         super()._start_asgi_task(cycle, app)
 
     def on_response_complete(self) -> None:
@@ -350,15 +350,16 @@ class Exchange:
 class HeldHead:
     """The transport of one answer, whose head goes out with the first part of its body: one packet, not two.
 
-    An answer of which nothing may be there for long sends an empty part after its head.
+    An answer of which nothing may be there for long sends an empty part after its head. To a HEAD no part is ever
+    written: nothing is held then.
     """
 
     __slots__ = ("_close", "_head", "_transport")
 
-    def __init__(self, transport: asyncio.Transport, close: Callable[[], None]) -> None:
+    def __init__(self, transport: asyncio.Transport, close: Callable[[], None], is_held: bool) -> None:
         self._transport = transport
         self._close = close
-        self._head: bytes | None = None
+        self._head: bytes | None = None if is_held else b""
 
     def write(self, data: bytes) -> None:
         if self._head is None and not data.startswith(_CONTINUE):
