@@ -152,8 +152,8 @@ def test_a_plain_connection_has_no_peer_and_tells_when_it_closes(run: Run) -> No
         async with serving(app) as port:
             await talk(port, HELLO.replace(b"Host", b"Connection: close\r\nHost"))
             facts = app.calls[0]["extensions"]["holdfast"]
-            assert facts["peer"] is None
-            assert facts["transport"].is_closing()
+            assert facts.peer is None
+            assert facts.transport.is_closing()
 
     run(test())
 
@@ -279,7 +279,7 @@ def test_trailers_without_measure_are_refused_and_short_ones_passed_over(run: Ru
             app.may_answer.clear()
             with contextlib.suppress(ConnectionError):
                 assert await talk(port, begin + b"X: ", *[b"v" * 20_000] * 8) == b""
-            assert app.calls[1]["extensions"]["holdfast"]["transport"].is_closing()
+            assert app.calls[1]["extensions"]["holdfast"].transport.is_closing()
 
     run(test())
 
@@ -537,7 +537,7 @@ def test_the_client_certificate_reaches_the_call(
                 writer.write(HELLO)
                 assert (await reader.readuntil(b"}")).startswith(b"HTTP/1.1 200")
             writer.close()
-        peers = [call["extensions"]["holdfast"]["peer"] for call in app.calls]
+        peers = [call["extensions"]["holdfast"].peer for call in app.calls]
         assert isinstance(peers[0], PeerCertificate)
         assert [name.text for name in peers[0].names] == ["queue.acme.com", "spiffe://a/b"]
         assert peers[0] is peers[1]
@@ -555,7 +555,7 @@ def test_without_a_certificate_there_is_no_peer(
             assert (await talk(port, CLOSING, tls=client_context(tls_files, tmp_path, None))).startswith(
                 b"HTTP/1.1 200"
             )
-        assert app.calls[0]["extensions"]["holdfast"]["peer"] is None
+        assert app.calls[0]["extensions"]["holdfast"].peer is None
 
     run(test())
 
@@ -568,7 +568,7 @@ def test_a_certificate_that_was_not_asked_for_is_no_peer(
         context = client_context(tls_files, tmp_path, authority.issue(x509.DNSName("queue.acme.com")))
         async with serving(app, ssl_cert_reqs=ssl.CERT_NONE, **tls_files) as port:
             assert (await talk(port, CLOSING, tls=context)).startswith(b"HTTP/1.1 200")
-        assert app.calls[0]["extensions"]["holdfast"]["peer"] is None
+        assert app.calls[0]["extensions"]["holdfast"].peer is None
 
     run(test())
 

@@ -31,21 +31,12 @@ from holdfast.service.queues import QueueService
 from holdfast.service.subscriptions import Subscription
 from holdfast.service.watches import Watch
 
-_MOST_REFS = 10_000
-
 
 class Session:
     def __init__(self, caller: Caller, messages: QueueService, admin: AdminService) -> None:
         self.caller = caller
         self._messages = messages
         self._admin = admin
-        # Names that were parsed before, as they were given: most callers use few queues, again and again.
-        self.known_refs: dict[tuple[str | None, str | None], QueueRef] = {}
-
-    def know_ref(self, tenant: str | None, queue: str | None, ref: QueueRef) -> None:
-        if len(self.known_refs) >= _MOST_REFS:
-            self.known_refs.clear()
-        self.known_refs[tenant, queue] = ref
 
     # --- Messages --------------------------------------------------------------------------------------------
 

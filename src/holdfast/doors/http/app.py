@@ -12,6 +12,7 @@ from holdfast.doors.http.calls import (
     BodyLimits,
     Call,
     CallerLeft,
+    Names,
     Receive,
     Send,
     error_answer,
@@ -77,6 +78,7 @@ class HttpDoor:
         self._limits = limits
         self._observer = observer
         self._tracing = tracing
+        self._names = Names()
         self._drain = drain
         self._rest = rest(self)
         prefix, counter = secrets.token_hex(8), itertools.count(1)
@@ -108,6 +110,7 @@ class HttpDoor:
                 self._limits,
                 self._mint,
                 operation=operation,
+                names=self._names,
                 tracing=self._tracing,
             )
             if self._drain.is_draining:

@@ -84,11 +84,31 @@ def has_body(headers: Mapping[bytes, bytes]) -> bool:
     return headers.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in headers
 
 
+class Names:
+    """Names that were parsed before: most callers use few queues, again and again."""
+
+    def __init__(self) -> None:
+        self._refs: dict[tuple[str, str | None], QueueRef] = {}
+
+    def ref(self, tenant: str, queue: str | None) -> QueueRef:
+        ref = self._refs.get((tenant, queue))
+        if ref is None:
+            ref = QueueRef(parse_name("tenant", tenant), DEFAULT if queue is None else parse_name("queue", queue))
+            if len(self._refs) >= _MOST_REFS:
+                self._refs.clear()
+            self._refs[tenant, queue] = ref
+        return ref
+
+
+_MOST_REFS = 10_000
+
+
 class Call:
     """What a route handler is given."""
 
     __slots__ = (
         "_exchange",
+        "_names",
         "_transport",
         "correlation_id",
         "given_correlation_id",
@@ -116,8 +136,10 @@ class Call:
         mint: Callable[[], str],
         *,
         operation: str,
+        names: Names,
         tracing: Tracing,
     ) -> None:
+        self._names = names
         # As which it is measured.
         self.operation = operation
         self.tracing = tracing
@@ -139,14 +161,7 @@ class Call:
 
     def ref(self, tenant: str | None, queue: str | None) -> QueueRef:
         """What is left out is the caller's own tenant, and `default`."""
-        ref = self.session.known_refs.get((tenant, queue))
-        if ref is None:
-            ref = QueueRef(
-                self.session.caller.own_tenant if tenant is None else parse_name("tenant", tenant),
-                DEFAULT if queue is None else parse_name("queue", queue),
-            )
-            self.session.know_ref(tenant, queue, ref)
-        self.queue = ref
+        self.queue = ref = self._names.ref(self.session.caller.own_tenant if tenant is None else tenant, queue)
         return ref
 
     @property
