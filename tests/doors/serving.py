@@ -197,6 +197,7 @@ async def serve(
             lifespan="off",
             access_log=False,
             log_config=None,
+            log_level="warning",
             server_header=False,
             proxy_headers=False,
         )
