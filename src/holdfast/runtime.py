@@ -67,6 +67,21 @@ async def sleep_until(runtime: Runtime, at_ms: int) -> None:
         timer.cancel()
 
 
+async def let_others_go_on(runtime: Runtime) -> None:
+    """In the middle of something long: every other caller that can go on has a turn."""
+    ticket = runtime.ticket()
+
+    def go_on() -> None:
+        if not ticket.done():
+            ticket.set_result(None)
+
+    timer = runtime.call_at(runtime.clock.now_ms(), go_on)
+    try:
+        await ticket
+    finally:
+        timer.cancel()
+
+
 def run_inline(work: Work[T]) -> T:
     """The result of a coroutine that does not suspend."""
     try:

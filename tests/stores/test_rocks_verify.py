@@ -133,6 +133,11 @@ async def _groups(hf: AsyncHoldfast, made: Made) -> None:
     await idle[2].release()
 
 
+def place_of(id16: bytes) -> bytes:
+    """Of a payload that was enqueued whole: the place is its message's id."""
+    return keys.place(keys.parse_id(id16))
+
+
 def str_of(id16: bytes) -> str:
     text = id16.hex()
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
@@ -375,26 +380,31 @@ DAMAGE: dict[str, tuple[Callable[[Damager], None], str, str]] = {
         "is damaged",
     ),
     "a missing piece of a large payload": (
-        lambda d: d.delete(IX, keys.CHUNKS + JOBS + d.ids["large"] + (2).to_bytes(4, "big")),
+        lambda d: d.delete(IX, keys.PIECES + place_of(d.ids["large"]) + (2).to_bytes(4, "big")),
         "acme/jobs {large}",
         "its payload has 5 pieces (ix c) of 6",
     ),
     "a cut piece of a large payload": (
-        lambda d: d.put(IX, keys.CHUNKS + JOBS + d.ids["large"] + (2).to_bytes(4, "big"), b"short"),
+        lambda d: d.put(IX, keys.PIECES + place_of(d.ids["large"]) + (2).to_bytes(4, "big"), b"short"),
         "acme/jobs {large}",
         "or of the wrong size",
     ),
     "a changed piece of a large payload": (
         lambda d: d.put(
-            IX, (key := keys.CHUNKS + JOBS + d.ids["large"] + (2).to_bytes(4, "big")), b"!" * len(d.get(IX, key))
+            IX, (key := keys.PIECES + place_of(d.ids["large"]) + (2).to_bytes(4, "big")), b"!" * len(d.get(IX, key))
         ),
         "acme/jobs {large}",
         "its payload is damaged",
     ),
     "a piece of a payload without its message": (
-        lambda d: d.put(IX, keys.CHUNKS + JOBS + to_bytes(12345) + (0).to_bytes(4, "big"), b"piece"),
-        "acme/jobs",
-        "has a piece of a payload (ix c), but there is no such message",
+        lambda d: d.put(IX, keys.PIECES + keys.place(12345) + (0).to_bytes(4, "big"), b"piece"),
+        "place 0000000000003039",
+        "has pieces of a payload (ix c), but there is no such message",
+    ),
+    "a payload that a message has, marked as unfinished": (
+        lambda d: d.put(IX, keys.STAGES + place_of(d.ids["large"]), b""),
+        "place",
+        "is a message's, but is marked as unfinished (ix u)",
     ),
     "a message that its group does not know": (
         lambda d: d.delete(IX, d.key_of(IX, keys.GROUPS + GROUPED, "idle 2")),

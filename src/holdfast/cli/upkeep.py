@@ -60,6 +60,11 @@ def _echo_report(report: "Report") -> None:
         f"{report.in_flight:,} in flight; {report.failed:,} failed; {report.succeeded:,} succeeded), {report.bytes:,} "
         f"bytes, in {report.queues:,} queues of {report.tenants:,} tenants; {report.events:,} events in the journal"
     )
+    if report.unfinished:
+        typer.echo(
+            f"  {report.unfinished:,} payloads of {report.unfinished_bytes:,} bytes were cut off while they came: they "
+            "are no messages, and are deleted once the store is in use again"
+        )
     for violation in report.violations:
         typer.echo(f"  {violation}")
     if report.violation_count > len(report.violations):

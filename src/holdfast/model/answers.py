@@ -8,7 +8,7 @@ import msgspec
 from holdfast.model.events import JournalEvent
 from holdfast.model.ids import to_uuid
 from holdfast.model.lifecycle import Life
-from holdfast.model.message import Envelope, Identified, Receipt, State
+from holdfast.model.message import Envelope, Identified, Pieces, Receipt, State
 from holdfast.model.policy import TenantConfig
 from holdfast.model.requests import Progress, StateDocument
 
@@ -24,6 +24,8 @@ class Delivery(Identified, frozen=True, kw_only=True, gc=False):
 
     receipt: Receipt
     payload: bytes
+    # Where the payload is, for a claim that asked to read it bit by bit: `payload` is then empty.
+    pieces: Pieces | None = None
     content_type: str
     is_json: bool = False
     headers: dict[str, str]
@@ -36,7 +38,7 @@ class Delivery(Identified, frozen=True, kw_only=True, gc=False):
 
     @property
     def bytes(self) -> int:
-        return len(self.payload)
+        return len(self.payload) if self.pieces is None else self.pieces.size
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -92,7 +94,7 @@ class Info(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Found(msgspec.Struct, frozen=True):
-    """A stored message as inspection reads it."""
+    """A stored message as inspection reads it. A payload that lies in pieces is left there."""
 
     envelope: Envelope
     life: Life

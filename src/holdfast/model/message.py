@@ -111,10 +111,24 @@ class NewMessage:
         return f"NewMessage({self.payload!r}{options})"
 
 
+class Pieces(msgspec.Struct, frozen=True, gc=False):
+    """A payload that its store keeps in pieces, apart from the message: where, how many bytes, and their CRC-32.
+
+    The store gives the place, once and for all: no other payload is ever kept there, but for one that an operator puts
+    in its stead.
+    """
+
+    place: int
+    size: int
+    checksum: int
+
+
 class Draft(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A message to enqueue, checked: `check_draft` has seen it."""
 
     payload: bytes
+    # The store has the payload already, as `Store.stage` took it; `payload` is then empty.
+    pieces: Pieces | None = None
     content_type: str = BYTES
     headers: dict[str, str] = {}
     priority: int = DEFAULT_PRIORITY
@@ -129,8 +143,12 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     is_json: bool | None = None
 
     @property
+    def payload_bytes(self) -> int:
+        return len(self.payload) if self.pieces is None else self.pieces.size
+
+    @property
     def bytes(self) -> int:
-        return len(self.payload) + headers_bytes(self.headers) if self.headers else len(self.payload)
+        return self.payload_bytes + headers_bytes(self.headers) if self.headers else self.payload_bytes
 
 
 class Identified(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -155,6 +173,8 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     id: int
     enqueued_at: int
     payload: bytes
+    # Where the payload is, if it is not here: `payload` is then empty.
+    pieces: Pieces | None = None
     content_type: str = BYTES
     headers: dict[str, str] = {}
     ttl_ms: int | None = None
@@ -166,7 +186,8 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def bytes(self) -> int:
-        return len(self.payload) + headers_bytes(self.headers)
+        payload_bytes = len(self.payload) if self.pieces is None else self.pieces.size
+        return payload_bytes + headers_bytes(self.headers)
 
     @property
     def correlation_id(self) -> str:
@@ -179,6 +200,7 @@ def seal(draft: Draft, id: int, now_ms: int) -> Envelope:
         id=id,
         enqueued_at=now_ms,
         payload=draft.payload,
+        pieces=draft.pieces,
         content_type=draft.content_type,
         headers=draft.headers,
         ttl_ms=draft.ttl_ms,
@@ -195,8 +217,8 @@ def headers_bytes(headers: Mapping[str, str]) -> int:
 
 def check_draft(draft: Draft, max_payload: int) -> None:
     """Refuse what no queue can hold, naming the field."""
-    if len(draft.payload) > max_payload:
-        check_size("payload", len(draft.payload), max_payload)
+    if draft.payload_bytes > max_payload:
+        check_size("payload", draft.payload_bytes, max_payload)
     if draft.headers:
         _check_headers(draft.headers)
     if draft.priority is not DEFAULT_PRIORITY:

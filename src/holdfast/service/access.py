@@ -56,8 +56,10 @@ class Needs(msgspec.Struct, frozen=True):
 NEEDS: dict[str, Needs] = {
     "enqueue": Needs(Scope.WRITE),
     "enqueue_each": Needs(Scope.WRITE),
+    "upload": Needs(Scope.WRITE),
     "claim": Needs(Scope.READ),
     "settle": Needs(Scope.READ),
+    "read_payload": Needs(Scope.READ),
     "save_state": Needs(Scope.READ),
     "subscribe": Needs(Scope.READ),
     "watch": Needs(Scope.READ),

@@ -1,12 +1,15 @@
 """QueueService: the operations on messages that every door calls."""
 
 from collections.abc import Mapping
+from contextlib import suppress
+
+from msgspec.structs import replace
 
 from holdfast.dispatch.dispatcher import Dispatcher
-from holdfast.model.answers import Delivery, Enqueued, Events, Info, LedgerEntry, Page, Result, Stats
+from holdfast.model.answers import Delivery, Enqueued, Events, Found, Info, LedgerEntry, Page, Result, Stats
 from holdfast.model.checks import check_integer, check_text
 from holdfast.model.durations import MAX_MS
-from holdfast.model.errors import InvalidArgument, MessageNotFound, StaleLease
+from holdfast.model.errors import Internal, InvalidArgument, MessageNotFound, StaleLease
 from holdfast.model.ids import parse_id, to_uuid
 from holdfast.model.message import MAX_BATCH, Draft, Receipt, State, check_draft, check_size
 from holdfast.model.names import QueueRef
@@ -15,10 +18,11 @@ from holdfast.runtime import Runtime, sleep_until
 from holdfast.service.admission import Admission
 from holdfast.service.directory import Directory
 from holdfast.service.subscriptions import Subscription, Subscriptions
+from holdfast.service.uploads import Upload
 from holdfast.service.views import info_of, stats_of
 from holdfast.service.watches import Watch, Watches
 from holdfast.stores.answers import receipt_of
-from holdfast.stores.contract import Store
+from holdfast.stores.contract import PayloadReader, PayloadWriter, Store
 
 # The journal tells nobody of its events: who waits for some asks this often, in milliseconds.
 _JOURNAL_POLL_MS = 100
@@ -63,6 +67,23 @@ class QueueService:
         """To several queues. What one queue refuses (a quota, say) leaves those before it with their messages."""
         self._check_drafts([draft for drafts in batches.values() for draft in drafts])
         return {ref: await self.enqueue(ref, drafts) for ref, drafts in batches.items()}
+
+    async def upload(self, ref: QueueRef, draft: Draft) -> Upload:
+        """A message whose payload is yet to come, to be enqueued after; `draft` is all the rest of it."""
+        self._check_drafts([draft])
+        auto_create = self._directory.auto_create
+
+        async def stage() -> PayloadWriter:
+            return await self._store.stage(ref, draft, self._now_ms(), auto_create=auto_create)
+
+        above = self._store.capabilities.streams_above
+        return Upload(draft, max_payload=self._max_payload, stages_above=above, stage=stage)
+
+    async def read_payload(self, ref: QueueRef, delivery: Delivery) -> PayloadReader:
+        """Of a delivery that has its payload in pieces (`Ask.streams`)."""
+        if delivery.pieces is None:
+            raise Internal("this delivery has its payload with it")
+        return await self._store.read_payload(ref, delivery.snowflake, delivery.pieces)
 
     def _check_drafts(self, drafts: list[Draft]) -> None:
         if len(drafts) > MAX_BATCH:
@@ -139,14 +160,18 @@ class QueueService:
         if found is None:
             raise MessageNotFound(f"queue {ref} has no message {to_uuid(snowflake)}", id=to_uuid(snowflake))
         self._admission.read(ref, 1, found.envelope.bytes if with_payload else 0)
-        return info_of(found, with_payload=with_payload)
+        return info_of(await self._whole(ref, found) if with_payload else found, with_payload=with_payload)
 
     async def peek(self, ref: QueueRef, limit: int) -> list[Info]:
         check_integer("limit", limit, 1, MAX_BATCH)
         await self._admission.look(ref)
         every = await self._store.peek(ref, limit, self._now_ms())
         self._admission.read(ref, len(every), sum(each.envelope.bytes for each in every))
-        return [info_of(each, with_payload=True) for each in every]
+        infos = []
+        for each in every:
+            with suppress(MessageNotFound):  # it went while its payload was read
+                infos.append(info_of(await self._whole(ref, each), with_payload=True))
+        return infos
 
     async def browse(
         self,
@@ -167,13 +192,26 @@ class QueueService:
         size = 0
         while True:
             listing = await self._store.browse(ref, state, which, after, min(step, limit - len(page)), self._now_ms())
-            page.extend(info_of(each, with_payload=with_payload) for each in listing.found)
-            size += sum(each.envelope.bytes for each in listing.found)
             after = listing.after
+            for each in listing.found:
+                if with_payload and size > _PAGE_BYTES:
+                    after = page[-1].snowflake
+                    break
+                with suppress(MessageNotFound):  # it went while its payload was read
+                    whole = await self._whole(ref, each) if with_payload else each
+                    page.append(info_of(whole, with_payload=with_payload))
+                    size += each.envelope.bytes
             page.cursor = None if after is None else str(after)
             if after is None or len(page) == limit or not with_payload or size > _PAGE_BYTES:
                 self._admission.read(ref, len(page), size if with_payload else 0)
                 return page
+
+    async def _whole(self, ref: QueueRef, found: Found) -> Found:
+        envelope = found.envelope
+        if envelope.pieces is None:
+            return found
+        parts = [part async for part in await self._store.read_payload(ref, envelope.id, envelope.pieces)]
+        return replace(found, envelope=replace(envelope, payload=b"".join(parts), pieces=None))
 
     async def stats(self, ref: QueueRef) -> Stats:
         row = await self._directory.require(ref)

@@ -29,7 +29,9 @@ from holdfast.service.access import ANYONE, EVERY_TENANT, Caller, permit
 from holdfast.service.admin import AdminService
 from holdfast.service.queues import QueueService
 from holdfast.service.subscriptions import Subscription
+from holdfast.service.uploads import Upload
 from holdfast.service.watches import Watch
+from holdfast.stores.contract import PayloadReader
 
 
 class Session:
@@ -50,6 +52,10 @@ class Session:
         for ref in batches:
             permit(self.caller, "enqueue_each", ref.tenant)
         return await self._messages.enqueue_each(batches)
+
+    async def upload(self, ref: QueueRef, draft: Draft) -> Upload:
+        permit(self.caller, "upload", ref.tenant)
+        return await self._messages.upload(ref, draft)
 
     async def claim(self, ref: QueueRef, ask: Ask, wait_ms: int | None) -> list[Delivery]:
         permit(self.caller, "claim", ref.tenant)
@@ -73,6 +79,11 @@ class Session:
     async def watch(self, ref: QueueRef) -> Watch:
         permit(self.caller, "watch", ref.tenant)
         return await self._messages.watch(ref)
+
+    async def read_payload(self, ref: QueueRef, delivery: Delivery) -> PayloadReader:
+        """Of a delivery of this session that has its payload in pieces."""
+        permit(self.caller, "read_payload", ref.tenant)
+        return await self._messages.read_payload(ref, delivery)
 
     def give_back(self, ref: QueueRef, deliveries: list[Delivery]) -> None:
         """What was claimed in this session and could not be sent: it is claimable again at once, and counts nothing."""

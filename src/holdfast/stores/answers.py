@@ -33,6 +33,7 @@ def delivery_of(envelope: Envelope, life: Life, state: StateDocument | None) -> 
         given_correlation_id=envelope.given_correlation_id,
         receipt=Receipt(envelope.id, lease.token, life.version),
         payload=envelope.payload,
+        pieces=envelope.pieces,
         content_type=envelope.content_type,
         is_json=envelope.is_json,
         # A copy: what a handler does to it must not reach the store.
@@ -47,7 +48,13 @@ def delivery_of(envelope: Envelope, life: Life, state: StateDocument | None) -> 
 
 
 def edited(envelope: Envelope, edit: Edit) -> Envelope:
-    return replace(envelope, payload=edit.payload, content_type=edit.content_type, is_json=edit.content_type == JSON)
+    return replace(
+        envelope,
+        payload=edit.payload,
+        pieces=None,
+        content_type=edit.content_type,
+        is_json=edit.content_type == JSON,
+    )
 
 
 def settled(envelope: Envelope, life: Life | None) -> Result:

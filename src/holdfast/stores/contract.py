@@ -20,13 +20,13 @@ The store knows the policy of each queue, for it must return expired leases by i
 """
 
 from collections.abc import Mapping
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, Self
 
 import msgspec
 
 from holdfast.model.answers import Counts, Delivery, Enqueued, Found, LedgerEntry, Result
 from holdfast.model.events import Event, JournalEvent
-from holdfast.model.message import Draft, Receipt, State
+from holdfast.model.message import Draft, Pieces, Receipt, State
 from holdfast.model.names import QueueRef
 from holdfast.model.policy import QueuePolicy, TenantConfig
 from holdfast.model.requests import Ask, Filter, StateChange, Verb, Verdict
@@ -62,6 +62,9 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     is_durable: bool = True
     # The listener hears of every change, whoever made it. If not, those who wait look now and then.
     pushes_wakeups: bool = True
+    # Payloads of more bytes than this can come and go bit by bit: `stage` and `read_payload` work, and claims and
+    # inspection leave them in pieces. None: every payload is whole, and those two are not called.
+    streams_above: int | None = None
 
 
 class TenantRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,6 +96,29 @@ class Claims(NamedTuple):
     next_at: int | None
     # The one ask read an open claim of its ledger again: that is its answer, even if nothing of it is held any more.
     is_reread: bool = False
+
+
+class PayloadWriter(Protocol):
+    """A payload on its way into a store, before there is a message that has it."""
+
+    async def write(self, part: bytes) -> None:
+        """`OverQuota` and `PayloadTooLarge` as soon as the message could not be enqueued any more."""
+
+    async def finish(self) -> Pieces:
+        """All of it was written: for a draft of the same queue, to be enqueued once."""
+
+    def abandon(self) -> None:
+        """Nobody will enqueue it, and what was written is deleted soon. Does nothing once it is a message's payload:
+        so whoever opened it may call this last, however it ended."""
+
+
+class PayloadReader(Protocol):
+    """A payload on its way out, in the order of its bytes."""
+
+    def __aiter__(self) -> Self: ...
+
+    async def __anext__(self) -> bytes:
+        """`MessageNotFound` once the message is gone. The last bytes are given only if all of them were right."""
 
 
 class AlterStep(NamedTuple):
@@ -164,6 +190,15 @@ class Store(Protocol):
         """All or nothing. A draft whose key was seen within the window answers the first message, in the same batch
         too. With `auto_create` a queue that does not exist is made in the same step, else `QueueNotFound`. `Draining`,
         `OverQuota`, `PayloadTooLarge`."""
+
+    async def stage(self, ref: QueueRef, draft: Draft, now_ms: int, *, auto_create: bool) -> PayloadWriter:
+        """Take a payload bit by bit. `draft` is its message but for the payload, and is enqueued with it after. Until
+        then it counts for nothing but the quotas of other payloads on their way, and no crash leaves it behind for
+        longer than the sweeps after the next opening take. Refused where `enqueue` would be."""
+
+    async def read_payload(self, ref: QueueRef, id: int, pieces: Pieces) -> PayloadReader:
+        """Read bit by bit what a delivery or a message that was found has in pieces. Nothing is held for it: once the
+        message is settled, removed or edited, the reading fails."""
 
     async def claim(self, ref: QueueRef, asks: list[Ask], now_ms: int) -> Claims:
         """Serve several callers in one pass, first come first served, each with leases of its own.

@@ -2,7 +2,7 @@
 
     message   format 1 | flags 1 | priority 1 | enqueued_at 8 | visible_at 8 | expires_at 8 | extras 4 | crc32 4
               | extras (MessagePack, only if there are any)
-              | payload, or its length 8 and crc32 4 if it lies in chunks
+              | payload, or its length 8, crc32 4 and place 8 if it lies in pieces
     life      MessagePack array: has_state, then the fields of `Life` in order
 
 A message is written once. What changes of it is its life, and that stands elsewhere (docs/stores/rocksdb.md); a
@@ -16,18 +16,18 @@ import msgspec
 
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.lifecycle import Life
-from holdfast.model.message import BYTES, JSON, Envelope
+from holdfast.model.message import BYTES, JSON, Envelope, Pieces
 
 FORMAT = 1
 
 _HEAD = struct.Struct(">BBBQQQII")
-_CHUNKS = struct.Struct(">QI")
+_PIECES = struct.Struct(">QIQ")
 _HEAD_SIZE = _HEAD.size
 
 _CONTENT_TYPES = (BYTES, JSON)
 _OTHER_TYPE = 2
 _TYPE_BITS = 0b11
-_CHUNKED = 0b100
+_IN_PIECES = 0b100
 # It is JSON though its content type is another, or the other way round.
 _BELIES_TYPE = 0b1000
 
@@ -46,7 +46,7 @@ _decode_extras = msgspec.msgpack.Decoder(_Extras).decode
 _decode_life = msgspec.msgpack.Decoder(tuple[bool, Life]).decode
 
 
-def encode_message(envelope: Envelope, first: Life, *, is_chunked: bool = False) -> bytes:
+def encode_message(envelope: Envelope, first: Life) -> bytes:
     content_type = envelope.content_type
     flags = 0 if content_type == BYTES else 1 if content_type == JSON else _OTHER_TYPE
     extras = b""
@@ -71,9 +71,9 @@ def encode_message(envelope: Envelope, first: Life, *, is_chunked: bool = False)
     body = envelope.payload
     if envelope.is_json is not (content_type == JSON):
         flags |= _BELIES_TYPE
-    if is_chunked:
-        flags |= _CHUNKED
-        body = _CHUNKS.pack(len(body), crc32(body))
+    if (pieces := envelope.pieces) is not None:
+        flags |= _IN_PIECES
+        body = _PIECES.pack(pieces.size, pieces.checksum, pieces.place)
     checksum = crc32(body, crc32(extras)) if extras else crc32(body)
     head = _HEAD.pack(
         FORMAT,
@@ -91,9 +91,6 @@ def encode_message(envelope: Envelope, first: Life, *, is_chunked: bool = False)
 class DecodedMessage(msgspec.Struct, frozen=True, gc=False):
     envelope: Envelope
     first: Life
-    # The payload's length and checksum if it lies in chunks; the envelope's payload is then still empty.
-    chunked_bytes: int | None
-    chunked_crc: int = 0
 
 
 def decode_message(id: int, raw: bytes) -> DecodedMessage:
@@ -105,9 +102,12 @@ def decode_message(id: int, raw: bytes) -> DecodedMessage:
             raise StoreUnavailable(f"message {id} is damaged: its checksum does not match; restore a backup")
         body = raw[_HEAD_SIZE + extras_size :]
         extras = _decode_extras(raw[_HEAD_SIZE : _HEAD_SIZE + extras_size]) if extras_size else None
+        pieces = None
+        if flags & _IN_PIECES:
+            size, payload_checksum, place = _PIECES.unpack(body)
+            body, pieces = b"", Pieces(place, size, payload_checksum)
     except (struct.error, msgspec.MsgspecError) as error:
         raise StoreUnavailable(f"message {id} is damaged ({error}): restore a backup") from None
-    chunked_bytes, chunked_crc = _CHUNKS.unpack(body) if flags & _CHUNKED else (None, 0)
     kind = flags & _TYPE_BITS
     is_json = (kind == 1) is not bool(flags & _BELIES_TYPE)
     first = Life(priority=priority, visible_at=visible_at, expires_at=expires_at or None)
@@ -115,7 +115,8 @@ def decode_message(id: int, raw: bytes) -> DecodedMessage:
         envelope = Envelope(
             id=id,
             enqueued_at=enqueued_at,
-            payload=b"" if chunked_bytes is not None else body,
+            payload=body,
+            pieces=pieces,
             content_type=_CONTENT_TYPES[kind],
             is_json=is_json,
         )
@@ -123,7 +124,8 @@ def decode_message(id: int, raw: bytes) -> DecodedMessage:
         envelope = Envelope(
             id=id,
             enqueued_at=enqueued_at,
-            payload=b"" if chunked_bytes is not None else body,
+            payload=body,
+            pieces=pieces,
             content_type=extras.content_type or _CONTENT_TYPES[kind],
             headers=extras.headers,
             ttl_ms=extras.ttl_ms,
@@ -132,7 +134,7 @@ def decode_message(id: int, raw: bytes) -> DecodedMessage:
             max_retries=extras.max_retries,
             is_json=is_json,
         )
-    return DecodedMessage(envelope, first, chunked_bytes, chunked_crc)
+    return DecodedMessage(envelope, first)
 
 
 def encode_life(life: Life, *, has_state: bool) -> bytes:

@@ -5,15 +5,15 @@ from collections.abc import Iterable
 
 import msgspec
 from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
 
 from holdfast.doors.http.calls import JSON_TYPE, Call, CallerLeft, decode
-from holdfast.doors.http.multipart import PartStream, comes_in_parts, read_message, wants_parts
+from holdfast.doors.http.multipart import PartStream, comes_in_parts, enqueue_parts, wants_parts
 from holdfast.doors.http.presence import Presence
 from holdfast.doors.http.shapes import (
     ask_of,
     delivery_out,
     draft_of,
-    draft_with,
     enqueued_out,
     receipts_of,
     result_out,
@@ -21,9 +21,9 @@ from holdfast.doors.http.shapes import (
     stale_error,
 )
 from holdfast.doors.http.steps import Done, begin
-from holdfast.model.answers import Delivery, Result
+from holdfast.model.answers import Delivery, Enqueued, Result
 from holdfast.model.errors import InvalidArgument, MessageNotFound
-from holdfast.model.message import Draft, Receipt
+from holdfast.model.message import Receipt
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Ask, Settle, StateChange, Verdict, check_progress
 from holdfast.wire.http import (
@@ -54,22 +54,19 @@ _WATCHED_BYTES = 64 << 10
 
 async def enqueue(call: Call) -> None:
     if comes_in_parts(call.headers):
-        meta, payload = await read_message(call)
-        ref = call.ref(meta.tenant, meta.queue)
-        # Bytes that came as bytes: whatever their type says, nobody has read them as JSON.
-        drafts = [draft_with(meta, payload, is_json=False, correlation_id=call.given_correlation_id)]
-    else:
-        request = decode(_enqueue, await call.body())
-        ref = call.ref(request.tenant, request.queue)
-        drafts = [
-            draft_of(message, f"messages[{index}]", call.given_correlation_id)
-            for index, message in enumerate(request.messages)
-        ]
-    await _enqueue_drafts(call, ref, drafts)
+        await _answer_enqueued(call, await enqueue_parts(call))
+        return
+    request = decode(_enqueue, await call.body())
+    ref = call.ref(request.tenant, request.queue)
+    drafts = [
+        draft_of(message, f"messages[{index}]", call.given_correlation_id)
+        for index, message in enumerate(request.messages)
+    ]
+    await _answer_enqueued(call, await call.enqueue(ref, drafts))
 
 
-async def _enqueue_drafts(call: Call, ref: QueueRef, drafts: list[Draft]) -> None:
-    enqueued = [enqueued_out(each) for each in await call.enqueue(ref, drafts)]
+async def _answer_enqueued(call: Call, every: list[Enqueued]) -> None:
+    enqueued = [enqueued_out(each) for each in every]
     if len(enqueued) == 1:
         call.correlation_id = enqueued[0].correlation_id
     await call.answer(encode(EnqueueAnswer(messages=enqueued)))
@@ -98,10 +95,13 @@ async def claim_and_answer(call: Call, ref: QueueRef, ask: Ask, request: Dequeue
     if request.verdicts:
         # The caller waits to hear of its verdicts: it gets what is there.
         results, wait_ms = await settle_riding(call, ref, riding_verdicts(request.verdicts)), 0
+    sends_parts = wants_parts(call.headers)
+    if sends_parts:
+        ask = replace(ask, streams=True)
     unsent = await claim(call, ref, ask, wait_ms)
     try:
-        if wants_parts(call.headers):
-            await _send_parts(call, unsent, results)
+        if sends_parts:
+            await _send_parts(call, ref, unsent, results)
         else:
             await _send_document(call, unsent, results)
     except BaseException:
@@ -156,8 +156,8 @@ async def send_watched(call: Call, body: bytes, headers: Iterable[tuple[bytes, b
         await call.end_stream()
 
 
-async def _send_parts(call: Call, unsent: list[Delivery], results: list[ResultOut] | UnsetType) -> None:
-    stream = PartStream(call)
+async def _send_parts(call: Call, ref: QueueRef, unsent: list[Delivery], results: list[ResultOut] | UnsetType) -> None:
+    stream = PartStream(call, ref)
     await stream.start()
     while unsent:
         await stream.send(unsent[0])

@@ -10,9 +10,11 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
 from holdfast.doors.http.calls import Call, body_parts, check_encoding, check_length, decode, too_large
-from holdfast.doors.http.shapes import delivery_out
-from holdfast.model.answers import Delivery
+from holdfast.doors.http.shapes import delivery_out, draft_with
+from holdfast.model.answers import Delivery, Enqueued
 from holdfast.model.errors import InvalidArgument
+from holdfast.model.names import QueueRef
+from holdfast.service.uploads import Upload
 from holdfast.telemetry.log import printable
 from holdfast.wire.http import MetaIn, ResultOut, encode
 
@@ -21,6 +23,8 @@ if TYPE_CHECKING:  # the library declares it for type checkers alone
 
 PARTS_TYPE = b"multipart/mixed"
 _MAX_META = 128 << 10
+# Of a payload that comes before it is known where it goes.
+_MAX_HELD = 1 << 20
 # Part headers, boundaries: everything of a body that is neither meta nor payload.
 _MAX_FRAMING = 16 << 10
 _meta = msgspec.json.Decoder(MetaIn)
@@ -34,8 +38,8 @@ def wants_parts(headers: Mapping[bytes, bytes]) -> bool:
     return headers.get(b"accept", b"").split(b";", 1)[0].strip().lower() == PARTS_TYPE
 
 
-async def read_message(call: Call) -> tuple[MetaIn, bytes]:
-    """One message: part `meta`, then part `payload`, taken as it arrives and never beyond the limit."""
+async def enqueue_parts(call: Call) -> list[Enqueued]:
+    """One message: part `meta`, then part `payload`, passed on as it arrives and never beyond the limit."""
     check_encoding(call.headers)
     most = call.limits.max_payload + _MAX_META + _MAX_FRAMING
     check_length(call.headers, most)
@@ -43,24 +47,46 @@ async def read_message(call: Call) -> tuple[MetaIn, bytes]:
     boundary = options.get(b"boundary")
     if not boundary:
         raise InvalidArgument("the multipart body has no boundary in its Content-Type", field="Content-Type")
-    reader = _Reader(call.limits.max_payload)
+    reader = _Reader()
+    upload: Upload | None = None
     try:
         parser = MultipartParser(boundary, reader.callbacks())
         async for part in body_parts(call.receive, most):
             parser.write(part)
+            if upload is None:
+                upload = await _open(call, reader)
+            if upload is not None:
+                await upload.write(reader.take_payload())
         parser.finalize()
         call.is_body_read = True
+        reader.check_complete()
+        assert upload is not None
+        assert call.queue is not None
+        return await call.enqueue(call.queue, [await upload.finish()])
     except FormParserError as error:
         raise InvalidArgument(f"the body is not multipart: {printable(str(error)[:200])}", field="body") from None
-    return reader.message()
+    finally:
+        if upload is not None:
+            upload.close()
+
+
+async def _open(call: Call, reader: "_Reader") -> Upload | None:
+    """Once it is known where the message goes; until then little is held."""
+    meta = reader.meta()
+    if meta is None:
+        return None
+    ref = call.ref(meta.tenant, meta.queue)
+    # Bytes that came as bytes: whatever their type says, nobody has read them as JSON.
+    draft = draft_with(meta, b"", is_json=False, correlation_id=call.given_correlation_id)
+    return await call.session.upload(ref, draft)
 
 
 class _Reader:
-    """Collects the two parts by name; any other is refused."""
+    """Takes the two parts by name; any other is refused."""
 
-    def __init__(self, max_payload: int) -> None:
+    def __init__(self) -> None:
         self._parts: dict[str, bytearray] = {}
-        self._room = {"meta": _MAX_META, "payload": max_payload}
+        self._has_meta = False
         self._part: bytearray | None = None
         self._name = ""
         self._header_name = b""
@@ -76,19 +102,33 @@ class _Reader:
             "on_header_end": self._on_header_end,
             "on_headers_finished": self._on_headers_finished,
             "on_part_data": self._on_part_data,
+            "on_part_end": self._on_part_end,
             "on_end": self._on_end,
         }
 
-    def message(self) -> tuple[MetaIn, bytes]:
+    def meta(self) -> MetaIn | None:
+        """None until it has come whole."""
+        if not self._has_meta:
+            return None
+        meta = decode(_meta, bytes(self._parts["meta"]))
+        if meta.payload is not UNSET or meta.payload_base64 is not UNSET:
+            raise InvalidArgument("the payload is a part of its own, and stands not in meta", field="meta.payload")
+        return meta
+
+    def take_payload(self) -> bytes:
+        """What has come of it since this was last asked."""
+        held = self._parts.get("payload", b"")
+        taken = bytes(held)
+        if isinstance(held, bytearray):
+            held.clear()
+        return taken
+
+    def check_complete(self) -> None:
         if not self._is_complete:
             raise InvalidArgument("the multipart body ends before its last boundary", field="body")
         for name in ("meta", "payload"):
             if name not in self._parts:
                 raise InvalidArgument(f"the multipart body has no part {name}", field=name)
-        meta = decode(_meta, bytes(self._parts["meta"]))
-        if meta.payload is not UNSET or meta.payload_base64 is not UNSET:
-            raise InvalidArgument("the payload is a part of its own, and stands not in meta", field="meta.payload")
-        return meta, bytes(self._parts["payload"])
 
     def _on_header_field(self, data: bytes, start: int, end: int) -> None:
         self._header_name += data[start:end]
@@ -103,7 +143,7 @@ class _Reader:
     def _on_headers_finished(self) -> None:
         _, options = parse_options_header(self._headers.get(b"content-disposition", b""))
         name = options.get(b"name", b"").decode("latin-1")
-        if name not in self._room or name in self._parts:
+        if name not in ("meta", "payload") or name in self._parts:
             raise InvalidArgument("a multipart message has one part meta and one part payload", field=name[:80])
         self._name = name
         self._part = self._parts[name] = bytearray()
@@ -111,9 +151,15 @@ class _Reader:
     def _on_part_data(self, data: bytes, start: int, end: int) -> None:
         if self._part is None:
             raise InvalidArgument("a part has no headers", field="body")
-        if len(self._part) + end - start > self._room[self._name]:
-            raise too_large(self._room[self._name])
+        size = len(self._part) + end - start
+        if self._name == "meta" and size > _MAX_META:
+            raise too_large(_MAX_META)
+        if self._name == "payload" and size > _MAX_HELD and not self._has_meta:
+            raise InvalidArgument(f"send the part meta before a payload of more than {_MAX_HELD} bytes", field="meta")
         self._part += data[start:end]
+
+    def _on_part_end(self) -> None:
+        self._has_meta |= self._name == "meta"
 
     def _on_end(self) -> None:
         self._is_complete = True
@@ -122,8 +168,9 @@ class _Reader:
 class PartStream:
     """A `multipart/mixed` answer: per message a JSON part, then its payload part."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: Call, ref: QueueRef) -> None:
         self._call = call
+        self._ref = ref
         self._boundary = secrets.token_hex(16).encode()
 
     async def start(self) -> None:
@@ -132,8 +179,14 @@ class PartStream:
     async def send(self, delivery: Delivery) -> None:
         described = encode(delivery_out(delivery, with_payload=False))
         content_type = delivery.content_type.encode("latin-1", "replace")
-        head = self._part(b"application/json", described) + self._head(content_type, len(delivery.payload))
-        await self._call.stream(head + delivery.payload + b"\r\n")
+        head = self._part(b"application/json", described) + self._head(content_type, delivery.bytes)
+        if delivery.pieces is None:
+            await self._call.stream(head + delivery.payload + b"\r\n")
+            return
+        await self._call.stream(head)
+        async for part in await self._call.session.read_payload(self._ref, delivery):
+            await self._call.stream(part)
+        await self._call.stream(b"\r\n")
 
     async def send_results(self, results: list[ResultOut]) -> None:
         await self._call.stream(self._part(b"application/json", encode({"results": results})))

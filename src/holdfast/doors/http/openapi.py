@@ -205,7 +205,8 @@ def _refusal(status: int) -> Schema:
 _PARTS: Schema = {
     "schema": {
         "type": "object",
-        "description": "One message: `meta` is its JSON without a payload, `payload` its bytes, streamed",
+        "description": "One message: `meta` is its JSON without a payload, `payload` its bytes, streamed; a payload of "
+        "more than 1 MiB comes behind its `meta`",
         "properties": {
             "meta": {"$ref": "#/components/schemas/MetaIn"},
             "payload": {"type": "string", "contentMediaType": "application/octet-stream"},

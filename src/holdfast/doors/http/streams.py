@@ -69,11 +69,12 @@ async def _subscribe_to(call: Call, *, with_state: bool) -> None:
     if request.wait_ms is not None:
         check_integer("wait_ms", request.wait_ms, 0, MAX_MS)
     limit = request.prefetch if request.limit is None else request.limit
-    ask = Ask(limit=limit, lease_ms=request.lease_ms, owner=request.owner, with_state=with_state)
     verdicts = riding_verdicts(request.verdicts or ())
+    sends_parts = wants_parts(call.headers)
+    ask = Ask(limit=limit, lease_ms=request.lease_ms, owner=request.owner, with_state=with_state, streams=sends_parts)
     subscription = await call.session.subscribe(ref, ask, request.prefetch)
     presence = Presence(call)
-    stream: _Stream = PartStream(call) if wants_parts(call.headers) else _LineStream(call)
+    stream: _Stream = PartStream(call, ref) if sends_parts else _LineStream(call)
     unsent: list[Delivery] = []
 
     def give_back(deliveries: list[Delivery]) -> None:

@@ -9,11 +9,11 @@ from sortedcontainers import SortedList
 from holdfast.dice import Dice
 from holdfast.model import lifecycle
 from holdfast.model.answers import Counts, Delivery, Enqueued, Found, LedgerEntry, Result
-from holdfast.model.errors import Conflict, InvalidArgument, StaleLease
+from holdfast.model.errors import Conflict, Internal, InvalidArgument, StaleLease
 from holdfast.model.events import Event
 from holdfast.model.ids import NODES, IdMaker
 from holdfast.model.lifecycle import Change, is_over
-from holdfast.model.message import Draft, Envelope, Receipt, State, seal
+from holdfast.model.message import Draft, Envelope, Pieces, Receipt, State, seal
 from holdfast.model.names import QueueRef
 from holdfast.model.policy import QueuePolicy, TenantConfig
 from holdfast.model.requests import (
@@ -37,6 +37,8 @@ from holdfast.stores.contract import (
     JournalPage,
     Listener,
     Listing,
+    PayloadReader,
+    PayloadWriter,
     QueueRow,
     Swept,
     TenantRow,
@@ -155,6 +157,12 @@ class MemoryStore:
         ends_at = now_ms + shelf.row.policy.dedup_window_ms
         shelf.keys[key] = SeenKey(entry.envelope.id, entry.envelope.given_correlation_id, ends_at)
         shelf.key_ends.add((ends_at, key))
+
+    async def stage(self, ref: QueueRef, draft: Draft, now_ms: int, *, auto_create: bool) -> PayloadWriter:
+        raise Internal("this store takes every payload whole")
+
+    async def read_payload(self, ref: QueueRef, id: int, pieces: Pieces) -> PayloadReader:
+        raise Internal("this store gives every payload whole")
 
     async def claim(self, ref: QueueRef, asks: list[Ask], now_ms: int) -> Claims:
         if self._directory.find(ref) is None:

@@ -1,6 +1,6 @@
 """Tenants and queues on disk, loaded at the start and kept in memory."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 from msgspec.structs import replace
@@ -157,10 +157,11 @@ class Catalog:
     def has_quotas(self, tenant: str) -> bool:
         return tenant in self._limited
 
-    def check_quotas(self, tenant: str, sizes: list[int]) -> None:
-        """Refuse messages of these sizes if they would take the tenant past a quota."""
+    def check_quotas(self, tenant: str, sizes: list[int], on_their_way: Sequence[int] = ()) -> None:
+        """Refuse messages of these sizes if they, after those on their way, would take the tenant past a quota."""
         totals = self._totals.get(tenant) or Totals()
-        check_quotas(tenant, self.config(tenant).quotas, totals.messages, totals.bytes, sizes)
+        messages, size = totals.messages + len(on_their_way), totals.bytes + sum(on_their_way)
+        check_quotas(tenant, self.config(tenant).quotas, messages, size, sizes)
 
     def check_edit(self, tenant: str, size: int, new_size: int) -> None:
         """Refuse to let a message grow past a quota."""

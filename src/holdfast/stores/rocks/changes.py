@@ -12,9 +12,11 @@ from holdfast.stores.rocks.catalog import Catalog
 from holdfast.stores.rocks.engine import Engine
 from holdfast.stores.rocks.entries import Entries
 from holdfast.stores.rocks.journal import RocksJournal
+from holdfast.stores.rocks.pieces import PIECES_ABOVE, in_pieces
 from holdfast.stores.rocks.reading import Reader
 from holdfast.stores.rocks.seen import SeenKeys
-from holdfast.stores.rocks.shelf import CHUNKED_ABOVE, Entry, Shelf
+from holdfast.stores.rocks.shelf import Entry, Shelf
+from holdfast.stores.rocks.staging import Staging
 from holdfast.stores.rocks.window import Window
 
 _ENQUEUED = TRANSITIONS[None, Cause.ENQUEUE].event
@@ -29,6 +31,7 @@ class Changes:
         entries: Entries,
         journal: RocksJournal,
         seen: SeenKeys,
+        staging: Staging,
         listener: Listener,
     ) -> None:
         self._engine = engine
@@ -37,15 +40,19 @@ class Changes:
         self._entries = entries
         self._journal = journal
         self._seen = seen
+        self._staging = staging
         self._listener = listener
 
     # --- One message -------------------------------------------------------------------------------------------
 
     def put_new(self, shelf: Shelf, draft: Draft, id: int, default_ttl_ms: int | None, now_ms: int) -> Enqueued:
         envelope = seal(draft, id, now_ms)
+        if draft.pieces is not None:
+            self._staging.take(draft.pieces)
+        elif len(draft.payload) > PIECES_ABOVE:
+            envelope = in_pieces(self._engine, envelope)
         life = lifecycle.first_life(draft, default_ttl_ms, now_ms)
         entry = Entry(shelf.p, envelope, life, keys.id_bytes(id), draft.bytes)
-        entry.is_chunked = len(draft.payload) > CHUNKED_ABOVE
         if draft.group is not None:
             self._board.note_uncommitted(entry)
         shelf.put(entry)
@@ -87,7 +94,7 @@ class Changes:
         """Both queues' journals tell of it, so that each one's counts can be made up from its own events."""
         assert change.event is not None
         self._entries.forget(entry)
-        shelf.drop(entry)
+        shelf.drop(entry, is_moved=True)
         entry.has_life = False
         target.put(entry)
         if entry.has_state:

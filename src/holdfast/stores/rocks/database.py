@@ -122,6 +122,16 @@ class Database:
             raise self._unreadable(error) from None
         return values
 
+    def get_passing(self, family: str, key: bytes) -> bytes | None:
+        """As `get`, for what is large and read once: it takes no place from what is read often."""
+        options = ReadOptions()
+        options.fill_cache(False)  # type: ignore[call-arg]  # the stub leaves its argument out
+        try:
+            value: bytes | None = self._family(family).get(key, read_opt=options)
+        except Exception as error:
+            raise self._unreadable(error) from None
+        return value
+
     def floor(self, family: str, key: bytes) -> bytes | None:
         """The last key at or before this one."""
         cursor = self._family(family).iter()

@@ -1,11 +1,7 @@
 """Messages read from disk, and those kept in memory because they will be wanted soon."""
 
-from zlib import crc32
-
 import msgspec
-from msgspec.structs import replace
 
-from holdfast.model.errors import StoreUnavailable
 from holdfast.model.requests import StateDocument
 from holdfast.stores.record import decode_life, decode_message
 from holdfast.stores.rocks import keys
@@ -33,13 +29,13 @@ class Entries:
         cached = self._cached
         if entry.envelope.id not in cached:
             cached[entry.envelope.id] = entry
-            self._cached_bytes += entry.bytes
+            self._cached_bytes += _weight(entry)
             while len(cached) > _MAX_CACHED or self._cached_bytes > _MAX_CACHED_BYTES:
-                self._cached_bytes -= cached.pop(next(iter(cached))).bytes
+                self._cached_bytes -= _weight(cached.pop(next(iter(cached))))
 
     def forget(self, entry: Entry) -> None:
         if self._cached.pop(entry.envelope.id, None) is not None:
-            self._cached_bytes -= entry.bytes
+            self._cached_bytes -= _weight(entry)
 
     # --- Disk --------------------------------------------------------------------------------------------------
 
@@ -84,10 +80,6 @@ class Entries:
                 has_state, life = decode_life(lease)
             elif own is not None:
                 has_state, life = decode_life(own)
-            if message.chunked_bytes is not None:
-                envelope = replace(
-                    envelope, payload=self._read_chunks(name, message.chunked_bytes, message.chunked_crc)
-                )
             entries.append(
                 Entry(
                     shelf.p,
@@ -97,18 +89,9 @@ class Entries:
                     envelope.bytes,
                     has_life=own is not None,
                     has_state=has_state,
-                    is_chunked=message.chunked_bytes is not None,
                 )
             )
         return entries
-
-    def _read_chunks(self, name: bytes, size: int, checksum: int) -> bytes:
-        space = keys.CHUNKS + name
-        pieces = [piece for _, piece in self._engine.database.items(keys.INDEXES, space, keys.after(space))]
-        payload = b"".join(pieces)
-        if len(payload) != size or crc32(payload) != checksum:
-            raise StoreUnavailable(f"a payload of {size} bytes is damaged: restore a backup")
-        return payload
 
     # --- State documents ---------------------------------------------------------------------------------------
 
@@ -124,3 +107,9 @@ class Entries:
         if not entry.has_state:
             entry.has_state = True
             shelf.save_life(entry)
+
+
+def _weight(entry: Entry) -> int:
+    """What of a message is in memory: not a payload in pieces."""
+    pieces = entry.envelope.pieces
+    return entry.bytes if pieces is None else entry.bytes - pieces.size

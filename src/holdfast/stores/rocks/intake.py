@@ -1,11 +1,8 @@
 """Enqueueing: what the disk, the quotas and the idempotency keys let in."""
 
-import os
-
 from msgspec.structs import replace
 
 from holdfast.model.answers import Enqueued
-from holdfast.model.errors import StoreUnavailable
 from holdfast.model.message import Draft
 from holdfast.model.names import QueueRef
 from holdfast.stores.answers import being_deleted
@@ -13,11 +10,10 @@ from holdfast.stores.rocks.catalog import Catalog
 from holdfast.stores.rocks.changes import Changes
 from holdfast.stores.rocks.engine import Engine
 from holdfast.stores.rocks.facts import Facts
+from holdfast.stores.rocks.room import DiskRoom
 from holdfast.stores.rocks.seen import SeenKeys
 from holdfast.stores.rocks.shelf import Shelf
-
-# How often the free space is looked at, in milliseconds.
-_LOOK_AT_DISK_MS = 200
+from holdfast.stores.rocks.staging import Staging
 
 
 class Intake:
@@ -26,24 +22,22 @@ class Intake:
         engine: Engine,
         catalog: Catalog,
         seen: SeenKeys,
+        staging: Staging,
         facts: Facts,
         changes: Changes,
-        path: str | os.PathLike[str],
-        low_disk_bytes: int,
+        room: DiskRoom,
     ) -> None:
         self._engine = engine
         self._catalog = catalog
         self._seen = seen
+        self._staging = staging
         self._facts = facts
         self._changes = changes
-        self._path = path
-        self._low_disk_bytes = low_disk_bytes
-        self._disk_is_low = False
-        self._looked_at_disk = 0
+        self._room = room
 
     async def enqueue(self, ref: QueueRef, drafts: list[Draft], now_ms: int, *, auto_create: bool) -> list[Enqueued]:
         engine = self._engine
-        self._check_disk(now_ms)
+        self._room.check(now_ms)
         known = self._catalog.find(ref) if auto_create else self._catalog.require(ref)
         # Most drafts have neither: then there is nothing to look up.
         groups = [draft.group for draft in drafts if draft.group is not None]
@@ -58,6 +52,7 @@ class Intake:
             known.prepare(groups)
             if has_keys:
                 answers = self._seen.answers(known, drafts, now_ms)
+        self._staging.check(drafts)
         fresh = _fresh(drafts, answers) if has_keys and remembers_keys else drafts
         if self._catalog.has_quotas(ref.tenant):
             self._catalog.check_quotas(ref.tenant, [draft.bytes for draft in fresh])
@@ -85,16 +80,6 @@ class Intake:
         shelf = self._catalog.create(ref)
         shelf.start_empty(groups)
         return shelf
-
-    def _check_disk(self, now_ms: int) -> None:
-        if abs(now_ms - self._looked_at_disk) >= _LOOK_AT_DISK_MS:
-            self._looked_at_disk = now_ms
-            self._disk_is_low = self._engine.database.free_bytes() < self._low_disk_bytes
-        if self._disk_is_low:
-            raise StoreUnavailable(
-                f"less than {self._low_disk_bytes} bytes are left on the disk of {self._path}: free some space; acks "
-                "still work"
-            )
 
 
 def _fresh(drafts: list[Draft], answers: list[Enqueued | None]) -> list[Draft]:

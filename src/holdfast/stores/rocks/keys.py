@@ -42,7 +42,8 @@ BUSY = b"b"  # b | P 8 | hash of group 16            -> number in flight 4
 GROUP_VISIBLE = b"w"  # w | P 8 | visible_at 8 | id 16  -> "": ready in some group
 SEEN = b"i"  # i | P 8 | idempotency key             -> id 8 | until 8 | correlation id
 SEEN_ENDS = b"e"  # e | until 8 | P 8 | key          -> ""
-CHUNKS = b"c"  # c | P 8 | id 16 | number 4          -> a piece of a large payload
+PIECES = b"c"  # c | place 8 | number 4              -> 256 KiB of a large payload, the last one what is left
+STAGES = b"u"  # u | place 8                         -> "": a payload that no message has yet
 LEDGER = b"l"  # l | P 8 | hash of consumer 16 | number 8  -> a numbered claim
 CLOSED = b"o"  # o | P 8 | hash of consumer 16       -> number 8: closed up to here
 
@@ -54,9 +55,10 @@ COUNTERS = b"c/"  # c/ | P 8                         -> counters of the queue
 META = b"m/"  # m/ | name                            -> facts of the store
 
 # Spaces of `ix` that hold nothing but one queue's keys, behind P.
-PER_QUEUE_SPACES = (LIVES, DELAYED, DEAD, STATES, GROUPS, BUSY, GROUP_VISIBLE, SEEN, CHUNKS, LEDGER, CLOSED)
+PER_QUEUE_SPACES = (LIVES, DELAYED, DEAD, STATES, GROUPS, BUSY, GROUP_VISIBLE, SEEN, LEDGER, CLOSED)
 
 instant = _Q.pack
+place = _Q.pack
 id_bytes = ids.to_bytes
 
 

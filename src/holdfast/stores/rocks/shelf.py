@@ -19,11 +19,8 @@ from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.counters import Counters, Totals
 from holdfast.stores.rocks.engine import Engine
 from holdfast.stores.rocks.groups import Groups
+from holdfast.stores.rocks.pieces import delete_pieces, in_pieces
 from holdfast.stores.rocks.window import Window
-
-CHUNK = 256 << 10
-# Payloads beyond this lie in chunks beside the message.
-CHUNKED_ABOVE = 1 << 20
 
 _KEY = struct.Struct(">Q16s")
 
@@ -37,7 +34,6 @@ class Entry(msgspec.Struct):
     # A life of its own lies on disk: it is no longer the one it was born with.
     has_life: bool = False
     has_state: bool = False
-    is_chunked: bool = False
 
 
 class Surroundings(Protocol):
@@ -223,17 +219,12 @@ class Shelf:
     # --- Changes -----------------------------------------------------------------------------------------------
 
     def put(self, entry: Entry) -> None:
-        """Add a message, fresh or moved here. Its header carries the life it has now."""
+        """Add a message, fresh or moved here. Its header carries the life it has now. A payload in pieces is there
+        already."""
         group = entry.envelope.group
         if group is not None:
             self._groups.prepare(group)
-        if entry.is_chunked:
-            self._put_chunks(entry)
-        self._engine.put(
-            self.p + entry.id16,
-            encode_message(entry.envelope, entry.life, is_chunked=entry.is_chunked),
-            self._families.m,
-        )
+        self._engine.put(self.p + entry.id16, encode_message(entry.envelope, entry.life), self._families.m)
         entry.p = self.p
         self._board.mark_dirty(self)
         self._count_bytes(entry.bytes)
@@ -254,7 +245,8 @@ class Shelf:
         if group is not None:
             self._show_head(group)
 
-    def drop(self, entry: Entry) -> None:
+    def drop(self, entry: Entry, *, is_moved: bool = False) -> None:
+        """A message that is moved keeps its payload, wherever that lies."""
         engine, name, group = self._engine, self.p + entry.id16, entry.envelope.group
         if group is not None:
             self._groups.prepare(group)
@@ -265,8 +257,8 @@ class Shelf:
             engine.delete(keys.LIVES + name, self._families.ix)
         if entry.has_state:
             engine.delete(keys.STATES + name, self._families.ix)
-        if entry.is_chunked:
-            self._delete_chunks(entry)
+        if entry.envelope.pieces is not None and not is_moved:
+            delete_pieces(engine, entry.envelope.pieces)
         self._count_bytes(-entry.bytes)
         self._totals.messages -= 1
         if group is not None:
@@ -275,15 +267,11 @@ class Shelf:
     def edit(self, entry: Entry, envelope: Envelope) -> None:
         """Give a message that is not in flight another payload."""
         self._board.mark_dirty(self)
-        if entry.is_chunked:
-            self._delete_chunks(entry)
+        if entry.envelope.pieces is not None:
+            delete_pieces(self._engine, entry.envelope.pieces)
         self._count_bytes(envelope.bytes - entry.bytes)
-        entry.envelope, entry.bytes = envelope, envelope.bytes
-        entry.is_chunked = len(envelope.payload) > CHUNKED_ABOVE
-        if entry.is_chunked:
-            self._put_chunks(entry)
-        record = encode_message(envelope, entry.life, is_chunked=entry.is_chunked)
-        self._engine.put(self.p + entry.id16, record, self._families.m)
+        entry.envelope, entry.bytes = in_pieces(self._engine, envelope), envelope.bytes
+        self._engine.put(self.p + entry.id16, encode_message(entry.envelope, entry.life), self._families.m)
 
     def save_life(self, entry: Entry) -> None:
         """Write the life of a message in flight anew: it has a state document now."""
@@ -292,17 +280,6 @@ class Shelf:
     def _count_bytes(self, added: int) -> None:
         self.counters.bytes += added
         self._totals.bytes += added
-
-    def _put_chunks(self, entry: Entry) -> None:
-        payload = entry.envelope.payload
-        for number, start in enumerate(range(0, len(payload), CHUNK)):
-            key = keys.CHUNKS + self.p + entry.id16 + number.to_bytes(4, "big")
-            self._engine.put(key, payload[start : start + CHUNK], self._families.ix)
-
-    def _delete_chunks(self, entry: Entry) -> None:
-        # One by one: a range deletion for each large message would slow every later read of the family.
-        for number in range(-(-len(entry.envelope.payload) // CHUNK)):
-            self._engine.delete(keys.CHUNKS + self.p + entry.id16 + number.to_bytes(4, "big"), self._families.ix)
 
     # --- Indexes -----------------------------------------------------------------------------------------------
 

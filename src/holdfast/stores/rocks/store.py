@@ -12,7 +12,7 @@ from holdfast.model import lifecycle
 from holdfast.model.answers import Counts, Delivery, Enqueued, Found, LedgerEntry, Result
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.events import Event
-from holdfast.model.message import Draft, Receipt, State
+from holdfast.model.message import Draft, Envelope, Pieces, Receipt, State
 from holdfast.model.names import QueueRef
 from holdfast.model.policy import QueuePolicy, TenantConfig
 from holdfast.model.requests import Ask, Filter, Settle, StateChange, Verb, Verdict
@@ -25,6 +25,8 @@ from holdfast.stores.contract import (
     JournalPage,
     Listener,
     Listing,
+    PayloadReader,
+    PayloadWriter,
     QueueRow,
     Swept,
     TenantRow,
@@ -43,10 +45,13 @@ from holdfast.stores.rocks.facts import Facts
 from holdfast.stores.rocks.intake import Intake
 from holdfast.stores.rocks.journal import RocksJournal
 from holdfast.stores.rocks.ledgers import Ledgers
+from holdfast.stores.rocks.pieces import PIECES_ABOVE, PieceReader, with_payload
 from holdfast.stores.rocks.reading import Reader
+from holdfast.stores.rocks.room import DiskRoom
 from holdfast.stores.rocks.seen import SeenKeys
 from holdfast.stores.rocks.settling import Settling
 from holdfast.stores.rocks.shelf import Entry, Shelf
+from holdfast.stores.rocks.staging import Staging
 from holdfast.stores.rocks.sweeping import Sweeping
 from holdfast.stores.rocks.upkeep import Upkeep
 from holdfast.telemetry.figures import Figures
@@ -60,7 +65,7 @@ _log = logging.getLogger("holdfast")
 
 
 class RocksStore:
-    capabilities = Capabilities(claims_inline=True, is_durable=True)
+    capabilities = Capabilities(claims_inline=True, is_durable=True, streams_above=PIECES_ABOVE)
 
     def __init__(
         self,
@@ -103,22 +108,31 @@ class RocksStore:
             self._engine, self._journal_retention_ms, self._catalog.name_of, shards=self._shards
         )
         self._seen = SeenKeys(self._engine, self._board.scanner(keys.INDEXES, keys.SEEN_ENDS))
+        room = DiskRoom(self._engine, self._path, self._low_disk_bytes)
+        self._staging = Staging(self._engine, runtime, self._catalog, self._seen, self._facts, room, listener)
+        self._staging.load()
         self._ledgers = Ledgers(self._engine)
         self._upkeep = Upkeep(self._catalog, listener, shards=self._shards)
         self._changes = Changes(
-            self._engine, self._board, self._catalog, self._entries, self._journal, self._seen, listener
+            *(self._engine, self._board, self._catalog, self._entries),
+            *(self._journal, self._seen, self._staging, listener),
         )
-        self._intake = Intake(
-            self._engine, self._catalog, self._seen, self._facts, self._changes, self._path, self._low_disk_bytes
-        )
+        self._intake = Intake(self._engine, self._catalog, self._seen, self._staging, self._facts, self._changes, room)
         self._claiming = Claiming(self._board, self._changes, self._entries, self._ledgers, self._facts, self._dice)
         self._settling = Settling(self._engine, self._entries, self._changes, self._upkeep, self._dice)
         self._altering = Altering(
             self._engine, self._board, self._catalog, self._entries, self._reader, self._changes, self._upkeep
         )
         self._sweeping = Sweeping(
-            *(self._engine, self._board, self._catalog, self._reader),
-            *(self._changes, self._seen, self._journal, self._upkeep),
+            self._engine,
+            self._board,
+            self._catalog,
+            self._reader,
+            self._changes,
+            self._seen,
+            self._journal,
+            self._staging,
+            self._upkeep,
             shards=self._shards,
         )
         self._engine.before_write = self._before_write
@@ -154,7 +168,7 @@ class RocksStore:
         self._engine.close()
         self._board.close()
         for name in (
-            *("_catalog", "_entries", "_reader", "_journal", "_seen", "_ledgers", "_facts", "_upkeep"),
+            *("_catalog", "_entries", "_reader", "_journal", "_seen", "_staging", "_ledgers", "_facts", "_upkeep"),
             *("_changes", "_intake", "_claiming", "_settling", "_altering", "_sweeping"),
         ):
             self.__dict__.pop(name, None)
@@ -233,6 +247,20 @@ class RocksStore:
         self._engine.check()
         return await self._intake.enqueue(ref, drafts, now_ms, auto_create=auto_create)
 
+    async def stage(self, ref: QueueRef, draft: Draft, now_ms: int, *, auto_create: bool) -> PayloadWriter:
+        self._engine.check()
+        return self._staging.open(ref, draft, now_ms, auto_create=auto_create)
+
+    async def read_payload(self, ref: QueueRef, id: int, pieces: Pieces) -> PayloadReader:
+        self._engine.check()
+
+        def find() -> Envelope | None:
+            shelf = self._catalog.find(ref)
+            entry = None if shelf is None else self._entries.get(shelf, id)
+            return None if entry is None else entry.envelope
+
+        return PieceReader(self._engine, self._runtime, id, pieces, find)
+
     async def claim(self, ref: QueueRef, asks: list[Ask], now_ms: int) -> Claims:
         self._engine.check()
         if self._catalog.find(ref) is None:
@@ -241,7 +269,7 @@ class RocksStore:
         ledger = asks[0].ledger
         if ledger is not None and (receipts := self._ledgers.receipts(shelf, *ledger)) is not None:
             held = self._held(shelf, receipts, now_ms)
-            deliveries = [self._delivery(shelf, entry, with_state=True) for entry in held]
+            deliveries = [self._delivery(shelf, entry, with_state=True, streams=asks[0].streams) for entry in held]
             return Claims([deliveries], self._board.next_at(shelf), is_reread=True)
         shelf.prepare()
         self._engine.begin()
@@ -249,7 +277,7 @@ class RocksStore:
         self._changes.end_by_time(shelf, _ENDED_PER_CLAIM, now_ms)
         taken = [[] if shelf.row.is_paused else self._claiming.claim(shelf, ask, now_ms) for ask in asks]
         per_ask = [
-            [self._delivery(shelf, entry, with_state=ask.with_state) for entry in entries]
+            [self._delivery(shelf, entry, with_state=ask.with_state, streams=ask.streams) for entry in entries]
             for ask, entries in zip(asks, taken, strict=True)
         ]
         self._engine.written()
@@ -383,8 +411,11 @@ class RocksStore:
 
     # --- Answers -----------------------------------------------------------------------------------------------
 
-    def _delivery(self, shelf: Shelf, entry: Entry, *, with_state: bool) -> Delivery:
-        return delivery_of(entry.envelope, entry.life, self._entries.state(shelf, entry) if with_state else None)
+    def _delivery(self, shelf: Shelf, entry: Entry, *, with_state: bool, streams: bool = False) -> Delivery:
+        envelope = entry.envelope
+        if envelope.pieces is not None and not streams:
+            envelope = with_payload(self._engine, envelope)
+        return delivery_of(envelope, entry.life, self._entries.state(shelf, entry) if with_state else None)
 
     def _found(self, shelf: Shelf, entry: Entry) -> Found:
         return Found(entry.envelope, entry.life, self._entries.state(shelf, entry))

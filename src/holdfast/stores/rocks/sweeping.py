@@ -12,6 +12,7 @@ from holdfast.stores.rocks.engine import Engine
 from holdfast.stores.rocks.journal import RocksJournal
 from holdfast.stores.rocks.reading import Reader
 from holdfast.stores.rocks.seen import SeenKeys
+from holdfast.stores.rocks.staging import Staging
 from holdfast.stores.rocks.upkeep import Upkeep
 
 # Does up to so much, and answers how much it did.
@@ -28,6 +29,7 @@ class Sweeping:
         changes: Changes,
         seen: SeenKeys,
         journal: RocksJournal,
+        staging: Staging,
         upkeep: Upkeep,
         *,
         shards: int,
@@ -39,13 +41,17 @@ class Sweeping:
         self._changes = changes
         self._seen = seen
         self._journal = journal
+        self._staging = staging
         self._upkeep = upkeep
         self._shards = shards
 
     async def sweep(self, limit: int, now_ms: int) -> Swept:
         changed = share(limit, self._works(limit, now_ms))
         await self._engine.committed()
-        ends = [self._upkeep.next_at(), self._seen.next_at(), self._journal.next_trim_at()]
+        ends = [
+            *(self._upkeep.next_at(), self._seen.next_at()),
+            *(self._journal.next_trim_at(), self._staging.next_at()),
+        ]
         ends += [
             keys.parse_instant(key) for key in (self._board.ttls.peek(), self._board.kept.peek()) if key is not None
         ]
@@ -70,6 +76,7 @@ class Sweeping:
             self._step(partial(self._changes.end_kept, now_ms=now_ms)),
             self._step(partial(self._seen.forget_old, now_ms=now_ms)),
             self._step(partial(self._journal.trim, now_ms=now_ms)),
+            self._step(self._staging.delete_abandoned),
         ]
 
     def _step(self, work: Work) -> Work:

@@ -14,6 +14,7 @@ from holdfast.stores.rocks.database import Database
 from holdfast.stores.rocks.verify_directory import check_prefixes, read_directory
 from holdfast.stores.rocks.verify_indexes import DEADLINES, Deadlines, check_seen_ends, count_deadlines
 from holdfast.stores.rocks.verify_journal import check_journal
+from holdfast.stores.rocks.verify_pieces import check_places
 from holdfast.stores.rocks.verify_queue import QueueCheck
 from holdfast.stores.rocks.verify_report import Findings, Progress, Report, Violation
 
@@ -57,6 +58,7 @@ def _check(database: Database, findings: Findings) -> None:
     for row in directory.queues:
         check = QueueCheck(database, row, directory, deadlines, findings, total)
         _guard(findings, f"queue {row.ref}", check.run)
+    _guard(findings, "the payloads", lambda: check_places(database, findings))
     _guard(findings, "the idempotency keys", lambda: check_seen_ends(database, directory, findings))
     _guard(findings, "the journal", lambda: check_journal(database, directory, findings))
 

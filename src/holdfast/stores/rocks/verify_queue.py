@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from zlib import crc32
 
 import msgspec
 
@@ -16,7 +15,6 @@ from holdfast.stores.record import DecodedMessage, decode_life, decode_message
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.counters import Counters
 from holdfast.stores.rocks.database import Database
-from holdfast.stores.rocks.shelf import CHUNK as CHUNK_BYTES
 from holdfast.stores.rocks.verify_directory import Directory
 from holdfast.stores.rocks.verify_extras import check_groups, check_ledgers, check_seen
 from holdfast.stores.rocks.verify_indexes import (
@@ -29,6 +27,7 @@ from holdfast.stores.rocks.verify_indexes import (
     check_strays,
     places_of,
 )
+from holdfast.stores.rocks.verify_pieces import check_payload
 from holdfast.stores.rocks.verify_report import Findings
 
 _STATE_FIELDS = {
@@ -111,7 +110,6 @@ class QueueCheck:
         self._leases = self._beside(keys.LEASES, b"", "a lease entry (le)")
         self._lives = self._beside(keys.INDEXES, keys.LIVES, "a life (ix f)")
         self._states = self._beside(keys.INDEXES, keys.STATES, "a state document (ix s)")
-        self._chunks = self._beside(keys.INDEXES, keys.CHUNKS, "a piece of a payload (ix c)")
         done = self._findings.totals["messages"]
         for number, (key, raw) in enumerate(self._database.items(keys.MESSAGES, p, keys.after(p)), 1):
             self._check_message(key[keys.P_SIZE :], raw)
@@ -119,21 +117,17 @@ class QueueCheck:
                 self._look_up_wanted()
                 self._findings.progress("messages", done + number, self._total)
             self._findings.totals["messages"] += 1
-        for beside in (self._leases, self._lives, self._states, self._chunks):
+        for beside in (self._leases, self._lives, self._states):
             beside.finish()
         self._findings.progress("messages", self._findings.totals["messages"], self._total)
 
     def _beside(self, family: str, space: bytes, what: str) -> Beside:
         lower, start = space + self._p, len(space) + keys.P_SIZE
         entries = self._database.items(family, lower, keys.after(lower))
-        if space == keys.CHUNKS:  # of a piece, its number and its size are wanted, not its 256 KiB
-            pieces = ((key, key[-4:] + len(raw).to_bytes(4, "big")) for key, raw in entries)
-            return Beside(((key[start:-4], piece) for key, piece in pieces), what, self._ref, self._findings)
         return Beside(((key[start:], raw) for key, raw in entries), what, self._ref, self._findings)
 
     def _check_message(self, id16: bytes, raw: bytes) -> None:
         leases, lives, states = self._leases.take(id16), self._lives.take(id16), self._states.take(id16)
-        pieces = self._chunks.take(id16)
         try:
             id = from_bytes(id16)
             message = decode_message(id, raw)
@@ -145,7 +139,8 @@ class QueueCheck:
             self._add(f"its id is above the highest that was given, {self._directory.highest_id}", id16)
         self._check_state(id16, life, has_lease=bool(leases), has_life=bool(lives))
         self._check_document(id16, has_state, states)
-        self._check_chunks(id16, message, pieces)
+        if message.envelope.pieces is not None:
+            check_payload(self._database, message.envelope.pieces, self._ref, id16, self._findings)
         self._count(message, life)
         for place in places_of(self._p, id16, message.envelope.group, life, self._counters.counted_at):
             self._want(*place, id16)
@@ -170,21 +165,6 @@ class QueueCheck:
             except msgspec.MsgspecError as error:
                 self._add(f"its state document is damaged: {error}", id16)
 
-    def _check_chunks(self, id16: bytes, message: DecodedMessage, pieces: list[bytes]) -> None:
-        size = message.chunked_bytes or 0
-        expected = [
-            number.to_bytes(4, "big") + min(CHUNK_BYTES, size - start).to_bytes(4, "big")
-            for number, start in enumerate(range(0, size, CHUNK_BYTES))
-        ]
-        if pieces != expected:
-            self._add(f"its payload has {len(pieces)} pieces (ix c) of {len(expected)}, or of the wrong size", id16)
-        elif size:
-            space, checksum = keys.CHUNKS + self._p + id16, 0
-            for _, piece in self._database.items(keys.INDEXES, space, keys.after(space)):
-                checksum = crc32(piece, checksum)
-            if checksum != message.chunked_crc:
-                self._add("its payload is damaged: its checksum does not match", id16)
-
     def _count(self, message: DecodedMessage, life: Life) -> None:
         found, envelope = self._found, message.envelope
         name = _STATE_FIELDS[life.state]
@@ -193,7 +173,8 @@ class QueueCheck:
             found.delayed += 1
         if life.state is State.IN_FLIGHT and envelope.group is not None:
             self._busy[keys.hashed(envelope.group)] += 1
-        found.bytes += headers_bytes(envelope.headers) + (message.chunked_bytes or len(envelope.payload))
+        payload_bytes = len(envelope.payload) if envelope.pieces is None else envelope.pieces.size
+        found.bytes += headers_bytes(envelope.headers) + payload_bytes
 
     # --- Index entries -----------------------------------------------------------------------------------------
 

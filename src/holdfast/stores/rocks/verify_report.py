@@ -41,6 +41,9 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     succeeded: int
     bytes: int
     events: int
+    # Payloads whose enqueue a crash cut off, and their bytes: no damage, and deleted once the store is in use again.
+    unfinished: int
+    unfinished_bytes: int
     violation_count: int
     violations: list[Violation]
 
@@ -86,6 +89,8 @@ class Findings:
             succeeded=totals["succeeded"],
             bytes=totals["bytes"],
             events=totals["events"],
+            unfinished=totals["unfinished"],
+            unfinished_bytes=totals["unfinished_bytes"],
             violation_count=self.number,
             violations=self.listed,
         )

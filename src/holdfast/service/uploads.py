@@ -1,0 +1,49 @@
+"""Uploads: messages whose payloads come bit by bit."""
+
+from collections.abc import Awaitable, Callable
+
+from msgspec.structs import replace
+
+from holdfast.model.message import Draft, check_size
+from holdfast.stores.contract import PayloadWriter
+
+Stage = Callable[[], Awaitable[PayloadWriter]]
+
+
+class Upload:
+    """What has come so far is held here while it is small, and in the store from then on, where the store can.
+
+    However it ends, whoever opened it calls `close`: what was not enqueued is gone after.
+    """
+
+    def __init__(self, draft: Draft, *, max_payload: int, stages_above: int | None, stage: Stage) -> None:
+        self._draft = draft
+        self._max_payload = max_payload
+        self._stages_above = stages_above
+        self._stage = stage
+        self._size = 0
+        self._held = bytearray()
+        self._writer: PayloadWriter | None = None
+
+    async def write(self, part: bytes) -> None:
+        """`PayloadTooLarge` or `OverQuota` as soon as that is certain."""
+        self._size += len(part)
+        check_size("payload", self._size, self._max_payload)
+        if self._writer is None:
+            self._held += part
+            if self._stages_above is None or self._size <= self._stages_above:
+                return
+            self._writer = await self._stage()
+            part = bytes(self._held)
+            self._held.clear()
+        await self._writer.write(part)
+
+    async def finish(self) -> Draft:
+        """The payload has come whole: the message to enqueue."""
+        if self._writer is None:
+            return replace(self._draft, payload=bytes(self._held))
+        return replace(self._draft, pieces=await self._writer.finish())
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.abandon()

@@ -1,0 +1,181 @@
+"""Payloads that come bit by bit: written as they come, and a message's once it is enqueued.
+
+    first piece     + u, c        from here on a crash leaves a place that no message has
+    further pieces  + c           without a sync of their own: the log keeps the order, so the message's sync is theirs
+    enqueue         - u, + m …    in the one batch that makes it a message
+    abandoned       - c, u        by the sweeps, in bounded steps; so are places that a dead process left
+
+Every few pieces a writer waits for a sync all the same: one that comes at the end of a large payload would have all of
+it to write, with every other caller waiting for it.
+"""
+
+from collections.abc import Iterable
+from zlib import crc32
+
+from holdfast.model.errors import Internal
+from holdfast.model.message import Draft, Pieces
+from holdfast.model.names import QueueRef
+from holdfast.runtime import Runtime, let_others_go_on
+from holdfast.stores.contract import Listener
+from holdfast.stores.rocks import keys
+from holdfast.stores.rocks.catalog import Catalog
+from holdfast.stores.rocks.engine import Engine
+from holdfast.stores.rocks.facts import Facts
+from holdfast.stores.rocks.pieces import PIECE, piece_key
+from holdfast.stores.rocks.room import DiskRoom
+from holdfast.stores.rocks.seen import SeenKeys
+
+# Bytes that a writer has written when it waits for the disk.
+_SYNC_EVERY = 8 << 20
+
+
+class Staging:
+    def __init__(
+        self,
+        engine: Engine,
+        runtime: Runtime,
+        catalog: Catalog,
+        seen: SeenKeys,
+        facts: Facts,
+        room: DiskRoom,
+        listener: Listener,
+    ) -> None:
+        self._engine = engine
+        self._runtime = runtime
+        self._catalog = catalog
+        self._seen = seen
+        self._facts = facts
+        self._room = room
+        self._listener = listener
+        self._writers: dict[int, StageWriter] = {}
+        # Places that nobody will have a message for.
+        self._abandoned: list[int] = []
+
+    def load(self) -> None:
+        """At the start: what is staged was left by a process that died."""
+        for key in self._engine.database.scan(keys.INDEXES, keys.STAGES, keys.after(keys.STAGES)):
+            self._abandoned.append(keys.parse_instant(key[len(keys.STAGES) :]))
+
+    # --- Writing -----------------------------------------------------------------------------------------------
+
+    def open(self, ref: QueueRef, draft: Draft, now_ms: int, *, auto_create: bool) -> "StageWriter":
+        if not auto_create:
+            self._catalog.require(ref)
+        if self._catalog.find(ref) is None:
+            self._catalog.check_room_for_queue(ref.tenant)
+        else:
+            self._catalog.require_open(ref)
+        [place] = self._facts.ids.take(1, now_ms)
+        writer = self._writers[place] = StageWriter(self, ref, draft, place)
+        return writer
+
+    async def put(self, writer: "StageWriter", piece: bytes) -> None:
+        """Refused before it is written, if the message could not be enqueued any more."""
+        self._engine.check()
+        now_ms = self._runtime.clock.now_ms()
+        self._room.check(now_ms)
+        self._check_quotas(writer, len(piece), now_ms)
+        engine, place = self._engine, writer.place
+        engine.begin()
+        if not writer.pieces:
+            engine.put(keys.STAGES + keys.place(place), b"", engine.database.families.ix)
+        engine.put(piece_key(place, writer.pieces), piece, engine.database.families.ix)
+        writer.note(piece)
+        engine.written()
+        if writer.size % _SYNC_EVERY < PIECE:
+            await engine.committed()
+        await let_others_go_on(self._runtime)
+
+    def _check_quotas(self, writer: "StageWriter", added: int, now_ms: int) -> None:
+        """Those on their way count for each other: else they could fill the disk beside any quota."""
+        tenant = writer.ref.tenant
+        if self._catalog.has_quotas(tenant) and not self._is_duplicate(writer, now_ms):
+            others = [each.size for each in self._writers.values() if each.ref.tenant == tenant and each is not writer]
+            size = writer.draft.bytes + writer.size + added
+            self._catalog.check_quotas(tenant, [size], on_their_way=others)
+
+    def _is_duplicate(self, writer: "StageWriter", now_ms: int) -> bool:
+        """It will be answered with the message that has its key already, and kept nowhere."""
+        shelf = None if writer.draft.key is None else self._catalog.find(writer.ref)
+        return shelf is not None and self._seen.answers(shelf, [writer.draft], now_ms) != [None]
+
+    def forsake(self, writer: "StageWriter") -> None:
+        if self._writers.pop(writer.place, None) is None:
+            return  # it is a message's now
+        if writer.pieces:
+            self._abandoned.append(writer.place)
+            self._listener.deadline(self._runtime.clock.now_ms())
+
+    # --- Enqueueing --------------------------------------------------------------------------------------------
+
+    def check(self, drafts: Iterable[Draft]) -> None:
+        for draft in drafts:
+            if draft.pieces is not None and draft.pieces.place not in self._writers:
+                raise Internal("a payload was enqueued that was not staged, or twice")
+
+    def take(self, pieces: Pieces) -> None:
+        """It is a message's from this step on."""
+        del self._writers[pieces.place]
+        self._engine.delete(keys.STAGES + keys.place(pieces.place), self._engine.database.families.ix)
+
+    # --- What was abandoned ------------------------------------------------------------------------------------
+
+    def delete_abandoned(self, limit: int) -> int:
+        """Up to so many pieces."""
+        engine, deleted = self._engine, 0
+        while self._abandoned and deleted < limit:
+            place = self._abandoned[-1]
+            engine.write()
+            last = engine.database.floor(keys.INDEXES, piece_key(place, 0xFFFFFFFF))
+            count = 0
+            if last is not None and last[:-4] == keys.PIECES + keys.place(place):
+                count = int.from_bytes(last[-4:], "big") + 1
+            # From the end: a crash in between leaves the same, only less.
+            first = max(0, count - (limit - deleted))
+            for number in range(first, count):
+                engine.delete(piece_key(place, number), engine.database.families.ix)
+            deleted += max(1, count - first)
+            if not first:
+                engine.delete(keys.STAGES + keys.place(place), engine.database.families.ix)
+                self._abandoned.pop()
+        return deleted
+
+    def next_at(self) -> int | None:
+        return self._runtime.clock.now_ms() if self._abandoned else None
+
+
+class StageWriter:
+    """`PayloadWriter`: at most one piece is in memory."""
+
+    def __init__(self, staging: Staging, ref: QueueRef, draft: Draft, place: int) -> None:
+        self._staging = staging
+        self.ref = ref
+        self.draft = draft
+        self.place = place
+        self.pieces = 0
+        self.size = 0
+        self._checksum = 0
+        self._begun = bytearray()
+
+    async def write(self, part: bytes) -> None:
+        begun = self._begun
+        begun += part
+        while len(begun) >= PIECE:
+            piece = bytes(begun[:PIECE])
+            del begun[:PIECE]
+            await self._staging.put(self, piece)
+
+    async def finish(self) -> Pieces:
+        if self._begun:
+            piece = bytes(self._begun)
+            self._begun.clear()
+            await self._staging.put(self, piece)
+        return Pieces(self.place, self.size, self._checksum)
+
+    def note(self, piece: bytes) -> None:
+        self.pieces += 1
+        self.size += len(piece)
+        self._checksum = crc32(piece, self._checksum)
+
+    def abandon(self) -> None:
+        self._staging.forsake(self)
