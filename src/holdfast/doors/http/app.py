@@ -22,7 +22,8 @@ from holdfast.doors.http.calls import (
     headers_of,
     send_body,
 )
-from holdfast.doors.identity import Identity
+from holdfast.doors.http.origin import check_origin
+from holdfast.doors.identity import Identity, Open
 from holdfast.model.errors import HoldfastError, StoreUnavailable
 from holdfast.model.names import QueueRef
 from holdfast.service.access import Caller
@@ -73,6 +74,7 @@ class HttpDoor:
         rest: Callable[["HttpDoor"], Asgi],
     ) -> None:
         self._identity = identity
+        self._is_open = isinstance(identity, Open)
         self._open_session = open_session
         self._sessions: dict[Caller, Session] = {}
         self._limits = limits
@@ -100,6 +102,7 @@ class HttpDoor:
         call: Call | None = None
         outcome = "ok"
         try:
+            check_origin(headers, is_open=self._is_open)
             session = await self._session(scope, headers)
             call = Call(
                 session,
