@@ -126,6 +126,11 @@ def _by_parts(at: Place) -> Request:
     return Request("POST", "/v1/queue/enqueue", body=body.encode(), headers=headers)
 
 
+def _for_parts(at: Place) -> Request:
+    document = {**_tenant(at), "queue": at.queue}
+    return Request("POST", "/v1/queue/dequeue", document=document, headers={"Accept": "multipart/mixed"})
+
+
 def _receipts(at: Place) -> dict[str, Any]:
     return {"receipts": [at.receipt]}
 
@@ -139,7 +144,26 @@ ROWS: tuple[Row, ...] = (
     _in_body(
         "POST", "/v1/queue/enqueue", ("enqueue",), "write", lambda at: {"messages": [{"payload": 1}]}, changes=True
     ),
-    Row("POST", "/v1/queue/enqueue", ("enqueue",), "write", _by_parts, "in parts", tenant_optional=True, changes=True),
+    Row(
+        "POST",
+        "/v1/queue/enqueue",
+        ("upload", "enqueue"),
+        "write",
+        _by_parts,
+        "in parts",
+        tenant_optional=True,
+        changes=True,
+    ),
+    Row(
+        "POST",
+        "/v1/queue/dequeue",
+        ("claim", "read_payload"),
+        "read",
+        _for_parts,
+        "in parts",
+        tenant_optional=True,
+        changes=True,
+    ),
     _in_body("POST", "/v1/queue/dequeue", ("claim",), "read", lambda at: {"limit": 1}, changes=True),
     _in_body(
         "POST",
