@@ -312,5 +312,20 @@ def _args_of_args(kind: Any) -> set[Any]:
     return {inner for each in typing.get_args(kind) for inner in typing.get_args(each)}
 
 
+async def test_verdicts_that_ride_on_a_refused_claim_are_not_settled(server: Server) -> None:
+    place = await furnish(server, "acme")
+    before = await everything(server)
+    riding = {**OWN, "verdicts": [{"receipt": place.receipt, "verdict": "ack"}]}
+    for path, wrong in (
+        ("/v1/queue/dequeue", {"owner": "a\nb"}),
+        ("/v1/queue/dequeueWithState", {"owner": ""}),
+        ("/v1/queue/subscribe", {"owner": "x" * 300, "wait_ms": 0}),
+        ("/v1/queue/ledger/claim", {"consumer": "", "number": 1}),
+    ):
+        answer = await server.post(path, {**riding, **wrong})
+        assert (answer.status, answer.code) == (400, "invalid_argument"), path
+    assert await everything(server) == before
+
+
 async def send(server: Server, sample: Sample, body: bytes) -> Answer:
     return await server.call(sample.method, sample.path, data=body)

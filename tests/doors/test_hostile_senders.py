@@ -243,6 +243,12 @@ async def test_http_1_0_is_answered_without_chunks_and_closed(server: Server) ->
     async with wire(server) as connection:
         connection.write(head("POST", "/v1/queue/dequeue", {"Content-Length": str(len(dequeue))}, "1.0"), dequeue)
         assert len((await connection.answer()).json["messages"]) == 1
+    # A large answer too: its length is known.
+    await server.enqueue("x" * 200_000, queue="large")
+    large = b'{"tenant":"acme","queue":"large"}'
+    async with wire(server) as connection:
+        connection.write(head("POST", "/v1/queue/dequeue", {"Content-Length": str(len(large))}, "1.0"), large)
+        assert len((await connection.answer()).body) > 200_000
     # What would have to come in chunks is refused, and nothing is held for it.
     for path, accept in (("/v1/queue/dequeue", "multipart/mixed"), ("/v1/queue/subscribe", "*/*")):
         async with wire(server) as connection:

@@ -229,10 +229,13 @@ class Call:
         if self._exchange is None or not self._exchange.answer(status, every, body):
             await send_body(self.send, status, body, every)
 
-    async def start_stream(self, headers: Iterable[tuple[bytes, bytes]], status: int = 200) -> None:
-        """An answer in parts, each of which is watched until it left our hands: see `stream`."""
+    def check_can_stream(self) -> None:
+        """Before anything is done for an answer whose length is not known: HTTP/1.0 has no chunks."""
         if self.scope["http_version"] == "1.0":
             raise InvalidArgument("an answer in parts needs HTTP/1.1: this request came as HTTP/1.0")
+
+    async def start_stream(self, headers: Iterable[tuple[bytes, bytes]], status: int = 200) -> None:
+        """An answer in parts, each of which is watched until it left our hands: see `stream`."""
         self.has_begun = True
         if self._transport is not None:
             self._transport.set_write_buffer_limits(high=0)

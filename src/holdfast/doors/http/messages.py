@@ -22,10 +22,10 @@ from holdfast.doors.http.shapes import (
 )
 from holdfast.doors.http.steps import Done, begin
 from holdfast.model.answers import Delivery, Enqueued, Result
-from holdfast.model.errors import InvalidArgument, MessageNotFound
+from holdfast.model.errors import Draining, InvalidArgument, MessageNotFound, Throttled
 from holdfast.model.message import Receipt
 from holdfast.model.names import QueueRef
-from holdfast.model.requests import Ask, Settle, StateChange, Verdict, check_progress
+from holdfast.model.requests import Ask, Settle, StateChange, Verdict, check_ask, check_progress
 from holdfast.wire.http import (
     DequeueAnswer,
     DequeueRequest,
@@ -92,13 +92,21 @@ async def _dequeue_messages(call: Call, *, with_state: bool) -> None:
 async def claim_and_answer(call: Call, ref: QueueRef, ask: Ask, request: DequeueRequest) -> None:
     wait_ms = request.wait_ms
     results: list[ResultOut] | UnsetType = UNSET
-    if request.verdicts:
-        # The caller waits to hear of its verdicts: it gets what is there.
-        results, wait_ms = await settle_riding(call, ref, riding_verdicts(request.verdicts)), 0
     sends_parts = wants_parts(call.headers)
     if sends_parts:
+        call.check_can_stream()
         ask = replace(ask, streams=True)
-    unsent = await claim(call, ref, ask, wait_ms)
+    if request.verdicts:
+        check_ask(ask)  # what is refused must not have settled anything
+        # The caller waits to hear of its verdicts: it gets what is there.
+        results, wait_ms = await settle_riding(call, ref, riding_verdicts(request.verdicts)), 0
+    try:
+        unsent = await claim(call, ref, ask, wait_ms)
+    except (Throttled, Draining):
+        if results is UNSET:
+            raise
+        # Its verdicts are settled, and of that it must hear. The next claim is told why there is nothing.
+        unsent = []
     try:
         if sends_parts:
             await _send_parts(call, ref, unsent, results)

@@ -64,6 +64,7 @@ async def subscribe_with_state(call: Call) -> None:
 
 async def _subscribe_to(call: Call, *, with_state: bool) -> None:
     request = decode(_subscribe, await call.body())
+    call.check_can_stream()
     ref = call.ref(request.tenant, request.queue)
     check_integer("prefetch", request.prefetch, 1, MAX_BATCH)
     if request.wait_ms is not None:
@@ -106,6 +107,7 @@ async def _subscribe_to(call: Call, *, with_state: bool) -> None:
 
 async def watch(call: Call, ref: QueueRef) -> None:
     """Server-sent events: `available` when messages can be claimed, first for those that are there already."""
+    call.check_can_stream()
     watch = await call.session.watch(ref)
     presence = Presence(call)
     try:
