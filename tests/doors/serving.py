@@ -195,7 +195,7 @@ async def serve(
             http=HttpProtocol,
             ws="none",
             lifespan="off",
-            access_log=False,
+            # Not access_log=False: that would mute a logger of the whole process.
             log_config=None,
             log_level="warning",
             server_header=False,

@@ -56,7 +56,7 @@ class Bucket:
             return 0
         if not self._per_s:
             return CLOSED_MS
-        return max(1, math.ceil(min(missing / self._per_s * 1_000 - _ROUNDING, MAX_MS)))
+        return max(1, math.ceil(min((missing - self._rounding) / self._per_s * 1_000, MAX_MS)))
 
     def take(self, amount: int, now_ms: int) -> None:
         """Whether or not there is enough."""
