@@ -80,8 +80,16 @@ __all__ = [
 
 
 def open(url: str, **settings: Any) -> Holdfast:
-    """Open a queue by URL for blocking use: `memory://`. Settings by name; `clock` and `dice` are for tests."""
-    # Imported here: `import holdfast` alone loads no store.
+    """Open a queue by URL for blocking use: a directory, `memory://`, or a server's `http://host:port`.
+
+    Settings by name: of a store those of `holdfast serve`; of a server token, timeout, retries, pool, wait_round,
+    tls_ca, tls_cert and tls_key. `clock` and `dice` are for tests of embedded queues.
+    """
+    # Imported here: `import holdfast` alone loads no store, and no network.
+    if url.lower().startswith(("http://", "https://")):
+        from holdfast.client.http.transport import open_http
+
+        return open_http(url, settings)
     from holdfast.server.embedded import open_blocking
 
     clock, dice = settings.pop("clock", None), settings.pop("dice", None)
@@ -90,6 +98,10 @@ def open(url: str, **settings: Any) -> Holdfast:
 
 def open_async(url: str, **settings: Any) -> AsyncHoldfast:
     """The same for `async with`, with every call awaited."""
+    if url.lower().startswith(("http://", "https://")):
+        from holdfast.client.http.transport import open_http_on_loop
+
+        return open_http_on_loop(url, settings)
     from holdfast.server.embedded import open_on_loop
 
     clock, dice = settings.pop("clock", None), settings.pop("dice", None)

@@ -1,6 +1,7 @@
 """The blocking API: a thin shell, call for call, over the async one."""
 
 from collections.abc import Callable, Coroutine, Iterable, Iterator
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar, Unpack
 
@@ -20,6 +21,7 @@ from holdfast.model.answers import (
     TenantSummary,
 )
 from holdfast.model.durations import Duration
+from holdfast.model.errors import StoreUnavailable
 from holdfast.model.ids import MessageId
 from holdfast.model.names import DEFAULT, QueueRef
 from holdfast.model.policy import QueuePolicy, TenantConfig
@@ -100,8 +102,12 @@ class Queue:
         self, prefetch: int = 32, lease: Duration | None = None, *, owner: str | None = None, state: bool = False
     ) -> Iterator[BlockingMessage]:
         messages = self._inner.subscribe(prefetch, lease, owner=owner, state=state)
-        while True:
-            yield BlockingMessage(self._run(_next_of(messages.__anext__())), self._driver)
+        try:
+            while True:
+                yield BlockingMessage(self._run(_next_of(messages.__anext__())), self._driver)
+        finally:
+            with suppress(StoreUnavailable):  # closed meanwhile: then there is nobody to give back to
+                self._run(_end_of(messages))
 
     def ack(self, messages: Iterable[Settled]) -> list[Result]:
         return self._run(self._inner.ack(messages))
@@ -244,6 +250,10 @@ class Holdfast:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+
+async def _end_of(messages: Any) -> None:
+    await messages.aclose()
 
 
 async def _next_of(upcoming: Any) -> AsyncMessage:

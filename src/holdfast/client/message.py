@@ -199,11 +199,15 @@ class AsyncMessage(Message):
         [result] = await self._messages.settle(self._held.ref, [verdict])
         note_result(self._held, verdict, result)
         if not result.ok:
+            first_try = (
+                " (perhaps by the first try of this very call, which went unanswered)" if result.is_unsure else ""
+            )
             raise StaleLease(
-                f"the lease on {result.id} is no longer ours: it ran out, or the message was settled, claimed again "
-                "or removed",
+                f"the lease on {result.id} is no longer ours: it ran out, or the message was settled{first_try}, "
+                "claimed again or removed",
                 id=result.id,
                 correlation_id=self.correlation_id,
+                is_unsure=result.is_unsure,
             )
         return result
 

@@ -1,13 +1,13 @@
 """One queue, as async programs use it."""
 
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
 from typing import Any, Unpack
 
 from holdfast.client.message import AsyncMessage, Held, Message, nack_verdict, note_result
 from holdfast.client.options import ClaimOptions, EnqueueOptions, ask_of, drafts_of
 from holdfast.client.payloads import encode
 from holdfast.client.transport import Transport
-from holdfast.model.answers import Changed, Info, LedgerEntry, Page, Result, Stats
+from holdfast.model.answers import Changed, Delivery, Info, LedgerEntry, Page, Result, Stats
 from holdfast.model.checks import check_integer
 from holdfast.model.durations import Duration, parse_duration_ms
 from holdfast.model.errors import InvalidArgument, StaleLease
@@ -39,13 +39,7 @@ class AsyncQueue:
         on_close = options.get("on_close_delay")
         on_close_delay_ms = None if on_close is None else parse_duration_ms("on_close_delay", on_close)
         deliveries = await self._messages.claim(self.ref, ask, wait_ms)
-        return [
-            AsyncMessage(
-                self._messages,
-                Held(delivery, self.ref, delivery.lease_expires_at, delivery.state, on_close_delay_ms),
-            )
-            for delivery in deliveries
-        ]
+        return [self._message(delivery, on_close_delay_ms) for delivery in deliveries]
 
     async def subscribe(
         self,
@@ -57,18 +51,28 @@ class AsyncQueue:
     ) -> AsyncIterator[AsyncMessage]:
         """Messages as they become ready, for ever.
 
-        `prefetch` bounds how many may be under way to the caller over a network. Embedded there is no way to travel:
-        each message is claimed when it is asked for, so that no lease runs while it waits its turn.
+        `prefetch` bounds how many may be under way to the caller over a network, or in its hands unsettled. Embedded
+        there is no way to travel: each message is claimed when it is asked for, so that no lease runs while it waits
+        its turn. Leaving the loop gives back what was sent ahead.
         """
         check_integer("prefetch", prefetch, 1, MAX_BATCH)
-        options: ClaimOptions = {"wait": None, "state": state}
+        options: ClaimOptions = {"state": state}
         if lease is not None:
             options["lease"] = lease
         if owner is not None:
             options["owner"] = owner
-        while True:
-            for message in await self.claim(1, **options):
-                yield message
+        ask, _ = ask_of(1, options)
+        deliveries = self._messages.stream(self.ref, ask, prefetch)
+        try:
+            async for delivery in deliveries:
+                yield self._message(delivery, None)
+        finally:
+            if isinstance(deliveries, AsyncGenerator):
+                await deliveries.aclose()
+
+    def _message(self, delivery: Delivery, on_close_delay_ms: int | None) -> AsyncMessage:
+        held = Held(delivery, self.ref, delivery.lease_expires_at, delivery.state, on_close_delay_ms)
+        return AsyncMessage(self._messages, held)
 
     # --- Verdicts on many ------------------------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
 """What the client needs of whatever carries its calls: the service itself when embedded, a network otherwise."""
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any, Protocol
 
 from holdfast.model.answers import (
@@ -8,6 +8,7 @@ from holdfast.model.answers import (
     Delivery,
     Enqueued,
     Events,
+    Exchanged,
     Info,
     LedgerEntry,
     Page,
@@ -26,6 +27,12 @@ class Messages(Protocol):
     async def enqueue(self, ref: QueueRef, drafts: list[Draft]) -> list[Enqueued]: ...
 
     async def claim(self, ref: QueueRef, ask: Ask, wait_ms: int | None) -> list[Delivery]: ...
+
+    async def exchange(self, ref: QueueRef, verdicts: list[Verdict], ask: Ask) -> Exchanged:
+        """Settle, then claim what is ready, in one round trip. It does not wait: the verdicts are to be heard of."""
+
+    def stream(self, ref: QueueRef, ask: Ask, prefetch: int) -> AsyncIterator[Delivery]:
+        """Deliveries as they become ready, for ever; at most `prefetch` are under way or unsettled."""
 
     async def settle(self, ref: QueueRef, verdicts: list[Verdict]) -> list[Result]: ...
 

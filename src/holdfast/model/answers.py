@@ -1,7 +1,7 @@
 """What a queue answers."""
 
 from collections.abc import Iterable
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -53,6 +53,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     state: State | None = None
     retry_at: int | None = None
     lease_expires_at: int | None = None
+    # Refused as stale, but an earlier try of the same call went unanswered and may have been what settled it.
+    is_unsure: bool = False
 
     @property
     def id(self) -> str:
@@ -61,6 +63,13 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     @property
     def correlation_id(self) -> str | None:
         return (self.given_correlation_id or self.id) if self.is_known else None
+
+
+class Exchanged(NamedTuple):
+    """What became of the verdicts that rode on a claim, and what the claim took."""
+
+    results: list[Result]
+    deliveries: list[Delivery]
 
 
 class Info(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,12 +1,12 @@
 """QueueService: the operations on messages that every door calls."""
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 
 from msgspec.structs import replace
 
 from holdfast.dispatch.dispatcher import Dispatcher
-from holdfast.model.answers import Delivery, Enqueued, Events, Found, Info, LedgerEntry, Page, Result, Stats
+from holdfast.model.answers import Delivery, Enqueued, Events, Exchanged, Found, Info, LedgerEntry, Page, Result, Stats
 from holdfast.model.checks import check_integer, check_text
 from holdfast.model.durations import MAX_MS
 from holdfast.model.errors import Internal, InvalidArgument, MessageNotFound, StaleLease
@@ -104,6 +104,17 @@ class QueueService:
             deliveries = await self._dispatcher.claim(ref, ask, hold.remaining_ms(wait_ms))
             hold.delivered(deliveries)
             return deliveries
+
+    async def exchange(self, ref: QueueRef, verdicts: list[Verdict], ask: Ask) -> Exchanged:
+        """Settle, then claim what is ready: what a worker does between two messages."""
+        results = await self.settle(ref, verdicts) if verdicts else []
+        return Exchanged(results, await self.claim(ref, ask, 0))
+
+    async def stream(self, ref: QueueRef, ask: Ask, prefetch: int) -> AsyncIterator[Delivery]:
+        """Deliveries for ever, each claimed when it is asked for: nothing travels here, so nothing is sent ahead."""
+        while True:
+            for delivery in await self.claim(ref, replace(ask, limit=1), None):
+                yield delivery
 
     async def settle(self, ref: QueueRef, verdicts: list[Verdict]) -> list[Result]:
         if len(verdicts) > MAX_BATCH:

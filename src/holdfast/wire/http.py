@@ -144,9 +144,16 @@ class ReceiptIn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, g
 
 
 class SettleRequest(Request, frozen=True, kw_only=True):
-    """ack and release: the receipts alone. What a nack says may stand with each receipt."""
+    """ack, release and remove: the receipts alone. What a nack says may stand with each receipt."""
 
     receipts: list[str | ReceiptIn]
+
+
+class ReleaseRequest(SettleRequest, frozen=True, kw_only=True):
+    """`unseen`: deliveries that reached nobody, such as an answer that came after its caller had left. They go back as
+    if they had not been claimed, and count as no attempt."""
+
+    unseen: bool = False
 
 
 class NackRequest(Request, frozen=True, kw_only=True):

@@ -44,6 +44,7 @@ HOT_ROUTES: dict[str, tuple[str, str, Handler]] = {
     "/v1/queue/nack": ("POST", "nack", messages.nack),
     "/v1/queue/extend": ("POST", "extend", messages.extend),
     "/v1/queue/release": ("POST", "release", messages.release),
+    "/v1/queue/remove": ("POST", "remove_held", messages.remove),
     "/v1/queue/state": ("PUT", "save_state", messages.save_state),
 }
 
@@ -117,7 +118,8 @@ class HttpDoor:
                 tracing=self._tracing,
             )
             if self._drain.is_draining:
-                raise StoreUnavailable("this server is closing: ask another, or this one again later")
+                # `closing` tells a caller that nothing of its call was done.
+                raise StoreUnavailable("this server is closing: ask another, or this one again later", closing=True)
             await handler(call)
         except CallerLeft:
             outcome = "left"

@@ -64,7 +64,10 @@ DESCRIPTIONS: dict[tuple[str, str], Described] = {
         "Hold messages longer", wire.SettleAnswer, wire.ExtendRequest, refusals=_STALE
     ),
     ("POST", "/v1/queue/release"): Described(
-        "Give messages back uncounted", wire.SettleAnswer, wire.SettleRequest, refusals=_STALE
+        "Give messages back uncounted", wire.SettleAnswer, wire.ReleaseRequest, refusals=_STALE
+    ),
+    ("POST", "/v1/queue/remove"): Described(
+        "Remove messages that the caller holds", wire.SettleAnswer, wire.SettleRequest, refusals=_STALE
     ),
     ("PUT", "/v1/queue/state"): Described(
         "Save a message's state document, or its progress",

@@ -33,6 +33,7 @@ from holdfast.wire.http import (
     EnqueueRequest,
     ExtendRequest,
     NackRequest,
+    ReleaseRequest,
     ResultOut,
     SettleAnswer,
     SettleRequest,
@@ -45,6 +46,7 @@ _enqueue = msgspec.json.Decoder(EnqueueRequest)
 _dequeue = msgspec.json.Decoder(DequeueRequest)
 _settle = msgspec.json.Decoder(SettleRequest)
 _nack = msgspec.json.Decoder(NackRequest)
+_release = msgspec.json.Decoder(ReleaseRequest)
 _extend = msgspec.json.Decoder(ExtendRequest)
 _state = msgspec.json.Decoder(StateRequest)
 
@@ -179,15 +181,20 @@ async def _send_parts(call: Call, ref: QueueRef, unsent: list[Delivery], results
 
 
 async def ack(call: Call) -> None:
-    await _settle_plainly(call, Settle.ACK)
+    await _settle_plainly(call, Settle.ACK, decode(_settle, await call.body()))
 
 
 async def release(call: Call) -> None:
-    await _settle_plainly(call, Settle.RELEASE)
+    request = decode(_release, await call.body())
+    await _settle_plainly(call, Settle.UNSEND if request.unseen else Settle.RELEASE, request)
 
 
-async def _settle_plainly(call: Call, settle: Settle) -> None:
-    request = decode(_settle, await call.body())
+async def remove(call: Call) -> None:
+    """Unlike an operator's removal it needs the lease, and no more rights than an ack."""
+    await _settle_plainly(call, Settle.REMOVE, decode(_settle, await call.body()))
+
+
+async def _settle_plainly(call: Call, settle: Settle, request: SettleRequest) -> None:
     ref = call.ref(request.tenant, request.queue)
     receipts = receipts_of(request.receipts)
     await _settle_and_answer(

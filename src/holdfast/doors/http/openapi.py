@@ -30,7 +30,7 @@ _REASONS = {
     500: "The server failed; its log says why, under the answer's correlation id",
     503: "The store is not to be had, or the server is closing: try again",
 }
-_SETTLES = frozenset(f"/v1/queue/{verb}" for verb in ("ack", "nack", "extend", "release"))
+_SETTLES = frozenset(f"/v1/queue/{verb}" for verb in ("ack", "nack", "extend", "release", "remove"))
 _CORRELATION_ID: Schema = {"$ref": "#/components/headers/X-Correlation-Id"}
 
 

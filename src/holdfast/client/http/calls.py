@@ -1,0 +1,214 @@
+"""Calls to a server: sent, repeated where that is safe, and their errors raised."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.client.http.connection import Answer, Connection, Lost
+from holdfast.client.http.failures import UNAVAILABLE, answer_error, is_closing, lost_error, retry_after_ms
+from holdfast.client.http.pool import Pool
+from holdfast.client.http.settings import HttpSettings, check_token
+from holdfast.dice import SystemDice
+from holdfast.model.errors import HoldfastError, OverQuota, RateLimited, StoreUnavailable
+from holdfast.model.retry import backoff_ms
+
+_log = logging.getLogger("holdfast")
+
+JSON_TYPE = b"application/json"
+_BACKOFF_BASE_MS = 100
+_BACKOFF_CAP_MS = 5_000
+# While no call was ever answered the URL is more likely wrong than the server restarting: do not keep anybody waiting.
+_FIRST_RETRIES = 2
+# A call that got no answer in all its time is repeated once: that much longer would be too long.
+_TIMEOUTS = 1
+# For the server to see that a caller left.
+_LEAVE_S = 5.0
+
+Heard = Callable[[Answer], Awaitable[None]]
+
+
+@dataclass(slots=True)
+class Request:
+    method: str
+    path: str
+    body: list[bytes]
+    content_type: bytes = JSON_TYPE
+    # Carried out twice it does no more than once.
+    is_repeatable: bool = True
+    # Answered when it is done, however long that takes.
+    is_long: bool = False
+    # On top of the timeout.
+    wait_ms: int | None = 0
+    is_stream: bool = False
+    # Several callers' messages in one: told to slow down, each asks for itself.
+    is_shared: bool = False
+    # Given an answer that came after the caller had left.
+    heard_late: Heard | None = None
+
+
+@dataclass(slots=True)
+class Told:
+    """An answer. `is_unsure`: an earlier try of the same call went unanswered, and may have been carried out."""
+
+    answer: Answer
+    is_unsure: bool = False
+    # Of a stream that has begun.
+    connection: Connection | None = None
+
+
+class Calls:
+    def __init__(self, settings: HttpSettings) -> None:
+        self.url = settings.address.url
+        self._settings = settings
+        self._pool = Pool(settings.address, settings.tls, settings.pool)
+        self._roll = SystemDice().roll
+        self._was_answered = False
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._host = f"Host: {settings.address.authority}\r\nUser-Agent: holdfast\r\n".encode()
+        self._prefix = settings.address.prefix
+        token = settings.token
+        self._credential = b"" if token is None or callable(token) else _bearer(token)
+
+    # --- A call ----------------------------------------------------------------------------------------------------
+
+    async def tell(self, request: Request) -> Told:
+        """Its answer, be it a refusal (other than one to ask again)."""
+        retries, timeouts, is_unsure = 0, 0, False
+        is_second_chance = True
+        while True:
+            wait_ms: int | None
+            try:
+                told = await self._try(request)
+            except Lost as lost:
+                is_unsure = is_unsure or lost.was_sent
+                may_repeat = request.is_repeatable or not lost.was_sent
+                timeouts += lost.is_timeout and lost.was_sent
+                error: HoldfastError = lost_error(self.url, lost, is_repeatable=request.is_repeatable)
+                wait_ms = None
+                if may_repeat and isinstance(lost, _Reused) and is_second_chance:
+                    # The server closed it while it was idle, most likely: a fresh one needs no waiting.
+                    is_second_chance = False
+                    continue
+            else:
+                self._was_answered = True
+                answer = told.answer
+                told.is_unsure = is_unsure
+                if answer.status != 429 and answer.status not in UNAVAILABLE:
+                    return told
+                error = answer_error(self.url, answer)
+                if isinstance(error, OverQuota) or (request.is_shared and isinstance(error, RateLimited)):
+                    return told  # waiting makes no room, or is each caller's own
+                is_undone = isinstance(error, RateLimited) or is_closing(answer)
+                is_unsure = is_unsure or not is_undone
+                may_repeat = request.is_repeatable or is_undone
+                wait_ms = retry_after_ms(answer)
+            if not may_repeat or retries >= self._most_retries() or timeouts > _TIMEOUTS:
+                raise error
+            await self.pause(retries, wait_ms)
+            retries += 1
+
+    async def ask(self, request: Request) -> Answer:
+        """Its answer, if that is a success."""
+        told = await self.tell(request)
+        if told.answer.status >= 300:
+            raise answer_error(self.url, told.answer)
+        return told.answer
+
+    async def ask_for_ever(self, request: Request) -> Told:
+        """For those who wait for ever: a server that is gone may come back."""
+        rounds = 0
+        while True:
+            try:
+                return await self.tell(request)
+            except StoreUnavailable as error:
+                if not self._was_answered or not self._settings.retries:
+                    raise
+                _log.warning("still trying: %s", error.message)
+            await self.pause(rounds, _BACKOFF_CAP_MS)
+            rounds += 1
+
+    async def pause(self, retries: int, at_least_ms: int | None) -> None:
+        """Jitter on top of what was asked for: many callers were told to come back at the same moment."""
+        pause_ms = backoff_ms(retries, _BACKOFF_BASE_MS, _BACKOFF_CAP_MS, self._roll())
+        await asyncio.sleep(((at_least_ms or 0) + pause_ms) / 1_000)
+
+    def _most_retries(self) -> int:
+        retries = self._settings.retries
+        return retries if self._was_answered else min(retries, _FIRST_RETRIES)
+
+    async def _try(self, request: Request) -> Told:
+        is_long = request.is_long or request.is_stream or request.wait_ms != 0
+        timeout_s = self._settings.timeout_ms / 1_000
+        parts = [self._head(request), *request.body]
+        connection = await self._pool.take(is_long=is_long, timeout_s=timeout_s)
+        limit_s = None if request.is_long or request.wait_ms is None else timeout_s + request.wait_ms / 1_000
+        is_kept = False
+        try:
+            answer = await connection.call(parts, limit_s, is_stream=request.is_stream)
+            if request.is_stream and answer.status == 200:
+                is_kept = True
+                return Told(answer, connection=connection)
+            return Told(answer)
+        except Lost as lost:
+            if connection.is_reused and not connection.has_answer_begun and not lost.is_timeout:
+                raise _Reused(lost.reason, was_sent=lost.was_sent) from None
+            raise
+        except asyncio.CancelledError:
+            if request.heard_late is not None:
+                is_kept = True
+                self._pool.let_go(connection, is_long=is_long)
+                self.spawn(self._hear_out(connection, request.heard_late))
+            else:
+                connection.close()
+            raise
+        finally:
+            if not is_kept:
+                self._pool.put_back(connection, is_long=is_long)
+
+    async def _hear_out(self, connection: Connection, heard: Heard) -> None:
+        answer = await connection.leave(_LEAVE_S)
+        if answer is not None and answer.status == 200:
+            await heard(answer)
+
+    def end_stream(self, connection: Connection) -> None:
+        self._pool.let_go(connection, is_long=True)
+
+    def _head(self, request: Request) -> bytes:
+        token = self._settings.token
+        credential = _bearer(check_token(token())) if callable(token) else self._credential
+        head = f"{request.method} {self._prefix}{request.path} HTTP/1.1\r\n".encode() + self._host + credential
+        if not request.body:
+            return head + (b"\r\n" if request.method in ("GET", "DELETE") else b"Content-Length: 0\r\n\r\n")
+        length = sum(map(len, request.body))
+        return head + b"Content-Type: %b\r\nContent-Length: %d\r\n\r\n" % (request.content_type, length)
+
+    # --- Work of its own -------------------------------------------------------------------------------------------
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Work that no caller's leaving ends; closing waits for it."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+
+    def _finished(self, task: "asyncio.Task[Any]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            if isinstance(error, HoldfastError):
+                _log.warning("what a caller left behind could not be given back: %s", error.message)
+            else:
+                _log.error("background work failed", exc_info=error)
+
+    async def close(self) -> None:
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+        self._pool.close()
+
+
+class _Reused(Lost):
+    """Lost on a connection that had been idle, before a byte of an answer."""
+
+
+def _bearer(token: str) -> bytes:
+    return f"Authorization: Bearer {token}\r\n".encode()

@@ -1,0 +1,92 @@
+"""Subscriptions over HTTP: one delivery a line, taken up again whenever the stream ends."""
+
+from collections.abc import AsyncIterator
+
+import msgspec
+
+from holdfast.client.http.calls import Calls, Request
+from holdfast.client.http.connection import Connection, Lost
+from holdfast.client.http.failures import answer_error, strange_answer
+from holdfast.client.http.shapes import delivery_of
+from holdfast.client.http.verdicts import Verdicts
+from holdfast.clock import steady_s
+from holdfast.model.answers import Delivery
+from holdfast.model.names import QueueRef
+from holdfast.model.requests import Ask, check_ask
+from holdfast.wire.http import DeliveryOut, SubscribeRequest, encode
+
+_delivery = msgspec.json.Decoder(DeliveryOut)
+_LEAVE_S = 5.0
+
+
+async def stream(
+    calls: Calls, verdicts: Verdicts, ref: QueueRef, ask: Ask, prefetch: int, wait_round_ms: int | None
+) -> AsyncIterator[Delivery]:
+    """Deliveries for ever. What was sent ahead and never asked for is given back when the reader leaves."""
+    check_ask(ask)
+    document = SubscribeRequest(
+        tenant=ref.tenant,
+        queue=ref.queue,
+        prefetch=prefetch,
+        wait_ms=wait_round_ms,
+        lease_ms=ask.lease_ms,
+        owner=ask.owner,
+    )
+    path = "/v1/queue/subscribeWithState" if ask.with_state else "/v1/queue/subscribe"
+    request = Request("POST", path, [encode(document)], is_stream=True)
+    failures = 0
+    while True:
+        told = await calls.ask_for_ever(request)
+        if told.connection is None:
+            raise answer_error(calls.url, told.answer)
+        lines = _Lines(calls, told.connection)
+        try:
+            while (delivery := await lines.next()) is not None:
+                failures = 0
+                if not _is_over(delivery, ask, lines.read_at):
+                    yield delivery
+        except Lost:
+            failures += 1
+        finally:
+            # Only what was read off the stream and not yielded: a delivery in the reader's hands is its own.
+            calls.end_stream(told.connection)
+            calls.spawn(lines.give_back(verdicts, ref))
+        if failures:
+            await calls.pause(failures, 0)
+
+
+def _is_over(delivery: Delivery, ask: Ask, read_at: float) -> bool:
+    """Whether its lease ran out while it waited for the reader, as far as this machine's own clock can tell."""
+    return ask.lease_ms is not None and (steady_s() - read_at) * 1_000 >= ask.lease_ms
+
+
+class _Lines:
+    def __init__(self, calls: Calls, connection: Connection) -> None:
+        self._calls = calls
+        self._connection = connection
+        self._buffer = b""
+        # When the bytes at hand were taken off the connection.
+        self.read_at = steady_s()
+
+    async def next(self) -> Delivery | None:
+        """None at the stream's end."""
+        while b"\n" not in self._buffer:
+            part = await self._connection.read()
+            if not part:
+                return None
+            self.read_at = self._connection.part_at
+            self._buffer += part
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        return self._parse(line)
+
+    async def give_back(self, verdicts: Verdicts, ref: QueueRef) -> None:
+        answer = await self._connection.leave(_LEAVE_S)
+        rest = self._buffer + self._connection.unread() + (b"" if answer is None else answer.body)
+        unseen = [self._parse(line) for line in rest.split(b"\n")[:-1]]
+        await verdicts.give_back(ref, unseen)
+
+    def _parse(self, line: bytes) -> Delivery:
+        try:
+            return delivery_of(_delivery.decode(line))
+        except msgspec.DecodeError:
+            raise strange_answer(self._calls.url) from None

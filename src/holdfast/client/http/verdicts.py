@@ -1,0 +1,128 @@
+"""Verdicts over HTTP: settled in as few requests as can be, and what a verdict without an answer did."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Protocol
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.client.http.calls import Calls, Request
+from holdfast.client.http.coalesce import Coalescer
+from holdfast.client.http.failures import answer_error
+from holdfast.client.http.shapes import receipt_in, result_of
+from holdfast.model.answers import Delivery, Info, Result
+from holdfast.model.errors import HoldfastError, InvalidArgument, StaleLease
+from holdfast.model.message import MAX_BATCH, MAX_ERROR, State
+from holdfast.model.names import QueueRef
+from holdfast.model.requests import Settle, Verdict, check_verdict
+from holdfast.wire.http import ExtendRequest, NackRequest, ReleaseRequest, SettleAnswer, SettleRequest, encode
+from holdfast.wire.http import Request as Document
+
+_settled = msgspec.json.Decoder(SettleAnswer)
+_VERDICT_BYTES = 256
+
+
+class Looks(Protocol):
+    async def get(self, ref: QueueRef, id: object, *, with_payload: bool = False) -> Info: ...
+
+
+class Verdicts:
+    def __init__(self, calls: Calls, looks: Looks) -> None:
+        self._calls = calls
+        self._looks = looks
+        self._coalescers: dict[tuple[QueueRef, Settle], Coalescer[Verdict, Result]] = {}
+
+    async def settle(self, ref: QueueRef, verdicts: list[Verdict]) -> list[Result]:
+        """One request for each kind of verdict there is. A single one may ride with those of others."""
+        if len(verdicts) > MAX_BATCH:
+            raise InvalidArgument(f"a call settles at most {MAX_BATCH} messages, not {len(verdicts)}", field="receipts")
+        for verdict in verdicts:
+            check_verdict(verdict)
+        if len(verdicts) == 1:
+            return [await self._settle_one(ref, verdicts[0])]
+        kinds = list(dict.fromkeys(verdict.settle for verdict in verdicts))
+        if len(kinds) <= 1:
+            return await self._send(ref, kinds[0] if kinds else Settle.ACK, verdicts)
+        results: dict[int, Result] = {}
+        for kind in kinds:
+            mine = [at for at, verdict in enumerate(verdicts) if verdict.settle is kind]
+            answers = await self._send(ref, kind, [verdicts[at] for at in mine])
+            results.update(zip(mine, answers, strict=True))
+        return [results[at] for at in range(len(verdicts))]
+
+    async def give_back(self, ref: QueueRef, deliveries: Sequence[Delivery]) -> None:
+        """What its caller never saw: as if it had not been claimed."""
+        if deliveries:
+            unseen = [Verdict(settle=Settle.UNSEND, receipt=delivery.receipt) for delivery in deliveries]
+            await self._send(ref, Settle.UNSEND, unseen)
+
+    async def _settle_one(self, ref: QueueRef, verdict: Verdict) -> Result:
+        key = ref, verdict.settle
+        coalescer = self._coalescers.get(key)
+        if coalescer is None:
+            coalescer = self._coalescers[key] = Coalescer(
+                partial(self._send, ref, verdict.settle),
+                _size_of,
+                self._calls.spawn,
+                lambda: self._coalescers.pop(key, None),
+            )
+        return await coalescer.add(verdict)
+
+    async def _send(self, ref: QueueRef, kind: Settle, verdicts: list[Verdict]) -> list[Result]:
+        path, document = _request(ref, kind, verdicts)
+        told = await self._calls.tell(Request("POST", path, [encode(document)]))
+        if told.answer.status not in (200, 409):
+            raise answer_error(self._calls.url, told.answer)
+        try:
+            results = [result_of(each) for each in _settled.decode(told.answer.body).results]
+        except msgspec.DecodeError:  # a 409 of another kind has no results
+            raise answer_error(self._calls.url, told.answer) from None
+        if told.is_unsure:
+            results = [
+                await self.clarify(ref, verdict, result) for verdict, result in zip(verdicts, results, strict=True)
+            ]
+        return results
+
+    async def clarify(self, ref: QueueRef, verdict: Verdict, result: Result) -> Result:
+        """A repeated verdict that was refused as stale: was it the first try, unanswered, that settled the message?
+
+        A message that is still there tells: its version is this lease's unless somebody claimed it since. One that is
+        gone does not: whoever finished it, it was not left over. That stays a refusal, marked as unsure.
+        """
+        if result.ok or result.error != StaleLease.code or verdict.settle is Settle.EXTEND:
+            return result  # an extend makes no lease stale
+        unsure = replace(result, is_unsure=True)
+        try:
+            info = await self._looks.get(ref, result.snowflake)
+        except HoldfastError:
+            return unsure
+        if info.version != verdict.receipt.version:
+            # Claimed since. An ack would have kept it from that; what gives a message back would not.
+            return result if verdict.settle is Settle.ACK else unsure
+        if verdict.settle is Settle.ACK and info.state is State.SUCCEEDED:
+            return replace(result, ok=True, error=None, state=info.state)
+        error = None if verdict.error is None else verdict.error[:MAX_ERROR]
+        if verdict.settle is Settle.NACK and error is not None and info.last_error == error:
+            retry_at = info.visible_at if info.state is State.READY else None
+            return replace(result, ok=True, error=None, state=info.state, retry_at=retry_at)
+        return unsure
+
+
+def _request(ref: QueueRef, kind: Settle, verdicts: list[Verdict]) -> tuple[str, Document]:
+    receipts = [receipt_in(each) for each in verdicts]
+    tenant, queue = ref
+    match kind:
+        case Settle.ACK | Settle.REMOVE:
+            return f"/v1/queue/{kind}", SettleRequest(tenant=tenant, queue=queue, receipts=receipts)
+        case Settle.NACK:
+            return "/v1/queue/nack", NackRequest(tenant=tenant, queue=queue, receipts=receipts)
+        case Settle.EXTEND:
+            return "/v1/queue/extend", ExtendRequest(tenant=tenant, queue=queue, receipts=receipts)
+        case Settle.RELEASE | Settle.UNSEND:
+            is_unseen = kind is Settle.UNSEND
+            return "/v1/queue/release", ReleaseRequest(tenant=tenant, queue=queue, receipts=receipts, unseen=is_unseen)
+
+
+def _size_of(verdict: Verdict) -> int:
+    return _VERDICT_BYTES + len(verdict.error or "")
