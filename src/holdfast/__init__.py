@@ -86,7 +86,7 @@ def open(url: str, **settings: Any) -> Holdfast:
     tls_ca, tls_cert and tls_key. `clock` and `dice` are for tests of embedded queues.
     """
     # Imported here: `import holdfast` alone loads no store, and no network.
-    if url.lower().startswith(("http://", "https://")):
+    if str(url).lower().startswith(("http://", "https://")):
         from holdfast.client.http.transport import open_http
 
         return open_http(url, settings)
@@ -98,7 +98,7 @@ def open(url: str, **settings: Any) -> Holdfast:
 
 def open_async(url: str, **settings: Any) -> AsyncHoldfast:
     """The same for `async with`, with every call awaited."""
-    if url.lower().startswith(("http://", "https://")):
+    if str(url).lower().startswith(("http://", "https://")):
         from holdfast.client.http.transport import open_http_on_loop
 
         return open_http_on_loop(url, settings)

@@ -19,14 +19,15 @@ Limit = Annotated[int, Meta(ge=1, le=MAX_BATCH)]
 Retries = Annotated[int, Meta(ge=0, le=MAX_RETRIES)]
 
 
-class Request(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """A field nobody knows is refused by its name: a misspelt option must not be silently ignored."""
+class Request(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):
+    """A field nobody knows is refused by its name: a misspelt option must not be silently ignored. What is as usual is
+    left out on the way."""
 
     tenant: str | None = None
     queue: str | None = None
 
 
-class MessageIn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
+class MessageIn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):
     payload: Raw | UnsetType = UNSET
     payload_base64: str | UnsetType = UNSET
     content_type: str | None = None
@@ -63,7 +64,7 @@ class EnqueueAnswer(Struct, frozen=True, kw_only=True, gc=False):
     messages: list[EnqueuedOut]
 
 
-class VerdictIn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
+class VerdictIn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):
     """A verdict that rides on a dequeue."""
 
     receipt: str
@@ -94,7 +95,8 @@ class SubscribeRequest(Request, frozen=True, kw_only=True):
 
 
 class StateOut(Struct, frozen=True, kw_only=True, gc=False):
-    document: Raw | None
+    # `null` before the first save, when there is no `etag` either.
+    document: Raw
     etag: str | None
     progress: Progress | UnsetType = UNSET
 
@@ -134,7 +136,7 @@ class DequeueAnswer(Struct, frozen=True, kw_only=True, gc=False):
     results: list[ResultOut] | UnsetType = UNSET
 
 
-class ReceiptIn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
+class ReceiptIn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):
     receipt: str
     error: str | None = None
     delay_ms: Whole | None = None
@@ -269,7 +271,7 @@ class MessagesAnswer(Struct, frozen=True, kw_only=True):
     cursor: str | None
 
 
-class FilterIn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class FilterIn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     ids: list[str] | None = None
     error_contains: str | None = None
     older_than_ms: Whole | None = None

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from holdfast.client.http.connection import Answer, Connection, Lost
@@ -23,10 +24,12 @@ _BACKOFF_CAP_MS = 5_000
 _FIRST_RETRIES = 2
 # A call that got no answer in all its time is repeated once: that much longer would be too long.
 _TIMEOUTS = 1
-# For the server to see that a caller left.
+# For the server to see that a caller left, and how long that caller waits for it.
 _LEAVE_S = 5.0
+_GONE_S = 1.0
 
 Heard = Callable[[Answer], Awaitable[None]]
+Leave = Callable[[], Coroutine[Any, Any, None]]
 
 
 @dataclass(slots=True)
@@ -44,6 +47,8 @@ class Request:
     is_stream: bool = False
     # Several callers' messages in one: told to slow down, each asks for itself.
     is_shared: bool = False
+    # Sent by a client that is closing, too.
+    is_last: bool = False
     # Given an answer that came after the caller had left.
     heard_late: Heard | None = None
 
@@ -65,7 +70,10 @@ class Calls:
         self._pool = Pool(settings.address, settings.tls, settings.pool)
         self._roll = SystemDice().roll
         self._was_answered = False
+        self.is_closed = False
         self._tasks: set[asyncio.Task[Any]] = set()
+        # How each call that waits, and each stream, is left.
+        self._leaving: dict[Connection, Leave] = {}
         self._host = f"Host: {settings.address.authority}\r\nUser-Agent: holdfast\r\n".encode()
         self._prefix = settings.address.prefix
         token = settings.token
@@ -78,6 +86,8 @@ class Calls:
         retries, timeouts, is_unsure = 0, 0, False
         is_second_chance = True
         while True:
+            if self.is_closed and not request.is_last:
+                raise StoreUnavailable("this client is closed: open another")
             wait_ms: int | None
             try:
                 told = await self._try(request)
@@ -104,6 +114,8 @@ class Calls:
                 is_unsure = is_unsure or not is_undone
                 may_repeat = request.is_repeatable or is_undone
                 wait_ms = retry_after_ms(answer)
+            if self.is_closed and not request.is_last:
+                continue
             if not may_repeat or retries >= self._most_retries() or timeouts > _TIMEOUTS:
                 raise error
             await self.pause(retries, wait_ms)
@@ -123,7 +135,7 @@ class Calls:
             try:
                 return await self.tell(request)
             except StoreUnavailable as error:
-                if not self._was_answered or not self._settings.retries:
+                if not self._was_answered or not self._settings.retries or self.is_closed:
                     raise
                 _log.warning("still trying: %s", error.message)
             await self.pause(rounds, _BACKOFF_CAP_MS)
@@ -145,6 +157,9 @@ class Calls:
         connection = await self._pool.take(is_long=is_long, timeout_s=timeout_s)
         limit_s = None if request.is_long or request.wait_ms is None else timeout_s + request.wait_ms / 1_000
         is_kept = False
+        heard = request.heard_late
+        if heard is not None:
+            self._leaving[connection] = partial(self._hear_out, connection, heard)
         try:
             answer = await connection.call(parts, limit_s, is_stream=request.is_stream)
             if request.is_stream and answer.status == 200:
@@ -156,24 +171,36 @@ class Calls:
                 raise _Reused(lost.reason, was_sent=lost.was_sent) from None
             raise
         except asyncio.CancelledError:
-            if request.heard_late is not None:
+            if heard is not None:
                 is_kept = True
                 self._pool.let_go(connection, is_long=is_long)
-                self.spawn(self._hear_out(connection, request.heard_late))
+                await self._leave(connection, heard)
             else:
                 connection.close()
             raise
         finally:
+            self._leaving.pop(connection, None)
             if not is_kept:
                 self._pool.put_back(connection, is_long=is_long)
+
+    async def _leave(self, connection: Connection, heard: Heard) -> None:
+        """A cancelled claim ends when the server has let go of it, as it would embedded; without an answer, soon."""
+        await asyncio.wait({self.spawn(self._hear_out(connection, heard))}, timeout=_GONE_S)
 
     async def _hear_out(self, connection: Connection, heard: Heard) -> None:
         answer = await connection.leave(_LEAVE_S)
         if answer is not None and answer.status == 200:
             await heard(answer)
 
+    def hold_stream(self, connection: Connection, leave: Leave) -> None:
+        self._leaving[connection] = leave
+
     def end_stream(self, connection: Connection) -> None:
+        """It is left now, unless closing has seen to that."""
         self._pool.let_go(connection, is_long=True)
+        leave = self._leaving.pop(connection, None)
+        if leave is not None and not self.is_closed:
+            self.spawn(leave())
 
     def _head(self, request: Request) -> bytes:
         token = self._settings.token
@@ -186,11 +213,12 @@ class Calls:
 
     # --- Work of its own -------------------------------------------------------------------------------------------
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         """Work that no caller's leaving ends; closing waits for it."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._finished)
+        return task
 
     def _finished(self, task: "asyncio.Task[Any]") -> None:
         self._tasks.discard(task)
@@ -201,6 +229,10 @@ class Calls:
                 _log.error("background work failed", exc_info=error)
 
     async def close(self) -> None:
+        """What callers left behind is given back first; calls under way end without an answer."""
+        self.is_closed = True
+        for end in list(self._leaving.values()):
+            self.spawn(end())
         while self._tasks:
             await asyncio.wait(self._tasks)
         self._pool.close()

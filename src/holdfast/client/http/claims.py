@@ -1,5 +1,6 @@
 """Claims over HTTP: long polls in rounds, and nothing stranded by a caller that leaves."""
 
+from collections.abc import Sequence
 from functools import partial
 
 import msgspec
@@ -14,7 +15,7 @@ from holdfast.clock import steady_s
 from holdfast.model.answers import Delivery, Exchanged
 from holdfast.model.checks import check_integer
 from holdfast.model.durations import MAX_MS
-from holdfast.model.errors import InvalidArgument
+from holdfast.model.errors import InvalidArgument, StoreUnavailable
 from holdfast.model.message import MAX_BATCH
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Ask, Settle, Verdict, check_ask, check_verdict
@@ -41,7 +42,12 @@ class Claims:
         while True:
             round_ms = self._round_ms(wait_ms)
             request = self._request(ref, ask, round_ms, None)
-            told = await (self._calls.ask_for_ever(request) if wait_ms is None else self._calls.tell(request))
+            try:
+                told = await (self._calls.ask_for_ever(request) if wait_ms is None else self._calls.tell(request))
+            except StoreUnavailable:
+                if round_ms != 0 and self._calls.is_closed:
+                    return []  # closing lets those who wait go with nothing
+                raise
             deliveries = self._exchanged(told.answer).deliveries
             is_whole = round_ms == wait_ms
             if deliveries or is_whole:
@@ -60,7 +66,7 @@ class Claims:
             results = await self._verdicts.settle(ref, verdicts) if verdicts else []
             return Exchanged(results, await self.claim(ref, ask, 0))
         told = await self._calls.tell(self._request(ref, ask, 0, [verdict_in(each) for each in verdicts]))
-        exchanged = self._exchanged(told.answer)
+        exchanged = self._exchanged(told.answer, verdicts)
         if told.is_unsure:
             pairs = zip(verdicts, exchanged.results, strict=True)
             exchanged = exchanged._replace(results=[await self._verdicts.clarify(ref, *pair) for pair in pairs])
@@ -92,14 +98,22 @@ class Claims:
         return Request("POST", "/v1/queue/ledger/claim", [encode(numbered)], wait_ms=wait_ms)
 
     async def _give_back(self, ref: QueueRef, answer: Answer) -> None:
-        await self._verdicts.give_back(ref, self._exchanged(answer).deliveries)
+        await self._verdicts.give_back(ref, [delivery_of(each) for each in self._document(answer).messages])
 
-    def _exchanged(self, answer: Answer) -> Exchanged:
+    def _exchanged(self, answer: Answer, verdicts: Sequence[Verdict] = ()) -> Exchanged:
+        document = self._document(answer)
+        results = [] if document.results is UNSET else document.results
+        if len(results) != len(verdicts):
+            raise strange_answer(self._calls.url)
+        return Exchanged(
+            [result_of(verdict.settle, result) for verdict, result in zip(verdicts, results, strict=True)],
+            [delivery_of(each) for each in document.messages],
+        )
+
+    def _document(self, answer: Answer) -> DequeueAnswer:
         if answer.status != 200:
             raise answer_error(self._calls.url, answer)
         try:
-            document = _dequeued.decode(answer.body)
-            results = [] if document.results is UNSET else [result_of(each) for each in document.results]
-            return Exchanged(results, [delivery_of(each) for each in document.messages])
+            return _dequeued.decode(answer.body)
         except msgspec.DecodeError:
             raise strange_answer(self._calls.url) from None

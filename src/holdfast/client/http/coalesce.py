@@ -25,7 +25,7 @@ class Coalescer(Generic[In, Out]):
         self,
         send: Callable[[list[In]], Awaitable[list[Out]]],
         size_of: Callable[[In], int],
-        spawn: Callable[[Coroutine[Any, Any, None]], None],
+        spawn: Callable[[Coroutine[Any, Any, None]], object],
         on_idle: Callable[[], object],
     ) -> None:
         self._send = send

@@ -5,6 +5,7 @@ repeated, and it can leave a call half-way without losing what the server may ha
 """
 
 import asyncio
+import select
 from collections import deque
 from typing import NamedTuple, cast
 
@@ -56,6 +57,7 @@ class Connection(asyncio.Protocol):
         # It has carried a call before this one: the server may have been closing it as the call was sent.
         self.is_reused = False
         self.idle_since = 0.0
+        self._poll: select.poll | None = None
 
     @property
     def is_free(self) -> bool:
@@ -65,6 +67,12 @@ class Connection(asyncio.Protocol):
     @property
     def has_answer_begun(self) -> bool:
         return self._is_head_read
+
+    def is_readable(self) -> bool:
+        """Whether an idle connection has something to say that the loop has not heard yet: its end, most likely."""
+        if self._poll is None:
+            return False
+        return bool(self._poll.poll(0))
 
     # --- Calls -----------------------------------------------------------------------------------------------------
 
@@ -119,8 +127,11 @@ class Connection(asyncio.Protocol):
         """
         transport = cast(asyncio.Transport, self._transport)
         if self._answer is None and self._end is None and transport.can_write_eof():
-            self._waiter = self._loop.create_future()
+            waiter, self._waiter = self._waiter, self._loop.create_future()
+            if waiter is not None and not waiter.done():
+                waiter.set_exception(Lost("the client was closed", was_sent=True))
             self._is_streaming = False
+            self._finish_reading()
             if self._unread > _MAX_UNREAD:
                 transport.resume_reading()
             transport.write_eof()
@@ -145,6 +156,10 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        sock = transport.get_extra_info("socket")
+        if sock is not None and hasattr(select, "poll"):
+            self._poll = select.poll()
+            self._poll.register(sock.fileno(), select.POLLIN)
 
     def data_received(self, data: bytes) -> None:
         if self._parser is None:  # an answer to nothing
@@ -172,6 +187,11 @@ class Connection(asyncio.Protocol):
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_exception(Lost(self._end, was_sent=True))
         self._tell_more()
+
+    def _finish_reading(self) -> None:
+        """Whoever reads a stream hears no more of it."""
+        if self._more is not None and not self._more.done():
+            self._more.set_exception(Lost("the client was closed", was_sent=True))
 
     def _tell_more(self) -> None:
         if self._more is not None and not self._more.done():

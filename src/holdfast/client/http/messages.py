@@ -30,10 +30,11 @@ from holdfast.model.answers import Delivery, Enqueued, Events, Exchanged, Info, 
 from holdfast.model.checks import check_integer, check_text
 from holdfast.model.durations import MAX_MS
 from holdfast.model.errors import InvalidArgument
+from holdfast.model.events import parse_position
 from holdfast.model.ids import parse_id
 from holdfast.model.message import MAX_BATCH, Draft, Receipt, State, check_draft
 from holdfast.model.names import QueueRef
-from holdfast.model.requests import Ask, Filter, StateChange, Verdict
+from holdfast.model.requests import Ask, Filter, Settle, StateChange, Verdict
 from holdfast.wire.http import (
     EnqueueAnswer,
     EnqueueRequest,
@@ -202,6 +203,7 @@ class HttpMessages:
 
     async def journal(self, after: str | None, limit: int, tenant: str | None) -> Events:
         check_integer("limit", limit, 1, MAX_BATCH)
+        parse_position(after)
         answer = await self._get(f"/v1/journal{_query(after=after, limit=limit, tenant=tenant)}")
         try:
             events = Events(event_of(each) for each in _events.decode_lines(answer.body))
@@ -225,18 +227,18 @@ class HttpMessages:
         check_text("consumer", consumer)
         check_integer("upto", upto, 0, MAX_MS)
         document = LedgerAckRequest(tenant=ref.tenant, queue=ref.queue, consumer=consumer, upto=upto)
-        return await self._settle_ledger("ack", document)
+        return await self._settle_ledger(Settle.ACK, document)
 
     async def ledger_extend(self, ref: QueueRef, consumer: str, lease_ms: int | None) -> list[Result]:
         check_text("consumer", consumer)
         if lease_ms is not None:
             check_integer("lease", lease_ms, 1, MAX_MS)
         document = LedgerExtendRequest(tenant=ref.tenant, queue=ref.queue, consumer=consumer, lease_ms=lease_ms)
-        return await self._settle_ledger("extend", document)
+        return await self._settle_ledger(Settle.EXTEND, document)
 
-    async def _settle_ledger(self, verb: str, document: Any) -> list[Result]:
+    async def _settle_ledger(self, verb: Settle, document: Any) -> list[Result]:
         answer = await self._calls.ask(Request("POST", f"/v1/queue/ledger/{verb}", [encode(document)]))
-        return [result_of(each) for each in decode(self._calls, _settled, answer).results]
+        return [result_of(verb, each) for each in decode(self._calls, _settled, answer).results]
 
 
 def queue_path(ref: QueueRef) -> str:

@@ -74,8 +74,9 @@ class Pool:
             self._idle.pop(0).close()
         while self._idle:
             connection = self._idle.pop()
-            if connection.is_free:
+            if connection.is_free and not connection.is_readable():
                 return connection
+            connection.close()
         return None
 
     async def _connect(self, timeout_s: float | None) -> Connection:

@@ -117,7 +117,7 @@ def delivery_of(out: DeliveryOut) -> Delivery:
 
 def _state_of(out: StateOut) -> StateDocument:
     return StateDocument(
-        document=None if out.document is None else bytes(out.document),
+        document=None if out.etag is None else bytes(out.document),
         etag=out.etag,
         progress=None if out.progress is UNSET else out.progress,
     )
@@ -149,14 +149,19 @@ def verdict_in(verdict: Verdict) -> VerdictIn:
     )
 
 
-def result_of(out: ResultOut) -> Result:
+# The state that a verdict always leads to: such a result does not name it.
+_LEADS_TO = {Settle.ACK: State.SUCCEEDED, Settle.EXTEND: State.IN_FLIGHT}
+
+
+def result_of(settle: Settle, out: ResultOut) -> Result:
+    leads_to = _LEADS_TO.get(settle) if out.ok else None
     return Result(
         snowflake=parse_id(out.id),
         ok=out.ok,
         given_correlation_id=None if out.correlation_id is None else _given(out.id, out.correlation_id),
         is_known=out.correlation_id is not None,
         error=None if out.error is UNSET else from_wire_code(out.error),
-        state=None if out.state is UNSET else State(out.state),
+        state=leads_to if out.state is UNSET else State(out.state),
         retry_at=None if out.retry_at is UNSET else out.retry_at,
         lease_expires_at=None if out.lease_expires_at is UNSET else out.lease_expires_at,
     )

@@ -1,6 +1,7 @@
 """Subscriptions over HTTP: one delivery a line, taken up again whenever the stream ends."""
 
 from collections.abc import AsyncIterator
+from functools import partial
 
 import msgspec
 
@@ -40,6 +41,7 @@ async def stream(
         if told.connection is None:
             raise answer_error(calls.url, told.answer)
         lines = _Lines(calls, told.connection)
+        calls.hold_stream(told.connection, partial(lines.give_back, verdicts, ref))
         try:
             while (delivery := await lines.next()) is not None:
                 failures = 0
@@ -50,8 +52,7 @@ async def stream(
         finally:
             # Only what was read off the stream and not yielded: a delivery in the reader's hands is its own.
             calls.end_stream(told.connection)
-            calls.spawn(lines.give_back(verdicts, ref))
-        if failures:
+        if failures and not calls.is_closed:
             await calls.pause(failures, 0)
 
 

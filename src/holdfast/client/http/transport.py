@@ -17,6 +17,9 @@ from holdfast.model.errors import StoreUnavailable
 
 T = TypeVar("T")
 
+# For a call that was interrupted, or cut off by closing, to come to its end.
+_INTERRUPTED_S = 2.0
+
 
 class HttpTransport:
     def __init__(self, settings: HttpSettings) -> None:
@@ -57,17 +60,21 @@ class LoopThread:
         if self._process != os.getpid() or self._loop.is_closed() or threading.current_thread() is self._thread:
             work.close()
             raise StoreUnavailable(self._refusal())
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        is_over = threading.Event()
+        future = asyncio.run_coroutine_threadsafe(_until_over(work, is_over), self._loop)
         try:
             return future.result()
-        except BaseException:  # Ctrl-C: the call gives back what it may hold, then it goes on
-            if not future.done():
+        except BaseException:
+            if not future.done():  # Ctrl-C: the call gives back what it may hold, then the interruption goes on
                 future.cancel()
+                is_over.wait(_INTERRUPTED_S)
             raise
 
     def close(self) -> None:
+        """Calls of other threads that are still under way come to their end first."""
         if self._process != os.getpid() or self._loop.is_closed():
             return
+        asyncio.run_coroutine_threadsafe(_all_over(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.run_until_complete(self._loop.shutdown_asyncgens())
@@ -79,3 +86,19 @@ class LoopThread:
         if self._loop.is_closed():
             return "this client is closed: open another"
         return "the blocking API was called from within its own event loop: use holdfast.open_async there"
+
+
+async def _until_over(work: Coroutine[Any, Any, T], is_over: threading.Event) -> T:
+    try:
+        return await work
+    finally:
+        is_over.set()
+
+
+async def _all_over() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    if others:
+        _, pending = await asyncio.wait(others, timeout=_INTERRUPTED_S)
+        for task in pending:
+            task.cancel()
+        await asyncio.gather(*pending, return_exceptions=True)

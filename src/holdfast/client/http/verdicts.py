@@ -71,11 +71,11 @@ class Verdicts:
 
     async def _send(self, ref: QueueRef, kind: Settle, verdicts: list[Verdict]) -> list[Result]:
         path, document = _request(ref, kind, verdicts)
-        told = await self._calls.tell(Request("POST", path, [encode(document)]))
+        told = await self._calls.tell(Request("POST", path, [encode(document)], is_last=kind is Settle.UNSEND))
         if told.answer.status not in (200, 409):
             raise answer_error(self._calls.url, told.answer)
         try:
-            results = [result_of(each) for each in _settled.decode(told.answer.body).results]
+            results = [result_of(kind, each) for each in _settled.decode(told.answer.body).results]
         except msgspec.DecodeError:  # a 409 of another kind has no results
             raise answer_error(self._calls.url, told.answer) from None
         if told.is_unsure:

@@ -114,7 +114,7 @@ def delivery_out(delivery: Delivery, *, with_payload: bool = True) -> DeliveryOu
 
 def state_out(state: StateDocument) -> StateOut:
     return StateOut(
-        document=None if state.document is None else Raw(state.document),
+        document=Raw(b"null" if state.document is None else state.document),
         etag=state.etag,
         progress=UNSET if state.progress is None else state.progress,
     )
@@ -146,8 +146,8 @@ def receipts_of(given: Iterable[str | ReceiptIn]) -> list[ReceiptIn]:
 
 
 def result_out(settle: Settle, result: Result) -> ResultOut:
-    """A result says what its verdict can change: a nack the state, an extend the lease."""
-    tells_state = settle is Settle.NACK and result.ok
+    """A result says what its verdict leaves open: a nack and a release the state, an extend the lease."""
+    tells_state = settle in (Settle.NACK, Settle.RELEASE) and result.ok
     id = result.id
     return ResultOut(
         id=id,
@@ -155,7 +155,7 @@ def result_out(settle: Settle, result: Result) -> ResultOut:
         correlation_id=(result.given_correlation_id or id) if result.is_known else None,
         error=UNSET if result.error is None else to_wire_code(result.error),
         state=result.state if tells_state and result.state is not None else UNSET,
-        retry_at=result.retry_at if tells_state else UNSET,
+        retry_at=result.retry_at if settle is Settle.NACK and result.ok else UNSET,
         lease_expires_at=result.lease_expires_at if settle is Settle.EXTEND and result.ok else UNSET,
     )
 
