@@ -219,6 +219,7 @@ class Holdfast:
     def __init__(self, inner: AsyncHoldfast, driver: Driver) -> None:
         self._inner = inner
         self._driver = driver
+        self._is_closed = False
         driver.run(inner.__aenter__())
 
     def queue(self, name: str = DEFAULT, *, tenant: str = DEFAULT) -> Queue:
@@ -240,8 +241,10 @@ class Holdfast:
         self._driver.run(self._inner.backup(target))
 
     def close(self) -> None:
-        self._driver.run(self._inner.close())
-        self._driver.close()
+        if not self._is_closed:
+            self._is_closed = True
+            self._driver.run(self._inner.close())
+            self._driver.close()
 
     def __enter__(self) -> Self:
         return self

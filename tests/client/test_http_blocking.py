@@ -1,0 +1,149 @@
+"""The blocking shell over HTTP: one loop in a thread behind it, used from any number of threads."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+
+import pytest
+
+import holdfast
+from holdfast.client.blocking import Holdfast, Queue
+from tests.server.served import Served
+
+PATIENCE_S = 30
+_names = count()
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with Served("--store", "memory://") as served:
+        yield served.url
+
+
+@pytest.fixture
+def hf(url: str) -> Iterator[Holdfast]:
+    with holdfast.open(url) as opened:
+        yield opened
+
+
+@pytest.fixture
+def q(hf: Holdfast) -> Queue:
+    """A queue of the test's own."""
+    q = hf.queue(f"q{next(_names)}")
+    q.set_policy(lease_ms=60_000)
+    return q
+
+
+def wait_for(q: Queue, field: str, number: int) -> None:
+    for _ in range(PATIENCE_S * 1_000):
+        if getattr(q.stats(), field) == number:
+            return
+        time.sleep(0.001)
+    raise AssertionError(f"{field} should be {number}: {q.stats()}")
+
+
+def test_a_message_goes_its_whole_way(q: Queue) -> None:
+    ids = q.enqueue([{"order": 7}, b"raw"])
+    first, second = q.claim(limit=2)
+    with first:
+        assert first.json() == {"order": 7}
+    second.save_state({"at": 1})
+    second.progress(50, "half")
+    with pytest.raises(ZeroDivisionError), second:
+        _ = 1 // 0
+    assert q.get(ids[1]).last_error == "ZeroDivisionError: integer division or modulo by zero"
+    with pytest.raises(holdfast.MessageNotFound):
+        q.get(ids[0])
+
+
+def test_many_threads_share_one_client(q: Queue) -> None:
+    def work(number: int) -> list[str]:
+        q.enqueue(number)
+        [m] = q.claim(wait=10)
+        m.ack()
+        return [str(m.id)]
+
+    with ThreadPoolExecutor(20) as pool:
+        seen = Counter(id for mine in pool.map(work, range(100)) for id in mine)
+    assert len(seen) == 100
+    assert set(seen.values()) == {1}
+    assert q.stats().ready == 0
+
+
+def test_closing_lets_the_waiting_claims_of_other_threads_go_with_nothing(url: str, q: Queue) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        with holdfast.open(url) as other:
+            waiting = [pool.submit(other.queue(q.ref.queue).claim, wait=None) for _ in range(2)]
+            wait_for(q, "waiters", 2)
+        assert [each.result(PATIENCE_S) for each in waiting] == [[], []]
+    assert q.stats().waiters == 0
+    with pytest.raises(holdfast.StoreUnavailable, match="not connected"):
+        other.queue("q")
+    other.close()
+
+
+def test_closing_leaves_no_thread(url: str) -> None:
+    before = set(threading.enumerate())
+    with holdfast.open(url) as opened:
+        opened.queue("q").enqueue(1)
+        assert set(threading.enumerate()) != before
+    assert set(threading.enumerate()) == before
+
+
+def test_leaving_the_loop_over_a_subscription_gives_back_what_was_sent_ahead(q: Queue) -> None:
+    q.enqueue(list(range(5)))
+    for message in q.subscribe(prefetch=5, lease=3_600):
+        message.ack()
+        break
+    wait_for(q, "ready", 4)
+
+
+def test_ctrl_c_ends_a_wait_and_leaves_nothing_held(url: str, q: Queue) -> None:
+    script = (
+        "import sys, holdfast\n"
+        "with holdfast.open(sys.argv[1]) as hf:\n"
+        "    try: hf.queue(sys.argv[2]).claim(wait=None, lease=3600)\n"
+        "    except KeyboardInterrupt: print('interrupted')\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, url, q.ref.queue], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        wait_for(q, "waiters", 1)
+        process.send_signal(signal.SIGINT)
+        out, problems = process.communicate(timeout=PATIENCE_S)
+    finally:
+        process.kill()
+    assert (out, problems) == ("interrupted\n", "")
+    wait_for(q, "waiters", 0)
+    q.enqueue(1)
+    assert [m.version for m in q.claim()] == [1]
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_client_opened_before_a_fork_says_so_in_the_child(hf: Holdfast, q: Queue) -> None:
+    q.enqueue(1)
+    child = os.fork()
+    if not child:
+        try:
+            q.enqueue(2)
+        except holdfast.StoreUnavailable as error:
+            os._exit(0 if "forked" in error.message else 1)
+        os._exit(2)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert q.stats().ready == 1
+
+
+def test_opening_asks_nothing_of_the_server() -> None:
+    with holdfast.open("http://127.0.0.1:1") as hf:
+        q = hf.queue("q")
+        with pytest.raises(holdfast.StoreUnavailable, match=r"http://127\.0\.0\.1:1"):
+            q.stats()
