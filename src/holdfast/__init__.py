@@ -1,6 +1,7 @@
 """Holdfast: a multi-tenant message and job queue.
 
     client/     programs hold queues and messages
+    worker/     feeds handlers from queues, and keeps them alive
     service/    who may ask, how much, for which queue
     dispatch/   who is waiting, who is woken, whose lease ran out
     stores/     keeps the promise across a crash
@@ -41,6 +42,8 @@ from holdfast.model.ids import MessageId
 from holdfast.model.message import NewMessage, State
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Filter
+from holdfast.worker import Defer, LeaseLost, Outcome, Reject, Retry
+from holdfast.worker import Worker as _Worker
 
 __all__ = [
     "AlreadyExists",
@@ -49,6 +52,7 @@ __all__ = [
     "AsyncQueue",
     "BlockingMessage",
     "Conflict",
+    "Defer",
     "Draining",
     "Filter",
     "Forbidden",
@@ -57,10 +61,12 @@ __all__ = [
     "Internal",
     "InvalidArgument",
     "InvalidName",
+    "LeaseLost",
     "Message",
     "MessageId",
     "MessageNotFound",
     "NewMessage",
+    "Outcome",
     "OverQuota",
     "PayloadTooLarge",
     "Queue",
@@ -68,12 +74,15 @@ __all__ = [
     "QueueRef",
     "RateLimited",
     "Refused",
+    "Reject",
+    "Retry",
     "StaleLease",
     "State",
     "StoreUnavailable",
     "Throttled",
     "Unauthenticated",
     "Unavailable",
+    "Worker",
     "open",
     "open_async",
 ]
@@ -106,3 +115,11 @@ def open_async(url: str, **settings: Any) -> AsyncHoldfast:
 
     clock, dice = settings.pop("clock", None), settings.pop("dice", None)
     return open_on_loop(url, settings, clock=clock, dice=dice)
+
+
+class Worker(_Worker):
+    __doc__ = _Worker.__doc__
+
+    @staticmethod
+    def _open_url(url: str, **settings: Any) -> AsyncHoldfast:
+        return open_async(url, **settings)

@@ -27,6 +27,8 @@ class Held(msgspec.Struct):
     state: StateDocument | None
     on_close_delay_ms: int | None = None
     is_settled: bool = False
+    # Why the lease is known to be gone, or given up by whoever runs the handler; None: as far as is known it is held.
+    lost: str | None = None
 
 
 class Message:
@@ -98,6 +100,11 @@ class Message:
     @property
     def lease_expires_at(self) -> int:
         return self._held.lease_expires_at
+
+    @property
+    def is_lost(self) -> bool:
+        """The lease is known to be gone: whatever is still done for this message may be done by another too."""
+        return self._held.lost is not None
 
     @property
     def state(self) -> Any:
@@ -241,6 +248,8 @@ def nack_verdict(receipt: Receipt, error: str | None, *, delay: Duration | None,
 
 def note_result(held: Held, verdict: Verdict, result: Result) -> None:
     """Remember what a verdict did to a message in hand."""
+    if not result.ok:
+        held.lost = held.lost or "the lease ran out, or the message was settled, claimed again or removed"
     if verdict.settle is not Settle.EXTEND:
         # A stale lease is past settling too: leaving the block must not try again.
         held.is_settled = True

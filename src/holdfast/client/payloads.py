@@ -1,7 +1,9 @@
 """Payloads to bytes and back: bytes go as they are, anything else as JSON."""
 
+import builtins
 import math
-from typing import Any, TypeVar, overload
+from collections.abc import Callable
+from typing import Any, TypeVar, get_args, overload
 
 import msgspec
 
@@ -41,14 +43,73 @@ def decode_json(payload: bytes, type: type[T]) -> T: ...
 def decode_json(payload: bytes, type: type[T] | None) -> T | Any:
     """Decode, into a msgspec Struct, a dataclass, a pydantic model or any type msgspec knows."""
     try:
-        if type is None:
-            return msgspec.json.decode(payload)
-        if (validate := getattr(type, "model_validate_json", None)) is not None:
-            return validate(payload)
-        return msgspec.json.decode(payload, type=type)
+        return msgspec.json.decode(payload) if type is None else _decode_typed(payload, type)
     except ValueError as error:  # msgspec's and pydantic's errors are ValueErrors
-        wanted = "JSON" if type is None else type.__name__
-        raise InvalidArgument(f"the payload is not {wanted}: {error}", field="payload") from error
+        wanted = "JSON" if type is None else name_of(type)
+        raise InvalidArgument(f"the payload is not {wanted}: {_why(error)}", field="payload") from error
+
+
+def decode_as(payload: bytes, type: Any, *, is_json: bool) -> Any:
+    """As a handler's annotation asks: bytes as they are, text, JSON into a type; `Any` says: JSON where it is JSON."""
+    if type is bytes or (type is Any and not is_json):
+        return payload
+    if type is Any:
+        return decode_json(payload, None)
+    if type is str and not is_json:
+        try:
+            return payload.decode()
+        except UnicodeDecodeError as error:
+            raise InvalidArgument(f"the payload is not text: {error}", field="payload") from error
+    return decode_json(payload, type)
+
+
+def check_decodable(type: Any) -> None:
+    """`InvalidArgument` for a type that no payload can be decoded into."""
+    if type is Any or type is bytes or _pydantic_of(type) is not None:
+        return
+    import msgspec.inspect  # here: whoever only sends needs it not
+
+    try:
+        info = msgspec.inspect.type_info(type)
+    except TypeError as error:
+        raise InvalidArgument(f"{name_of(type)} is not a type of payloads: {error}") from None
+    if isinstance(info, msgspec.inspect.CustomType):
+        raise InvalidArgument(
+            f"{name_of(type)} is not a type of payloads: give a msgspec Struct, a dataclass, a TypedDict, a pydantic "
+            "model, a builtin type or bytes"
+        )
+
+
+def name_of(type: Any) -> str:
+    """A class by its name, `list[Order]` and the like as they are written."""
+    return type.__name__ if isinstance(type, builtins.type) and not get_args(type) else str(type)
+
+
+def _decode_typed(payload: bytes, type: Any) -> Any:
+    if (validate := _pydantic_of(type)) is not None:
+        return validate(payload)
+    return msgspec.json.decode(payload, type=type, dec_hook=_decode_other)
+
+
+def _pydantic_of(type: Any) -> Callable[[bytes], Any] | None:
+    """Pydantic's models and dataclasses are known by their methods: the library need not be installed."""
+    if (validate := getattr(type, "model_validate_json", None)) is not None:
+        return validate  # type: ignore[no-any-return]
+    return getattr(getattr(type, "__pydantic_validator__", None), "validate_json", None)
+
+
+def _decode_other(type: Any, value: Any) -> Any:
+    """What msgspec meets inside of its own types: `list[Model]`."""
+    if (validate := getattr(type, "model_validate", None)) is not None:
+        return validate(value)
+    raise NotImplementedError(f"{name_of(type)} is not a type of payloads")
+
+
+def _why(error: ValueError) -> str:
+    """On one line, and with the fields' names. Pydantic's own text runs over many, and quotes what was sent."""
+    if not callable(errors := getattr(error, "errors", None)):
+        return str(error)
+    return "; ".join(f"{'.'.join(map(str, each['loc'])) or 'payload'}: {each['msg']}" for each in errors()[:5])
 
 
 def _refuse_nan(value: Any) -> None:

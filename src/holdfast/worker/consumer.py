@@ -1,0 +1,204 @@
+"""One handler's share of the worker: claims no more than it has free slots, and hands on what it gets."""
+
+import asyncio
+
+from holdfast.model.answers import Result
+from holdfast.model.errors import Throttled
+from holdfast.model.requests import Ask, Settle, Verdict
+from holdfast.model.retry import backoff_ms
+from holdfast.worker.crew import Crew
+from holdfast.worker.execution import Execution
+from holdfast.worker.handlers import Handler
+from holdfast.worker.outbox import TROUBLE, Outbox, Pending, answer_all
+from holdfast.worker.waiting import HEALTHY_MS, Reach, first_of, log, restart_delay_ms
+from holdfast.worker.work import Why, Work, WorkMessage
+
+
+class Consumer:
+    def __init__(self, handler: Handler, crew: Crew) -> None:
+        self.handler = handler
+        self._crew = crew
+        self._runtime = crew.runtime
+        self._clock = crew.runtime.clock
+        self._outbox = Outbox(handler.options.ref, crew.link, crew.runtime, crew.dice, crew.reach)
+        self._execution = Execution(handler, crew, self._outbox)
+        # Slots in use, and of these the messages that are still in hand.
+        self._taken = 0
+        self._works: set[Work] = set()
+        self._unsettled = 0
+        self._changed = asyncio.Event()
+        self._claim: asyncio.Task[list[WorkMessage]] | None = None
+        self._failed_claims = 0
+        self._cannot_begin: str | None = None
+
+    @property
+    def free(self) -> int:
+        return self.handler.options.concurrency - self._taken
+
+    @property
+    def in_hand(self) -> int:
+        return len(self._works)
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing in hand, and every verdict answered."""
+        return not self._unsettled
+
+    # --- The loop ----------------------------------------------------------------------------------------------
+
+    async def keep_running(self) -> None:
+        """`run`, again after a crash: three times at once, then later and later; until the worker stops."""
+        crashes = 0
+        while not self._crew.stop.is_asked:
+            began_at = self._clock.now_ms()
+            try:
+                await self.run()
+            except Exception as error:
+                if self._clock.now_ms() - began_at >= HEALTHY_MS:
+                    crashes = 0
+                crashes += 1
+                delay_ms = restart_delay_ms(crashes)
+                log.error(
+                    "the consumer of %s crashed and starts again %s",
+                    self.handler.options.ref,
+                    f"in {delay_ms / 1_000:g} s" if delay_ms else "at once",
+                    exc_info=error,
+                )
+                # Even "at once" lets others run first.
+                await self._nap(delay_ms) if delay_ms else await asyncio.sleep(0)
+
+    async def run(self) -> None:
+        try:
+            while not self._crew.stop.is_asked:
+                if not self.free:
+                    await self._until_changed()
+                elif self._cannot_begin is not None:
+                    text, self._cannot_begin = self._cannot_begin, None
+                    raise RuntimeError(text)
+                else:
+                    await self.claim_once(self._crew.link.wait_ms)
+        finally:
+            self._outbox.end_ride()
+
+    async def claim_once(self, wait_ms: int) -> int:
+        """One claim, and its messages begun; answers how many. With verdicts along it does not wait."""
+        options = self.handler.options
+        ask = Ask(limit=self.free, lease_ms=options.lease_ms, owner=self._crew.owner, with_state=options.with_state)
+        riders = self._outbox.take()
+        if not riders:
+            # It may wait long: what comes up meanwhile is not to wait with it.
+            self._outbox.end_ride()
+        try:
+            messages = await self._ask(ask, 0 if riders else wait_ms, riders)
+        except TROUBLE as error:
+            await self._lost(error, riders)
+            return 0
+        except BaseException:
+            self._outbox.put_back(riders)
+            raise
+        self._crew.reach.regain()
+        self._failed_claims = 0
+        self._outbox.offer_ride()
+        for message in messages:
+            self._begin(message)
+        return len(messages)
+
+    async def _ask(self, ask: Ask, wait_ms: int, riders: list[Pending]) -> list[WorkMessage]:
+        def on_results(results: list[Result]) -> None:
+            answer_all(riders, results)
+
+        verdicts = [each.verdict for each in riders]
+        claim = asyncio.ensure_future(
+            self._crew.link.claim(self.handler.options.ref, ask, wait_ms, verdicts, on_results)
+        )
+        if not riders:
+            self._claim = claim
+        try:
+            await asyncio.wait({claim})
+        except asyncio.CancelledError:
+            claim.cancel()
+            raise
+        finally:
+            self._claim = None
+        if claim.cancelled():
+            return []
+        return claim.result()
+
+    async def _lost(self, error: BaseException, riders: list[Pending]) -> None:
+        self._crew.reach.lose(error)
+        self._outbox.put_back(riders)
+        self._outbox.end_ride()
+        delay_ms = 1 + backoff_ms(self._failed_claims, Reach.BASE_MS, Reach.CAP_MS, self._crew.dice.roll())
+        self._failed_claims += 1
+        await self._nap(max(delay_ms, error.retry_after_ms) if isinstance(error, Throttled) else delay_ms)
+
+    async def _until_changed(self) -> None:
+        self._changed.clear()
+        changed = asyncio.ensure_future(self._changed.wait())
+        try:
+            await first_of(self._runtime, [changed, self._crew.stop.asked], None)
+        finally:
+            changed.cancel()
+
+    async def _nap(self, ms: int) -> None:
+        await first_of(self._runtime, [self._crew.stop.asked], ms)
+
+    # --- Messages in hand --------------------------------------------------------------------------------------
+
+    def _begin(self, message: WorkMessage) -> None:
+        work = Work(message, self._clock.now_ms(), self.handler.options.lease_ms)
+        self._taken += 1
+        self._unsettled += 1
+        self._works.add(work)
+        slot: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        slot.add_done_callback(lambda _: self._free_slot())
+        self._runtime.spawn(self._work(work, slot))
+
+    async def _work(self, work: Work, slot: "asyncio.Future[None]") -> None:
+        try:
+            fault = await self._execution.execute(work, slot)
+            if fault is not None:
+                self._cannot_begin = fault.text
+        except Exception:  # ours, not the handler's: the message goes back, and the worker goes on
+            log.exception("a message of %s could not be handled", self.handler.options.ref, extra=work.facts())
+            self._give_back(work)
+            if not slot.done():
+                slot.set_result(None)
+        finally:
+            self._works.discard(work)
+            self._unsettled -= 1
+            self._changed.set()
+
+    def _give_back(self, work: Work) -> None:
+        held = work.message._held
+        if not held.is_settled and not work.is_lost:
+            held.is_settled = True
+            self._outbox.post(
+                Verdict(settle=Settle.RELEASE, receipt=held.delivery.receipt), work.lease_until, at_once=True
+            )
+
+    def _free_slot(self) -> None:
+        self._taken -= 1
+        self._changed.set()
+
+    # --- Stopping ----------------------------------------------------------------------------------------------
+
+    def stop_claiming(self) -> None:
+        if self._claim is not None and self._crew.link.is_cancellable:
+            self._claim.cancel()
+
+    def interrupt_all(self) -> None:
+        """Their time is up: what is not finished goes back uncounted."""
+        for work in self._works:
+            work.interrupt(Why.STOPPING, "the worker is stopping")
+
+    async def until_idle(self) -> None:
+        while not self.is_idle:
+            self._changed.clear()
+            await self._changed.wait()
+
+    def give_up(self) -> None:
+        self._outbox.give_up()
+
+    def close(self) -> None:
+        self._execution.close()

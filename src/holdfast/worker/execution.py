@@ -1,0 +1,208 @@
+"""From a claimed message to its outcome."""
+
+import asyncio
+from typing import assert_never
+
+from holdfast.clock import steady_s
+from holdfast.model.answers import Result
+from holdfast.model.message import State
+from holdfast.model.requests import Settle, Verdict
+from holdfast.worker.crew import Crew
+from holdfast.worker.handlers import Handler
+from holdfast.worker.heartbeat import Heartbeat
+from holdfast.worker.options import Pool
+from holdfast.worker.outbox import Outbox
+from holdfast.worker.outcome import Fault, FaultKind, Outcome, OutcomeKind, fault_of
+from holdfast.worker.terms import Terms
+from holdfast.worker.waiting import first_of, log
+from holdfast.worker.ways import InlineWay, LoopWay, Running, ThreadWay, Way
+from holdfast.worker.work import Interruption, Why, Work
+
+# How long a handler that was told to stop may take to do so, before it is left to itself.
+CLEANUP_MS = 5_000
+HURRIED_CLEANUP_MS = 1_000
+
+
+class Execution:
+    """Runs one handler's messages; the consumer decides how many at once."""
+
+    def __init__(self, handler: Handler, crew: Crew, outbox: Outbox) -> None:
+        self._handler = handler
+        self._crew = crew
+        self._runtime = crew.runtime
+        self._outbox = outbox
+        options = handler.options
+        self._terms = Terms(options, crew.link.client, crew.runtime, crew.dice)
+        self._heartbeat = Heartbeat(
+            options.ref, options.lease_ms, crew.link, crew.runtime, crew.dice, crew.reach, self._terms
+        )
+        self._way = _way_of(handler, crew)
+
+    def close(self) -> None:
+        self._way.close()
+
+    async def execute(self, work: Work, free_slot: "asyncio.Future[None]") -> Fault | None:
+        """Run the handler, settle, tell the hooks. `free_slot` is settled as soon as the next message may come.
+
+        Answers the fault only if the handler could not even begin.
+        """
+        began_s = steady_s()
+        self._heartbeat.add(work)
+        try:
+            fault, running = await self._run(work)
+            verdict = await self._judge(work, fault)
+            interruption = work.interruption
+        finally:
+            self._heartbeat.remove(work)
+        is_abandoned = running is not None and not running.ended.done()
+        answered = None
+        if verdict is not None:
+            # A slot that stays taken makes no claim on which the verdict could ride.
+            answered = self._outbox.post(verdict, work.lease_until, at_once=is_abandoned)
+            work.message._held.is_settled = True
+        if is_abandoned and running is not None:
+            self._leave_behind(work, running, free_slot)
+        else:
+            free_slot.set_result(None)
+        result = None if answered is None else await answered
+        if verdict is None and interruption is None and work.message.is_lost:
+            # The handler itself was told, when it gave a verdict of its own.
+            interruption = Interruption(Why.LOST, work.message._held.lost or "")
+        outcome = _outcome_of(verdict, result, fault, interruption, steady_s() - began_s)
+        await self._tell(work, outcome, fault)
+        return fault if fault is not None and fault.kind is FaultKind.UNSTARTED and interruption is None else None
+
+    # --- The handler -------------------------------------------------------------------------------------------
+
+    async def _run(self, work: Work) -> tuple[Fault | None, Running | None]:
+        try:
+            # In a process of its own it is decoded there.
+            is_elsewhere = self._handler.options.pool is Pool.PROCESS and self._crew.inline is None
+            payload = None if is_elsewhere else self._handler.signature.decode(work.message._held.delivery)
+            await self._crew.hooks.call("before", work.message)
+        except Exception as error:
+            return fault_of(error), None
+        if work.interruption is not None:
+            return None, None
+        running = self._way.start(self._handler, work, payload)
+        timer = None
+        if (timeout_ms := self._handler.options.timeout_ms) is not None:
+            text = f"timeout: still running after {timeout_ms / 1_000:g} s"
+            timer = self._runtime.call_at(
+                self._runtime.clock.now_ms() + timeout_ms, lambda: work.interrupt(Why.TIMEOUT, text)
+            )
+        try:
+            await first_of(self._runtime, [running.ended, work.interrupted], None)
+        finally:
+            if timer is not None:
+                timer.cancel()
+        if running.ended.done():
+            work.forgive()  # told to stop in the same instant, it made it
+            return running.ended.result(), running
+        running.interrupt(work.why_interrupted())
+        if running.has_cleanup:
+            is_hurried = self._crew.stop.hurried.done()
+            await first_of(self._runtime, [running.ended], HURRIED_CLEANUP_MS if is_hurried else CLEANUP_MS)
+        return None, running
+
+    def _leave_behind(self, work: Work, running: Running, free_slot: "asyncio.Future[None]") -> None:
+        log.warning(
+            "%s goes on although it was told to stop (%s): its slot stays taken until it ends. "
+            "Look at message.is_lost in a plain `def`, let CancelledError pass in an `async def`, or use process=True",
+            self._handler.name,
+            "" if work.interruption is None else work.interruption.text,
+            extra=work.facts(),
+        )
+        running.ended.add_done_callback(lambda _: None if free_slot.done() else free_slot.set_result(None))
+
+    # --- The verdict -------------------------------------------------------------------------------------------
+
+    async def _judge(self, work: Work, fault: Fault | None) -> Verdict | None:
+        """None: nothing is to be said, by us or any more."""
+        held = work.message._held
+        if held.is_settled:
+            return None
+        receipt = held.delivery.receipt
+        match work.interruption:
+            case Interruption(why=Why.LOST):
+                return None
+            case Interruption(why=Why.STOPPING):
+                return Verdict(settle=Settle.RELEASE, receipt=receipt)
+            case Interruption(why=Why.TIMEOUT, text=text):
+                return await self._terms.verdict_of(work.message, Fault(FaultKind.FAILURE, text))
+            case _ if fault is None:
+                return Verdict(settle=Settle.ACK, receipt=receipt)
+            case _:
+                return await self._terms.verdict_of(work.message, fault)
+
+    # --- Telling of it -----------------------------------------------------------------------------------------
+
+    async def _tell(self, work: Work, outcome: Outcome, fault: Fault | None) -> None:
+        facts, name, hooks = work.facts(), self._handler.name, self._crew.hooks
+        match outcome.kind:
+            case OutcomeKind.SUCCEEDED | OutcomeKind.SETTLED | OutcomeKind.DEFERRED:
+                log.debug("%s: %s", name, outcome.kind, extra=facts)
+            case OutcomeKind.RELEASED:
+                log.info("%s: released", name, extra=facts)
+            case OutcomeKind.RETRIED | OutcomeKind.FAILED:
+                is_surprise = fault is not None and fault.kind is FaultKind.FAILURE
+                where = f"\n{fault.traceback}" if fault is not None and fault.traceback and is_surprise else ""
+                exception = outcome.exception if is_surprise and not where else None
+                log.warning("%s: %s: %s%s", name, outcome.kind, outcome.error, where, exc_info=exception, extra=facts)
+            case OutcomeKind.LOST:
+                log.warning("%s: lost its lease: %s", name, outcome.error, extra=facts)
+            case _:
+                assert_never(outcome.kind)
+        if outcome.kind is OutcomeKind.LOST:
+            await hooks.tell("on_lost", work.message, outcome)
+        elif outcome.kind in (OutcomeKind.RETRIED, OutcomeKind.FAILED):
+            await hooks.tell("on_error", work.message, outcome)
+        await hooks.tell("after", work.message, outcome)
+
+
+def _way_of(handler: Handler, crew: Crew) -> Way:
+    pool = handler.options.pool
+    if pool is Pool.LOOP:
+        return LoopWay()
+    if crew.inline is not None:
+        return InlineWay(crew.inline)
+    if pool is Pool.THREAD:
+        return ThreadWay(handler.name)
+    from holdfast.worker.processes import ProcessWay  # here: it brings multiprocessing along
+
+    return ProcessWay(handler.name)
+
+
+def _outcome_of(
+    verdict: Verdict | None,
+    result: Result | None,
+    fault: Fault | None,
+    interruption: Interruption | None,
+    seconds: float,
+) -> Outcome:
+    exception = None if fault is None else fault.exception
+    if interruption is not None and interruption.why is Why.LOST:
+        return Outcome(kind=OutcomeKind.LOST, error=interruption.text, exception=exception, seconds=seconds)
+    if verdict is None:
+        return Outcome(kind=OutcomeKind.SETTLED, exception=exception, seconds=seconds)
+    if result is None or not result.ok:
+        said = "no answer" if result is None else f"the answer was {result.error}"
+        return Outcome(
+            kind=OutcomeKind.LOST, error=f"its {verdict.settle}: {said}", exception=exception, seconds=seconds
+        )
+    kind = _kind_of(verdict, result)
+    return Outcome(kind=kind, error=verdict.error, exception=exception, seconds=seconds, retry_at=result.retry_at)
+
+
+def _kind_of(verdict: Verdict, result: Result) -> OutcomeKind:
+    match verdict.settle:
+        case Settle.ACK:
+            return OutcomeKind.SUCCEEDED
+        case Settle.RELEASE:
+            return OutcomeKind.RELEASED
+        case _ if verdict.final or result.state is State.FAILED:
+            return OutcomeKind.FAILED
+        case _ if verdict.defer:
+            return OutcomeKind.DEFERRED
+        case _:
+            return OutcomeKind.RETRIED

@@ -1,0 +1,98 @@
+"""What `@worker.handler(...)` is given, checked when it is given."""
+
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from holdfast.model.checks import check_integer
+from holdfast.model.durations import Duration, parse_duration_ms
+from holdfast.model.errors import InvalidArgument
+from holdfast.model.message import MAX_RETRIES
+from holdfast.model.names import QueueRef, parse_ref
+from holdfast.model.retry import backoff_ms
+
+MAX_CONCURRENCY = 1_000
+# Of a handler that gives its own base: the queue's cap is made for the queue's base.
+BACKOFF_CAP_MS = 300_000
+
+Backoff = Duration | Callable[[int], Duration]
+
+
+class Pool(StrEnum):
+    LOOP = "loop"
+    THREAD = "thread"
+    PROCESS = "process"
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    ref: QueueRef
+    pool: Pool
+    concurrency: int
+    lease_ms: int
+    # None: as long as it takes.
+    timeout_ms: int | None
+    # None: as the queue, or the message, says.
+    retries: int | None
+    # A base in milliseconds, doubled with each retry; a function of the retry's number, from 1; None: the queue's.
+    backoff: int | Callable[[int], Duration] | None
+    with_state: bool
+
+    def delay_ms(self, retry: int, roll: float) -> int | None:
+        """How long until the retry with this number, 0 for the first; None: the queue decides."""
+        if self.backoff is None:
+            return None
+        if callable(self.backoff):
+            return parse_duration_ms("backoff", self.backoff(retry + 1))
+        return backoff_ms(retry, self.backoff, BACKOFF_CAP_MS, roll)
+
+
+def parse_options(
+    queue: object,
+    tenant: object,
+    *,
+    is_async: bool,
+    concurrency: Any,
+    lease: Any,
+    timeout: Any,
+    retries: Any,
+    backoff: Any,
+    process: Any,
+    pool: Any,
+    state: Any,
+) -> Options:
+    lease_ms = parse_duration_ms("lease", lease)
+    timeout_ms = None if timeout is None else parse_duration_ms("timeout", timeout)
+    for name, value in (("lease", lease_ms), ("timeout", timeout_ms)):
+        if value == 0:
+            raise InvalidArgument(f"{name} must be longer than nothing", field=name)
+    return Options(
+        ref=parse_ref(tenant, queue),
+        pool=_pool(pool, process, is_async=is_async),
+        concurrency=check_integer("concurrency", concurrency, 1, MAX_CONCURRENCY),
+        lease_ms=lease_ms,
+        timeout_ms=timeout_ms,
+        retries=None if retries is None else check_integer("retries", retries, 0, MAX_RETRIES),
+        backoff=backoff if backoff is None or callable(backoff) else parse_duration_ms("backoff", backoff),
+        with_state=_flag("state", state),
+    )
+
+
+def _pool(pool: Any, process: Any, *, is_async: bool) -> Pool:
+    wanted = pool if pool is not None else "process" if _flag("process", process) else None
+    if wanted is None:
+        return Pool.LOOP if is_async else Pool.THREAD
+    if wanted not in (Pool.THREAD, Pool.PROCESS) or (wanted == Pool.THREAD and process):
+        raise InvalidArgument(f'pool {str(wanted)[:80]!r} must be "thread" or "process"', field="pool")
+    if is_async:
+        raise InvalidArgument(
+            f"an async handler runs on the worker's event loop: make it a plain `def` for a {wanted} pool", field="pool"
+        )
+    return Pool(wanted)
+
+
+def _flag(name: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidArgument(f"{name} {str(value)[:80]!r} must be True or False", field=name)
+    return value

@@ -1,0 +1,128 @@
+"""Verdicts on their way: on the next claim if one is about to be made, else at once, several in one call."""
+
+import asyncio
+from collections.abc import Sequence
+
+from holdfast.dice import Dice
+from holdfast.model.answers import Result
+from holdfast.model.errors import HoldfastError, Throttled, Unavailable
+from holdfast.model.message import MAX_BATCH
+from holdfast.model.names import QueueRef
+from holdfast.model.requests import Verdict
+from holdfast.model.retry import backoff_ms
+from holdfast.runtime import LoopRuntime
+from holdfast.worker.link import Link
+from holdfast.worker.waiting import Reach, first_of
+
+# What says "ask again" and not "you asked for the wrong thing": errors of sockets among them.
+TROUBLE = (Unavailable, Throttled, OSError, TimeoutError)
+
+RETRY_BASE_MS = 50
+RETRY_CAP_MS = 2_000
+
+
+class Pending:
+    """A verdict that is not yet known to have been taken. Its future's None: it could not be delivered in time."""
+
+    __slots__ = ("answered", "lease_until", "verdict")
+
+    def __init__(self, verdict: Verdict, lease_until: int) -> None:
+        self.verdict = verdict
+        # After this no verdict can be taken, so none is tried.
+        self.lease_until = lease_until
+        self.answered: asyncio.Future[Result | None] = asyncio.get_running_loop().create_future()
+
+    def answer(self, result: Result | None) -> None:
+        if not self.answered.done():
+            self.answered.set_result(result)
+
+
+class Outbox:
+    def __init__(self, ref: QueueRef, link: Link, runtime: LoopRuntime, dice: Dice, reach: Reach) -> None:
+        self._ref = ref
+        self._link = link
+        self._runtime = runtime
+        self._dice = dice
+        self._reach = reach
+        self._waiting: list[Pending] = []
+        self._is_sending = False
+        self._given_up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        # A claim is about to be made, and takes what waits along.
+        self._has_ride = False
+
+    def post(self, verdict: Verdict, lease_until: int, *, at_once: bool = False) -> "asyncio.Future[Result | None]":
+        pending = Pending(verdict, lease_until)
+        self._waiting.append(pending)
+        if at_once or not self._has_ride:
+            self._send()
+        return pending.answered
+
+    def take(self) -> list[Pending]:
+        """What waits, for a claim to carry."""
+        taken, self._waiting = self._waiting[:MAX_BATCH], self._waiting[MAX_BATCH:]
+        return taken
+
+    def put_back(self, taken: list[Pending]) -> None:
+        """The claim failed: what of its riders is not answered waits again."""
+        self._waiting[:0] = [each for each in taken if not each.answered.done()]
+
+    def offer_ride(self) -> None:
+        self._has_ride = True
+
+    def end_ride(self) -> None:
+        """No claim will be made for a while: what waits goes by itself."""
+        self._has_ride = False
+        self._send()
+
+    def give_up(self) -> None:
+        """Nothing is tried again: the leases will run out."""
+        if not self._given_up.done():
+            self._given_up.set_result(None)
+
+    def _send(self) -> None:
+        # One call at a time: what comes up meanwhile goes together in the next.
+        if self._waiting and not self._is_sending:
+            self._is_sending = True
+            self._runtime.spawn(self._send_all())
+
+    async def _send_all(self) -> None:
+        failed = 0
+        try:
+            while batch := self.take():
+                if await self._send_once(batch):
+                    failed = 0
+                    continue
+                self.put_back(batch)
+                self._drop_hopeless()
+                delay_ms = backoff_ms(failed, RETRY_BASE_MS, RETRY_CAP_MS, self._dice.roll()) + 1
+                failed += 1
+                await first_of(self._runtime, [self._given_up], delay_ms)
+        finally:
+            self._is_sending = False
+
+    async def _send_once(self, batch: list[Pending]) -> bool:
+        """Whether the verdicts were answered, with whatever answer."""
+        try:
+            results = await self._link.messages.settle(self._ref, [each.verdict for each in batch])
+        except TROUBLE as error:
+            self._reach.lose(error)
+            return False
+        except HoldfastError as error:  # refused as a whole: no repetition would help
+            code = error.code
+            results = [Result(snowflake=each.verdict.receipt.id, ok=False, error=code) for each in batch]
+        self._reach.regain()
+        answer_all(batch, results)
+        return True
+
+    def _drop_hopeless(self) -> None:
+        now_ms = self._runtime.clock.now_ms()
+        is_over = self._given_up.done()
+        for each in self._waiting:
+            if is_over or each.lease_until <= now_ms:
+                each.answer(None)
+        self._waiting = [each for each in self._waiting if not each.answered.done()]
+
+
+def answer_all(batch: Sequence[Pending], results: Sequence[Result]) -> None:
+    for each, result in zip(batch, results, strict=True):
+        each.answer(result)

@@ -1,0 +1,242 @@
+"""The worker as programs see it."""
+
+import asyncio
+import os
+import secrets
+import socket
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from holdfast.client.blocking import Holdfast
+from holdfast.client.client import AsyncHoldfast
+from holdfast.clock import Clock, SystemClock
+from holdfast.dice import Dice, SystemDice
+from holdfast.model.checks import check_text
+from holdfast.model.durations import Duration, parse_duration_ms
+from holdfast.model.errors import InvalidArgument, StoreUnavailable
+from holdfast.model.names import DEFAULT, QueueRef
+from holdfast.worker.handlers import Handler, check_function, check_options, is_async, name_of, read_signature
+from holdfast.worker.hooks import Hook, Hooks
+from holdfast.worker.options import Backoff, parse_options
+from holdfast.worker.runner import Runner, stopping_on_signals
+
+F = TypeVar("F", bound=Callable[..., Any])
+H = TypeVar("H", bound=Hook)
+
+
+class Worker:
+    """Feeds handlers from queues: claims, heartbeats, verdicts, and a stop that loses nothing.
+
+    `where` is a URL, or what `holdfast.open` or `open_async` gave; settings are those of `holdfast.open`.
+    """
+
+    def __init__(
+        self,
+        where: str | AsyncHoldfast | Holdfast,
+        *,
+        owner: str | None = None,
+        grace: Duration = 30,
+        clock: Clock | None = None,
+        dice: Dice | None = None,
+        **settings: Any,
+    ) -> None:
+        if not isinstance(where, str | AsyncHoldfast | Holdfast):
+            raise InvalidArgument("a worker is given a URL, or what holdfast.open or open_async gave", field="where")
+        if settings and not isinstance(where, str):
+            raise InvalidArgument(
+                f"{min(settings)!r} is for opening a URL: what was given is open", field=min(settings)
+            )
+        self.where = where
+        self.owner = make_owner() if owner is None else check_text("owner", owner)
+        self.handlers: dict[QueueRef, Handler] = {}
+        self.hooks = Hooks()
+        self._grace_ms = parse_duration_ms("grace", grace)
+        self._clock = clock
+        self._dice = dice
+        self._settings = settings
+        self._runner: Runner | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._client: AsyncHoldfast | None = None
+        self._serving: asyncio.Task[None] | None = None
+
+    # --- Handlers and hooks ------------------------------------------------------------------------------------
+
+    def handler(
+        self,
+        queue: str = DEFAULT,
+        *,
+        tenant: str = DEFAULT,
+        concurrency: int = 1,
+        lease: Duration = "30s",
+        timeout: Duration | None = "5m",
+        retries: int | None = None,
+        backoff: Backoff | None = None,
+        process: bool = False,
+        pool: str | None = None,
+        state: bool = False,
+    ) -> Callable[[F], F]:
+        """Let the function below handle the queue's messages. It stays the function it was."""
+        if not isinstance(queue, str):
+            raise InvalidArgument('a handler names its queue: write @worker.handler("payments")', field="queue")
+
+        def register(function: F) -> F:
+            check_function(function)
+            options = parse_options(
+                queue,
+                tenant,
+                is_async=is_async(function),
+                concurrency=concurrency,
+                lease=lease,
+                timeout=timeout,
+                retries=retries,
+                backoff=backoff,
+                process=process,
+                pool=pool,
+                state=state,
+            )
+            handler = Handler(name_of(function), function, read_signature(function), options)
+            self._add(check_options(handler))
+            return function
+
+        return register
+
+    def on_start(self, hook: H) -> H:
+        """Called with the worker once it is connected, before it claims. What it raises ends the worker."""
+        self.hooks.add("on_start", hook)
+        return hook
+
+    def on_stop(self, hook: H) -> H:
+        """Called with the worker when nothing is in hand any more, still connected."""
+        self.hooks.add("on_stop", hook)
+        return hook
+
+    def before(self, hook: H) -> H:
+        """Called with the message before its handler. What it raises counts as the handler's own error."""
+        self.hooks.add("before", hook)
+        return hook
+
+    def after(self, hook: H) -> H:
+        """Called with the message and its `Outcome`, whatever that is."""
+        self.hooks.add("after", hook)
+        return hook
+
+    def on_error(self, hook: H) -> H:
+        """Called with the message and its `Outcome` when it was retried or failed, before `after`."""
+        self.hooks.add("on_error", hook)
+        return hook
+
+    def on_lost(self, hook: H) -> H:
+        """Called with the message and its `Outcome` when its lease was lost, before `after`."""
+        self.hooks.add("on_lost", hook)
+        return hook
+
+    # --- Running -----------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Run until SIGTERM, SIGINT or `stop()`. A second signal gives back at once what is in hand."""
+        asyncio.run(self._run())
+
+    async def _run(self) -> None:
+        with stopping_on_signals(lambda: self._runner):
+            await self.serve()
+
+    async def serve(self) -> None:
+        """The same on the caller's own loop, and signals are left to the caller. Cancelled, it gives back at once."""
+        await self._serve(self._make_runner())
+
+    async def _serve(self, runner: Runner) -> None:
+        running = asyncio.ensure_future(runner.serve())
+        try:
+            await asyncio.shield(running)
+        except asyncio.CancelledError:
+            runner.stop.ask(now=True)
+            await asyncio.wait({running})
+            raise
+        finally:
+            self._runner = None
+
+    def stop(self, *, now: bool = False) -> None:
+        """Stop claiming, finish what is in hand within the grace, give the rest back; `now`: without grace.
+
+        From any thread, a handler's too. A worker that is not running is left as it is.
+        """
+        if self._runner is None or self._loop is None or self._loop.is_closed():
+            return
+        runner = self._runner
+        self._loop.call_soon_threadsafe(lambda: runner.stop.ask(now=now))
+
+    @property
+    def is_running(self) -> bool:
+        return self._runner is not None
+
+    @property
+    def client(self) -> AsyncHoldfast:
+        """The connection while it runs, for async handlers and hooks: `worker.client.queue("mail")`."""
+        client = self._client or (None if self._runner is None else self._runner.client)
+        if client is None:
+            raise StoreUnavailable("the worker is not running, so it is not connected")
+        return client
+
+    async def __aenter__(self) -> Self:
+        runner = self._make_runner()
+        self._serving = asyncio.ensure_future(self._serve(runner))
+        await asyncio.wait({self._serving, runner.started}, return_when=asyncio.FIRST_COMPLETED)
+        if self._serving.done():
+            self._serving.result()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        serving, self._serving = self._serving, None
+        if serving is not None:
+            self.stop(now=isinstance(error, asyncio.CancelledError))
+            await serving
+
+    # --- Inside ------------------------------------------------------------------------------------------------
+
+    def _add(self, handler: Handler) -> None:
+        ref = handler.options.ref
+        if self._runner is not None:
+            raise InvalidArgument(f"the worker is running: register {handler.name} before it starts")
+        if (known := self.handlers.get(ref)) is not None:
+            raise InvalidArgument(
+                f"{ref} has a handler, {known.name}: one queue is handled by one function of a worker"
+            )
+        self.handlers[ref] = handler
+
+    def _make_runner(self) -> Runner:
+        if self._runner is not None:
+            raise InvalidArgument("the worker is running already")
+        if not self.handlers:
+            raise InvalidArgument('the worker has no handlers: write @worker.handler("queue") above a function')
+        self._loop = asyncio.get_running_loop()
+        self._runner = Runner(
+            self,
+            list(self.handlers.values()),
+            self.where,
+            self._open,
+            owner=self.owner,
+            grace_ms=self._grace_ms,
+            hooks=self.hooks,
+            clock=self._clock or SystemClock(),
+            dice=self._dice or SystemDice(),
+        )
+        return self._runner
+
+    def _open(self, url: str) -> AsyncHoldfast:
+        given = {"clock": self._clock, "dice": self._dice}
+        return self._open_url(
+            url, **self._settings, **{name: value for name, value in given.items() if value is not None}
+        )
+
+    @staticmethod
+    def _open_url(url: str, **settings: Any) -> AsyncHoldfast:
+        """`holdfast.open_async`: handed down from there, for it may know of servers and this folder may not."""
+        raise NotImplementedError
+
+
+def make_owner() -> str:
+    """Unlike that of any other start of any process: host, process, and dice for a reused number."""
+    return f"{socket.gethostname()[:64]}-{os.getpid()}-{secrets.token_hex(4)}"
