@@ -1,8 +1,18 @@
-"""For our tests and our users': a clock moved by hand, the store laws as a suite, the fault store."""
+"""For our tests and our users': a clock moved by hand, handlers under test, the store laws, the fault store."""
 
 from holdfast.dice import SeededDice
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.faults import HeldCalls, SeededFaults, with_faults
+from holdfast.testing.handlers import HandlerTest
 from holdfast.testing.subject import EmbeddedSubject, Subject
 
-__all__ = ["EmbeddedSubject", "HeldCalls", "ManualClock", "SeededDice", "SeededFaults", "Subject", "with_faults"]
+__all__ = [
+    "EmbeddedSubject",
+    "HandlerTest",
+    "HeldCalls",
+    "ManualClock",
+    "SeededDice",
+    "SeededFaults",
+    "Subject",
+    "with_faults",
+]

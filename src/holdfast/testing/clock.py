@@ -46,6 +46,13 @@ class ManualClock:
                 callback()
         self._now_ms = end
 
+    def next_alarm_at(self) -> int | None:
+        """When the next alarm rings; None if none is set."""
+        with self._lock:
+            while self._alarms and self._alarms[0][2].callback is None:
+                heapq.heappop(self._alarms)
+            return self._alarms[0][0] if self._alarms else None
+
     def step_to(self, now_ms: int) -> None:
         """Set the clock, backwards too, and ring nothing: what a wall clock does when it is corrected."""
         self._now_ms = now_ms

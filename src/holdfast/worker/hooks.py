@@ -21,6 +21,13 @@ class Hooks:
         self._hooks[name].append(hook)
         return hook
 
+    def with_last(self, name: str, hook: Hook) -> "Hooks":
+        """These, and one more after them."""
+        more = Hooks()
+        more._hooks.update({each: list(hooks) for each, hooks in self._hooks.items()})
+        more.add(name, hook)
+        return more
+
     async def call(self, name: str, *args: Any) -> None:
         """In the order they were given; what one raises goes to the caller."""
         for hook in self._hooks.get(name, ()):

@@ -6,6 +6,7 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from holdfast.client.blocking import BlockingMessage, Driver
+from holdfast.model.errors import InvalidArgument
 from holdfast.worker.control import LeaseLost
 from holdfast.worker.handlers import Handler
 from holdfast.worker.outcome import Fault, fault_of
@@ -147,6 +148,9 @@ def runner_on(loop: asyncio.AbstractEventLoop) -> Any:
         if loop.is_closed():
             work.close()
             raise LeaseLost("the worker has stopped, and gave the message back")
+        if asyncio._get_running_loop() is loop:
+            work.close()
+            raise InvalidArgument("this would wait for the event loop on the event loop: use the async API there")
         return asyncio.run_coroutine_threadsafe(work, loop).result()
 
     return run

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from holdfast.client.blocking import Holdfast
+from holdfast.client.blocking import Driver, Holdfast
 from holdfast.client.client import AsyncHoldfast
 from holdfast.clock import Clock, SystemClock
 from holdfast.dice import Dice, SystemDice
@@ -18,8 +18,10 @@ from holdfast.model.errors import InvalidArgument, StoreUnavailable
 from holdfast.model.names import DEFAULT, QueueRef
 from holdfast.worker.handlers import Handler, check_function, check_options, is_async, name_of, read_signature
 from holdfast.worker.hooks import Hook, Hooks
+from holdfast.worker.link import client_of
 from holdfast.worker.options import Backoff, parse_options
 from holdfast.worker.runner import Runner, stopping_on_signals
+from holdfast.worker.ways import runner_on
 
 F = TypeVar("F", bound=Callable[..., Any])
 H = TypeVar("H", bound=Hook)
@@ -57,7 +59,7 @@ class Worker:
         self._settings = settings
         self._runner: Runner | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._client: AsyncHoldfast | None = None
+        self._lent: tuple[AsyncHoldfast, Driver] | None = None
         self._serving: asyncio.Task[None] | None = None
 
     # --- Handlers and hooks ------------------------------------------------------------------------------------
@@ -173,10 +175,13 @@ class Worker:
     @property
     def client(self) -> AsyncHoldfast:
         """The connection while it runs, for async handlers and hooks: `worker.client.queue("mail")`."""
-        client = self._client or (None if self._runner is None else self._runner.client)
-        if client is None:
-            raise StoreUnavailable("the worker is not running, so it is not connected")
-        return client
+        return self._connection()[0]
+
+    @property
+    def blocking_client(self) -> Holdfast:
+        """The same connection for handlers that are plain functions, in their threads."""
+        client, driver = self._connection()
+        return Holdfast(client_of(client._connected()), driver)
 
     async def __aenter__(self) -> Self:
         runner = self._make_runner()
@@ -195,6 +200,17 @@ class Worker:
             await serving
 
     # --- Inside ------------------------------------------------------------------------------------------------
+
+    def _connection(self) -> tuple[AsyncHoldfast, Driver]:
+        if self._lent is not None:
+            return self._lent
+        if self._runner is None or self._runner.client is None or self._loop is None:
+            raise StoreUnavailable("the worker is not running, so it is not connected")
+        return self._runner.client, Driver(runner_on(self._loop), lambda: None)
+
+    def _lend(self, client: AsyncHoldfast | None, driver: Driver | None) -> None:
+        """For tests: stand in for a connection of the worker's own."""
+        self._lent = None if client is None or driver is None else (client, driver)
 
     def _add(self, handler: Handler) -> None:
         ref = handler.options.ref

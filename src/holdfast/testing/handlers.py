@@ -1,0 +1,232 @@
+"""A worker's handlers under test: in-memory queues, a clock moved by hand, no threads, no sleeping."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Coroutine
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any, NamedTuple, Self, Unpack, cast
+
+from holdfast.client.blocking import Holdfast
+from holdfast.client.message import Message
+from holdfast.client.options import EnqueueOptions
+from holdfast.client.payloads import decode_json
+from holdfast.client.transport import Transport
+from holdfast.dice import SeededDice
+from holdfast.model.answers import Enqueued, Info, Stats
+from holdfast.model.durations import Duration, parse_duration_ms
+from holdfast.model.ids import MessageId
+from holdfast.model.message import JSON, Draft
+from holdfast.model.names import DEFAULT, QueueRef, parse_ref
+from holdfast.runtime import LoopRuntime
+from holdfast.server.embedded import open_blocking
+from holdfast.testing.clock import ManualClock
+from holdfast.worker.consumer import Consumer
+from holdfast.worker.crew import Crew
+from holdfast.worker.link import Link, carried, client_of
+from holdfast.worker.outcome import Outcome, OutcomeKind
+from holdfast.worker.waiting import Reach, Stop
+from holdfast.worker.worker import Worker
+
+# Turns of the loop in which everything that can go on without time passing goes on.
+_TURNS = 50
+
+
+class Sent(NamedTuple):
+    """A message that a handler enqueued."""
+
+    ref: QueueRef
+    payload: Any
+    draft: Draft
+
+
+class HandlerTest:
+    """`async with HandlerTest(worker) as t:`; the worker's own URL is not opened.
+
+    Handlers run as in production: decoded payloads, heartbeats, timeouts, retries, hooks. Plain functions are called
+    right on the loop, those for processes too. Time passes in `advance` alone.
+    """
+
+    def __init__(self, worker: Worker, *, seed: int = 0) -> None:
+        self.clock = ManualClock()
+        self.enqueued: list[Sent] = []
+        self._worker = worker
+        self._seed = seed
+        self._outcomes: dict[str, list[Outcome]] = defaultdict(list)
+        self._consumers: dict[QueueRef, Consumer] = {}
+        self._open = ExitStack()
+
+    async def __aenter__(self) -> Self:
+        dice = SeededDice(self._seed)
+        self._hf: Holdfast = self._open.enter_context(
+            open_blocking("memory://", {}, clock=self.clock, dice=SeededDice(self._seed))
+        )
+        inner = carried(self._hf._inner._connected(), self._inline)
+        transport = cast("Transport", _Noting(inner, self._note_sent))
+        link = Link(transport.messages, client_of(transport))
+        self._runtime = LoopRuntime(self.clock, self.clock)
+        self._stop = Stop()
+        crew = Crew(
+            self._worker.owner,
+            link,
+            self._runtime,
+            dice,
+            self._worker.hooks.with_last("after", self._note),
+            Reach(self.clock, "memory://"),
+            self._stop,
+            inline=self._hf._driver,
+        )
+        self._hooks = crew.hooks
+        self._consumers = {ref: Consumer(handler, crew) for ref, handler in self._worker.handlers.items()}
+        self._worker._lend(link.client, self._hf._driver)
+        await self._hooks.call("on_start", self._worker)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._stop.ask(now=True)
+        for consumer in self._consumers.values():
+            consumer.interrupt_all()
+        await self._settle()
+        for consumer in self._consumers.values():
+            consumer.give_up()
+            consumer.close()
+        await self._settle()
+        await self._hooks.tell("on_stop", self._worker)
+        self._worker._lend(None, None)
+        self._open.close()
+
+    # --- What a test does --------------------------------------------------------------------------------------
+
+    async def enqueue(
+        self, queue: str, payload: Any, *, tenant: str = DEFAULT, **options: Unpack[EnqueueOptions]
+    ) -> list[MessageId]:
+        return self._hf.queue(queue, tenant=tenant).enqueue(payload, **options)
+
+    async def start(self) -> int:
+        """Let handlers begin with what is ready, and do not wait for them; answers with how many."""
+        begun = 0
+        for consumer in self._consumers.values():
+            if consumer.free:
+                begun += await consumer.claim_once(0)
+        await self._settle()
+        return begun
+
+    async def run(self) -> int:
+        """Let handlers work until nothing is ready at this time and none is at work; answers how many they took."""
+        taken = 0
+        while True:
+            begun = await self.start()
+            for consumer in self._consumers.values():
+                await consumer.until_idle()
+            if not begun:
+                return taken
+            taken += begun
+
+    async def advance(self, duration: Duration) -> None:
+        """Let time pass: heartbeats go out, timeouts strike and leases end, each at its own instant."""
+        end = self.clock.now_ms() + parse_duration_ms("duration", duration)
+        while (at_ms := self.clock.next_alarm_at()) is not None and at_ms <= end:
+            self.clock.advance(max(at_ms - self.clock.now_ms(), 0))
+            await self._settle()
+        self.clock.advance(end - self.clock.now_ms())
+        await self._settle()
+
+    # --- What a test asks --------------------------------------------------------------------------------------
+
+    def outcomes(self, id: str) -> list[Outcome]:
+        """How each handling of the message ended, in order."""
+        return list(self._outcomes.get(str(id), ()))
+
+    def get(self, queue: str, id: str, *, tenant: str = DEFAULT) -> Info:
+        return self._hf.queue(queue, tenant=tenant).get(id)
+
+    def stats(self, queue: str, *, tenant: str = DEFAULT) -> Stats:
+        return self._hf.queue(queue, tenant=tenant).stats()
+
+    def assert_acked(self, id: str) -> None:
+        self._assert_last(id, OutcomeKind.SUCCEEDED)
+
+    def assert_retried(self, id: str, error: str = "") -> None:
+        """Its last handling failed, `error` stands in the text, and it will come back."""
+        self._assert_last(id, OutcomeKind.RETRIED, error)
+
+    def assert_failed(self, id: str, error: str = "") -> None:
+        """It lies with the dead letters, and `error` stands in the text."""
+        self._assert_last(id, OutcomeKind.FAILED, error)
+
+    def assert_deferred(self, id: str) -> None:
+        self._assert_last(id, OutcomeKind.DEFERRED)
+
+    def assert_lost(self, id: str) -> None:
+        self._assert_last(id, OutcomeKind.LOST)
+
+    def assert_not_handled(self, id: str) -> None:
+        assert not self.outcomes(id), f"message {id} was handled: {self._told(id)}"
+
+    def assert_enqueued(
+        self, queue: str, payload: Any = ..., *, tenant: str = DEFAULT, count: int | None = None
+    ) -> list[Sent]:
+        """Handlers or hooks enqueued this through `worker.client`: at least once, or `count` times."""
+        ref = parse_ref(tenant, queue)
+        there = [each for each in self.enqueued if each.ref == ref]
+        found = [each for each in there if payload is ... or each.payload == payload]
+        wanted = "" if payload is ... else f" with {payload!r}"
+        expected = "a message" if count is None else f"{count} messages"
+        assert len(found) == count if count is not None else found, (
+            f"expected {expected} in {ref}{wanted}; enqueued there: {[each.payload for each in there]!r}"
+        )
+        return found
+
+    # --- Inside ------------------------------------------------------------------------------------------------
+
+    def _assert_last(self, id: str, kind: OutcomeKind, error: str = "") -> None:
+        outcomes = self.outcomes(id)
+        assert outcomes, f"message {id} was not handled: call `await t.run()`, and `t.advance` if it is not due yet"
+        last = outcomes[-1]
+        assert last.kind is kind, f"expected message {id} {kind}; it was {self._told(id)}"
+        assert error in (last.error or ""), f"expected message {id} {kind} with {error!r}; it was {self._told(id)}"
+
+    def _told(self, id: str) -> str:
+        return ", then ".join(f"{each.kind}{f' ({each.error})' if each.error else ''}" for each in self.outcomes(id))
+
+    def _note(self, message: Message, outcome: Outcome) -> None:
+        self._outcomes[str(message.id)].append(outcome)
+
+    def _note_sent(self, ref: QueueRef, draft: Draft) -> None:
+        is_json = draft.content_type == JSON if draft.is_json is None else draft.is_json
+        self.enqueued.append(Sent(ref, decode_json(draft.payload, None) if is_json else draft.payload, draft))
+
+    async def _inline(self, call: Coroutine[Any, Any, Any]) -> Any:
+        return self._hf._driver.run(call)
+
+    async def _settle(self) -> None:
+        for _ in range(_TURNS):
+            await asyncio.sleep(0)
+
+
+class _Noting:
+    """A transport that tells of what is enqueued through it."""
+
+    def __init__(self, inner: Transport, note: Callable[[QueueRef, Draft], None]) -> None:
+        self.messages = _NotingMessages(inner.messages, note)
+        self.admin = inner.admin
+
+    async def close(self) -> None:
+        """Whoever opened the inner one closes it."""
+
+
+class _NotingMessages:
+    def __init__(self, inner: Any, note: Callable[[QueueRef, Draft], None]) -> None:
+        self._inner = inner
+        self._note = note
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def enqueue(self, ref: QueueRef, drafts: list[Draft]) -> list[Enqueued]:
+        enqueued: list[Enqueued] = await self._inner.enqueue(ref, drafts)
+        for draft in drafts:
+            self._note(ref, draft)
+        return enqueued
