@@ -2,7 +2,6 @@
 
 import asyncio
 
-from holdfast.model.answers import Result
 from holdfast.model.errors import Throttled
 from holdfast.model.requests import Ask, Settle, Verdict
 from holdfast.model.retry import backoff_ms
@@ -104,15 +103,12 @@ class Consumer:
         return len(messages)
 
     async def _ask(self, ask: Ask, wait_ms: int, riders: list[Pending]) -> list[WorkMessage]:
-        def on_results(results: list[Result]) -> None:
+        link, ref = self._crew.link, self.handler.options.ref
+        if riders:
+            results, messages = await link.exchange(ref, [each.verdict for each in riders], ask)
             answer_all(riders, results)
-
-        verdicts = [each.verdict for each in riders]
-        claim = asyncio.ensure_future(
-            self._crew.link.claim(self.handler.options.ref, ask, wait_ms, verdicts, on_results)
-        )
-        if not riders:
-            self._claim = claim
+            return messages
+        self._claim = claim = asyncio.ensure_future(link.claim(ref, ask, wait_ms))
         try:
             await asyncio.wait({claim})
         except asyncio.CancelledError:

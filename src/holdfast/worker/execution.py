@@ -187,6 +187,8 @@ def _outcome_of(
         return Outcome(kind=OutcomeKind.SETTLED, exception=exception, seconds=seconds)
     if result is None or not result.ok:
         said = "no answer" if result is None else f"the answer was {result.error}"
+        if result is not None and result.is_unsure:
+            said += ", perhaps because an earlier try was taken and its answer lost"
         return Outcome(
             kind=OutcomeKind.LOST, error=f"its {verdict.settle}: {said}", exception=exception, seconds=seconds
         )

@@ -9,7 +9,7 @@ from holdfast.client.blocking import Holdfast
 from holdfast.client.client import AsyncHoldfast
 from holdfast.client.message import Held
 from holdfast.client.transport import Messages, Transport
-from holdfast.model.answers import Result
+from holdfast.model.answers import Delivery, Result
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Ask, Verdict
 from holdfast.worker.work import WorkMessage
@@ -26,19 +26,17 @@ class Link:
         self.is_cancellable = is_cancellable
         self.wait_ms = WAIT_MS if is_cancellable else WAIT_UNCANCELLED_MS
 
-    async def claim(
-        self,
-        ref: QueueRef,
-        ask: Ask,
-        wait_ms: int,
-        riders: list[Verdict],
-        on_results: Callable[[list[Result]], None],
-    ) -> list[WorkMessage]:
-        """Claim, and settle the riders on the way. Their results are told as soon as they are known: the claim itself
-        may still fail."""
-        if riders:
-            on_results(await self.messages.settle(ref, riders))
-        deliveries = await self.messages.claim(ref, ask, wait_ms)
+    async def claim(self, ref: QueueRef, ask: Ask, wait_ms: int) -> list[WorkMessage]:
+        return self._messages_of(ref, await self.messages.claim(ref, ask, wait_ms))
+
+    async def exchange(
+        self, ref: QueueRef, verdicts: list[Verdict], ask: Ask
+    ) -> tuple[list[Result], list[WorkMessage]]:
+        """Verdicts that ride on a claim, which then does not wait."""
+        exchanged = await self.messages.exchange(ref, verdicts, ask)
+        return exchanged.results, self._messages_of(ref, exchanged.deliveries)
+
+    def _messages_of(self, ref: QueueRef, deliveries: list[Delivery]) -> list[WorkMessage]:
         return [
             WorkMessage(self.messages, Held(delivery, ref, delivery.lease_expires_at, delivery.state))
             for delivery in deliveries

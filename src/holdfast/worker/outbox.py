@@ -3,6 +3,8 @@
 import asyncio
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from holdfast.dice import Dice
 from holdfast.model.answers import Result
 from holdfast.model.errors import HoldfastError, Throttled, Unavailable
@@ -24,16 +26,20 @@ RETRY_CAP_MS = 2_000
 class Pending:
     """A verdict that is not yet known to have been taken. Its future's None: it could not be delivered in time."""
 
-    __slots__ = ("answered", "lease_until", "verdict")
+    __slots__ = ("answered", "is_repeated", "lease_until", "verdict")
 
     def __init__(self, verdict: Verdict, lease_until: int) -> None:
         self.verdict = verdict
         # After this no verdict can be taken, so none is tried.
         self.lease_until = lease_until
+        # Sent before, and no answer came: it may have been taken.
+        self.is_repeated = False
         self.answered: asyncio.Future[Result | None] = asyncio.get_running_loop().create_future()
 
     def answer(self, result: Result | None) -> None:
         if not self.answered.done():
+            if self.is_repeated and result is not None and not result.ok:
+                result = replace(result, is_unsure=True)
             self.answered.set_result(result)
 
 
@@ -64,6 +70,8 @@ class Outbox:
 
     def put_back(self, taken: list[Pending]) -> None:
         """The claim failed: what of its riders is not answered waits again."""
+        for each in taken:
+            each.is_repeated = True
         self._waiting[:0] = [each for each in taken if not each.answered.done()]
 
     def offer_ride(self) -> None:
@@ -102,14 +110,20 @@ class Outbox:
 
     async def _send_once(self, batch: list[Pending]) -> bool:
         """Whether the verdicts were answered, with whatever answer."""
+        call = asyncio.ensure_future(self._link.messages.settle(self._ref, [each.verdict for each in batch]))
         try:
-            results = await self._link.messages.settle(self._ref, [each.verdict for each in batch])
+            await first_of(self._runtime, [call, self._given_up], None)
+            if not call.done():
+                return False
+            results = call.result()
         except TROUBLE as error:
             self._reach.lose(error)
             return False
         except HoldfastError as error:  # refused as a whole: no repetition would help
             code = error.code
             results = [Result(snowflake=each.verdict.receipt.id, ok=False, error=code) for each in batch]
+        finally:
+            call.cancel()
         self._reach.regain()
         answer_all(batch, results)
         return True

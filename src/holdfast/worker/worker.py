@@ -242,7 +242,9 @@ class Worker:
         return self._runner
 
     def _open(self, url: str) -> AsyncHoldfast:
-        given = {"clock": self._clock, "dice": self._dice}
+        # A store inside this process goes by the same clock; a server has its own.
+        is_embedded = not url.lower().startswith(("http://", "https://"))
+        given = {"clock": self._clock, "dice": self._dice} if is_embedded else {}
         return self._open_url(
             url, **self._settings, **{name: value for name, value in given.items() if value is not None}
         )
