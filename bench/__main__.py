@@ -3,7 +3,7 @@
 import platform
 import sys
 
-from bench import embedded, fairness, handover, http
+from bench import client, embedded, fairness, handover, http
 from bench.report import HEAD, Figure
 
 
@@ -26,6 +26,8 @@ def main() -> None:
         print(figure.row(), flush=True)
     print(fairness.measure().row(), flush=True)
     for figure in embedded.measure(100_000 if "--quick" in sys.argv else 1_000_000):
+        print(figure.row(), flush=True)
+    for figure in client.measure():
         print(figure.row(), flush=True)
 
 

@@ -195,6 +195,7 @@ ROWS: tuple[Row, ...] = (
     _in_body("POST", "/v1/queue/nack", ("settle",), "read", lambda at: {**_receipts(at), "error": "e"}, **_SETTLES),
     _in_body("POST", "/v1/queue/extend", ("settle",), "read", lambda at: {**_receipts(at), "lease_ms": 9}, **_SETTLES),
     _in_body("POST", "/v1/queue/release", ("settle",), "read", _receipts, **_SETTLES),
+    _in_body("POST", "/v1/queue/remove", ("settle",), "read", _receipts, **_SETTLES),
     _in_body(
         "PUT",
         "/v1/queue/state",
