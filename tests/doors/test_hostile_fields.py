@@ -88,7 +88,7 @@ SAMPLES = (
     Sample(wire_types.SubscribeRequest, "POST", "/v1/queue/subscribe", SUBSCRIBE),
     Sample(wire_types.SubscribeRequest, "POST", "/v1/queue/subscribeWithState", SUBSCRIBE),
     Sample(wire_types.SettleRequest, "POST", "/v1/queue/ack", {**OWN, "receipts": [NACK]}),
-    Sample(wire_types.ReleaseRequest, "POST", "/v1/queue/release", {**OWN, "receipts": ["RECEIPT"], "unseen": True}),
+    Sample(wire_types.ReleaseRequest, "POST", "/v1/queue/release", {**OWN, "receipts": [NACK], "unseen": True}),
     Sample(wire_types.SettleRequest, "POST", "/v1/queue/remove", {**OWN, "receipts": ["RECEIPT"]}),
     Sample(
         wire_types.NackRequest,
