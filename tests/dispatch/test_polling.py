@@ -31,6 +31,7 @@ class _Muted:
     def __init__(self, inner: Listener) -> None:
         self.deadline = inner.deadline
         self.stopped = inner.stopped
+        self.scheduled = inner.scheduled
 
     def is_waited_for(self, ref: QueueRef) -> bool:
         return False

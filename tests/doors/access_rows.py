@@ -96,7 +96,7 @@ def _in_path(
     query = options.pop("query", lambda at: {})
 
     def request(at: Place) -> Request:
-        filled = path.format(tenant=at.tenant, queue=at.queue, id=at.ready)
+        filled = path.format(tenant=at.tenant, queue=at.queue, id=at.ready, name="nightly")
         return Request(method, filled, query=query(at), document=None if document is None else document(at))
 
     return Row(method, path, operations, scope, request, **options)
@@ -239,6 +239,12 @@ ROWS: tuple[Row, ...] = (
     _in_path("GET", _QUEUE + "/peek", ("peek",), "read", query=lambda at: {"limit": 5}),
     _in_path("GET", _QUEUE + "/messages/{id}", ("get",), "read", query=lambda at: {"payload": 1}, names_things=True),
     _in_path("DELETE", _QUEUE + "/messages/{id}", ("remove",), "admin", **_SETTLES),
+    _in_path("GET", _QUEUE + "/schedules", ("schedules",), "read"),
+    _in_path("GET", _QUEUE + "/schedules/{name}", ("schedule",), "read", query=lambda at: {"payload": 1}),
+    _in_path(
+        "PUT", _QUEUE + "/schedules/{name}", ("set_schedule",), "admin", lambda at: {"every_ms": 5_000}, changes=True
+    ),
+    _in_path("DELETE", _QUEUE + "/schedules/{name}", ("delete_schedule",), "admin", changes=True),
     Row(
         "GET",
         "/v1/journal",
@@ -342,6 +348,9 @@ async def furnish(api: Api, tenant: str, queue: str = "jobs") -> Place:
     ledger = await api.post("/v1/queue/ledger/claim", {**own, "consumer": "nightly", "number": 1})
     assert len(ledger.json["messages"]) == 1
     [first, *_] = await api.enqueue("a", "b", "c", **own)
+    schedule = {"cron": "0 3 * * *", "message": {"payload": f"of {tenant}"}}
+    put = await api.put(f"/v1/tenants/{tenant}/queues/{queue}/schedules/nightly", schedule)
+    assert put.status == 200, put
     page = await api.get(f"/v1/tenants/{tenant}/queues/{queue}/messages", limit=1)
     journal = await api.get("/v1/journal", tenant=tenant, limit=2)
     return Place(
@@ -388,6 +397,7 @@ async def everything(api: Api) -> bytes:
             base = f"/v1/tenants/{name}/queues/{queue['queue']}"
             found.append((await api.get(base)).json)
             found.append((await api.get(base + "/messages", payload=1, limit=10_000)).json)
+            found.append((await api.get(base + "/schedules")).json)
             ledger = {"tenant": name, "queue": queue["queue"], "consumer": "nightly"}
             found.append((await api.get("/v1/queue/ledger", **ledger)).json)
     return msgspec.json.encode(found)

@@ -54,7 +54,9 @@ async def test_every_described_route_is_served(server: Server, document: dict[st
     """Whatever it answers to a call without anything, it is not that nothing is there."""
     for path, methods in document["paths"].items():
         for method in methods:
-            filled = path.replace("{tenant}", "acme").replace("{queue}", "jobs").replace("{id}", "7")
+            filled = (
+                path.replace("{tenant}", "acme").replace("{queue}", "jobs").replace("{id}", "7").replace("{name}", "x")
+            )
             if path == "/v1/queue/watch":
                 filled += "?tenant=.."
             answer = await server.call(method.upper(), filled)

@@ -7,7 +7,7 @@ from typing import Any, Protocol, Self, TypeVar, Unpack
 
 from holdfast.client.client import AsyncHoldfast, AsyncTenant
 from holdfast.client.message import AsyncMessage, Message
-from holdfast.client.options import ClaimOptions, EnqueueOptions
+from holdfast.client.options import NOT_GIVEN, ClaimOptions, EnqueueOptions, ScheduledOptions
 from holdfast.client.queue import AsyncQueue, FilterLike, Settled
 from holdfast.model.answers import (
     Changed,
@@ -25,6 +25,7 @@ from holdfast.model.errors import StoreUnavailable
 from holdfast.model.ids import MessageId
 from holdfast.model.names import DEFAULT, QueueRef
 from holdfast.model.policy import QueuePolicy, TenantConfig
+from holdfast.model.schedules import ScheduleInfo
 
 T = TypeVar("T")
 
@@ -177,6 +178,28 @@ class Queue:
 
     def delete(self, force_after: Duration = 30) -> None:
         self._run(self._inner.delete(force_after))
+
+    def schedule(
+        self,
+        name: str,
+        *,
+        cron: str | None = None,
+        every: Duration | None = None,
+        timezone: str | None = None,
+        payload: Any = NOT_GIVEN,
+        paused: bool | None = None,
+        **options: Unpack[ScheduledOptions],
+    ) -> ScheduleInfo:
+        inner = self._inner.schedule(
+            name, cron=cron, every=every, timezone=timezone, payload=payload, paused=paused, **options
+        )
+        return self._run(inner)
+
+    def schedules(self) -> list[ScheduleInfo]:
+        return self._run(self._inner.schedules())
+
+    def unschedule(self, name: str) -> None:
+        self._run(self._inner.unschedule(name))
 
     def ledger(self, consumer: str) -> list[LedgerEntry]:
         return self._run(self._inner.ledger(consumer))

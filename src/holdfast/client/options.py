@@ -8,6 +8,7 @@ from holdfast.model.durations import Duration, Instant, parse_duration_ms, parse
 from holdfast.model.errors import InvalidArgument
 from holdfast.model.message import JSON, Draft, NewMessage, normalise_correlation_id
 from holdfast.model.requests import Ask
+from holdfast.model.schedules import Change
 
 
 class EnqueueOptions(TypedDict, total=False):
@@ -21,6 +22,22 @@ class EnqueueOptions(TypedDict, total=False):
     correlation_id: str
     max_retries: int
     content_type: str
+
+
+class ScheduledOptions(TypedDict, total=False):
+    """Those of enqueue that a message of a schedule may have."""
+
+    priority: int
+    ttl: Duration
+    group: str
+    headers: Mapping[str, str]
+    correlation_id: str
+    max_retries: int
+    content_type: str
+
+
+# A payload that was left out: None is a payload.
+NOT_GIVEN: Any = object()
 
 
 class ClaimOptions(TypedDict, total=False):
@@ -74,6 +91,30 @@ def _headers(value: object) -> dict[str, str]:
     if not isinstance(value, Mapping):
         raise InvalidArgument("headers must be a mapping of text to text", field="headers")
     return dict(value)
+
+
+def change_of(
+    cron: str | None,
+    every: Duration | None,
+    timezone: str | None,
+    payload: Any,
+    paused: bool | None,
+    options: Mapping[str, Any],
+) -> Change:
+    _check_known(options, ScheduledOptions.__annotations__, "schedule")
+    if payload is NOT_GIVEN and options:
+        raise InvalidArgument(
+            f"{', '.join(options)} come with a payload: a schedule's message is changed as a whole", field="payload"
+        )
+    if paused is not None and not isinstance(paused, bool):
+        raise InvalidArgument("paused is True or False", field="paused")
+    return Change(
+        cron=cron,
+        every_ms=None if every is None else parse_duration_ms("every", every),
+        timezone=timezone,
+        message=None if payload is NOT_GIVEN else _draft(payload, options),
+        paused=paused,
+    )
 
 
 def ask_of(limit: int, options: Mapping[str, Any]) -> tuple[Ask, int | None]:

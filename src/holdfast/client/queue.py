@@ -4,7 +4,15 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, M
 from typing import Any, Unpack
 
 from holdfast.client.message import AsyncMessage, Held, Message, nack_verdict, note_result
-from holdfast.client.options import ClaimOptions, EnqueueOptions, ask_of, drafts_of
+from holdfast.client.options import (
+    NOT_GIVEN,
+    ClaimOptions,
+    EnqueueOptions,
+    ScheduledOptions,
+    ask_of,
+    change_of,
+    drafts_of,
+)
 from holdfast.client.payloads import encode
 from holdfast.client.transport import Transport
 from holdfast.model.answers import Changed, Delivery, Info, LedgerEntry, Page, Result, Stats
@@ -13,9 +21,10 @@ from holdfast.model.durations import Duration, parse_duration_ms
 from holdfast.model.errors import InvalidArgument, StaleLease
 from holdfast.model.ids import MessageId, parse_id
 from holdfast.model.message import MAX_BATCH, Receipt, State, is_receipt
-from holdfast.model.names import QueueRef, parse_ref
+from holdfast.model.names import QueueRef, parse_name, parse_ref
 from holdfast.model.policy import QueuePolicy
 from holdfast.model.requests import Edit, Filter, Settle, Verdict, make_filter
+from holdfast.model.schedules import ScheduleInfo
 
 Settled = Message | Receipt | str
 FilterLike = Filter | Mapping[str, Any] | None
@@ -187,6 +196,34 @@ class AsyncQueue:
     async def delete(self, force_after: Duration = 30) -> None:
         """Delete the queue: no enqueue or claim from now on; what is in flight may be settled for `force_after`."""
         await self._admin.delete(self.ref, parse_duration_ms("force_after", force_after))
+
+    # --- Schedules -------------------------------------------------------------------------------------------
+
+    async def schedule(
+        self,
+        name: str,
+        *,
+        cron: str | None = None,
+        every: Duration | None = None,
+        timezone: str | None = None,
+        payload: Any = NOT_GIVEN,
+        paused: bool | None = None,
+        **options: Unpack[ScheduledOptions],
+    ) -> ScheduleInfo:
+        """Enqueue a payload at every tick of a cron line, or of an interval; or change such a schedule: what is given
+        changes, the rest stays. The payload comes with all of its options."""
+        return await self._admin.set_schedule(
+            self.ref,
+            parse_name("schedule", name),
+            change_of(cron, every, timezone, payload, paused, options),
+        )
+
+    async def schedules(self) -> list[ScheduleInfo]:
+        """By name, without payloads."""
+        return await self._admin.schedules(self.ref)
+
+    async def unschedule(self, name: str) -> None:
+        await self._admin.delete_schedule(self.ref, parse_name("schedule", name))
 
     # --- The claim ledger ------------------------------------------------------------------------------------
 

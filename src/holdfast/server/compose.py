@@ -3,6 +3,7 @@
 from holdfast.dice import Dice
 from holdfast.dispatch.dispatcher import Dispatcher
 from holdfast.dispatch.polling import Polling
+from holdfast.dispatch.schedules import Scheduler
 from holdfast.dispatch.sweeper import Sweeper
 from holdfast.dispatch.wakeups import Wakeups
 from holdfast.model.errors import InvalidArgument
@@ -34,14 +35,16 @@ class Core:
         )
         self.admission = Admission(self._directory, runtime)
         self.sweeper = Sweeper(store, runtime)
+        self.scheduler = Scheduler(store, runtime, self.admission.enqueue)
         self.messages = QueueService(
             store, self.dispatcher, self._directory, self.admission, runtime, max_payload=settings.max_payload
         )
         self.admin = AdminService(store, self.dispatcher, self._directory, runtime, max_payload=settings.max_payload)
 
     async def open(self) -> None:
-        await self.store.open(Wakeups(self.dispatcher, self.sweeper), self._runtime)
+        await self.store.open(Wakeups(self.dispatcher, self.sweeper, self.scheduler), self._runtime)
         await self._directory.load()
+        self.scheduler.start()
 
     def begin_drain(self) -> None:
         """Whoever waits goes away with nothing, and nobody waits any more; everything else goes on."""
@@ -52,6 +55,7 @@ class Core:
         """Waiters go first, with nothing; leases stay as they are."""
         self.begin_drain()
         self.sweeper.close()
+        self.scheduler.close()
         await self.store.close()
 
 

@@ -27,8 +27,10 @@ from holdfast.model.requests import (
     Reprioritise,
     Verb,
 )
+from holdfast.model.schedules import Change, ScheduleInfo
 from holdfast.runtime import Runtime, sleep_until
 from holdfast.service.directory import Directory
+from holdfast.service.schedules import ScheduleService
 from holdfast.service.views import stats_of
 from holdfast.stores.answers import being_deleted
 from holdfast.stores.contract import Store
@@ -46,6 +48,7 @@ class AdminService:
         self._runtime = runtime
         self._now_ms = runtime.clock.now_ms
         self._max_payload = max_payload
+        self._schedules = ScheduleService(store, directory, runtime, max_payload=max_payload)
 
     # --- Tenants and queues ----------------------------------------------------------------------------------
 
@@ -108,6 +111,20 @@ class AdminService:
 
     async def backup(self, target: str) -> None:
         await self._store.backup(target)
+
+    # --- Schedules -------------------------------------------------------------------------------------------
+
+    async def schedules(self, ref: QueueRef) -> list[ScheduleInfo]:
+        return await self._schedules.every(ref)
+
+    async def schedule(self, ref: QueueRef, name: str, *, with_payload: bool = False) -> ScheduleInfo:
+        return await self._schedules.get(ref, name, with_payload=with_payload)
+
+    async def set_schedule(self, ref: QueueRef, name: str, change: Change) -> ScheduleInfo:
+        return await self._schedules.put(ref, name, change)
+
+    async def delete_schedule(self, ref: QueueRef, name: str) -> None:
+        await self._schedules.delete(ref, name)
 
     # --- Verbs over many messages ----------------------------------------------------------------------------
 

@@ -25,6 +25,7 @@ from holdfast.model.message import Draft, Receipt, State
 from holdfast.model.names import QueueRef
 from holdfast.model.policy import QueuePolicy, TenantConfig
 from holdfast.model.requests import Ask, Edit, Filter, StateChange, Verdict
+from holdfast.model.schedules import Change, ScheduleInfo
 from holdfast.service.access import ANYONE, EVERY_TENANT, Caller, permit
 from holdfast.service.admin import AdminService
 from holdfast.service.queues import QueueService
@@ -183,6 +184,22 @@ class Session:
     async def delete(self, ref: QueueRef, force_after_ms: int) -> None:
         permit(self.caller, "delete", ref.tenant)
         await self._admin.delete(ref, force_after_ms)
+
+    async def schedules(self, ref: QueueRef) -> list[ScheduleInfo]:
+        permit(self.caller, "schedules", ref.tenant)
+        return await self._admin.schedules(ref)
+
+    async def schedule(self, ref: QueueRef, name: str, *, with_payload: bool = False) -> ScheduleInfo:
+        permit(self.caller, "schedule", ref.tenant)
+        return await self._admin.schedule(ref, name, with_payload=with_payload)
+
+    async def set_schedule(self, ref: QueueRef, name: str, change: Change) -> ScheduleInfo:
+        permit(self.caller, "set_schedule", ref.tenant)
+        return await self._admin.set_schedule(ref, name, change)
+
+    async def delete_schedule(self, ref: QueueRef, name: str) -> None:
+        permit(self.caller, "delete_schedule", ref.tenant)
+        await self._admin.delete_schedule(ref, name)
 
     async def backup(self, target: str) -> None:
         permit(self.caller, "backup", None)

@@ -30,6 +30,7 @@ from holdfast.model.message import Draft, Pieces, Receipt, State
 from holdfast.model.names import QueueRef
 from holdfast.model.policy import QueuePolicy, TenantConfig
 from holdfast.model.requests import Ask, Filter, StateChange, Verb, Verdict
+from holdfast.model.schedules import Schedule, Tick
 from holdfast.runtime import Runtime
 from holdfast.telemetry.figures import Figures
 
@@ -51,6 +52,9 @@ class Listener(Protocol):
 
     def deadline(self, at_ms: int) -> None:
         """From `at_ms` on, a sweep has something to do."""
+
+    def scheduled(self, at_ms: int) -> None:
+        """From `at_ms` on, a schedule is due."""
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
@@ -141,6 +145,13 @@ class JournalPage(NamedTuple):
     position: str
 
 
+class DueSchedules(NamedTuple):
+    """Schedules whose tick has come, earliest first, and when the next of all others comes (None: none will)."""
+
+    due: list[tuple[QueueRef, Schedule]]
+    next_at: int | None
+
+
 class Swept(NamedTuple):
     """What one sweep did, and when the next has something to do (None: nothing is known to end)."""
 
@@ -182,7 +193,7 @@ class Store(Protocol):
 
     async def drain(self, ref: QueueRef, until_ms: int, now_ms: int) -> QueueRow:
         """Begin to delete the queue. Sweeps finish it, in bounded steps, once no lease is left or `until_ms` came.
-        Its queue_id is never used again."""
+        Its schedules go in this step. Its queue_id is never used again."""
 
     # --- Messages --------------------------------------------------------------------------------------------
 
@@ -250,6 +261,33 @@ class Store(Protocol):
         """Ack what the consumer's claims up to this number still hold, and close them."""
 
     async def ledger_extend(self, ref: QueueRef, consumer: str, lease_ms: int | None, now_ms: int) -> list[Result]: ...
+
+    # --- Schedules -------------------------------------------------------------------------------------------
+    #
+    # Once per tick, whoever fires it: a schedule is replaced only while it is still the one that its replacement was
+    # made from, and the message of a tick is enqueued in that very step. So of any number of servers that see the same
+    # tick one fires it, and no crash parts the message from the schedule that has moved on.
+
+    async def find_schedule(self, ref: QueueRef, name: str) -> Schedule | None:
+        """`QueueNotFound`."""
+
+    async def list_schedules(self, ref: QueueRef, after: str | None, limit: int) -> list[Schedule]:
+        """By name, beginning behind `after`. `QueueNotFound`."""
+
+    async def put_schedule(self, ref: QueueRef, was: Schedule | None, schedule: Schedule, now_ms: int) -> bool:
+        """Put `schedule` in the place of `was` (None: where there is none of its name). False if that is no longer what
+        stands there: nothing has changed. `QueueNotFound`, `Draining`, `OverQuota` beyond `MAX_SCHEDULES`."""
+
+    async def fire_schedule(self, ref: QueueRef, schedule: Schedule, tick: Tick, now_ms: int) -> Enqueued | None:
+        """Enqueue the message of a tick (`schedules.draft_at`) and put what the schedule is after it
+        (`schedules.fired`), all or nothing. None if `schedule` is no longer what stands there: the tick is another's,
+        and nothing has changed. Refused where `enqueue` would be."""
+
+    async def delete_schedule(self, ref: QueueRef, name: str, now_ms: int) -> bool:
+        """Whether there was one. `QueueNotFound`."""
+
+    async def due_schedules(self, limit: int, now_ms: int) -> DueSchedules:
+        """Of all queues. The listener hears of every schedule that is put or fired, and at the opening of the first."""
 
     # --- Upkeep ----------------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from holdfast.model.durations import MAX_MS
 from holdfast.model.message import MAX_BATCH, MAX_RETRIES
 from holdfast.model.policy import QueuePolicy
 from holdfast.model.requests import Progress
+from holdfast.model.schedules import LEAST_EVERY_MS
 
 # Refused while they are read, by the name of their field. Names and texts are the model's to check.
 Whole = Annotated[int, Meta(ge=0, le=MAX_MS)]
@@ -324,6 +325,63 @@ class ChangedAnswer(Struct, frozen=True, kw_only=True):
 class RedriveAnswer(Struct, frozen=True, kw_only=True):
     matched: int
     redriven: int
+
+
+class ScheduledIn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What each tick of a schedule enqueues: a message without a delay, for the ticks say when, and without a key."""
+
+    payload: Raw | UnsetType = UNSET
+    payload_base64: str | UnsetType = UNSET
+    content_type: str | None = None
+    headers: dict[str, str] | None = None
+    priority: Priority | None = None
+    ttl_ms: Positive | None = None
+    group: str | None = None
+    correlation_id: str | None = None
+    max_retries: Retries | None = None
+
+
+class ScheduleRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is given changes, the rest stays. A new one has a message, and a cron line or an interval."""
+
+    cron: str | None = None
+    every_ms: Annotated[int, Meta(ge=LEAST_EVERY_MS, le=MAX_MS)] | None = None
+    timezone: str | None = None
+    message: ScheduledIn | None = None
+    paused: bool | None = None
+
+
+class ScheduledOut(Struct, frozen=True, kw_only=True):
+    """Its payload only where it was asked for."""
+
+    content_type: str
+    is_json: bool
+    headers: dict[str, str]
+    priority: int
+    ttl_ms: int | None
+    group: str | None
+    correlation_id: str | None
+    max_retries: int | None
+    bytes: int
+    payload: Raw | UnsetType = UNSET
+    payload_base64: str | UnsetType = UNSET
+
+
+class ScheduleOut(Struct, frozen=True, kw_only=True):
+    name: str
+    cron: str | None
+    every_ms: int | None
+    timezone: str
+    message: ScheduledOut
+    paused: bool
+    next_at: int | None
+    last_at: int | None
+    last_id: str | None
+    last_error: str | None
+
+
+class SchedulesAnswer(Struct, frozen=True, kw_only=True):
+    schedules: list[ScheduleOut]
 
 
 class JournalEventOut(Struct, frozen=True, kw_only=True, gc=False):

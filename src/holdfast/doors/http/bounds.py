@@ -3,6 +3,7 @@
 from typing import Any
 
 from holdfast.model.checks import MAX_TEXT
+from holdfast.model.cron import MAX_LINE, MAX_ZONE
 from holdfast.model.durations import MAX_MS
 from holdfast.model.ids import MAX_ID
 from holdfast.model.message import MAX_BATCH, State
@@ -63,6 +64,14 @@ _FIELDS: dict[str, Schema] = {
 _OWN_FIELDS: dict[str, dict[str, Schema]] = {
     "PurgeRequest": {"state": {"enum": ["ready", "failed"]}},
     "MoveRequest": {"state": {"enum": ["ready", "failed"]}},
+    "ScheduleRequest": {
+        "cron": {
+            "maxLength": MAX_LINE,
+            "description": "Five fields: minute, hour, day of month, month, day of week",
+            "pattern": r"^\s*\S+(?:\s+\S+){4}\s*$",
+        },
+        "timezone": {"maxLength": MAX_ZONE, "description": "A name like Europe/Berlin; UTC unless given"},
+    },
     "ProgressIn": {"text": {"maxLength": 1_024}},
     "Item": {"payload": {"contentEncoding": "base64", "pattern": _BASE64}, "deliver_after": {"format": "date-time"}},
     "LeasedItem": {"payload": {"contentEncoding": "base64"}, "lease_expires_at": {"format": "date-time"}},
@@ -71,7 +80,7 @@ _OWN_FIELDS: dict[str, dict[str, Schema]] = {
 }
 _CONFIGS = frozenset({"QueuePolicy", "Quotas", "Limits", "TenantConfig"})
 # Exactly one of the two.
-_ONE_PAYLOAD = frozenset({"MessageIn", "EditIn"})
+_ONE_PAYLOAD = frozenset({"MessageIn", "EditIn", "ScheduledIn"})
 
 
 def bound(name: str, component: Schema) -> None:

@@ -135,6 +135,19 @@ DESCRIPTIONS: dict[tuple[str, str], Described] = {
         "Look a message up", wire.InfoOut, query=("payload",), refusals=(404,)
     ),
     ("DELETE", _QUEUE + "/messages/{id}"): Described("Remove a message", wire.Nothing, refusals=_STALE),
+    ("GET", _QUEUE + "/schedules"): Described(
+        "A queue's schedules by name, without payloads", wire.SchedulesAnswer, refusals=(404,)
+    ),
+    ("GET", _QUEUE + "/schedules/{name}"): Described(
+        "Look a schedule up", wire.ScheduleOut, query=("payload",), refusals=(404,)
+    ),
+    ("PUT", _QUEUE + "/schedules/{name}"): Described(
+        "Enqueue a message at every tick of a cron line or an interval: what is given changes, the rest stays",
+        wire.ScheduleOut,
+        wire.ScheduleRequest,
+        refusals=_STALE,
+    ),
+    ("DELETE", _QUEUE + "/schedules/{name}"): Described("Delete a schedule", wire.Nothing, refusals=_STALE),
     ("GET", "/v1/journal"): Described(
         "Events in order, behind a position",
         query=("after", "limit", "wait_ms", "tenant"),

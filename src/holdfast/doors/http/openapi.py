@@ -21,7 +21,7 @@ _REASONS = {
     400: "The request is wrong; the error names the field",
     401: "No credential, or none that holds",
     403: "The credential does not allow this",
-    404: "There is no such queue or message",
+    404: "There is no such queue, message or schedule",
     409: "A stale lease, or the queue is being deleted",
     412: "The state document has another ETag",
     413: "The body or the payload is too large",

@@ -30,15 +30,15 @@ class MemoryDirectory:
 
     @property
     def _tenants(self) -> dict[str, _Tenant]:
-        self._check_open()
+        self.check_open()
         return self._all_tenants
 
     @property
     def _shelves(self) -> dict[QueueRef, Shelf]:
-        self._check_open()
+        self.check_open()
         return self._all_shelves
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
         if self.is_closed:
             raise StoreUnavailable("this queue was closed: open it again")
 

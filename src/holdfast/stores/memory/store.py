@@ -27,6 +27,7 @@ from holdfast.model.requests import (
     Verdict,
     states_of,
 )
+from holdfast.model.schedules import Schedule, Tick
 from holdfast.model.verdicts import alter, judge
 from holdfast.runtime import Runtime
 from holdfast.stores.answers import delivery_of, edited, receipt_of, settled, stale
@@ -34,6 +35,7 @@ from holdfast.stores.contract import (
     AlterStep,
     Capabilities,
     Claims,
+    DueSchedules,
     JournalPage,
     Listener,
     Listing,
@@ -46,6 +48,7 @@ from holdfast.stores.contract import (
 from holdfast.stores.memory.directory import MemoryDirectory
 from holdfast.stores.memory.journal import MemoryJournal
 from holdfast.stores.memory.reading import first, found, matching
+from holdfast.stores.memory.schedules import MemorySchedules
 from holdfast.stores.memory.shelf import Entry, Ledger, SeenKey, Shelf
 from holdfast.telemetry.figures import Figures
 
@@ -61,6 +64,7 @@ class MemoryStore:
         self._ids = IdMaker(int(dice.roll() * NODES))
         self._journal = MemoryJournal(journal_retention_ms)
         self._directory = MemoryDirectory()
+        self._schedules = MemorySchedules(self._directory)
         # (when, queue): the next deadline of each queue, so that a sweep visits only those with work.
         self._deadlines: SortedList[tuple[int, QueueRef]] = SortedList()
         self._deadline_of: dict[QueueRef, int] = {}
@@ -102,7 +106,9 @@ class MemoryStore:
         return self._change_row(ref, now_ms, is_paused=is_paused)
 
     async def drain(self, ref: QueueRef, until_ms: int, now_ms: int) -> QueueRow:
-        return self._change_row(ref, now_ms, drain_until=until_ms)
+        row = self._change_row(ref, now_ms, drain_until=until_ms)
+        self._schedules.delete_all(ref)
+        return row
 
     def _change_row(self, ref: QueueRef, now_ms: int, **changes: Any) -> QueueRow:
         shelf = self._directory.require(ref)
@@ -137,7 +143,7 @@ class MemoryStore:
         seen = shelf.keys.get(draft.key) if shelf is not None and draft.key is not None else None
         return seen is None or seen.ends_at <= now_ms
 
-    def _enqueue_one(self, shelf: Shelf, draft: Draft, now_ms: int) -> Enqueued:
+    def _enqueue_one(self, shelf: Shelf, draft: Draft, now_ms: int, reason: str | None = None) -> Enqueued:
         if draft.key is not None and not self._is_first(shelf, draft, now_ms):
             seen = shelf.keys[draft.key]
             return Enqueued(snowflake=seen.id, given_correlation_id=seen.given_correlation_id, duplicate=True)
@@ -146,7 +152,8 @@ class MemoryStore:
         life = lifecycle.first_life(draft, self._directory.default_ttl_ms(shelf), now_ms)
         entry = Entry(envelope, life, draft.bytes)
         self._directory.put(shelf, entry)
-        self._journal.append(shelf.row.ref, entry, lifecycle.TRANSITIONS[None, lifecycle.Cause.ENQUEUE].event, now_ms)
+        event = lifecycle.TRANSITIONS[None, lifecycle.Cause.ENQUEUE].event
+        self._journal.append(shelf.row.ref, entry, event, now_ms, reason=reason)
         if draft.key is not None:
             self._remember_key(shelf, draft.key, entry, now_ms)
         return Enqueued(snowflake=id, given_correlation_id=draft.correlation_id)
@@ -343,6 +350,29 @@ class MemoryStore:
     def _held(self, shelf: Shelf, receipts: Iterable[Receipt], now_ms: int) -> list[Entry]:
         found = ((receipt, shelf.entries.get(receipt.id)) for receipt in receipts)
         return [entry for receipt, entry in found if entry and lifecycle.holds(entry.life, receipt, now_ms)]
+
+    # --- Schedules -------------------------------------------------------------------------------------------
+
+    async def find_schedule(self, ref: QueueRef, name: str) -> Schedule | None:
+        return self._schedules.find(ref, name)
+
+    async def list_schedules(self, ref: QueueRef, after: str | None, limit: int) -> list[Schedule]:
+        return self._schedules.page(ref, after, limit)
+
+    async def put_schedule(self, ref: QueueRef, was: Schedule | None, schedule: Schedule, now_ms: int) -> bool:
+        return self._schedules.put(ref, was, schedule, self._listener)
+
+    async def fire_schedule(self, ref: QueueRef, schedule: Schedule, tick: Tick, now_ms: int) -> Enqueued | None:
+        enqueued = self._schedules.fire(ref, schedule, tick, now_ms, self._enqueue_one, self._listener)
+        if enqueued is not None:
+            self._tell(self._directory.require(ref), now_ms)
+        return enqueued
+
+    async def delete_schedule(self, ref: QueueRef, name: str, now_ms: int) -> bool:
+        return self._schedules.delete(ref, name)
+
+    async def due_schedules(self, limit: int, now_ms: int) -> DueSchedules:
+        return self._schedules.due(limit, now_ms)
 
     # --- Upkeep ----------------------------------------------------------------------------------------------
 

@@ -45,7 +45,9 @@ class Changes:
 
     # --- One message -------------------------------------------------------------------------------------------
 
-    def put_new(self, shelf: Shelf, draft: Draft, id: int, default_ttl_ms: int | None, now_ms: int) -> Enqueued:
+    def put_new(
+        self, shelf: Shelf, draft: Draft, id: int, default_ttl_ms: int | None, now_ms: int, reason: str | None = None
+    ) -> Enqueued:
         envelope = seal(draft, id, now_ms)
         if draft.pieces is not None:
             self._staging.take(draft.pieces)
@@ -58,7 +60,7 @@ class Changes:
         shelf.put(entry)
         self._entries.remember(entry)
         assert _ENQUEUED is not None
-        self._journal.append(shelf, entry, _ENQUEUED, now_ms)
+        self._journal.append(shelf, entry, _ENQUEUED, now_ms, reason=reason)
         if life.expires_at is not None:
             self._listener.deadline(life.expires_at)
         if draft.key is not None:

@@ -1,5 +1,7 @@
 """Enqueueing: what the disk, the quotas and the idempotency keys let in."""
 
+from collections.abc import Callable
+
 from msgspec.structs import replace
 
 from holdfast.model.answers import Enqueued
@@ -35,7 +37,17 @@ class Intake:
         self._changes = changes
         self._room = room
 
-    async def enqueue(self, ref: QueueRef, drafts: list[Draft], now_ms: int, *, auto_create: bool) -> list[Enqueued]:
+    async def enqueue(
+        self,
+        ref: QueueRef,
+        drafts: list[Draft],
+        now_ms: int,
+        *,
+        auto_create: bool,
+        reason: str | None = None,
+        also: Callable[[list[Enqueued]], None] | None = None,
+    ) -> list[Enqueued]:
+        """`reason` is for the journal; `also` writes what belongs to the same step, and reads nothing."""
         engine = self._engine
         self._room.check(now_ms)
         known = self._catalog.find(ref) if auto_create else self._catalog.require(ref)
@@ -67,10 +79,12 @@ class Intake:
         for draft, seen in zip(drafts, answers, strict=True):
             answer = seen or (own.get(draft.key) if draft.key is not None else None)
             if answer is None:
-                answer = self._changes.put_new(shelf, draft, next(ids), default_ttl_ms, now_ms)
+                answer = self._changes.put_new(shelf, draft, next(ids), default_ttl_ms, now_ms, reason)
                 if draft.key is not None and remembers_keys:
                     own[draft.key] = replace(answer, duplicate=True)
             enqueued.append(answer)
+        if also is not None:
+            also(enqueued)
         engine.is_mid_change = False
         await engine.committed()
         return enqueued

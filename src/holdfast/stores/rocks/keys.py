@@ -46,6 +46,7 @@ PIECES = b"c"  # c | place 8 | number 4              -> 256 KiB of a large paylo
 STAGES = b"u"  # u | place 8                         -> "": a payload that no message has yet
 LEDGER = b"l"  # l | P 8 | hash of consumer 16 | number 8  -> a numbered claim
 CLOSED = b"o"  # o | P 8 | hash of consumer 16       -> number 8: closed up to here
+SCHEDULES = b"h"  # h | P 8 | name                   -> Schedule
 
 # Spaces of the directory.
 TENANTS = b"t/"  # t/ | name                         -> TenantRow
@@ -55,7 +56,7 @@ COUNTERS = b"c/"  # c/ | P 8                         -> counters of the queue
 META = b"m/"  # m/ | name                            -> facts of the store
 
 # Spaces of `ix` that hold nothing but one queue's keys, behind P.
-PER_QUEUE_SPACES = (LIVES, DELAYED, DEAD, STATES, GROUPS, BUSY, GROUP_VISIBLE, SEEN, LEDGER, CLOSED)
+PER_QUEUE_SPACES = (LIVES, DELAYED, DEAD, STATES, GROUPS, BUSY, GROUP_VISIBLE, SEEN, LEDGER, CLOSED, SCHEDULES)
 
 instant = _Q.pack
 place = _Q.pack

@@ -16,12 +16,14 @@ from holdfast.model.message import Draft, Envelope, Pieces, Receipt, State
 from holdfast.model.names import QueueRef
 from holdfast.model.policy import QueuePolicy, TenantConfig
 from holdfast.model.requests import Ask, Filter, Settle, StateChange, Verb, Verdict
+from holdfast.model.schedules import Schedule, Tick
 from holdfast.runtime import Runtime
 from holdfast.stores.answers import delivery_of, stale
 from holdfast.stores.contract import (
     AlterStep,
     Capabilities,
     Claims,
+    DueSchedules,
     JournalPage,
     Listener,
     Listing,
@@ -48,6 +50,7 @@ from holdfast.stores.rocks.ledgers import Ledgers
 from holdfast.stores.rocks.pieces import PIECES_ABOVE, PieceReader, with_payload
 from holdfast.stores.rocks.reading import Reader
 from holdfast.stores.rocks.room import DiskRoom
+from holdfast.stores.rocks.schedules import Schedules
 from holdfast.stores.rocks.seen import SeenKeys
 from holdfast.stores.rocks.settling import Settling
 from holdfast.stores.rocks.shelf import Entry, Shelf
@@ -118,6 +121,7 @@ class RocksStore:
             *(self._journal, self._seen, self._staging, listener),
         )
         self._intake = Intake(self._engine, self._catalog, self._seen, self._staging, self._facts, self._changes, room)
+        self._schedules = Schedules(self._engine, self._catalog, self._intake, listener)
         self._claiming = Claiming(self._board, self._changes, self._entries, self._ledgers, self._facts, self._dice)
         self._settling = Settling(self._engine, self._entries, self._changes, self._upkeep, self._dice)
         self._altering = Altering(
@@ -142,6 +146,7 @@ class RocksStore:
         database.sync()
         self._database = database
         self._upkeep.note_all(runtime.clock.now_ms())
+        self._schedules.load()
 
     async def close(self) -> None:
         if self._database is not None:
@@ -169,7 +174,7 @@ class RocksStore:
         self._board.close()
         for name in (
             *("_catalog", "_entries", "_reader", "_journal", "_seen", "_staging", "_ledgers", "_facts", "_upkeep"),
-            *("_changes", "_intake", "_claiming", "_settling", "_altering", "_sweeping"),
+            *("_changes", "_intake", "_schedules", "_claiming", "_settling", "_altering", "_sweeping"),
         ):
             self.__dict__.pop(name, None)
 
@@ -234,6 +239,8 @@ class RocksStore:
         self._engine.check()
         shelf = self._catalog.require(ref)
         self._engine.begin()
+        if "drain_until" in changes:
+            self._schedules.drop_all(shelf)
         shelf.row = replace(shelf.row, **changes)
         self._catalog.write_row(shelf)
         self._board.tell_after_commit(shelf)
@@ -382,6 +389,32 @@ class RocksStore:
     def _held(self, shelf: Shelf, receipts: Iterable[Receipt], now_ms: int) -> list[Entry]:
         found = [(receipt, self._entries.get(shelf, receipt.id)) for receipt in receipts]
         return [entry for receipt, entry in found if entry and lifecycle.holds(entry.life, receipt, now_ms)]
+
+    # --- Schedules ---------------------------------------------------------------------------------------------
+
+    async def find_schedule(self, ref: QueueRef, name: str) -> Schedule | None:
+        self._engine.check()
+        return self._schedules.find(ref, name)
+
+    async def list_schedules(self, ref: QueueRef, after: str | None, limit: int) -> list[Schedule]:
+        self._engine.check()
+        return self._schedules.page(ref, after, limit)
+
+    async def put_schedule(self, ref: QueueRef, was: Schedule | None, schedule: Schedule, now_ms: int) -> bool:
+        self._engine.check()
+        return await self._schedules.put(ref, was, schedule)
+
+    async def fire_schedule(self, ref: QueueRef, schedule: Schedule, tick: Tick, now_ms: int) -> Enqueued | None:
+        self._engine.check()
+        return await self._schedules.fire(ref, schedule, tick, now_ms)
+
+    async def delete_schedule(self, ref: QueueRef, name: str, now_ms: int) -> bool:
+        self._engine.check()
+        return await self._schedules.delete(ref, name)
+
+    async def due_schedules(self, limit: int, now_ms: int) -> DueSchedules:
+        self._engine.check()
+        return self._schedules.due(limit, now_ms)
 
     # --- Upkeep ------------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Checks of what stands beside the messages of one queue: groups, idempotency keys, claim ledgers."""
+"""Checks of what stands beside the messages of one queue: groups, idempotency keys, claim ledgers, schedules."""
 
 import struct
 from collections import Counter
@@ -7,6 +7,7 @@ from itertools import islice
 import msgspec
 
 from holdfast.model.message import Receipt
+from holdfast.model.schedules import Schedule
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.database import Database
 from holdfast.stores.rocks.verify_indexes import CHUNK
@@ -92,3 +93,25 @@ def check_ledgers(database: Database, p: bytes, queue: object, findings: Finding
             findings.add(f"claim {number} of ledger {consumer.hex()} (ix l) is open, but was closed (ix o)", queue)
         if any(len(receipt.token) != 16 for receipt in receipts):
             findings.add(f"claim {number} of ledger {consumer.hex()} (ix l) has a receipt that is none", queue)
+
+
+def check_schedules(database: Database, p: bytes, queue: object, highest_id: int, findings: Findings) -> None:
+    """Each stands under its name, has a cron line or an interval, and knows when to go on."""
+    space = keys.SCHEDULES + p
+    for key, raw in database.items(keys.INDEXES, space, keys.after(space)):
+        name = key[len(space) :]
+        try:
+            schedule = msgspec.msgpack.decode(raw, type=Schedule)
+        except msgspec.MsgspecError as error:
+            findings.add(f"schedule {name!r} (ix h) is damaged: {error}", queue)
+            continue
+        if schedule.name.encode() != name:
+            findings.add(f"schedule {schedule.name!r} (ix h) stands under {name!r}", queue)
+        if (schedule.cron is None) == (schedule.every_ms is None):
+            findings.add(f"schedule {schedule.name!r} (ix h) has not just one of a cron line and an interval", queue)
+        if schedule.paused and schedule.next_at is not None:
+            findings.add(f"schedule {schedule.name!r} (ix h) is paused, but has a next tick", queue)
+        if schedule.last_at is not None and schedule.next_at is not None and schedule.next_at <= schedule.last_at:
+            findings.add(f"schedule {schedule.name!r} (ix h) would fire a tick again", queue)
+        if schedule.last_id is not None and schedule.last_id > highest_id:
+            findings.add(f"schedule {schedule.name!r} (ix h) names a message that was never given an id", queue)

@@ -16,7 +16,7 @@ from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.counters import Counters
 from holdfast.stores.rocks.database import Database
 from holdfast.stores.rocks.verify_directory import Directory
-from holdfast.stores.rocks.verify_extras import check_groups, check_ledgers, check_seen
+from holdfast.stores.rocks.verify_extras import check_groups, check_ledgers, check_schedules, check_seen
 from holdfast.stores.rocks.verify_indexes import (
     CHUNK,
     DEADLINES,
@@ -101,6 +101,7 @@ class QueueCheck:
         self._check_counters()
         check_seen(self._database, self._p, self._ref, self._directory.highest_id, self._findings)
         check_ledgers(self._database, self._p, self._ref, self._findings)
+        check_schedules(self._database, self._p, self._ref, self._directory.highest_id, self._findings)
         self._add_totals()
 
     # --- Messages ----------------------------------------------------------------------------------------------

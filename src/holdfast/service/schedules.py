@@ -1,0 +1,58 @@
+"""Schedules as callers put, look up and delete them. The scheduler in `dispatch/` fires them."""
+
+from holdfast.model.errors import MessageNotFound, StoreUnavailable
+from holdfast.model.names import QueueRef, parse_name
+from holdfast.model.schedules import Change, ScheduleInfo, changed, info_of
+from holdfast.runtime import Runtime
+from holdfast.service.directory import Directory
+from holdfast.stores.contract import Store
+
+# Read at a time for a listing: a schedule is read with its payload, which the listing leaves out.
+_PAGE = 16
+# A put is tried again when a tick or another put came in between; each time, somebody else got on.
+_TRIES = 100
+
+
+class ScheduleService:
+    def __init__(self, store: Store, directory: Directory, runtime: Runtime, *, max_payload: int) -> None:
+        self._store = store
+        self._directory = directory
+        self._now_ms = runtime.clock.now_ms
+        self._max_payload = max_payload
+
+    async def every(self, ref: QueueRef) -> list[ScheduleInfo]:
+        infos: list[ScheduleInfo] = []
+        after: str | None = None
+        while page := await self._store.list_schedules(ref, after, _PAGE):
+            infos += [info_of(each, with_payload=False) for each in page]
+            after = page[-1].name
+        return infos
+
+    async def get(self, ref: QueueRef, name: str, *, with_payload: bool) -> ScheduleInfo:
+        schedule = await self._store.find_schedule(ref, parse_name("schedule", name))
+        if schedule is None:
+            raise _no_such_schedule(ref, name)
+        return info_of(schedule, with_payload=with_payload)
+
+    async def put(self, ref: QueueRef, name: str, change: Change) -> ScheduleInfo:
+        """Create the schedule or change it: what is given changes, the rest stays."""
+        parse_name("schedule", name)
+        if await self._store.find_queue(ref) is None:
+            changed(name, None, change, self._now_ms(), self._max_payload)  # refused before there is a queue
+            await self._directory.require_or_create(ref)
+        for _ in range(_TRIES):
+            was = await self._store.find_schedule(ref, name)
+            now_ms = self._now_ms()
+            schedule = changed(name, was, change, now_ms, self._max_payload)
+            if schedule == was or await self._store.put_schedule(ref, was, schedule, now_ms):
+                return info_of(schedule, with_payload=False)
+        raise StoreUnavailable(f"schedule {name} of {ref} changes all the time: try again", schedule=name)
+
+    async def delete(self, ref: QueueRef, name: str) -> None:
+        if not await self._store.delete_schedule(ref, parse_name("schedule", name), self._now_ms()):
+            raise _no_such_schedule(ref, name)
+
+
+def _no_such_schedule(ref: QueueRef, name: str) -> MessageNotFound:
+    """The errors are few (SPEC 3.11): of what a queue has, this is the one that is not there."""
+    return MessageNotFound(f"queue {ref} has no schedule {name}", schedule=name)

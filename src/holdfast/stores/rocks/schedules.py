@@ -1,0 +1,122 @@
+"""Schedules on disk. Memory has their names and next ticks alone: payloads are read when they are asked for."""
+
+import msgspec
+
+from holdfast.model.answers import Enqueued
+from holdfast.model.errors import StoreUnavailable
+from holdfast.model.names import QueueRef
+from holdfast.model.schedules import Schedule, Tick, draft_at, fired, reason_of
+from holdfast.stores.contract import DueSchedules, Listener
+from holdfast.stores.rocks import keys
+from holdfast.stores.rocks.catalog import Catalog
+from holdfast.stores.rocks.engine import Engine
+from holdfast.stores.rocks.intake import Intake
+from holdfast.stores.rocks.shelf import Shelf
+from holdfast.stores.timetable import Timetable
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Schedule).decode
+
+
+class Schedules:
+    def __init__(self, engine: Engine, catalog: Catalog, intake: Intake, listener: Listener) -> None:
+        self._engine = engine
+        self._catalog = catalog
+        self._intake = intake
+        self._listener = listener
+        self._timetable = Timetable()
+
+    def load(self) -> None:
+        lead = len(keys.SCHEDULES)
+        for key, raw in self._engine.database.items(keys.INDEXES, keys.SCHEDULES, keys.after(keys.SCHEDULES)):
+            shelf = self._catalog.of_prefix(key[lead : lead + keys.P_SIZE])
+            if shelf is not None:
+                schedule = _decoded(shelf, raw)
+                self._timetable.note(shelf.row.ref, schedule.name, schedule.next_at)
+        self._tell(self._timetable.first_at())
+
+    # --- Reading -----------------------------------------------------------------------------------------------
+
+    def find(self, ref: QueueRef, name: str) -> Schedule | None:
+        return self._read(self._catalog.require(ref), name)
+
+    def page(self, ref: QueueRef, after: str | None, limit: int) -> list[Schedule]:
+        shelf = self._catalog.require(ref)
+        return self._read_all([(shelf, name) for name in self._timetable.names(ref, after, limit)])
+
+    def due(self, limit: int, now_ms: int) -> DueSchedules:
+        due, next_at = self._timetable.due(limit, now_ms)
+        found = self._read_all([(self._catalog.require(ref), name) for _, ref, name in due])
+        return DueSchedules([(ref, each) for (_, ref, _), each in zip(due, found, strict=True)], next_at)
+
+    def _read_all(self, wanted: list[tuple[Shelf, str]]) -> list[Schedule]:
+        found = [self._read(shelf, name) for shelf, name in wanted]
+        if None in found:
+            raise StoreUnavailable("a schedule that was there is missing: run `holdfast verify` on a copy")
+        return [each for each in found if each is not None]
+
+    def _read(self, shelf: Shelf, name: str) -> Schedule | None:
+        self._engine.write()
+        raw = self._engine.database.get(keys.INDEXES, _key(shelf, name))
+        return None if raw is None else _decoded(shelf, raw)
+
+    # --- Changing ----------------------------------------------------------------------------------------------
+
+    async def put(self, ref: QueueRef, was: Schedule | None, schedule: Schedule) -> bool:
+        shelf = self._catalog.require_open(ref)
+        if self._read(shelf, schedule.name) != was:
+            return False
+        self._timetable.check_room(ref, schedule.name)
+        self._engine.begin()
+        self._write(shelf, schedule)
+        await self._engine.committed()
+        return True
+
+    async def fire(self, ref: QueueRef, schedule: Schedule, tick: Tick, now_ms: int) -> Enqueued | None:
+        shelf = self._catalog.require_open(ref)
+        if self._read(shelf, schedule.name) != schedule:
+            return None
+
+        def advance(enqueued: list[Enqueued]) -> None:
+            self._write(shelf, fired(schedule, tick, enqueued[0].snowflake))
+
+        draft, reason = draft_at(schedule, tick.at), reason_of(schedule, tick.at)
+        [enqueued] = await self._intake.enqueue(ref, [draft], now_ms, auto_create=False, reason=reason, also=advance)
+        return enqueued
+
+    async def delete(self, ref: QueueRef, name: str) -> bool:
+        shelf = self._catalog.require(ref)
+        if self._read(shelf, name) is None:
+            return False
+        self._engine.begin()
+        self._engine.delete(_key(shelf, name), self._engine.database.families.ix)
+        self._timetable.forget(ref, name)
+        await self._engine.committed()
+        return True
+
+    def drop_all(self, shelf: Shelf) -> None:
+        """Of a queue that is to be deleted, in the step that begins it."""
+        ix = self._engine.database.families.ix
+        for name in self._timetable.forget_queue(shelf.row.ref):
+            self._engine.delete(_key(shelf, name), ix)
+
+    def _write(self, shelf: Shelf, schedule: Schedule) -> None:
+        self._engine.put(_key(shelf, schedule.name), _encode(schedule), self._engine.database.families.ix)
+        self._timetable.note(shelf.row.ref, schedule.name, schedule.next_at)
+        # Not by the caller, who may have left before the commit.
+        self._engine.publish_after_commit(lambda: self._tell(schedule.next_at))
+
+    def _tell(self, at_ms: int | None) -> None:
+        if at_ms is not None:
+            self._listener.scheduled(at_ms)
+
+
+def _key(shelf: Shelf, name: str) -> bytes:
+    return keys.SCHEDULES + shelf.p + name.encode()
+
+
+def _decoded(shelf: Shelf, raw: bytes) -> Schedule:
+    try:
+        return _decode(raw)
+    except msgspec.MsgspecError as error:
+        raise StoreUnavailable(f"a schedule of {shelf.row.ref} is damaged ({error}): restore a backup") from None
