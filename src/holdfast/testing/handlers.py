@@ -126,6 +126,7 @@ class HandlerTest:
 
     async def advance(self, duration: Duration) -> None:
         """Let time pass: heartbeats go out, timeouts strike and leases end, each at its own instant."""
+        await self._settle()
         end = self.clock.now_ms() + parse_duration_ms("duration", duration)
         while (at_ms := self.clock.next_alarm_at()) is not None and at_ms <= end:
             self.clock.advance(max(at_ms - self.clock.now_ms(), 0))

@@ -76,6 +76,8 @@ class Consumer:
                     raise RuntimeError(text)
                 else:
                     await self.claim_once(self._crew.link.wait_ms)
+                    # The next claim comes as soon as there is a slot for it.
+                    self._outbox.offer_ride()
         finally:
             self._outbox.end_ride()
 
@@ -97,7 +99,6 @@ class Consumer:
             raise
         self._crew.reach.regain()
         self._failed_claims = 0
-        self._outbox.offer_ride()
         for message in messages:
             self._begin(message)
         return len(messages)

@@ -65,6 +65,8 @@ class Execution:
         else:
             free_slot.set_result(None)
         result = None if answered is None else await answered
+        if verdict is not None and result is not None and not result.ok and result.is_unsure:
+            result = await self._terms.clarify(work.message, verdict, result)
         if verdict is None and interruption is None and work.message.is_lost:
             # The handler itself was told, when it gave a verdict of its own.
             interruption = Interruption(Why.LOST, work.message._held.lost or "")

@@ -1,9 +1,12 @@
 """The queue's policy as the worker knows it, and what a failure means under it."""
 
+from msgspec.structs import replace
+
 from holdfast.client.client import AsyncHoldfast
 from holdfast.dice import Dice
-from holdfast.model.answers import Info
-from holdfast.model.errors import HoldfastError
+from holdfast.model.answers import Info, Result
+from holdfast.model.errors import HoldfastError, MessageNotFound
+from holdfast.model.message import State
 from holdfast.model.policy import QueuePolicy
 from holdfast.model.requests import Settle, Verdict
 from holdfast.model.retry import backoff_ms
@@ -88,6 +91,25 @@ class Terms:
 
     def _delay_ms(self, fault: Fault, used: int) -> int | None:
         return self._options.delay_ms(used, self._dice.roll()) if fault.delay_ms is None else fault.delay_ms
+
+    async def clarify(self, message: WorkMessage, verdict: Verdict, result: Result) -> Result:
+        """A verdict that was refused as stale, but sent before without an answer: was it that one that settled it?
+
+        A message that is gone was finished, by us or by another: it will not be done again, which is what matters.
+        """
+        try:
+            info = await self._client.queue(message.queue, tenant=message.tenant).get(str(message.id))
+        except MessageNotFound:
+            return replace(result, ok=True) if verdict.settle is Settle.ACK else result
+        except (HoldfastError, *TROUBLE):
+            return result
+        is_taken = info.version == message.version and {
+            Settle.ACK: info.state is State.SUCCEEDED,
+            Settle.NACK: info.state in (State.READY, State.FAILED) and info.last_error == verdict.error,
+            Settle.RELEASE: info.state is State.READY,
+        }.get(verdict.settle, False)
+        retry_at = info.visible_at if info.state is State.READY else None
+        return replace(result, ok=True, state=info.state, retry_at=retry_at) if is_taken else result
 
     async def _info(self, message: WorkMessage) -> Info | None:
         try:
