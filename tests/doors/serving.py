@@ -197,7 +197,6 @@ async def serve(
             lifespan="off",
             # Not access_log=False: that would mute a logger of the whole process.
             log_config=None,
-            log_level="warning",
             server_header=False,
             proxy_headers=False,
         )

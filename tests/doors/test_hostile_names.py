@@ -91,9 +91,11 @@ async def test_a_hostile_name_is_refused_as_a_name_wherever_it_stands(
         assert (answer.status, answer.code) == (400, "invalid_name"), field
     assert tried > 70
     assert (await server.get("/v1/tenants")).json == {"tenants": []}
+    # An access log, which no server of ours writes, would have paths: pytest listens to it all the same.
+    logged = "".join(record.getMessage() for record in caplog.records if record.name != "uvicorn.access")
     if HOSTILE[name] not in ("", ".", "..", "*"):
-        assert HOSTILE[name] not in caplog.text
-    assert "\x1b" not in caplog.text
+        assert HOSTILE[name] not in logged
+    assert "\x1b" not in logged
 
 
 async def test_a_name_of_a_megabyte_is_refused_and_shown_short(server: Server) -> None:
