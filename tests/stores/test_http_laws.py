@@ -12,6 +12,7 @@ from holdfast.dice import SeededDice
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing import ManualClock, Subject
 from holdfast.testing.laws import StoreLaws
+from holdfast.testing.subject import fire_due
 from tests.doors.serving import Server, serve
 
 WEEK_MS = 7 * 86_400_000
@@ -42,6 +43,10 @@ class HttpSubject:
         while changed := await self._server.core.sweeper.sweep_once():
             total += changed
         return total
+
+    async def fire(self, hf: AsyncHoldfast) -> None:
+        assert self._server is not None
+        await fire_due(self._server.core)
 
 
 class TestHttp(StoreLaws):

@@ -24,7 +24,7 @@ class Core:
 
     def __init__(self, store: Store, runtime: Runtime, settings: Settings) -> None:
         self.store = store
-        self._runtime = runtime
+        self.runtime = runtime
         self._directory = Directory(store, runtime.clock, auto_create=settings.auto_create)
         self.dispatcher = Dispatcher(
             store,
@@ -42,7 +42,7 @@ class Core:
         self.admin = AdminService(store, self.dispatcher, self._directory, runtime, max_payload=settings.max_payload)
 
     async def open(self) -> None:
-        await self.store.open(Wakeups(self.dispatcher, self.sweeper, self.scheduler), self._runtime)
+        await self.store.open(Wakeups(self.dispatcher, self.sweeper, self.scheduler), self.runtime)
         await self._directory.load()
         self.scheduler.start()
 

@@ -6,6 +6,8 @@ from typing import Any, Protocol, cast
 
 from holdfast.client.client import AsyncHoldfast
 from holdfast.dice import Dice, SeededDice
+from holdfast.runtime import LoopRuntime
+from holdfast.server.compose import Core
 from holdfast.server.embedded import Embedded, open_on_loop
 from holdfast.stores.contract import Store
 from holdfast.testing.clock import ManualClock
@@ -21,6 +23,9 @@ class Subject(Protocol):
 
     async def sweep(self, hf: AsyncHoldfast) -> int:
         """Sweep until nothing is left to do now; answers how much changed."""
+
+    async def fire(self, hf: AsyncHoldfast) -> None:
+        """Until no schedule is due now."""
 
 
 class AsyncHoldfastContext(Protocol):
@@ -47,3 +52,13 @@ class EmbeddedSubject:
         while changed := await sweeper.sweep_once():
             total += changed
         return total
+
+    async def fire(self, hf: AsyncHoldfast) -> None:
+        await fire_due(cast(Embedded, hf._transport).core)
+
+
+async def fire_due(core: Core) -> None:
+    """Until no schedule of a core on a loop is due, and a pass that its clock began has ended."""
+    while await core.scheduler.fire_once():
+        pass
+    await cast(LoopRuntime, core.runtime).idle()

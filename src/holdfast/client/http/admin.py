@@ -10,6 +10,7 @@ from holdfast.client.http.calls import Calls, Request
 from holdfast.client.http.connection import Answer
 from holdfast.client.http.failures import answer_error, strange_answer
 from holdfast.client.http.messages import decode, queue_path
+from holdfast.client.http.schedules import request_of, schedule_of
 from holdfast.client.http.shapes import config_of, edit_in, filter_in
 from holdfast.client.payloads import encode_json
 from holdfast.model.answers import Changed, QueueSummary, Stats, TenantSummary
@@ -18,9 +19,10 @@ from holdfast.model.durations import MAX_MS
 from holdfast.model.errors import InvalidArgument
 from holdfast.model.ids import parse_id
 from holdfast.model.message import State
-from holdfast.model.names import QueueRef
+from holdfast.model.names import QueueRef, parse_name
 from holdfast.model.policy import QueuePolicy, TenantConfig
 from holdfast.model.requests import Edit, Filter
+from holdfast.model.schedules import Change, ScheduleInfo
 from holdfast.wire.http import (
     CancelRequest,
     ChangedAnswer,
@@ -30,6 +32,8 @@ from holdfast.wire.http import (
     RedriveAnswer,
     RedriveRequest,
     ReprioritiseRequest,
+    ScheduleOut,
+    SchedulesAnswer,
     TargetIn,
     encode,
 )
@@ -45,6 +49,8 @@ _tenants = msgspec.json.Decoder(_Tenants)
 _document = msgspec.json.Decoder(dict[str, Any])
 _queues = msgspec.json.Decoder(QueuesAnswer)
 _changed = msgspec.json.Decoder(ChangedAnswer)
+_schedule = msgspec.json.Decoder(ScheduleOut)
+_schedules = msgspec.json.Decoder(SchedulesAnswer)
 _redriven = msgspec.json.Decoder(RedriveAnswer)
 
 
@@ -88,6 +94,21 @@ class HttpAdmin:
         path = f"{queue_path(ref)}?force_after_ms={force_after_ms}"
         # Not found or draining after a try that went unanswered: that try did it.
         await self._ask_once_done(Request("DELETE", path, []), "queue_not_found", "draining")
+
+    async def schedules(self, ref: QueueRef) -> list[ScheduleInfo]:
+        answer = await self._calls.ask(Request("GET", f"{queue_path(ref)}/schedules", []))
+        return [schedule_of(each) for each in decode(self._calls, _schedules, answer).schedules]
+
+    async def schedule(self, ref: QueueRef, name: str, *, with_payload: bool = False) -> ScheduleInfo:
+        path = _schedule_path(ref, name) + ("?payload=1" if with_payload else "")
+        return schedule_of(decode(self._calls, _schedule, await self._calls.ask(Request("GET", path, []))))
+
+    async def set_schedule(self, ref: QueueRef, name: str, change: Change) -> ScheduleInfo:
+        request = Request("PUT", _schedule_path(ref, name), [encode(request_of(change))])
+        return schedule_of(decode(self._calls, _schedule, await self._calls.ask(request)))
+
+    async def delete_schedule(self, ref: QueueRef, name: str) -> None:
+        await self._ask_once_done(Request("DELETE", _schedule_path(ref, name), []), "message_not_found")
 
     async def backup(self, target: str) -> None:
         raise InvalidArgument(
@@ -166,6 +187,10 @@ class HttpAdmin:
             return config_of(document, kind)
         except msgspec.ValidationError:
             raise strange_answer(self._calls.url) from None
+
+
+def _schedule_path(ref: QueueRef, name: str) -> str:
+    return f"{queue_path(ref)}/schedules/{parse_name('schedule', name)}"
 
 
 def _encode_changes(changes: Mapping[str, Any]) -> bytes:

@@ -37,7 +37,7 @@ def _payload_in(payload: bytes, is_json: bool) -> tuple[Raw | UnsetType, str | U
     return (Raw(payload), UNSET) if is_json else (UNSET, base64.b64encode(payload).decode())
 
 
-def _payload_out(payload: Raw | UnsetType, payload_base64: str | UnsetType) -> bytes:
+def payload_out(payload: Raw | UnsetType, payload_base64: str | UnsetType) -> bytes:
     if payload is not UNSET:
         return bytes(payload)
     try:
@@ -102,7 +102,7 @@ def delivery_of(out: DeliveryOut) -> Delivery:
         snowflake=int(out.snowflake),
         given_correlation_id=_given(out.id, out.correlation_id),
         receipt=Receipt.parse(out.receipt),
-        payload=_payload_out(out.payload, out.payload_base64),
+        payload=payload_out(out.payload, out.payload_base64),
         content_type=out.content_type,
         is_json=out.payload is not UNSET,
         headers=out.headers,
@@ -195,7 +195,7 @@ def info_of(out: InfoOut) -> Info:
         settled_at=out.settled_at,
         expires_at=out.expires_at,
         progress=out.progress,
-        payload=_payload_out(out.payload, out.payload_base64) if has_payload else None,
+        payload=payload_out(out.payload, out.payload_base64) if has_payload else None,
         is_json=out.payload is not UNSET if has_payload else out.content_type == JSON,
         bytes=out.bytes,
     )

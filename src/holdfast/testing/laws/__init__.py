@@ -21,6 +21,7 @@ from holdfast.testing.laws.operators import OperatorLaws
 from holdfast.testing.laws.order import OrderLaws
 from holdfast.testing.laws.refusals import RefusalLaws
 from holdfast.testing.laws.retries import RetryLaws
+from holdfast.testing.laws.schedules import ScheduleLaws
 from holdfast.testing.laws.state_documents import StateDocumentLaws
 from holdfast.testing.laws.states import StateLaws
 from holdfast.testing.laws.waiting import WaitingLaws
@@ -47,5 +48,6 @@ class StoreLaws(
     JournalLaws,
     RefusalLaws,
     LimitLaws,
+    ScheduleLaws,
 ):
     """Everything a store must keep."""
