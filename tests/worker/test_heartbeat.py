@@ -1,7 +1,6 @@
 """Leases while handlers work: kept, lost, and what a handler hears of it."""
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -41,8 +40,8 @@ class Gate:
 
 
 @pytest.fixture
-def gate() -> Iterator[Gate]:
-    yield Gate()
+def gate() -> Gate:
+    return Gate()
 
 
 def events(events: list[Any], kind: str) -> list[Any]:

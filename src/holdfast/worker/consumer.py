@@ -147,15 +147,13 @@ class Consumer:
         self._taken += 1
         self._unsettled += 1
         self._works.add(work)
-        slot: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        slot.add_done_callback(lambda _: self._free_slot())
+        slot: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
+        slot.add_done_callback(self._free_slot)
         self._runtime.spawn(self._work(work, slot))
 
-    async def _work(self, work: Work, slot: "asyncio.Future[None]") -> None:
+    async def _work(self, work: Work, slot: "asyncio.Future[str | None]") -> None:
         try:
-            fault = await self._execution.execute(work, slot)
-            if fault is not None:
-                self._cannot_begin = fault.text
+            await self._execution.execute(work, slot)
         except Exception:  # ours, not the handler's: the message goes back, and the worker goes on
             log.exception("a message of %s could not be handled", self.handler.options.ref, extra=work.facts())
             self._give_back(work)
@@ -174,7 +172,8 @@ class Consumer:
                 Verdict(settle=Settle.RELEASE, receipt=held.delivery.receipt), work.lease_until, at_once=True
             )
 
-    def _free_slot(self) -> None:
+    def _free_slot(self, slot: "asyncio.Future[str | None]") -> None:
+        self._cannot_begin = slot.result() or self._cannot_begin
         self._taken -= 1
         self._changed.set()
 

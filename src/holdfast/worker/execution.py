@@ -41,11 +41,9 @@ class Execution:
     def close(self) -> None:
         self._way.close()
 
-    async def execute(self, work: Work, free_slot: "asyncio.Future[None]") -> Fault | None:
-        """Run the handler, settle, tell the hooks. `free_slot` is settled as soon as the next message may come.
-
-        Answers the fault only if the handler could not even begin.
-        """
+    async def execute(self, work: Work, free_slot: "asyncio.Future[str | None]") -> None:
+        """Run the handler, settle, tell the hooks. `free_slot` is settled as soon as the next message may come, with a
+        text if this one could not even begin."""
         began_s = steady_s()
         self._heartbeat.add(work)
         try:
@@ -63,7 +61,8 @@ class Execution:
         if is_abandoned and running is not None:
             self._leave_behind(work, running, free_slot)
         else:
-            free_slot.set_result(None)
+            is_unstarted = fault is not None and fault.kind is FaultKind.UNSTARTED and interruption is None
+            free_slot.set_result(fault.text if fault is not None and is_unstarted else None)
         result = None if answered is None else await answered
         if verdict is not None and result is not None and not result.ok and result.is_unsure:
             result = await self._terms.clarify(work.message, verdict, result)
@@ -72,7 +71,6 @@ class Execution:
             interruption = Interruption(Why.LOST, work.message._held.lost or "")
         outcome = _outcome_of(verdict, result, fault, interruption, steady_s() - began_s)
         await self._tell(work, outcome, fault)
-        return fault if fault is not None and fault.kind is FaultKind.UNSTARTED and interruption is None else None
 
     # --- The handler -------------------------------------------------------------------------------------------
 
@@ -107,7 +105,7 @@ class Execution:
             await first_of(self._runtime, [running.ended], HURRIED_CLEANUP_MS if is_hurried else CLEANUP_MS)
         return None, running
 
-    def _leave_behind(self, work: Work, running: Running, free_slot: "asyncio.Future[None]") -> None:
+    def _leave_behind(self, work: Work, running: Running, free_slot: "asyncio.Future[str | None]") -> None:
         log.warning(
             "%s goes on although it was told to stop (%s): its slot stays taken until it ends. "
             "Look at message.is_lost in a plain `def`, let CancelledError pass in an `async def`, or use process=True",

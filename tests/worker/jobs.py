@@ -1,0 +1,64 @@
+"""Handlers that run in processes of their own, and a worker for `module:attribute`."""
+
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import msgspec
+
+import holdfast
+
+worker = holdfast.Worker("memory://", owner="by-name")
+
+
+class Task(msgspec.Struct):
+    do: str
+    path: str = ""
+
+
+@worker.handler("named")
+async def named(message: holdfast.Message) -> None:
+    worker.stop()
+
+
+@worker.on_start
+async def feed(worker: holdfast.Worker) -> None:
+    await worker.client.queue("named").enqueue("go")
+
+
+def work(task: Task, message: holdfast.Message) -> None:
+    match task.do:
+        case "say":
+            message.progress(50, "half")
+            message.save_state({"pid": os.getpid()})
+            message.extend(60)
+            note(task, f"{os.getpid()} {message.attempt} {message.version}")
+        case "raise":
+            raise ValueError("from the other side")
+        case "reject":
+            raise holdfast.Reject("never")
+        case "exit":
+            sys.exit(3)
+        case "leave":
+            os._exit(7)
+        case "crash":
+            os.kill(os.getpid(), signal.SIGSEGV)
+        case "hang":
+            note(task, str(os.getpid()))
+            threading.Event().wait()
+        case "sleep":
+            note(task, str(os.getpid()))
+            time.sleep(3_600)
+        case "lose":
+            message.release()
+            message.ack()
+        case _:
+            raise AssertionError(task.do)
+
+
+def note(task: Task, text: str) -> None:
+    with Path(task.path).open("a") as file:
+        file.write(f"{text}\n")
