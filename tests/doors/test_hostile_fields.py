@@ -15,7 +15,7 @@ from msgspec import Raw, Struct
 from holdfast.model.policy import QueuePolicy, TenantConfig
 from holdfast.wire import compatible
 from holdfast.wire import http as wire_types
-from tests.doors.access_rows import Place, everything, furnish
+from tests.doors.access_rows import ROWS, Place, everything, furnish
 from tests.doors.serving import Answer, Server
 
 FILTER = {"ids": ["READY"], "error_contains": "e", "older_than_ms": 0, "headers": {"a": "b"}, "priority": 100}
@@ -233,6 +233,13 @@ def test_every_request_type_and_every_field_of_it_has_a_sample() -> None:
         for struct in structs_of(kind):
             fields = set(struct.__struct_fields__)
             assert any(fields <= names for names in shown.values()), (kind, struct, shown)
+
+
+def test_every_way_in_that_takes_a_document_has_a_sample() -> None:
+    place = Place("acme", "jobs", "1", "1", "1", 1, "A" * 54, "1", "nightly", "1")
+    requests = [row.request(place) for row in ROWS]
+    taking = {(each.method, each.path) for each in requests if each.document is not None}
+    assert taking <= {(sample.method, sample.path) for sample in SAMPLES}
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=str)
