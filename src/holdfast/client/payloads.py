@@ -25,7 +25,8 @@ def encode(payload: Any) -> tuple[bytes, str]:
 def encode_json(value: Any) -> bytes:
     try:
         encoded = msgspec.json.encode(value, enc_hook=_encode_other)
-        if b"null" in encoded:
+        # Of what is JSON text already every null was written as one.
+        if b"null" in encoded and not isinstance(value, msgspec.Raw):
             _refuse_nan(msgspec.to_builtins(value, enc_hook=_encode_other))
         return encoded
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
