@@ -16,17 +16,18 @@ from holdfast.server.setting import PREFIX, Setting
 from holdfast.server.settings import SETTINGS, Settings
 
 CONFIG_VARIABLE = PREFIX + "CONFIG"
+CLIENT_TABLE = "client"
 
 # Variables that are not a server's settings: other commands', the tests', and what `dequeue` exports for the next
 # command.
 _OTHERS = {
     CONFIG_VARIABLE,
-    *(PREFIX + name for name in ("URL", "TOKEN", "CONTEXT", "SEED", "PROOF_SCALE")),
+    *(PREFIX + name for name in ("URL", "TOKEN", "TENANT", "DEBUG", "CONTEXT", "SEED", "PROOF_SCALE")),
     *(
         f"{PREFIX}QUEUE_{name}"
         for name in (
             *("TENANT", "NAME", "MESSAGE_ID", "RECEIPT", "CORRELATION_ID"),
-            *("LEASE_EXPIRES_AT", "STATE_ETAG", "PAYLOAD_PATH"),
+            *("LEASE_EXPIRES_AT", "STATE_ETAG", "PAYLOAD_PATH", "ATTEMPT", "VERSION"),
         )
     ),
 }
@@ -89,6 +90,8 @@ def _from_file(path: str) -> Iterator[tuple[str, tuple[object, Origin]]]:
         raise InvalidArgument(f"config {path} cannot be read: {error.strerror}", setting="config") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InvalidArgument(f"config {path} is not TOML: {error}", setting="config") from None
+    # What client commands read of the same file.
+    document.pop(CLIENT_TABLE, None)
     for key, value in document.items():
         origin = Origin(2, f"key {key} in {path}")
         if key not in SETTINGS:
