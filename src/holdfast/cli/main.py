@@ -9,29 +9,53 @@ from typing import Annotated
 
 import typer
 
+from holdfast.cli.command import LOOK, MESSAGES, OPERATE, STORE, client_command
 from holdfast.cli.demo import demo
+from holdfast.cli.dequeue import ack, dequeue, extend, nack, release
+from holdfast.cli.enqueue import enqueue
+from holdfast.cli.failures import exit_code, tell
+from holdfast.cli.letters import dlq, redrive
+from holdfast.cli.look import get, peek, queues, stats, tenants
+from holdfast.cli.operate import cancel, delete, move, pause, policy, purge, reprioritise, resume
 from holdfast.cli.serve import ServeCommand, serve
 from holdfast.cli.upkeep import backup, verify
-from holdfast.model.errors import HoldfastError, MessageNotFound, QueueNotFound, Refused, StaleLease
 
-NOTHING_THERE = 3
-REFUSED = 4
-STALE_LEASE = 5
-TRY_AGAIN = 75
+__all__ = ["app", "exit_code", "main"]
 
 app = typer.Typer(
     name="holdfast",
-    help="A message queue for Python programs, kept in a directory.",
+    help="A message queue for Python programs, kept in a directory or served over HTTP.",
     epilog="Exit codes: 0 done, 2 usage, 3 nothing there, 4 refused, 5 stale lease, 75 try again later.",
-    no_args_is_help=True,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command(cls=ServeCommand)(serve)
-app.command()(demo)
-app.command()(verify)
-app.command()(backup)
+
+client_command(app, MESSAGES, may_create=True)(enqueue)
+for _message in (dequeue, ack, nack, extend, release):
+    client_command(app, MESSAGES)(_message)
+for _look in (queues, stats, peek, get, dlq, tenants):
+    client_command(app, LOOK)(_look)
+client_command(app, OPERATE, may_create=True)(policy)
+for _verb in (redrive, pause, resume, purge, cancel, move, reprioritise, delete):
+    client_command(app, OPERATE)(_verb)
+app.command(cls=ServeCommand, rich_help_panel=STORE)(serve)
+for _upkeep in (demo, verify, backup):
+    app.command(rich_help_panel=STORE)(_upkeep)
+
+_MOST_USED = """\
+Holdfast, a message queue. The most used commands:
+
+  holdfast serve                           serve queues on this machine, at http://127.0.0.1:7077
+  holdfast enqueue QUEUE PAYLOAD           add a message
+  holdfast run QUEUE -- ./handler          run a program for each message
+  eval "$(holdfast dequeue QUEUE)"         take one for a shell script; then holdfast ack, or nack
+  holdfast queues                          what is ready, in flight and failed
+  holdfast top, holdfast tail              the same live; every event as it happens
+  holdfast dlq QUEUE                       dead letters; holdfast redrive QUEUE brings them back
+  holdfast demo                            see it work
+
+Without a server, give a directory: --url ./data. Every command: holdfast --help"""
 
 
 def _show_version(is_wanted: bool) -> None:
@@ -40,31 +64,26 @@ def _show_version(is_wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
+@app.callback(invoke_without_command=True)
 def _options(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    pass
+    if context.invoked_subcommand is None:
+        typer.echo(_MOST_USED)
 
 
 def main() -> None:
+    sys.exit(_run())
+
+
+def _run() -> int:
     try:
-        app()
-    except HoldfastError as error:
-        # One line, whatever the message brings along: scripts read it.
-        typer.echo(f"holdfast: {' '.join(str(error).split())}", err=True)
-        sys.exit(exit_code(error))
-
-
-def exit_code(error: HoldfastError) -> int:
-    match error:
-        case StaleLease():
-            return STALE_LEASE
-        case QueueNotFound() | MessageNotFound():
-            return NOTHING_THERE
-        case Refused():
-            return REFUSED
-        case _:
-            return TRY_AGAIN
+        answer = app(standalone_mode=False)
+        sys.stdout.flush()
+    except Exception as error:
+        return tell(error)
+    # Of a command that left by `typer.Exit` it is the code; of one that came to its end, nothing.
+    return answer if isinstance(answer, int) else 0

@@ -1,0 +1,191 @@
+"""Rows, as people and as programs read them: one model feeds the table and the JSON.
+
+A row is a mapping, its keys the columns of the table and the keys of the object. How a value is shown follows from its
+key: instants end in `_at`, durations in `_ms`, as everywhere.
+"""
+
+import base64
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import typer
+
+from holdfast.cli.failures import printable
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+Row = Mapping[str, Any]
+
+_NOTHING = "-"
+_LONGEST = 60
+_ALARMING = frozenset({"failed"})
+_WORTH_A_LOOK = frozenset({"paused", "draining"})
+
+
+class Output:
+    def __init__(self, *, json: bool = False, quiet: bool = False) -> None:
+        self.is_json = json
+        self.is_quiet = quiet
+
+    @cached_property
+    def console(self) -> "Console":
+        from rich.console import Console
+
+        return Console(highlight=False, emoji=False, markup=False)
+
+    def record(self, row: Row) -> None:
+        """One thing, a line for each of its fields."""
+        if self.is_json:
+            echo_json(row)
+        elif not self.is_quiet:
+            width = max(len(heading(key)) for key in row)
+            for key, value in row.items():
+                typer.echo(f"{heading(key):{width}}  {shown(key, value)}".rstrip())
+
+    def rows(self, rows: Iterable[Row], *, empty: str = "nothing there") -> None:
+        """A table; as JSON an object a line; quiet, the first column alone."""
+        if self.is_json:
+            for row in rows:
+                echo_json(row)
+            return
+        every = list(rows)
+        if self.is_quiet:
+            for row in every:
+                typer.echo(shown(*next(iter(row.items()))))
+        elif not every:
+            typer.echo(empty, err=True)
+        elif self.console.is_terminal:
+            self.console.print(table_of(every))
+        else:
+            for line in plain_table(every):
+                typer.echo(line)
+
+    def done(self, said: str, facts: Row) -> None:
+        """What a command did: a sentence, or an object."""
+        if self.is_json:
+            echo_json(facts)
+        elif not self.is_quiet:
+            typer.echo(printable(said))
+
+    def note(self, said: str) -> None:
+        """Beside the answer, so on stderr."""
+        if not self.is_quiet:
+            typer.echo(printable(said), err=True)
+
+
+def echo_json(row: object) -> None:
+    typer.echo(msgspec.json.encode(row).decode())
+
+
+def heading(key: str) -> str:
+    return key.removesuffix("_ms").removesuffix("_at").replace("_", " ")
+
+
+def shown(key: str, value: Any) -> str:
+    match value:
+        case None | "":
+            return _NOTHING
+        case bool():
+            return "yes" if value else "no"
+        case int() if key.endswith("_at") or key == "at":
+            return instant(value)
+        case int() | float() if key.endswith("_ms"):
+            return duration(value)
+        case int() if key == "bytes":
+            return size(value)
+        case float():
+            return f"{value:,.1f}" if value < 100 else f"{value:,.0f}"
+        case int() if key != "snowflake":
+            return f"{value:,}"
+        case Mapping():
+            return printable(" ".join(f"{name}={each}" for name, each in value.items() if each is not None)) or _NOTHING
+        case _:
+            return " ".join(printable(str(value)).split())
+
+
+def instant(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1_000).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def duration(ms: float) -> str:
+    """As it would be written as an option where that is short, rounded where it is not."""
+    for unit_ms, unit in ((86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1_000, "s")):
+        if ms >= unit_ms:
+            return f"{round(ms / unit_ms, 1):g}{unit}"
+    return f"{round(ms, 2):g}ms" if ms else "0s"
+
+
+def size(number: int) -> str:
+    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if number >= unit:
+            return f"{number / unit:.1f} {name}"
+    return f"{number} B"
+
+
+def payload_fields(payload: bytes | None, *, is_json: bool) -> dict[str, Any]:
+    """As on the wire: `payload` for JSON, `payload_base64` for anything else."""
+    if payload is None:
+        return {"payload": None}
+    if is_json:
+        return {"payload": msgspec.Raw(payload)}
+    return {"payload_base64": base64.b64encode(payload).decode()}
+
+
+def preview(payload: bytes | None) -> str | None:
+    """The beginning of a payload, for people."""
+    if payload is None:
+        return None
+    try:
+        text = payload[: 4 * _LONGEST].decode("utf-8", "strict" if len(payload) <= 4 * _LONGEST else "ignore")
+    except UnicodeDecodeError:
+        return f"{len(payload):,} bytes"
+    text = " ".join(text.split())
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+
+
+def plain_table(rows: Sequence[Row]) -> list[str]:
+    """Columns that line up, and nothing cut off: programs read it too."""
+    keys = list(rows[0])
+    lines = [[heading(key) for key in keys], *([shown(key, row[key]) for key in keys] for row in rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(keys))]
+    right = [_is_number(rows[0][key]) for key in keys]
+    return [
+        "  ".join(
+            cell.rjust(width) if is_right else cell.ljust(width)
+            for cell, width, is_right in zip(line, widths, right, strict=True)
+        ).rstrip()
+        for line in lines
+    ]
+
+
+def table_of(rows: Sequence[Row], **options: Any) -> "Table":
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    options.setdefault("box", box.SIMPLE_HEAD)
+    table = Table(**options)
+    keys = list(rows[0])
+    for key in keys:
+        is_number = _is_number(rows[0][key])
+        table.add_column(
+            heading(key), justify="right" if is_number else "left", no_wrap=is_number or key in ("id", "at", "queue")
+        )
+    for row in rows:
+        table.add_row(*(Text(shown(key, row[key]), style=_style(key, row[key])) for key in keys))
+    return table
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _style(key: str, value: Any) -> str:
+    if value and key in _ALARMING:
+        return "bold red"
+    return "yellow" if value and key in _WORTH_A_LOOK else ""
