@@ -9,15 +9,20 @@ from typing import Annotated
 
 import typer
 
+from holdfast.cli.bench import bench
 from holdfast.cli.command import LOOK, MESSAGES, OPERATE, STORE, client_command
 from holdfast.cli.demo import demo
 from holdfast.cli.dequeue import ack, dequeue, extend, nack, release
+from holdfast.cli.doctor import doctor
 from holdfast.cli.enqueue import enqueue
 from holdfast.cli.failures import exit_code, tell
 from holdfast.cli.letters import dlq, redrive
 from holdfast.cli.look import get, peek, queues, stats, tenants
 from holdfast.cli.operate import cancel, delete, move, pause, policy, purge, reprioritise, resume
+from holdfast.cli.run import run
 from holdfast.cli.serve import ServeCommand, serve
+from holdfast.cli.tail import tail
+from holdfast.cli.top import top
 from holdfast.cli.upkeep import backup, verify
 
 __all__ = ["app", "exit_code", "main"]
@@ -32,14 +37,16 @@ app = typer.Typer(
 )
 
 client_command(app, MESSAGES, may_create=True)(enqueue)
-for _message in (dequeue, ack, nack, extend, release):
+for _message in (dequeue, ack, nack, extend, release, run):
     client_command(app, MESSAGES)(_message)
-for _look in (queues, stats, peek, get, dlq, tenants):
+for _look in (queues, stats, top, tail, peek, get, dlq, tenants):
     client_command(app, LOOK)(_look)
 client_command(app, OPERATE, may_create=True)(policy)
 for _verb in (redrive, pause, resume, purge, cancel, move, reprioritise, delete):
     client_command(app, OPERATE)(_verb)
 app.command(cls=ServeCommand, rich_help_panel=STORE)(serve)
+for _checkup in (doctor, bench):
+    client_command(app, STORE)(_checkup)
 for _upkeep in (demo, verify, backup):
     app.command(rich_help_panel=STORE)(_upkeep)
 

@@ -99,7 +99,7 @@ def shown(key: str, value: Any) -> str:
         case int() if key == "bytes":
             return size(value)
         case float():
-            return f"{value:,.1f}" if value < 100 else f"{value:,.0f}"
+            return f"{value:,.2f}" if value < 10 else f"{value:,.0f}"
         case int() if key != "snowflake":
             return f"{value:,}"
         case Mapping():

@@ -1,0 +1,91 @@
+"""A look at a server from outside: whether it answers, what it says of itself, and what time it is there."""
+
+import http.client
+import ssl
+from email.utils import parsedate_to_datetime
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+import msgspec
+
+from holdfast.clock import SystemClock, steady_s
+from holdfast.model.errors import HoldfastError
+
+_TIMEOUT_S = 5.0
+
+
+class Probe(NamedTuple):
+    error: str | None = None
+    is_ready: bool = False
+    readiness: str = ""
+    took_ms: float = 0.0
+    # This machine's clock minus the server's.
+    skew_s: float | None = None
+    version: str | None = None
+
+
+class _Said(NamedTuple):
+    status: int
+    date: str | None
+    body: bytes
+    took_ms: float
+
+
+def probe(url: str) -> Probe:
+    try:
+        ready = _get(url, "/readyz")
+        now_ms = SystemClock().now_ms()
+        described = _get(url, "/openapi.json")
+    except (OSError, http.client.HTTPException, HoldfastError, ValueError) as error:
+        return Probe(
+            error=f"{url} does not answer: {getattr(error, 'strerror', None) or str(error) or type(error).__name__}"
+        )
+    document = _document(ready.body)
+    if "status" not in document:
+        return Probe(error=f"what answers at {url} is not Holdfast (status {ready.status})")
+    reason = f": {document['reason']}" if document.get("reason") else ""
+    info = _document(described.body).get("info")
+    return Probe(
+        is_ready=ready.status == 200,
+        readiness=f"{'ready' if ready.status == 200 else 'not ready'}{reason}",
+        took_ms=ready.took_ms,
+        skew_s=_skew_s(ready.date, now_ms),
+        version=str(info["version"]) if isinstance(info, dict) and "version" in info else None,
+    )
+
+
+def _get(url: str, path: str) -> _Said:
+    parts = urlsplit(url)
+    connection: http.client.HTTPConnection
+    if parts.scheme.lower() == "https":
+        context = ssl.create_default_context()
+        connection = http.client.HTTPSConnection(parts.hostname or "", parts.port, timeout=_TIMEOUT_S, context=context)
+    else:
+        connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=_TIMEOUT_S)
+    try:
+        began = steady_s()
+        connection.request("GET", parts.path.rstrip("/") + path)
+        answer = connection.getresponse()
+        took_ms = (steady_s() - began) * 1_000
+        return _Said(answer.status, answer.getheader("date"), answer.read(8 << 20), took_ms)
+    finally:
+        connection.close()
+
+
+def _skew_s(date: str | None, now_ms: int) -> float | None:
+    if date is None:
+        return None
+    try:
+        there_s = parsedate_to_datetime(date).timestamp()
+    except ValueError:
+        return None
+    # Cut off to whole seconds, the time there was half a second later on average.
+    return now_ms / 1_000 - there_s - 0.5
+
+
+def _document(body: bytes) -> dict[str, object]:
+    try:
+        found = msgspec.json.decode(body)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,130 @@
+"""`holdfast tail`: the journal as it grows, one line an event."""
+
+import threading
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+
+from holdfast.cli.command import Session
+from holdfast.cli.failures import printable
+from holdfast.cli.show import duration, echo_json
+from holdfast.model.events import Event, JournalEvent
+
+if TYPE_CHECKING:
+    import holdfast
+
+_PAGE = 1_000
+_POLL_S = 0.25
+# Beyond any journal's end.
+_FAR = 1 << 60
+
+_STYLES = {
+    Event.ENQUEUED: "cyan",
+    Event.CLAIMED: "blue",
+    Event.SUCCEEDED: "green",
+    Event.RETRIED: "yellow",
+    Event.FAILED: "bold red",
+    Event.EXPIRED: "magenta",
+    Event.REDRIVEN: "cyan",
+    Event.REMOVED: "red",
+}
+
+
+def tail(
+    cli: Session,
+    queue: Annotated[
+        list[str] | None, typer.Option("--queue", metavar="QUEUE", help="Of it alone; several times for several.")
+    ] = None,
+    event: Annotated[
+        list[Event] | None, typer.Option("--event", "-e", help="Of this kind; several times for several.")
+    ] = None,
+    last: Annotated[int, typer.Option("--last", "-n", min=0, help="Begin with so many of the last events.")] = 10,
+    everything: Annotated[bool, typer.Option("--all", help="Begin with the oldest event that is kept.")] = False,
+    follow: Annotated[bool, typer.Option("--follow/--no-follow", "-f", help="Wait for more.")] = True,
+) -> None:
+    """Follow what happens to messages, event by event.
+
+    With --tenant, of that tenant alone; an operator without it sees all tenants.
+    """
+    tenant = None if cli.place.origin("tenant") == "default" else cli.place.tenant
+    refs = {cli.ref(each) for each in queue or ()}
+    kinds = set(event or ())
+
+    def is_wanted(each: JournalEvent) -> bool:
+        return (not refs or (each.tenant, each.queue) in refs) and (not kinds or each.event in kinds)
+
+    position = None if everything else start_of(cli.hf, last, tenant)
+    for page in pages(cli.hf, position, tenant, follow=follow):
+        show(cli, [each for each in page if is_wanted(each)])
+
+
+def pages(
+    hf: "holdfast.Holdfast", position: str | None, tenant: str | None, *, follow: bool
+) -> Iterator[list[JournalEvent]]:
+    pause = threading.Event()
+    while True:
+        page = hf.journal(position, _PAGE, tenant=tenant)
+        position = page.next or position
+        if page:
+            yield page
+        elif follow:
+            pause.wait(_POLL_S)
+        else:
+            return
+
+
+def start_of(hf: "holdfast.Holdfast", last: int, tenant: str | None) -> str | None:
+    """The position before the last so many events.
+
+    Positions rise with the events, so the journal's end is found by halving: reading a week of it would take too long.
+    """
+    low, high = 0, 1
+    while high < _FAR and hf.journal(str(high), 1, tenant=tenant):
+        low, high = high, high * 2
+    while low < high:
+        middle = (low + high) // 2
+        if hf.journal(str(middle), 1, tenant=tenant):
+            low = middle + 1
+        else:
+            high = middle
+    return str(max(0, low - last))
+
+
+def show(cli: Session, events: Iterable[JournalEvent]) -> None:
+    from rich.text import Text
+
+    for each in events:
+        if cli.output.is_json:
+            echo_json(event_row(each))
+        elif cli.output.is_quiet:
+            typer.echo(each.id)
+        elif cli.output.console.is_terminal:
+            cli.output.console.print(Text(line_of(each), style=_STYLES.get(each.event, "")), soft_wrap=True)
+        else:
+            typer.echo(line_of(each))
+
+
+def event_row(event: JournalEvent) -> dict[str, Any]:
+    fields: dict[str, Any] = msgspec.to_builtins(event)
+    for name in ("snowflake", "given_correlation_id"):
+        fields.pop(name, None)
+    return {**fields, "id": event.id, "correlation_id": event.correlation_id}
+
+
+def line_of(event: JournalEvent) -> str:
+    at = datetime.fromtimestamp(event.at / 1_000).astimezone().strftime("%H:%M:%S.%f")[:-3]
+    more = []
+    if event.event is Event.CLAIMED:
+        more.append(f"waited {duration(max(0, event.at - event.enqueued_at))}")
+    elif event.claimed_at is not None and event.event in (Event.SUCCEEDED, Event.RETRIED, Event.FAILED):
+        more.append(f"took {duration(max(0, event.at - event.claimed_at))}")
+    if event.reason:
+        more.append(event.reason)
+    if event.error:
+        more.append(f"{event.error[:200]!r}")
+    place = f"{event.tenant}/{event.queue}"
+    text = f"{at}  {event.event:<9}  {place:<24}  {event.id}  attempt {event.attempt}  {', '.join(more)}"
+    return printable(text).rstrip()
