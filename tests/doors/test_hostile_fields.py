@@ -32,6 +32,8 @@ MESSAGE = {
     "correlation_id": "c",
     "max_retries": 3,
 }
+# The ticks say when, and each is its own message.
+SCHEDULED = {name: value for name, value in MESSAGE.items() if name not in ("delay_ms", "idempotency_key")}
 VERDICT = {"receipt": "RECEIPT", "error": "e", "delay_ms": 5, "defer": False, "final": False}
 NACK = {**VERDICT, "lease_ms": 5}
 CLAIM = {**OWN, "limit": 1, "wait_ms": 0, "lease_ms": 1_000, "owner": "o", "verdicts": [{**VERDICT, "verdict": "ack"}]}
@@ -129,6 +131,18 @@ SAMPLES = (
         {"filter": FILTER, "rate_per_s": 1e6, "dry_run": True, "edit": {"id": "FAILED", "payload": 1}},
     ),
     Sample(wire_types.RedriveRequest, "POST", QUEUE + "/redrive", {"edit": {"id": "FAILED", "payload_base64": "YQ=="}}),
+    Sample(
+        wire_types.ScheduleRequest,
+        "PUT",
+        QUEUE + "/schedules/nightly",
+        {"cron": "0 3 * * *", "timezone": "UTC", "message": SCHEDULED, "paused": False},
+    ),
+    Sample(
+        wire_types.ScheduleRequest,
+        "PUT",
+        QUEUE + "/schedules/nightly",
+        {"every_ms": 60_000, "message": {"payload_base64": "YQ=="}},
+    ),
     Sample(QueuePolicy, "PUT", QUEUE, POLICY),
     Sample(TenantConfig, "PUT", "/v1/tenants/acme", TENANT),
     Sample(

@@ -98,6 +98,16 @@ async def test_a_hostile_name_is_refused_as_a_name_wherever_it_stands(
     assert "\x1b" not in logged
 
 
+@pytest.mark.parametrize("name", HOSTILE)
+async def test_a_hostile_name_of_a_schedule_is_refused_as_a_name(server: Server, name: str) -> None:
+    await server.put("/v1/tenants/acme/queues/jobs", {})
+    path = "/v1/tenants/acme/queues/jobs/schedules/" + quote(HOSTILE[name], safe="")
+    for method, document in (("PUT", {"every_ms": 60_000, "message": {"payload": 1}}), ("GET", None), ("DELETE", None)):
+        answer = await once(server, method, path, document)
+        assert (answer.status, answer.code) == (400, "invalid_name"), (method, answer)
+    assert (await server.get("/v1/tenants/acme/queues/jobs/schedules")).json == {"schedules": []}
+
+
 async def test_a_name_of_a_megabyte_is_refused_and_shown_short(server: Server) -> None:
     long = "x" * (1 << 20)
     for row, field in itertools.product(ROWS, ("tenant", "queue")):
