@@ -238,7 +238,8 @@ class Call:
         """An answer in parts, each of which is watched until it left our hands: see `stream`."""
         self.has_begun = True
         if self._transport is not None:
-            self._transport.set_write_buffer_limits(high=0)
+            # TLS would take a limit of nothing for reached when there is nothing, and never write again.
+            self._transport.set_write_buffer_limits(high=0 if self.scope["scheme"] == "http" else 1)
         every = [(b"x-correlation-id", self.correlation_id.encode()), *headers]
         await self.send({"type": "http.response.start", "status": status, "headers": every})
         await self.send(_NOTHING_YET)  # the head waits for a first part, and the first message may be long in coming
