@@ -47,15 +47,9 @@ def parse_line(value: object) -> str:
 
 def parse_zone(value: object) -> str:
     if isinstance(value, str) and _ZONE.fullmatch(value) and value not in _OWN_ZONES:
-        try:
-            _zone(value)
-        except (ZoneInfoNotFoundError, ValueError, OSError):
-            pass  # the one message below serves every way of not being a zone
-        else:
-            return value
-    raise InvalidArgument(
-        f"timezone {str(value)[:80]!r} is not known: give a name like UTC or Europe/Berlin", field="timezone"
-    )
+        _zone(value)
+        return value
+    raise _no_zone(value)
 
 
 def next_tick(line: str, zone: str, after_ms: int) -> int | None:
@@ -89,9 +83,13 @@ def latest_tick(line: str, zone: str, first_ms: int, now_ms: int) -> int:
 
 def _ticks(line: str, zone: str, after_ms: int) -> Iterator[int]:
     start = datetime.fromtimestamp(after_ms // 1_000, _zone(zone))
+    try:
+        simulated = CronSim(line, start)
+    except CronSimError as error:  # it was one to the version that took it
+        raise _bad_line(line, str(error).lower()) from None
     last_ms = after_ms
     past = 0
-    for tick in CronSim(line, start):
+    for tick in simulated:
         tick_ms = int(tick.timestamp()) * 1_000
         if tick_ms > last_ms:
             last_ms = tick_ms
@@ -102,8 +100,17 @@ def _ticks(line: str, zone: str, after_ms: int) -> Iterator[int]:
 
 @lru_cache(maxsize=1_024)
 def _zone(name: str) -> tzinfo:
-    """Rules of a zone are files, read once."""
-    return UTC if name == "UTC" else ZoneInfo(name)
+    """Rules of a zone are files, read once. What was known when a schedule was put may be so no more."""
+    try:
+        return UTC if name == "UTC" else ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise _no_zone(name) from None
+
+
+def _no_zone(value: object) -> InvalidArgument:
+    return InvalidArgument(
+        f"timezone {str(value)[:80]!r} is not known: give a name like UTC or Europe/Berlin", field="timezone"
+    )
 
 
 def _bad_line(value: object, why: str) -> InvalidArgument:
