@@ -11,7 +11,7 @@ An enqueue goes down to the store and leaves a wake-up with `dispatch/`. A claim
 nothing is ready, and comes back up with a lease. Ack, nack and extend carry that lease down again.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.client.blocking import BlockingMessage, Holdfast, Queue
 from holdfast.client.client import AsyncHoldfast
@@ -42,8 +42,9 @@ from holdfast.model.ids import MessageId
 from holdfast.model.message import NewMessage, State
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Filter
-from holdfast.worker import Defer, LeaseLost, Outcome, Reject, Retry
-from holdfast.worker import Worker as _Worker
+
+if TYPE_CHECKING:
+    from holdfast.worker import Defer, LeaseLost, Outcome, Reject, Retry, Worker
 
 __all__ = [
     "AlreadyExists",
@@ -117,9 +118,13 @@ def open_async(url: str, **settings: Any) -> AsyncHoldfast:
     return open_on_loop(url, settings, clock=clock, dice=dice)
 
 
-class Worker(_Worker):
-    __doc__ = _Worker.__doc__
+_OF_WORKER = frozenset({"Defer", "LeaseLost", "Outcome", "Reject", "Retry", "Worker"})
 
-    @staticmethod
-    def _open_url(url: str, **settings: Any) -> AsyncHoldfast:
-        return open_async(url, **settings)
+
+def __getattr__(name: str) -> Any:
+    """The worker's names, loaded when one is asked for: whoever only enqueues has no use for them."""
+    if name not in _OF_WORKER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from holdfast import worker
+
+    return getattr(worker, name)

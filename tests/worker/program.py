@@ -5,6 +5,7 @@ import logging
 import os
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,13 @@ def plainly(number: int, message: holdfast.Message) -> None:
     say("end", number, message.attempt, message.version)
 
 
+async def stubbornly(number: int, message: holdfast.Message) -> None:
+    say("begin", number, message.attempt, message.version)
+    while True:
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(3_600)
+
+
 @worker.after
 def after(message: holdfast.Message, outcome: holdfast.Outcome) -> None:
     say(outcome.kind, message.json())
@@ -48,7 +56,7 @@ def started(worker: holdfast.Worker) -> None:
 
 if how == "process":
     options["process"] = True
-worker.handler("q", **options)(on_loop if how == "async" else plainly)
+worker.handler("q", **options)({"async": on_loop, "stubborn": stubbornly}.get(how, plainly))
 
 if __name__ == "__main__":
     logging.basicConfig(level="INFO")

@@ -147,9 +147,10 @@ def test_a_stopped_worker_releases_what_it_cannot_finish_and_none_counts_as_fail
         assert (info.state, info.failures, info.expiries, info.releases) == ("ready", 0, 0, 1)
 
 
-def test_a_second_signal_releases_at_once(rig: Rig) -> None:
+@pytest.mark.parametrize("how", ["async", "thread", "process", "stubborn"])
+def test_a_second_signal_releases_at_once(rig: Rig, how: str) -> None:
     rig.queue.enqueue([1, 2])
-    worker = rig.start(3_600, "concurrency=2")
+    worker = rig.start(3_600, "concurrency=2", f"how={how}")
     until(lambda: len(worker.said("begin")) == 2)
     worker.process.send_signal(SIGTERM)
     worker.process.send_signal(SIGINT)

@@ -73,7 +73,11 @@ async def test_an_exception_nacks_with_its_type_and_message(worker: holdfast.Wor
         assert (info.state, info.failures, info.last_error) == (State.READY, 1, "ValueError: the card is blocked")
 
 
-async def test_an_endless_error_text_is_cut(worker: holdfast.Worker) -> None:
+async def test_an_endless_error_text_is_cut_and_made_storable(
+    worker: holdfast.Worker, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("CRITICAL", "holdfast.worker")  # the text as it was raised is too much for a test's report
+
     @worker.handler("q", retries=0)
     async def handle() -> None:
         raise ValueError("\ud800" + "x" * 100_000)

@@ -15,6 +15,7 @@ from holdfast.client.transport import Transport
 from holdfast.dice import SeededDice
 from holdfast.model.answers import Enqueued, Info, Stats
 from holdfast.model.durations import Duration, parse_duration_ms
+from holdfast.model.errors import QueueNotFound
 from holdfast.model.ids import MessageId
 from holdfast.model.message import JSON, Draft
 from holdfast.model.names import DEFAULT, QueueRef, parse_ref
@@ -134,6 +135,17 @@ class HandlerTest:
         self.clock.advance(end - self.clock.now_ms())
         await self._settle()
 
+    async def run_for(self, duration: Duration) -> int:
+        """Let time pass, and let handlers begin whatever becomes ready meanwhile; answers with how many they began."""
+        begun = await self.start()
+        end = self.clock.now_ms() + parse_duration_ms("duration", duration)
+        while self.clock.now_ms() < end:
+            moments = [end, self.clock.next_alarm_at(), *map(self._due_at, self._consumers)]
+            at_ms = min(each for each in moments if each is not None)
+            await self.advance(max(at_ms - self.clock.now_ms(), 0) / 1_000)
+            begun += await self.start()
+        return begun
+
     # --- What a test asks --------------------------------------------------------------------------------------
 
     def outcomes(self, id: str) -> list[Outcome]:
@@ -198,6 +210,15 @@ class HandlerTest:
     def _note_sent(self, ref: QueueRef, draft: Draft) -> None:
         is_json = draft.content_type == JSON if draft.is_json is None else draft.is_json
         self.enqueued.append(Sent(ref, decode_json(draft.payload, None) if is_json else draft.payload, draft))
+
+    def _due_at(self, ref: QueueRef) -> int | None:
+        """When the next delayed message of the queue is due; None if there is none."""
+        try:
+            ready = self._hf.queue(ref.queue, tenant=ref.tenant).list("ready", limit=1_000)
+        except QueueNotFound:
+            return None
+        now_ms = self.clock.now_ms()
+        return min((each.visible_at for each in ready if each.visible_at > now_ms), default=None)
 
     async def _inline(self, call: Coroutine[Any, Any, Any]) -> Any:
         return self._hf._driver.run(call)

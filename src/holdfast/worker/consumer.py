@@ -123,6 +123,8 @@ class Consumer:
 
     async def _lost(self, error: BaseException, riders: list[Pending]) -> None:
         self._crew.reach.lose(error)
+        if isinstance(error, Throttled) and not self._failed_claims:
+            log.warning("claims of %s have to wait: %s", self.handler.options.ref, error)
         self._outbox.put_back(riders)
         self._outbox.end_ride()
         delay_ms = 1 + backoff_ms(self._failed_claims, Reach.BASE_MS, Reach.CAP_MS, self._crew.dice.roll())

@@ -2,7 +2,7 @@
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
@@ -23,6 +23,7 @@ from holdfast.worker.waiting import Reach, Stop, first_of, log
 # After the grace: for handlers to clean up, and for what they held to be given back.
 GIVE_BACK_MS = 10_000
 HURRIED_GIVE_BACK_MS = 3_000
+LEFT_BEHIND_S = 1.0
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -157,6 +158,25 @@ class Runner:
                 reach.regain()
                 return True
         return False
+
+
+def run_on_new_loop(work: Coroutine[Any, Any, None]) -> None:
+    """`asyncio.run`, but at its end a handler that swallows its cancellation is not waited for."""
+    loop = asyncio.new_event_loop()
+    try:
+        asyncio.set_event_loop(loop)
+        loop.run_until_complete(work)
+    finally:
+        try:
+            left = asyncio.all_tasks(loop)
+            for task in left:
+                task.cancel()
+            if left:
+                loop.run_until_complete(asyncio.wait(left, timeout=LEFT_BEHIND_S))
+            loop.run_until_complete(loop.shutdown_asyncgens())
+        finally:
+            asyncio.set_event_loop(None)
+            loop.close()
 
 
 @contextmanager

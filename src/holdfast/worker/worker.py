@@ -1,6 +1,7 @@
 """The worker as programs see it."""
 
 import asyncio
+import importlib
 import os
 import secrets
 import socket
@@ -20,7 +21,7 @@ from holdfast.worker.handlers import Handler, check_function, check_options, is_
 from holdfast.worker.hooks import Hook, Hooks
 from holdfast.worker.link import client_of
 from holdfast.worker.options import Backoff, parse_options
-from holdfast.worker.runner import Runner, stopping_on_signals
+from holdfast.worker.runner import Runner, run_on_new_loop, stopping_on_signals
 from holdfast.worker.ways import runner_on
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -137,7 +138,7 @@ class Worker:
 
     def run(self) -> None:
         """Run until SIGTERM, SIGINT or `stop()`. A second signal gives back at once what is in hand."""
-        asyncio.run(self._run())
+        run_on_new_loop(self._run())
 
     async def _run(self) -> None:
         with stopping_on_signals(lambda: self._runner):
@@ -245,14 +246,10 @@ class Worker:
         # A store inside this process goes by the same clock; a server has its own.
         is_embedded = not url.lower().startswith(("http://", "https://"))
         given = {"clock": self._clock, "dice": self._dice} if is_embedded else {}
-        return self._open_url(
-            url, **self._settings, **{name: value for name, value in given.items() if value is not None}
-        )
-
-    @staticmethod
-    def _open_url(url: str, **settings: Any) -> AsyncHoldfast:
-        """`holdfast.open_async`: handed down from there, for it may know of servers and this folder may not."""
-        raise NotImplementedError
+        given = {name: value for name, value in given.items() if value is not None}
+        # Asked of the package, which is loaded whenever this is: it may know of servers, and this folder may not.
+        opened: AsyncHoldfast = importlib.import_module("holdfast").open_async(url, **self._settings, **given)
+        return opened
 
 
 def make_owner() -> str:
