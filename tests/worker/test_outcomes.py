@@ -307,6 +307,20 @@ async def test_a_backoff_may_be_a_function_of_the_retry(worker: holdfast.Worker)
             await t.advance("1h")
 
 
+async def test_a_backoff_that_raises_leaves_the_queues_own(
+    worker: holdfast.Worker, caplog: pytest.LogCaptureFixture
+) -> None:
+    @worker.handler("q", backoff=lambda retry: 1 / 0)
+    async def handle() -> None:
+        raise ValueError("no")
+
+    async with HandlerTest(worker) as t:
+        [id] = await t.enqueue("q", 1)
+        await t.start()
+        t.assert_retried(id, "ValueError: no")
+    assert "ZeroDivisionError" in caplog.text
+
+
 # --- Hooks -----------------------------------------------------------------------------------------------------
 
 

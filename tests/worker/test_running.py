@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.client.client import AsyncHoldfast
 from holdfast.model.message import State
 from holdfast.testing import ManualClock
 from holdfast.worker.link import carried, client_of
@@ -476,4 +475,11 @@ async def test_stopping_what_does_not_run_does_nothing() -> None:
     worker.stop()
     with pytest.raises(holdfast.StoreUnavailable):
         _ = worker.client
-    assert isinstance(holdfast.open_async("memory://"), AsyncHoldfast)
+
+
+async def test_a_client_of_this_loop_is_not_run_on_another(clock: ManualClock) -> None:
+    async with opened(clock) as hf:
+        worker = holdfast.Worker(hf)
+        worker.handler("q")(Slow())
+        with pytest.raises(holdfast.InvalidArgument, match="on a loop of its own"):
+            worker.run()

@@ -2,6 +2,7 @@
 
 import asyncio
 
+from holdfast.client.message import describe
 from holdfast.model.errors import Throttled
 from holdfast.model.requests import Ask, Settle, Verdict
 from holdfast.model.retry import backoff_ms
@@ -9,6 +10,7 @@ from holdfast.worker.crew import Crew
 from holdfast.worker.execution import Execution
 from holdfast.worker.handlers import Handler
 from holdfast.worker.outbox import TROUBLE, Outbox, Pending, answer_all
+from holdfast.worker.outcome import bounded
 from holdfast.worker.waiting import HEALTHY_MS, Reach, first_of, log, restart_delay_ms
 from holdfast.worker.work import Why, Work, WorkMessage
 
@@ -156,9 +158,9 @@ class Consumer:
     async def _work(self, work: Work, slot: "asyncio.Future[str | None]") -> None:
         try:
             await self._execution.execute(work, slot)
-        except Exception:  # ours, not the handler's: the message goes back, and the worker goes on
+        except Exception as error:  # ours, not the handler's: it counts, or the same could happen for ever
             log.exception("a message of %s could not be handled", self.handler.options.ref, extra=work.facts())
-            self._give_back(work)
+            self._nack(work, f"the worker failed: {describe(error)}")
             if not slot.done():
                 slot.set_result(None)
         finally:
@@ -166,13 +168,12 @@ class Consumer:
             self._unsettled -= 1
             self._changed.set()
 
-    def _give_back(self, work: Work) -> None:
+    def _nack(self, work: Work, text: str) -> None:
         held = work.message._held
         if not held.is_settled and not work.is_lost:
             held.is_settled = True
-            self._outbox.post(
-                Verdict(settle=Settle.RELEASE, receipt=held.delivery.receipt), work.lease_until, at_once=True
-            )
+            verdict = Verdict(settle=Settle.NACK, receipt=held.delivery.receipt, error=bounded(text))
+            self._outbox.post(verdict, work.lease_until, at_once=True)
 
     def _free_slot(self, slot: "asyncio.Future[str | None]") -> None:
         self._cannot_begin = slot.result() or self._cannot_begin

@@ -1,6 +1,7 @@
 """From a claimed message to its outcome."""
 
 import asyncio
+import logging
 from typing import assert_never
 
 from holdfast.clock import steady_s
@@ -138,7 +139,19 @@ class Execution:
     # --- Telling of it -----------------------------------------------------------------------------------------
 
     async def _tell(self, work: Work, outcome: Outcome, fault: Fault | None) -> None:
-        facts, name, hooks = work.facts(), self._handler.name, self._crew.hooks
+        self._log(work, outcome, fault)
+        hooks = self._crew.hooks
+        if outcome.kind is OutcomeKind.LOST:
+            await hooks.tell("on_lost", work.message, outcome)
+        elif outcome.kind in (OutcomeKind.RETRIED, OutcomeKind.FAILED):
+            await hooks.tell("on_error", work.message, outcome)
+        await hooks.tell("after", work.message, outcome)
+
+    def _log(self, work: Work, outcome: Outcome, fault: Fault | None) -> None:
+        is_quiet = outcome.kind in (OutcomeKind.SUCCEEDED, OutcomeKind.SETTLED, OutcomeKind.DEFERRED)
+        if is_quiet and not log.isEnabledFor(logging.DEBUG):
+            return
+        facts, name = work.facts(), self._handler.name
         match outcome.kind:
             case OutcomeKind.SUCCEEDED | OutcomeKind.SETTLED | OutcomeKind.DEFERRED:
                 log.debug("%s: %s", name, outcome.kind, extra=facts)
@@ -153,11 +166,6 @@ class Execution:
                 log.warning("%s: lost its lease: %s", name, outcome.error, extra=facts)
             case _:
                 assert_never(outcome.kind)
-        if outcome.kind is OutcomeKind.LOST:
-            await hooks.tell("on_lost", work.message, outcome)
-        elif outcome.kind in (OutcomeKind.RETRIED, OutcomeKind.FAILED):
-            await hooks.tell("on_error", work.message, outcome)
-        await hooks.tell("after", work.message, outcome)
 
 
 def _way_of(handler: Handler, crew: Crew) -> Way:

@@ -37,7 +37,7 @@ class ProcessWay:
     def close(self) -> None:
         """Those at work have been killed, or are let go when they end."""
         for child in self._idle:
-            child.kill()
+            child.end()
         self._idle.clear()
         self._threads.close()
 
@@ -97,11 +97,11 @@ class Child:
             return None if said.fault is None else said.fault.unpacked()
         except (EOFError, OSError) as error:
             # Which of the two it is: gone while at work, or never there. The latter is not the message's fault.
-            died = HandlerDied(f"the handler's process died: {self._end()}")
+            died = HandlerDied(f"the handler's process died: {self.end()}")
             fault = fault_of(died)
             return fault if is_started else Fault(FaultKind.UNSTARTED, f"{fault.text} ({error!r})", None, died)
         except _CannotImport as error:
-            self._end()
+            self.end()
             return Fault(FaultKind.UNSTARTED, str(error), None, error)
 
     def _start(self) -> None:
@@ -123,7 +123,7 @@ class Child:
             case Broken(text=text):
                 raise _CannotImport(f"the handler's process cannot import {self._target}: {text}")
 
-    def _end(self) -> str:
+    def end(self) -> str:
         """Make sure that it is gone; answers how it went."""
         self.kill()
         if self._pipe is not None:

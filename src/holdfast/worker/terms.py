@@ -14,6 +14,7 @@ from holdfast.runtime import LoopRuntime
 from holdfast.worker.options import Options
 from holdfast.worker.outbox import TROUBLE
 from holdfast.worker.outcome import Fault, FaultKind
+from holdfast.worker.waiting import log
 from holdfast.worker.work import WorkMessage
 
 # A policy is read again after so long: operators change it while workers run.
@@ -90,7 +91,13 @@ class Terms:
         return Verdict(settle=Settle.NACK, receipt=receipt, error=fault.text, delay_ms=self._delay_ms(fault, used))
 
     def _delay_ms(self, fault: Fault, used: int) -> int | None:
-        return self._options.delay_ms(used, self._dice.roll()) if fault.delay_ms is None else fault.delay_ms
+        if fault.delay_ms is not None:
+            return fault.delay_ms
+        try:
+            return self._options.delay_ms(used, self._dice.roll())
+        except Exception:  # a function of the program's own
+            log.exception("the backoff of %s failed; the queue's own is used", self._options.ref)
+            return None
 
     async def clarify(self, message: WorkMessage, verdict: Verdict, result: Result) -> Result:
         """A verdict that was refused as stale, but sent before without an answer: was it that one that settled it?

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from holdfast.client.message import Message
+from holdfast.telemetry.w3c import TRACEPARENT
 
 _MISSING = object()
 _library: Any = None
@@ -12,8 +13,11 @@ _library: Any = None
 
 @contextmanager
 def following(message: Message) -> Iterator[None]:
-    """Around a handler: a span `process QUEUE` under the context in the message's headers is the current one."""
-    library = _opentelemetry()
+    """Around a handler: a span `process QUEUE` under the context in the message's headers is the current one.
+
+    A message that carries none starts no trace: whether to is the producer's to say.
+    """
+    library: Any = _opentelemetry() if TRACEPARENT in message.headers else _MISSING
     if library is _MISSING:
         yield
         return

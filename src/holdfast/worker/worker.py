@@ -138,6 +138,8 @@ class Worker:
 
     def run(self) -> None:
         """Run until SIGTERM, SIGINT or `stop()`. A second signal gives back at once what is in hand."""
+        if isinstance(self.where, AsyncHoldfast) and self.where._transport is not None:
+            raise InvalidArgument("what was given is connected on a loop of its own: `await worker.serve()` there")
         run_on_new_loop(self._run())
 
     async def _run(self) -> None:
