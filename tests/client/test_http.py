@@ -10,6 +10,7 @@ import pytest
 import holdfast
 from holdfast.client.client import AsyncHoldfast
 from holdfast.client.queue import AsyncQueue
+from holdfast.model.message import Receipt
 from holdfast.model.requests import Ask, Settle, Verdict
 from holdfast.testing import ManualClock
 from tests.client.relay import Relay, answering
@@ -439,7 +440,7 @@ async def test_verdicts_ride_on_the_next_claim(server: Server, hf: AsyncHoldfast
     q = hf.queue("q")
     await q.enqueue([1, 2, 3, 4])
     first, second, third = await q.claim(limit=3)
-    receipts = [holdfast.model.message.Receipt.parse(each.receipt) for each in (first, second, third)]
+    receipts = [Receipt.parse(each.receipt) for each in (first, second, third)]
     verdicts = [
         Verdict(settle=Settle.ACK, receipt=receipts[0]),
         Verdict(settle=Settle.NACK, receipt=receipts[1], error="no", final=True),
@@ -463,7 +464,7 @@ async def test_an_embedded_queue_takes_verdicts_with_a_claim_too() -> None:
         q = hf.queue("q")
         await q.enqueue([1, 2])
         [m] = await q.claim()
-        verdict = Verdict(settle=Settle.ACK, receipt=holdfast.model.message.Receipt.parse(m.receipt))
+        verdict = Verdict(settle=Settle.ACK, receipt=Receipt.parse(m.receipt))
         results, deliveries = await q._messages.exchange(q.ref, [verdict], Ask(limit=10))
         assert [each.ok for each in results] == [True]
         assert [each.payload for each in deliveries] == [b"2"]
@@ -579,3 +580,18 @@ async def test_a_subscription_is_taken_up_again_after_a_lost_connection(relay: R
         await relay.cut()
     await messages.aclose()
     assert seen == [0, 1, 2]
+
+
+@pytest.mark.parametrize("where", ["embedded", "http"])
+async def test_verdicts_on_a_claim_over_its_rate_are_heard_of(where: str, server: Server, clock: ManualClock) -> None:
+    opened = holdfast.open_async("memory://", clock=clock) if where == "embedded" else holdfast.open_async(server.url)
+    async with opened as hf:
+        q = hf.queue("q")
+        await q.enqueue([1, 2])
+        [m] = await q.claim()
+        await q.set_policy(limits={"read_ops_per_s": 0})
+        verdict = Verdict(settle=Settle.ACK, receipt=Receipt.parse(m.receipt))
+        results, deliveries = await soon(q._messages.exchange(q.ref, [verdict], Ask(limit=10)))
+        assert ([each.ok for each in results], deliveries) == ([True], [])
+        with pytest.raises(holdfast.RateLimited):  # a minute is more than a call waits
+            await soon(q.claim())

@@ -30,7 +30,8 @@ class Messages(Protocol):
     async def claim(self, ref: QueueRef, ask: Ask, wait_ms: int | None) -> list[Delivery]: ...
 
     async def exchange(self, ref: QueueRef, verdicts: list[Verdict], ask: Ask) -> Exchanged:
-        """Settle, then claim what is ready, in one round trip. It does not wait: the verdicts are to be heard of."""
+        """Settle, then claim what is ready, in one round trip. It does not wait: the verdicts are to be heard of,
+        also where the claim is refused for now."""
 
     def stream(self, ref: QueueRef, ask: Ask, prefetch: int) -> AsyncIterator[Delivery]:
         """Deliveries as they become ready, for ever; at most `prefetch` are under way or unsettled."""

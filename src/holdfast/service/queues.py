@@ -9,7 +9,7 @@ from holdfast.dispatch.dispatcher import Dispatcher
 from holdfast.model.answers import Delivery, Enqueued, Events, Exchanged, Found, Info, LedgerEntry, Page, Result, Stats
 from holdfast.model.checks import check_integer, check_text
 from holdfast.model.durations import MAX_MS
-from holdfast.model.errors import Internal, InvalidArgument, MessageNotFound, StaleLease
+from holdfast.model.errors import Draining, Internal, InvalidArgument, MessageNotFound, StaleLease, Throttled
 from holdfast.model.ids import parse_id, to_uuid
 from holdfast.model.message import MAX_BATCH, Draft, Receipt, State, check_draft, check_size
 from holdfast.model.names import QueueRef
@@ -107,8 +107,15 @@ class QueueService:
 
     async def exchange(self, ref: QueueRef, verdicts: list[Verdict], ask: Ask) -> Exchanged:
         """Settle, then claim what is ready: what a worker does between two messages."""
+        check_ask(ask)  # what is refused must not have settled anything
         results = await self.settle(ref, verdicts) if verdicts else []
-        return Exchanged(results, await self.claim(ref, ask, 0))
+        try:
+            return Exchanged(results, await self.claim(ref, ask, 0))
+        except (Throttled, Draining):
+            if not verdicts:
+                raise
+            # They are settled, and of that the caller must hear. Its next claim is told why there is nothing.
+            return Exchanged(results, [])
 
     async def stream(self, ref: QueueRef, ask: Ask, prefetch: int) -> AsyncIterator[Delivery]:
         """Deliveries for ever, each claimed when it is asked for: nothing travels here, so nothing is sent ahead."""

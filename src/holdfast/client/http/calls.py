@@ -84,6 +84,7 @@ class Calls:
     async def tell(self, request: Request) -> Told:
         """Its answer, be it a refusal (other than one to ask again)."""
         retries, timeouts, is_unsure = 0, 0, False
+        paused_ms = 0
         is_second_chance = True
         while True:
             if self.is_closed and not request.is_last:
@@ -95,7 +96,9 @@ class Calls:
                 is_unsure = is_unsure or lost.was_sent
                 may_repeat = request.is_repeatable or not lost.was_sent
                 timeouts += lost.is_timeout and lost.was_sent
-                error: HoldfastError = lost_error(self.url, lost, is_repeatable=request.is_repeatable)
+                error: HoldfastError = lost_error(
+                    self.url, lost, is_repeatable=request.is_repeatable, was_answered=self._was_answered
+                )
                 wait_ms = None
                 if may_repeat and isinstance(lost, _Reused) and is_second_chance:
                     # The server closed it while it was idle, most likely: a fresh one needs no waiting.
@@ -118,7 +121,11 @@ class Calls:
                 continue
             if not may_repeat or retries >= self._most_retries() or timeouts > _TIMEOUTS:
                 raise error
-            await self.pause(retries, wait_ms)
+            pause_ms = self._pause_ms(retries, wait_ms)
+            paused_ms += pause_ms
+            if paused_ms > self._settings.timeout_ms:  # by then the caller should know
+                raise error
+            await asyncio.sleep(pause_ms / 1_000)
             retries += 1
 
     async def ask(self, request: Request) -> Answer:
@@ -142,9 +149,11 @@ class Calls:
             rounds += 1
 
     async def pause(self, retries: int, at_least_ms: int | None) -> None:
+        await asyncio.sleep(self._pause_ms(retries, at_least_ms) / 1_000)
+
+    def _pause_ms(self, retries: int, at_least_ms: int | None) -> int:
         """Jitter on top of what was asked for: many callers were told to come back at the same moment."""
-        pause_ms = backoff_ms(retries, _BACKOFF_BASE_MS, _BACKOFF_CAP_MS, self._roll())
-        await asyncio.sleep(((at_least_ms or 0) + pause_ms) / 1_000)
+        return (at_least_ms or 0) + backoff_ms(retries, _BACKOFF_BASE_MS, _BACKOFF_CAP_MS, self._roll())
 
     def _most_retries(self) -> int:
         retries = self._settings.retries

@@ -22,7 +22,7 @@ UNAVAILABLE = frozenset({502, 503, 504})
 _any = msgspec.json.Decoder()
 
 
-def lost_error(url: str, lost: Lost, *, is_repeatable: bool) -> StoreUnavailable:
+def lost_error(url: str, lost: Lost, *, is_repeatable: bool, was_answered: bool) -> StoreUnavailable:
     if not lost.was_sent:
         return StoreUnavailable(
             f"cannot reach {url}: {lost.reason}. Is `holdfast serve` running there, and is the URL right?", url=url
@@ -32,6 +32,9 @@ def lost_error(url: str, lost: Lost, *, is_repeatable: bool) -> StoreUnavailable
         if is_repeatable
         else "Whether the call was carried out is not known: look before repeating it, or give messages a key."
     )
+    if url.startswith("https:") and not was_answered and not lost.is_timeout:
+        # A server that turns a client away by its certificate says so after the client's handshake is over.
+        unknown += " If the server asks for client certificates, give tls_cert and tls_key."
     return StoreUnavailable(f"{url} did not answer: {lost.reason}. {unknown}", url=url)
 
 
