@@ -1,5 +1,6 @@
-"""`holdfast demo`: producers and workers on an embedded store, watched live and checked afterwards."""
+"""`holdfast demo`: producers and workers through one store, a worker killed on purpose, and an audit at the end."""
 
+import asyncio
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,44 +12,56 @@ import typer
 from holdfast.cli.upkeep import Json, echo_json
 
 if TYPE_CHECKING:
-    from holdfast.cli.demo_load import Load
-    from holdfast.cli.demo_view import Summary, View
+    from holdfast.cli.demo_audit import Audit
 
-# How long the queues may take to run empty once nothing comes in any more, over the time asked for.
-_PATIENCE_S = 10.0
 _INTERRUPTED = 130
-_LOST = 4
+_NOT_AS_EXPECTED = 4
 
 
 def demo(
-    seconds: Annotated[float, typer.Option(min=0.5, max=3_600, help="How long messages flow.")] = 10.0,
+    seconds: Annotated[float, typer.Option(min=0.5, max=3_600, help="How long it takes, more or less.")] = 10.0,
     directory: Annotated[
         Path | None,
         typer.Option("--dir", metavar="DIR", help="Keep the store in this new directory. [default: a temporary one]"),
     ] = None,
     seed: Annotated[int, typer.Option(help="The same seed makes the same messages.")] = 1,
+    one_process: Annotated[
+        bool,
+        typer.Option(
+            "--one-process",
+            help="No worker processes: one worker's death is played. As where holdfast[server] is not installed.",
+        ),
+    ] = False,
     json: Json = False,
 ) -> None:
-    """Run producers and workers of three tenants through an embedded queue, with a live view.
+    """Run producers and workers of three tenants through a store, with a live view.
 
-    One worker dies on purpose: its leases run out, and its messages are delivered again. At the end the journal is
-    counted and the store verified; a lost message would make the command fail.
+    The store is in this process, the workers are processes of their own. One of them is killed (SIGKILL) in the middle
+    of its messages: their leases run out, and the other workers get them. At the end the journal is audited and the
+    store verified. A message that was lost, or did not end as it should, makes the command fail.
     """
     # Here, for they bring the store along: `holdfast --help` shall not wait for it.
+    from holdfast.cli.demo_run import run
+    from holdfast.cli.demo_view import View
     from holdfast.stores.rocks.verify import verify
 
     with _place(directory) as path:
-        is_interrupted, summary = _flow(path, seconds, seed, is_quiet=json)
+        view = View(is_quiet=json)
+        audit = asyncio.run(run(path, view, seconds=seconds, seed=seed, is_one_process=one_process))
         report = verify(path)
     if json:
-        echo_json({"summary": summary, "verify": report})
+        echo_json({"summary": audit, "verify": report})
     else:
-        summary.show(report)
+        view.conclude(audit, report)
         if directory is not None:
             typer.echo(f"the store is in {directory}")
-    if not report.is_clean or summary.lost or summary.succeeded_twice:
-        raise typer.Exit(_LOST)
-    if is_interrupted:
+    _exit(audit, report.is_clean)
+
+
+def _exit(audit: "Audit", is_clean: bool) -> None:
+    if audit.faults or not is_clean:
+        raise typer.Exit(_NOT_AS_EXPECTED)
+    if audit.is_interrupted:
         raise typer.Exit(_INTERRUPTED)
 
 
@@ -63,39 +76,3 @@ def _place(directory: Path | None) -> Iterator[Path]:
         return
     with tempfile.TemporaryDirectory(prefix="holdfast-demo-") as made:
         yield Path(made) / "store"
-
-
-def _flow(path: Path, seconds: float, seed: int, *, is_quiet: bool) -> "tuple[bool, Summary]":
-    """Answers whether it was interrupted, and what came of it."""
-    import holdfast
-    from holdfast.cli.demo_load import Load
-    from holdfast.cli.demo_view import View, summarise
-
-    is_interrupted = False
-    with holdfast.open(str(path)) as hf:
-        load = Load(hf, seed)
-        with View(hf, load.tally, is_quiet=is_quiet) as view:
-            load.start()
-            try:
-                _watch(load, view, seconds)
-            except KeyboardInterrupt:
-                is_interrupted = True
-                view.say("interrupted: the workers finish what they hold")
-            load.stop()
-            view.refresh()
-        return is_interrupted, summarise(hf, load.tally)
-
-
-def _watch(load: "Load", view: "View", seconds: float) -> None:
-    """Messages flow for three quarters of the time; the rest is for what is still under way."""
-    kill_at, stop_at = 0.35 * seconds, 0.75 * seconds
-    for elapsed in view.ticks():
-        if load.has_failed:
-            return
-        if elapsed >= kill_at and not load.is_one_dying:
-            load.kill_one()
-            view.say("a worker dies with its messages in hand: their leases run out in a second")
-        if elapsed >= stop_at:
-            load.stop_producing()
-            if view.is_empty or elapsed >= seconds + _PATIENCE_S:
-                return

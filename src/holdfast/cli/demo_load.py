@@ -1,18 +1,44 @@
-"""The demo's programs: producers, workers and one worker that dies, all on one embedded store."""
+"""The demo's messages: what they are like, how each is to end, and the producers that enqueue them."""
 
+import asyncio
 import random
-import threading
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+import msgspec
 
 import holdfast
 
-# Short, so that the end of a dead worker's leases is seen within the demo.
-LEASE_S = 1.0
-_BATCH = 20
+# Short, so that the end of a killed worker's leases is seen within the demo.
+LEASE_S = 2.0
+# Enough that nothing but what fails every time uses them up, on a slow machine too.
+MAX_RETRIES = 4
 # Seconds between a producer's batches.
-_PACE_S = 0.05
+_PACE_S = 0.1
+# A producer waits while so many are ready: on a slow machine the queues shall run empty in time.
+_MOST_READY = 200
+_EVERY_TIME = 1_000_000
+
+
+class Fate(StrEnum):
+    """How a message is to end."""
+
+    ACKED = "acked"
+    # Its handler fails at each attempt.
+    USED_UP = "out of retries"
+    # Its payload is not what the handler takes.
+    BAD_PAYLOAD = "bad payload"
+
+
+class Task(msgspec.Struct, frozen=True):
+    """What the demo's handlers take."""
+
+    number: int
+    seconds: float
+    # The first attempts that fail.
+    fails: int = 0
 
 
 @dataclass(frozen=True)
@@ -21,10 +47,15 @@ class Kind:
 
     tenant: str
     queue: str
-    # Chances that a message is delayed, fails once, or fails for good.
+    # Messages of a batch at most.
+    batch: int
+    # How long a handler takes at least and at most.
+    seconds: tuple[float, float]
+    # Chances that a message is delayed, fails a time or two, fails every time, or has a bad payload.
     delayed: float = 0.0
     failing: float = 0.02
     hopeless: float = 0.0
+    bad: float = 0.0
     groups: int = 0
 
     def __str__(self) -> str:
@@ -32,133 +63,80 @@ class Kind:
 
 
 KINDS = (
-    Kind("acme", "orders", hopeless=0.004),
-    Kind("acme", "emails", delayed=0.1, failing=0.05),
-    Kind("globex", "thumbnails", failing=0.03),
-    Kind("initech", "ledger", groups=16),
+    Kind("acme", "orders", batch=12, seconds=(0.005, 0.03), hopeless=0.02),
+    Kind("acme", "emails", batch=8, seconds=(0.01, 0.05), delayed=0.1, failing=0.08, bad=0.02),
+    # Long enough that whoever is killed is in the middle of some.
+    Kind("globex", "thumbnails", batch=4, seconds=(0.2, 0.5), failing=0.05),
+    Kind("initech", "ledger", batch=8, seconds=(0.002, 0.01), groups=16),
 )
 
 
 @dataclass
-class Tally:
-    """What the demo's programs saw; written by many threads under one lock."""
+class Accepted:
+    """What enqueue answered: none of it may be lost, and each is to end as its fate says."""
 
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    # Ids that enqueue answered: none of them may be lost.
-    accepted: list[int] = field(default_factory=list)
-    done: Counter[str] = field(default_factory=Counter)
-    # Work done under a lease that was no longer held: someone else does it too.
-    late: int = 0
-    died_holding: int = 0
+    fates: dict[int, Fate] = field(default_factory=dict)
 
 
-class Load:
-    def __init__(self, hf: holdfast.Holdfast, seed: int) -> None:
-        self.tally = Tally()
+class Producers:
+    def __init__(self, hf: holdfast.AsyncHoldfast, seed: int) -> None:
+        self.accepted = Accepted()
         self._hf = hf
         self._seed = seed
-        self._producing = threading.Event()
-        self._working = threading.Event()
-        self._death = threading.Event()
-        self._threads: list[threading.Thread] = []
-        self._errors: list[BaseException] = []
+        self._is_stopping = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
 
-    def start(self) -> None:
-        for kind in KINDS:
-            queue = self._hf.queue(kind.queue, tenant=kind.tenant)
-            # Retries come soon: the demo has ten seconds.
-            queue.set_policy(lease_ms=int(LEASE_S * 1_000), max_retries=3, backoff_base_ms=100, backoff_cap_ms=800)
-        self._producing.set()
-        self._working.set()
+    async def start(self, tasks: asyncio.TaskGroup) -> None:
         for number, kind in enumerate(KINDS):
-            self._run(self._produce, kind, number)
-            self._run(self._work, kind, number)
-        self._run(self._work_and_die, KINDS[0], len(KINDS))
+            dice = random.Random(self._seed * 100 + number)
+            self._tasks.append(tasks.create_task(self._produce(kind, dice)))
 
-    def kill_one(self) -> None:
-        """The worker that is to die takes a last batch and does so with it in hand."""
-        self._death.set()
+    async def stop(self) -> None:
+        """What is being enqueued is answered first."""
+        self._is_stopping.set()
+        await asyncio.gather(*self._tasks)
 
-    def stop_producing(self) -> None:
-        self._producing.clear()
-
-    def stop(self) -> None:
-        self._producing.clear()
-        self._working.clear()
-        self._death.set()
-        for thread in self._threads:
-            thread.join()
-        if self._errors:
-            raise self._errors[0]
-
-    @property
-    def is_one_dying(self) -> bool:
-        return self._death.is_set()
-
-    @property
-    def has_failed(self) -> bool:
-        return bool(self._errors)
-
-    def _run(self, program: Callable[[Kind, random.Random], None], kind: Kind, number: int) -> None:
-        def run() -> None:
+    async def _produce(self, kind: Kind, dice: random.Random) -> None:
+        queue = self._hf.queue(kind.queue, tenant=kind.tenant)
+        while not self._is_stopping.is_set():
+            if (await queue.stats()).ready < _MOST_READY:
+                made = [make_message(kind, dice) for _ in range(dice.randint(1, kind.batch))]
+                ids = await queue.enqueue([message for message, _ in made])
+                self.accepted.fates.update((id.snowflake, fate) for id, (_, fate) in zip(ids, made, strict=True))
             try:
-                program(kind, random.Random(self._seed * 100 + number))
-            except BaseException as error:
-                self._errors.append(error)
-
-        thread = threading.Thread(target=run, name=f"{program.__name__} {kind}", daemon=True)
-        self._threads.append(thread)
-        thread.start()
-
-    def _produce(self, kind: Kind, dice: random.Random) -> None:
-        queue = self._hf.queue(kind.queue, tenant=kind.tenant)
-        pause = threading.Event()
-        while self._producing.is_set():
-            batch = [_message(kind, dice) for _ in range(dice.randint(1, _BATCH))]
-            ids = queue.enqueue(batch)
-            with self.tally.lock:
-                self.tally.accepted += [id.snowflake for id in ids]
-            pause.wait(_PACE_S)
-
-    def _work(self, kind: Kind, dice: random.Random) -> None:
-        queue = self._hf.queue(kind.queue, tenant=kind.tenant)
-        while self._working.is_set():
-            self._settle(kind, queue, queue.claim(limit=_BATCH, wait=0.1), dice)
-
-    def _work_and_die(self, kind: Kind, dice: random.Random) -> None:
-        """As any worker, until it is killed: what it holds then is neither acked nor given back."""
-        queue = self._hf.queue(kind.queue, tenant=kind.tenant)
-        while self._working.is_set():
-            held = queue.claim(limit=_BATCH, wait=0.1)
-            if self._death.is_set():
-                self.tally.died_holding += len(held)
-                if self.tally.died_holding >= _BATCH:
-                    return
-            else:
-                self._settle(kind, queue, held, dice)
-
-    def _settle(
-        self, kind: Kind, queue: holdfast.Queue, messages: list[holdfast.BlockingMessage], dice: random.Random
-    ) -> None:
-        good = [each for each in messages if not _fails(each, dice, kind)]
-        bad = [each for each in messages if each not in good]
-        results = queue.ack(good) if good else []
-        for message in bad:
-            results += queue.nack([message], "the other side did not answer")
-        with self.tally.lock:
-            self.tally.done[str(kind)] += sum(result.ok for result in results[: len(good)])
-            self.tally.late += sum(not result.ok for result in results)
+                async with asyncio.timeout(_PACE_S):
+                    await self._is_stopping.wait()
+            except TimeoutError:
+                continue
 
 
-def _message(kind: Kind, dice: random.Random) -> holdfast.NewMessage:
-    work = {"number": dice.randrange(1_000_000), "hopeless": dice.random() < kind.hopeless}
-    return holdfast.NewMessage(
-        work,
+async def set_policies(hf: holdfast.AsyncHoldfast) -> None:
+    """Retries come soon: the demo has ten seconds."""
+    for kind in KINDS:
+        queue = hf.queue(kind.queue, tenant=kind.tenant)
+        await queue.set_policy(
+            lease_ms=int(LEASE_S * 1_000), max_retries=MAX_RETRIES, backoff_base_ms=100, backoff_cap_ms=500
+        )
+
+
+def make_message(kind: Kind, dice: random.Random) -> tuple[holdfast.NewMessage, Fate]:
+    fate = next(_fates(kind, dice))
+    fails = _EVERY_TIME if fate is Fate.USED_UP else dice.randint(1, 2) if dice.random() < kind.failing else 0
+    payload: Any = Task(dice.randrange(1_000_000), round(dice.uniform(*kind.seconds), 3), fails)
+    if fate is Fate.BAD_PAYLOAD:
+        payload = {"number": "seven"}
+    message = holdfast.NewMessage(
+        payload,
         delay=dice.uniform(0.2, 1.5) if dice.random() < kind.delayed else None,
         group=f"account-{dice.randrange(kind.groups)}" if kind.groups else None,
         priority=dice.choice((50, 100, 100, 100)),
     )
+    return message, fate
 
 
-def _fails(message: holdfast.BlockingMessage, dice: random.Random, kind: Kind) -> bool:
-    return bool(message.json()["hopeless"]) or dice.random() < kind.failing
+def _fates(kind: Kind, dice: random.Random) -> Iterator[Fate]:
+    if dice.random() < kind.hopeless:
+        yield Fate.USED_UP
+    if dice.random() < kind.bad:
+        yield Fate.BAD_PAYLOAD
+    yield Fate.ACKED

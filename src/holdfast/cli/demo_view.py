@@ -1,183 +1,148 @@
-"""What the demo shows: a live table on a terminal, a line each second elsewhere, and the sum at the end."""
+"""What the demo shows: a live view on a terminal, lines elsewhere, and the audit at the end."""
 
-import threading
 from collections import Counter, deque
 from collections.abc import Iterator
-from dataclasses import dataclass
-from types import TracebackType
-from typing import Self
+from contextlib import contextmanager
 
 import typer
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 import holdfast
-from holdfast.cli.demo_load import KINDS, Tally
+from holdfast.cli.demo_audit import Audit
+from holdfast.cli.demo_crew import Crew, Seat, held_by
+from holdfast.cli.demo_load import KINDS, Accepted
 from holdfast.clock import SystemClock
-from holdfast.model.answers import Info, Stats
-from holdfast.model.events import Event
+from holdfast.model.answers import Stats
 from holdfast.stores.rocks.verify import Report
 
-# Seconds between looks. Rates are taken over the last second.
-_TICK_S = 0.25
-_TICKS_PER_S = 4
+# Rates are taken over so many looks, about a second.
+_LOOKS = 5
+_LINES = 4
 
 
 class View:
-    def __init__(self, hf: holdfast.Holdfast, tally: Tally, *, is_quiet: bool) -> None:
+    def __init__(self, *, is_quiet: bool) -> None:
         self._clock = SystemClock()
         self._started_at = self._clock.now_ms()
-        self._queues = {str(kind): hf.queue(kind.queue, tenant=kind.tenant) for kind in KINDS}
-        self._tally = tally
         self._stats: dict[str, Stats] = {}
-        # What was done, as of the last looks.
-        self._done: deque[tuple[float, Counter[str]]] = deque([(0.0, Counter())], maxlen=_TICKS_PER_S + 1)
-        self._said = ""
+        self._in_hand: dict[str, int] = {}
+        # What the workers had done, as of the last looks.
+        self._done: deque[tuple[float, int]] = deque([(0.0, 0)], maxlen=_LOOKS)
+        self._said: deque[str] = deque(maxlen=_LINES)
         self._lines = 0
         self._is_quiet = is_quiet
-        console = Console()
-        self._live = Live(console=console, auto_refresh=False) if console.is_terminal and not is_quiet else None
+        self._console = Console(highlight=False)
+        is_live = self._console.is_terminal and not is_quiet
+        self._live = Live(console=self._console, auto_refresh=False) if is_live else None
+        self._hf: holdfast.AsyncHoldfast | None = None
+        self._crew: Crew | None = None
+        self._accepted = Accepted()
 
-    def __enter__(self) -> Self:
-        if self._live is not None:
-            self._live.start()
-        return self
+    @contextmanager
+    def shown(self) -> Iterator[None]:
+        if self._live is None:
+            yield
+            return
+        with self._live:
+            self._live.update(Text("holdfast demo: starting the workers"), refresh=True)
+            yield
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if self._live is not None:
-            self._live.stop()
+    def begin(self, hf: holdfast.AsyncHoldfast, crew: Crew, accepted: Accepted) -> None:
+        self._hf, self._crew, self._accepted = hf, crew, accepted
+        self._started_at = self._clock.now_ms()
+        where = "this process" if crew.is_played else "processes " + ", ".join(str(seat.pid) for seat in crew.seats)
+        self.say(f"{len(KINDS)} producers, {len(crew.seats)} workers in {where}")
 
-    def ticks(self) -> Iterator[float]:
-        """Seconds since the start, a few times a second, each shown."""
-        pause = threading.Event()
-        while True:
-            pause.wait(_TICK_S)
-            self.refresh()
-            yield self._elapsed()
+    def elapsed(self) -> float:
+        return (self._clock.now_ms() - self._started_at) / 1_000
 
     def say(self, text: str) -> None:
-        self._said = text
+        self._said.append(f"{self.elapsed() if self._crew else 0:4.1f} s  {text}")
         if self._live is None and not self._is_quiet:
-            typer.echo(text)
+            typer.echo(self._said[-1])
 
     @property
     def is_empty(self) -> bool:
         """Nothing waits and nothing is held."""
         return all(not (each.ready or each.delayed or each.in_flight) for each in self._stats.values())
 
-    def refresh(self) -> None:
-        self._stats = {name: queue.stats() for name, queue in self._queues.items()}
-        with self._tally.lock:
-            self._done.append((self._elapsed(), Counter(self._tally.done)))
+    async def refresh(self) -> None:
+        assert self._hf is not None
+        assert self._crew is not None
+        for kind in KINDS:
+            self._stats[str(kind)] = await self._hf.queue(kind.queue, tenant=kind.tenant).stats()
+        self._done.append((self.elapsed(), sum(seat.told["succeeded"] for seat in self._crew.seats)))
         if self._live is not None:
-            self._live.update(self._table(), refresh=True)
-        elif not self._is_quiet and self._elapsed() >= self._lines + 1:
-            self._lines += 1
-            typer.echo(self._line())
+            self._in_hand = {seat.name: len(await held_by(self._hf, seat.name)) for seat in self._crew.seats}
+            self._live.update(self._picture(self._crew.seats), refresh=True)
+        elif not self._is_quiet and self.elapsed() >= self._lines + 1:
+            self._lines = int(self.elapsed())
+            typer.echo(self._line(self._crew.seats))
 
-    def _elapsed(self) -> float:
-        return (self._clock.now_ms() - self._started_at) / 1_000
+    # --- While it runs -----------------------------------------------------------------------------------------
 
-    def _rate(self, name: str) -> float:
+    def _rate(self) -> float:
         (then, before), (now, after) = self._done[0], self._done[-1]
-        return (after[name] - before[name]) / max(now - then, _TICK_S)
+        return (after - before) / (now - then) if now > then else 0.0
 
-    def _table(self) -> Table:
-        table = Table(title=f"holdfast demo, {self._elapsed():.0f} s", caption=self._said or None, min_width=72)
-        table.add_column("queue")
-        for column in ("ready", "delayed", "in flight", "failed", "done", "done/s"):
-            table.add_column(column, justify="right", min_width=7)
+    def _picture(self, seats: list[Seat]) -> Group:
+        queues = Table(title=f"holdfast demo, {self.elapsed():.0f} s, {self._rate():,.0f} acked/s", min_width=76)
+        queues.add_column("queue")
+        for column in ("ready", "delayed", "in flight", "dead letters"):
+            queues.add_column(column, justify="right", min_width=8)
         for name, stats in self._stats.items():
-            numbers = (stats.ready, stats.delayed, stats.in_flight, stats.failed, self._done[-1][1][name])
-            table.add_row(name, *(f"{number:,}" for number in numbers), f"{self._rate(name):,.0f}")
-        return table
+            dead = Text(f"{stats.failed:,}", style="yellow" if stats.failed else "")
+            queues.add_row(name, f"{stats.ready:,}", f"{stats.delayed:,}", f"{stats.in_flight:,}", dead)
+        workers = Table(min_width=76)
+        workers.add_column("worker")
+        for column in ("process", "in hand", "acked", "retried", "dead-lettered"):
+            workers.add_column(column, justify="right", min_width=7)
+        for seat in seats:
+            told, in_hand = seat.told, f"{self._in_hand.get(seat.name, 0):,}"
+            is_dead = seat.held is not None
+            cells = (seat.name, "killed" if is_dead else str(seat.pid), in_hand)
+            counts = (f"{told['succeeded']:,}", f"{told['retried']:,}", f"{told['failed']:,}")
+            workers.add_row(*cells, *counts, style="red" if is_dead else "")
+        return Group(queues, workers, Text("\n".join(self._said)))
 
-    def _line(self) -> str:
+    def _line(self, seats: list[Seat]) -> str:
         every = self._stats.values()
+        done: Counter[str] = sum((seat.told for seat in seats), Counter())
         return (
-            f"{self._lines:3} s  enqueued {len(self._tally.accepted):,}  done {self._done[-1][1].total():,} "
-            f"({sum(self._rate(name) for name in self._stats):,.0f}/s)  ready {sum(each.ready for each in every):,}  "
+            f"{self.elapsed():4.1f} s  enqueued {len(self._accepted.fates):,}  acked {done['succeeded']:,} "
+            f"({self._rate():,.0f}/s)  retried {done['retried']:,}  ready {sum(each.ready for each in every):,}  "
             f"delayed {sum(each.delayed for each in every):,}  in flight {sum(each.in_flight for each in every):,}  "
-            f"failed {sum(each.failed for each in every):,}"
+            f"dead letters {sum(each.failed for each in every):,}"
         )
 
+    # --- At the end --------------------------------------------------------------------------------------------
 
-@dataclass(frozen=True)
-class Summary:
-    """Counted from the journal, but for what only the callers know: which enqueues were answered."""
-
-    enqueued: int
-    succeeded: int
-    failed: int
-    retried: int
-    # Leases that ran out: their messages were delivered again, or failed for good.
-    expired: int
-    waiting: int
-    # Answered, and then neither ended nor there any more.
-    lost: int
-    succeeded_twice: int
-    died_holding: int
-
-    def show(self, report: Report) -> None:
-        typer.echo(
-            f"enqueued {self.enqueued:,}, succeeded {self.succeeded:,}, failed {self.failed:,}, still waiting "
-            f"{self.waiting:,}; lost {self.lost:,}, succeeded twice {self.succeeded_twice:,}"
-        )
-        typer.echo(
-            f"retried {self.retried:,}, leases run out {self.expired:,} (the worker that died held "
-            f"{self.died_holding:,} messages)"
-        )
-        typer.echo(
-            f"verify: {report.events:,} events and {report.messages:,} messages in the store, "
-            f"{report.violation_count:,} violations"
-        )
-        for violation in report.violations:
-            typer.echo(f"  {violation}")
+    def conclude(self, audit: Audit, report: Report) -> None:
+        is_good = report.is_clean and not audit.faults
+        for line in _told(audit, report):
+            self._console.print(line, markup=False, soft_wrap=True)
+        for fault in [*audit.faults, *map(str, report.violations)]:
+            self._console.print(f"  {fault}", markup=False, style="red", soft_wrap=True)
+        verdict = "every message ended as it should, nothing was lost" if is_good else "NOT AS IT SHOULD BE"
+        if is_good and audit.is_interrupted:
+            verdict = f"interrupted with {audit.waiting:,} messages waiting in the store; nothing was lost"
+        self._console.print(f"verdict: {verdict}", markup=False, style="green" if is_good else "bold red")
 
 
-_ENDED = frozenset({Event.SUCCEEDED, Event.REMOVED})
-
-
-def summarise(hf: holdfast.Holdfast, tally: Tally) -> Summary:
-    """Read the whole journal; the last event of each message says where it is."""
-    events: Counter[Event] = Counter()
-    last: dict[int, Event] = {}
-    times_succeeded: Counter[int] = Counter()
-    expired = 0
-    position: str | None = None
-    while page := hf.journal(position):
-        for event in page:
-            events[event.event] += 1
-            last[event.snowflake] = event.event
-            if event.event is Event.SUCCEEDED:
-                times_succeeded[event.snowflake] += 1
-            # The last lease that a message may lose ends it.
-            expired += event.event is Event.EXPIRED or event.reason == "lease_expired"
-        position = page.next
-    open_ids = {id for id, event in last.items() if event not in _ENDED}
-    kept = {info.snowflake for kind in KINDS for info in _stored(hf.queue(kind.queue, tenant=kind.tenant))}
-    lost = (open_ids - kept) | (set(tally.accepted) - last.keys())
-    return Summary(
-        enqueued=events[Event.ENQUEUED],
-        succeeded=events[Event.SUCCEEDED],
-        failed=sum(event is Event.FAILED for event in last.values()),
-        retried=events[Event.RETRIED],
-        expired=expired,
-        waiting=len({id for id in open_ids if last[id] is not Event.FAILED}),
-        lost=len(lost),
-        succeeded_twice=sum(times > 1 for times in times_succeeded.values()),
-        died_holding=tally.died_holding,
+def _told(audit: Audit, report: Report) -> Iterator[str]:
+    why = ", ".join(f"{count:,} {fate}" for fate, count in sorted(audit.failed_as.items())) or "none"
+    yield (
+        f"audit of the journal: {audit.enqueued:,} enqueued = {audit.succeeded:,} acked + {audit.failed:,} dead "
+        f"letters ({why}) + {audit.waiting:,} waiting; lost {audit.lost:,}, acked twice {audit.succeeded_twice:,}"
     )
-
-
-def _stored(queue: holdfast.Queue) -> Iterator[Info]:
-    cursor: str | None = None
-    while True:
-        page = queue.list(limit=1_000, cursor=cursor)
-        yield from page
-        cursor = page.cursor
-        if cursor is None:
-            return
+    yield (
+        f"the killed worker held {audit.died_holding:,} messages: {audit.redelivered:,} were delivered again under a "
+        f"higher version; retries {audit.retried:,}, leases run out {audit.expired:,}"
+    )
+    yield (
+        f"verify of the store: {report.events:,} events, {report.messages:,} messages, "
+        f"{report.violation_count:,} violations"
+    )

@@ -1,0 +1,43 @@
+"""An HTTP door of the demo's own store, on a free port of the loopback."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import holdfast
+from holdfast.clock import SystemClock
+from holdfast.server.door import Telemetry, identity_of, make_door
+from holdfast.server.embedded import Embedded
+from holdfast.server.ending import Drain
+from holdfast.server.http import HttpServer
+from holdfast.server.listen import listening_sockets, url_of
+from holdfast.server.scrape import CoreSource
+from holdfast.server.settings import Settings
+from holdfast.telemetry.metrics import Metrics
+from holdfast.telemetry.trace import Tracing
+
+_CLOSE_S = 2.0
+
+
+@asynccontextmanager
+async def door_of(hf: holdfast.AsyncHoldfast) -> AsyncIterator[str]:
+    """Whoever reaches the URL reaches the embedded queues of `hf`, until the block ends."""
+    transport = hf._connected()
+    assert isinstance(transport, Embedded)
+    core, clock, settings, drain = transport.core, SystemClock(), Settings(port=0), Drain()
+    telemetry = Telemetry(Metrics(CoreSource(core.store, core.dispatcher, clock)), Tracing())
+    sockets = listening_sockets(settings)
+    try:
+        server = HttpServer(make_door(core, identity_of(settings, clock), drain, telemetry, settings), None)
+        serving = asyncio.create_task(server.serve(sockets))
+        try:
+            await server.begun(serving)
+            yield url_of(sockets, settings)
+            drain.begin()
+            server.close_after_answers()
+            await server.close(serving, asyncio.get_running_loop().time() + _CLOSE_S, at_least_s=_CLOSE_S / 4)
+        finally:
+            serving.cancel()
+    finally:
+        for each in sockets:
+            each.close()
