@@ -251,6 +251,22 @@ def test_a_worker_runs_over_a_directory(tmp_path: Any) -> None:
     assert (stats.ready, stats.in_flight) == (0, 0)
 
 
+def test_a_large_payload_reaches_its_handler_whole(tmp_path: Any) -> None:
+    url, large = str(tmp_path / "data"), b"0123456789abcdef" * (3 << 16)
+    with holdfast.open(url, max_payload="8MiB") as hf:
+        hf.queue("q").enqueue(large)
+    worker = holdfast.Worker(url, max_payload="8MiB")
+    seen: list[bytes] = []
+
+    @worker.handler("q", retries=0)
+    def handle(payload: bytes) -> None:
+        seen.append(payload)
+        worker.stop()
+
+    worker.run()
+    assert seen == [large]
+
+
 # --- Crashes and outages ---------------------------------------------------------------------------------------
 
 
