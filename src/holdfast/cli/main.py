@@ -20,10 +20,12 @@ from holdfast.cli.letters import dlq, redrive
 from holdfast.cli.look import get, peek, queues, stats, tenants
 from holdfast.cli.operate import cancel, delete, move, pause, policy, purge, reprioritise, resume
 from holdfast.cli.run import run
+from holdfast.cli.schedule import schedule
 from holdfast.cli.serve import ServeCommand, serve
 from holdfast.cli.tail import tail
 from holdfast.cli.top import top
 from holdfast.cli.upkeep import backup, verify
+from holdfast.cli.worker import worker
 
 __all__ = ["app", "exit_code", "main"]
 
@@ -39,9 +41,11 @@ app = typer.Typer(
 client_command(app, MESSAGES, may_create=True)(enqueue)
 for _message in (dequeue, ack, nack, extend, release, run):
     client_command(app, MESSAGES)(_message)
+app.command(rich_help_panel=MESSAGES)(worker)
 for _look in (queues, stats, top, tail, peek, get, dlq, tenants):
     client_command(app, LOOK)(_look)
-client_command(app, OPERATE, may_create=True)(policy)
+for _maker in (policy, schedule):
+    client_command(app, OPERATE, may_create=True)(_maker)
 for _verb in (redrive, pause, resume, purge, cancel, move, reprioritise, delete):
     client_command(app, OPERATE)(_verb)
 app.command(cls=ServeCommand, rich_help_panel=STORE)(serve)

@@ -1,7 +1,6 @@
 """`holdfast run`: a program for each message, with a worker around it."""
 
 import asyncio
-import logging
 import os
 import shutil
 import signal
@@ -17,10 +16,11 @@ from typing import Annotated, Any, BinaryIO
 import typer
 
 from holdfast.cli.command import QueueName, Session, duration
-from holdfast.cli.failures import TRY_AGAIN, Usage, complain
+from holdfast.cli.failures import TRY_AGAIN, Usage
 from holdfast.cli.handoff import variables_of, write_payload
 from holdfast.cli.show import duration as duration_text
 from holdfast.cli.show import echo_json
+from holdfast.cli.worker import say_log
 from holdfast.client.message import Message
 from holdfast.clock import SystemClock
 from holdfast.model.errors import QueueNotFound, Throttled, Unavailable
@@ -98,7 +98,7 @@ def run(
             state=stateful,
         )(program.handle)
         worker.after(lambda message, outcome: _tell(cli, message, outcome))
-        _start_log(cli)
+        say_log(is_quiet=cli.output.is_quiet, tells_messages=False)
         cli.output.note(f"running {command[0]} for each message of {ref}; Ctrl-C ends it")
         worker.run()
 
@@ -245,18 +245,3 @@ def _tell(cli: Session, message: Message, outcome: Outcome) -> None:
 
 def _clock_text(at_ms: int) -> str:
     return datetime.fromtimestamp(at_ms / 1_000).astimezone().strftime("%H:%M:%S")
-
-
-class _Complaints(logging.Handler):
-    """What the worker has to say of itself; what became of a message is told by `_tell`."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if not hasattr(record, "message_id"):
-            complain(record.getMessage())
-
-
-def _start_log(cli: Session) -> None:
-    log = logging.getLogger("holdfast")
-    log.setLevel(logging.WARNING if cli.output.is_quiet else logging.INFO)
-    log.addHandler(_Complaints())
-    log.propagate = False

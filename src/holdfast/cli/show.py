@@ -8,7 +8,7 @@ import base64
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 import typer
@@ -24,6 +24,8 @@ Row = Mapping[str, Any]
 _NOTHING = "-"
 _LONGEST = 60
 _ALARMING = frozenset({"failed"})
+# Of no use in pieces: the other columns make room for these.
+_WHOLE = frozenset({"id", "at", "queue", "tenant", "check", "step"})
 _WORTH_A_LOOK = frozenset({"paused", "draining"})
 
 
@@ -123,8 +125,8 @@ def duration(ms: float) -> str:
 def size(number: int) -> str:
     for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
         if number >= unit:
-            return f"{number / unit:.1f} {name}"
-    return f"{number} B"
+            return f"{number / unit:.1f}{name}"
+    return f"{number}B"
 
 
 def payload_fields(payload: bytes | None, *, is_json: bool) -> dict[str, Any]:
@@ -172,10 +174,8 @@ def table_of(rows: Sequence[Row], **options: Any) -> "Table":
     table = Table(**options)
     keys = list(rows[0])
     for key in keys:
-        is_number = _is_number(rows[0][key])
-        table.add_column(
-            heading(key), justify="right" if is_number else "left", no_wrap=is_number or key in ("id", "at", "queue")
-        )
+        justify: Literal["left", "right"] = "right" if _is_number(rows[0][key]) else "left"
+        table.add_column(heading(key), justify=justify, no_wrap=key in _WHOLE)
     for row in rows:
         table.add_row(*(Text(shown(key, row[key]), style=_style(key, row[key])) for key in keys))
     return table

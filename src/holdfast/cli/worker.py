@@ -1,0 +1,45 @@
+"""`holdfast worker`: a program's own worker, by its name; and how workers speak on a terminal."""
+
+import logging
+from typing import Annotated
+
+import typer
+
+from holdfast.cli.failures import complain
+
+
+def worker(
+    target: Annotated[
+        str, typer.Argument(metavar="MODULE:NAME", help="Where the holdfast.Worker is.", show_default=False)
+    ],
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but what goes wrong.")] = False,
+) -> None:
+    """Run a worker of Python handlers, until SIGTERM or Ctrl-C.
+
+    ```console
+    holdfast worker shop.jobs:worker
+    ```
+    """
+    from holdfast.worker import run_target
+
+    say_log(is_quiet=quiet, tells_messages=True)
+    run_target(target)
+
+
+class _Complaints(logging.Handler):
+    """A worker's log lines as this program's own. Of messages `holdfast run` tells in its own way."""
+
+    def __init__(self, *, tells_messages: bool) -> None:
+        super().__init__()
+        self._tells_messages = tells_messages
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self._tells_messages or not hasattr(record, "message_id"):
+            complain(record.getMessage())
+
+
+def say_log(*, is_quiet: bool, tells_messages: bool) -> None:
+    log = logging.getLogger("holdfast")
+    log.setLevel(logging.WARNING if is_quiet else logging.INFO)
+    log.addHandler(_Complaints(tells_messages=tells_messages))
+    log.propagate = False

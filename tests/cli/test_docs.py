@@ -1,0 +1,30 @@
+"""What docs/cli.md says is so."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from holdfast.cli.handoff import PREFIX, VARIABLES
+from holdfast.cli.main import app
+
+PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
+
+
+def test_the_first_lines_run_as_they_stand(shell: Callable[..., Any]) -> None:
+    first = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)[0]
+
+    ran = shell(f"set -e\n{first}")
+
+    assert (ran.code, ran.err) == (0, "")
+    assert '{"to": "ada"}' in ran.out
+    assert "acked" in ran.out.splitlines()[-1]
+
+
+def test_every_command_and_variable_is_named() -> None:
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+
+    assert [name for name in commands if f"`{name}`" not in PAGE] == []
+    assert [name for name in VARIABLES if f"`{PREFIX}{name}`" not in PAGE] == []

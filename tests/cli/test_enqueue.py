@@ -1,0 +1,151 @@
+"""`holdfast enqueue`: what goes in, and what is said of it."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+
+Run = Callable[..., Any]
+
+pytestmark = pytest.mark.usefixtures("store")
+
+
+def peeked(run: Run, queue: str = "jobs") -> list[Any]:
+    return run("peek", queue, "--json", "-n", 100).lines
+
+
+def test_an_argument_is_a_payload_and_its_id_is_printed(run: Run) -> None:
+    ran = run("enqueue", "jobs", "hello")
+
+    assert ran.code == 0
+    [message] = peeked(run)
+    assert ran.out == f"{message['id']}\n"
+    assert message["content_type"].startswith("text/plain")
+    assert message["payload_base64"] == "aGVsbG8="
+
+
+@pytest.mark.parametrize(
+    "text", ['{"order":  7, "x": null}', "7", "[1, 2]", "null", '"text"', "12345678901234567890123"]
+)
+def test_json_goes_as_json_byte_for_byte(run: Run, store: str, text: str) -> None:
+    run("enqueue", "jobs", text)
+
+    with holdfast.open(store) as hf:
+        [message] = hf.queue("jobs").claim()
+        assert message.payload == text.encode()
+        assert message.content_type == "application/json"
+
+
+def test_stdin_and_files_are_taken_as_they_are(run: Run, store: str, tmp_path: Path) -> None:
+    (tmp_path / "body").write_bytes(b"\x00\xff bytes")
+
+    run("enqueue", "jobs", f"@{tmp_path / 'body'}")
+    run("enqueue", "jobs", "-", stdin=b"\xfe\n")
+
+    with holdfast.open(store) as hf:
+        first, second = hf.queue("jobs").claim(2)
+        assert (first.payload, first.content_type) == (b"\x00\xff bytes", "application/octet-stream")
+        assert second.payload == b"\xfe\n"
+
+
+def test_every_option_of_the_api_reaches_the_message(run: Run) -> None:
+    ran = run(
+        *("enqueue", "acme/jobs", "{}", "--priority", 7, "--ttl", "1h", "--key", "k", "--group", "g"),
+        *("-H", "a=1", "--header", "b=x=y", "--correlation-id", "corr", "--max-retries", 9),
+    )
+
+    assert ran.code == 0
+    id = ran.out.strip()
+    [message] = [run("get", "acme/jobs", id, "--json").json]
+    assert message["priority"] == 7
+    assert message["group"] == "g"
+    assert message["headers"] == {"a": "1", "b": "x=y"}
+    assert message["correlation_id"] == "corr"
+    assert message["expires_at"] - message["enqueued_at"] == 3_600_000
+    again = run("enqueue", "acme/jobs", "{}", "--key", "k", "--json").json
+    assert again == {
+        "id": id,
+        "snowflake": message["snowflake"],
+        "correlation_id": "corr",
+        "duplicate": True,
+    }
+
+
+def test_a_delay_and_a_time_put_it_off(run: Run) -> None:
+    later = run("enqueue", "jobs", "a", "--delay", "90", "--json").json["id"]
+    dated = run("enqueue", "jobs", "b", "--at", "2090-01-31T08:00:00Z", "--json").json["id"]
+
+    assert run("stats", "jobs", "--json").json["delayed"] == 2
+    first, second = (run("get", "jobs", id, "--json").json for id in (later, dated))
+    assert first["visible_at"] - first["enqueued_at"] == 90_000
+    assert second["visible_at"] == 3_789_532_800_000
+
+
+def test_each_line_becomes_a_message(run: Run) -> None:
+    ran = run("enqueue", "jobs", "--lines", stdin=b'{"n": 1}\r\nplain\n\nlast')
+
+    assert ran.code == 0
+    assert len(ran.out.splitlines()) == 3
+    assert "3 enqueued into default/jobs" in ran.err
+    assert [each["content_type"].split(";")[0] for each in peeked(run)] == [
+        "application/json",
+        "text/plain",
+        "text/plain",
+    ]
+
+
+def test_many_of_one_are_enqueued_in_batches(run: Run) -> None:
+    ran = run("enqueue", "jobs", "x", "--count", 1_200, "--quiet")
+
+    assert (ran.code, ran.out, ran.err) == (0, "", "")
+    assert run("stats", "jobs", "--json").json["ready"] == 1_200
+
+
+def test_a_rate_holds_it_back(run: Run) -> None:
+    ran = run("enqueue", "jobs", "x", "--count", 10, "--rate", 100)
+
+    assert ran.code == 0
+    times = [json.loads(line)["enqueued_at"] for line in run("peek", "jobs", "-n", 10, "--json").out.splitlines()]
+    assert max(times) - min(times) >= 40
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "word"),
+    [
+        (("jobs",), 2, "give a payload"),
+        (("jobs", "x", "--count", "2", "--key", "k"), 2, "--key"),
+        (("jobs", "x", "--header", "nope"), 2, "NAME=VALUE"),
+        (("jobs", "x", "--at", "soon"), 2, "--at"),
+        (("jobs", "x", "--lines"), 2, "--lines"),
+        (("jobs", "--lines", "--count", "2"), 2, "--count"),
+        (("jobs", "@no-such-file"), 4, "no-such-file"),
+        (("jobs", "{", "--content-type", "application/json"), 4, "not JSON"),
+        (("jobs", "x", "--delay", "soon"), 4, "delay"),
+        (("jobs", "x", "--priority", "256"), 4, "priority"),
+        (("bad name", "x"), 4, "bad name"),
+        (("jobs", "x", "--delay", "1s", "--at", "2090-01-01"), 4, "delay"),
+    ],
+)
+def test_what_is_wrong_is_refused_by_its_name(run: Run, arguments: tuple[str, ...], code: int, word: str) -> None:
+    ran = run("enqueue", *arguments)
+
+    assert ran.code == code, ran
+    assert ran.out == ""
+    assert ran.err.startswith("holdfast: ")
+    assert ran.err.count("\n") == 1
+    assert word in ran.err
+
+
+def test_what_fails_halfway_says_how_much_was_done(run: Run, store: str) -> None:
+    with holdfast.open(store) as hf:
+        hf.tenant("default").set(quotas={"max_messages": 600})
+
+    ran = run("enqueue", "jobs", "x", "--count", 1_000)
+
+    assert ran.code == 75
+    assert len(ran.out.splitlines()) == 500
+    assert "500 were enqueued before that" in ran.err

@@ -1,0 +1,120 @@
+"""Where client commands find their queues, and in which order they look."""
+
+import base64
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.cli.failures import Usage
+from holdfast.cli.place import DEFAULT_URL, Place, find_place
+
+Run = Callable[..., Any]
+
+
+def find(environment: dict[str, str] | None = None, config: Path | None = None, **flags: str) -> Place:
+    return find_place(flags, environment or {}, None if config is None else str(config))
+
+
+def token_of(**claims: str) -> str:
+    return f"e30.{base64.urlsafe_b64encode(json.dumps(claims).encode()).decode().rstrip('=')}.c2ln"
+
+
+def test_nothing_given_is_the_server_of_this_machine() -> None:
+    place = find()
+
+    assert (place.url, place.token, place.tenant) == (DEFAULT_URL, None, "default")
+    assert place.origin("url") == "default"
+
+
+def test_flags_come_before_variables_and_those_before_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "h.toml"
+    file.write_text('port = 1\n[client]\nurl = "http://file:1"\ntoken = "file"\ntenant = "file"\n')
+    variables = {"HOLDFAST_URL": "http://variable:1", "HOLDFAST_TOKEN": "variable"}
+
+    place = find(variables, file, url="http://flag:1")
+
+    assert (place.url, place.token, place.tenant) == ("http://flag:1", "variable", "file")
+    assert place.origin("url") == "flag --url"
+    assert place.origin("token") == "variable HOLDFAST_TOKEN"
+    assert place.origin("tenant") == f"key client.tenant in {file}"
+    assert find({"HOLDFAST_CONFIG": str(file)}).url == "http://file:1"
+
+
+def test_the_tenant_left_out_is_the_tokens_own() -> None:
+    assert find(token=token_of(tenant="acme")).tenant == "acme"
+    assert find(token=token_of(tenant="acme"), tenant="other").tenant == "other"
+    assert find(token=token_of(tenant="*")).tenant == "default"
+    assert find(token="not.a.token").tenant == "default"
+    assert find(token="opaque").tenant == "default"
+
+
+def test_a_store_is_opened_with_its_settings(tmp_path: Path) -> None:
+    file = tmp_path / "h.toml"
+    file.write_text('journal_retention = "1h"\nport = 99\n')
+
+    place = find({"HOLDFAST_DURABILITY": "os", "HOLDFAST_PORT": "tcp://10.0.0.1:7077"}, file, url="./data")
+
+    assert place.store == {"durability": "os", "journal_retention": "3600000ms"}
+
+
+@pytest.mark.parametrize(
+    ("environment", "text", "flags", "word"),
+    [
+        ({}, "", {"url": ""}, "url (flag --url) is empty"),
+        ({"HOLDFAST_TENANT": ""}, "", {}, "tenant (variable HOLDFAST_TENANT) is empty"),
+        ({}, "", {"url": "localhost:7077"}, "http://localhost:7077"),
+        ({}, "", {"url": ":7077"}, "has no scheme"),
+        ({}, "[client]\nurll = 'x'", {}, "'urll'"),
+        ({}, "[client]\nurl = 7", {}, "client.url"),
+        ({}, "client = 7", {}, "not a table"),
+        ({}, "not toml", {}, "is not TOML"),
+        ({"HOLDFAST_DURABILITY": "none"}, "", {"url": "./data"}, "variable HOLDFAST_DURABILITY"),
+    ],
+)
+def test_what_is_wrong_is_usage_by_its_name_and_place(
+    tmp_path: Path, environment: dict[str, str], text: str, flags: dict[str, str], word: str
+) -> None:
+    (tmp_path / "h.toml").write_text(text)
+
+    with pytest.raises(Usage, match=r".") as refused:
+        find(environment, tmp_path / "h.toml", **flags)
+    assert word in str(refused.value)
+
+
+def test_an_empty_token_is_none() -> None:
+    assert find({"HOLDFAST_TOKEN": ""}).token is None
+
+
+def test_a_tokens_text_is_in_no_repr() -> None:
+    assert "secret" not in repr(find(token="secret"))
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_directory_that_is_not_there_is_not_made_by_a_look(run: Run, tmp_path: Path) -> None:
+    ran = run("stats", "jobs", "--url", "./typo")
+
+    assert ran.code == 3
+    assert "there is no store at ./typo" in ran.err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_server_that_is_not_there_is_exit_code_75(run: Run, free_port: int) -> None:
+    ran = run("enqueue", "jobs", "x", "--url", f"http://127.0.0.1:{free_port}")
+
+    assert ran.code == 75
+    assert ran.err.count("\n") == 1
+    assert "holdfast serve" in ran.err
+
+
+@pytest.mark.usefixtures("alone")
+def test_the_server_leaves_the_clients_table_alone(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "h.toml").write_text('port = 7079\n[client]\nurl = "http://127.0.0.1:7079"\n')
+
+    ran = run("serve", "--config", "h.toml", "--print-settings")
+
+    assert ran.code == 0
+    assert "port = 7079" in ran.out
