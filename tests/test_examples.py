@@ -19,6 +19,7 @@ EMBEDDED = {
     "embedded.py": ["charging order 7, attempt 1", "charging order 9", "ready 0, in flight 0, failed 0"],
     "async_program.py": ["fetched 20 pages"],
     "typed_worker.py": ["charged order 8: 990 cents, attempt 2", "dead letter: bad payload: the payload is not Order"],
+    "worker.py": ["charged order 8 on attempt 2", "shipped order 8"],
     "handler_test.py": ["passed"],
     "periodic.py": ["tick: {'kind': 'heartbeat'}", "tick: {'kind': 'heartbeat'}", "schedule: heartbeat"],
     "resume.py": ["attempt 1 begins at chunk 0", "at 60 %", "attempt 2 begins at chunk 3", "converted on attempt 2"],
