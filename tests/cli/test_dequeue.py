@@ -208,6 +208,7 @@ HOSTILE = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hostile", HOSTILE)
 @pytest.mark.parametrize("name", ["sh", "bash"])
 def test_eval_is_safe_whatever_a_message_brings(
@@ -242,6 +243,7 @@ def test_eval_is_safe_in_a_hostile_directory(shell: Shell, run: Run, tmp_path: P
     assert not (tmp_path / "pwned").exists()
 
 
+@pytest.mark.slow
 def test_a_script_works_a_queue_until_it_is_empty(shell: Shell, run: Run) -> None:
     run("enqueue", "jobs", "--lines", stdin=b"good 1\nbad\ngood 2\n")
     run("policy", "jobs", "max_retries=0")

@@ -227,6 +227,7 @@ def test_on_a_terminal_it_asks_with_the_number(run: Run) -> None:
     assert counts(run) == (0, 0, 0)
 
 
+@pytest.mark.slow
 def test_on_a_terminal_there_is_colour_unless_no_color_is_set(run: Run, failed: list[str]) -> None:
     assert "\x1b[1;31m" in on_a_terminal(b"", "queues")[1]
     assert "\x1b[1;31m" not in on_a_terminal(b"", "queues", NO_COLOR="1")[1]
@@ -241,6 +242,7 @@ def test_top_shows_the_queues_until_q_is_pressed(run: Run, failed: list[str]) ->
     assert "flight" in shown
 
 
+@pytest.mark.slow
 def test_long_work_shows_a_bar_and_one_message_none() -> None:
     assert "to default/jobs" in on_a_terminal(b"", "enqueue", "jobs", "x", "--count", "20000")[1]
     assert "to default/jobs" not in on_a_terminal(b"", "enqueue", "jobs", "x")[1]

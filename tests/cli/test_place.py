@@ -2,16 +2,22 @@
 
 import base64
 import json
-from collections.abc import Callable
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import jwt
 import pytest
 
 from holdfast.cli.failures import Usage
 from holdfast.cli.place import DEFAULT_URL, Place, find_place
 
 Run = Callable[..., Any]
+
+SECRET = "0123456789" * 4
 
 
 def find(environment: dict[str, str] | None = None, config: Path | None = None, **flags: str) -> Place:
@@ -118,3 +124,54 @@ def test_the_server_leaves_the_clients_table_alone(run: Run, tmp_path: Path) -> 
 
     assert ran.code == 0
     assert "port = 7079" in ran.out
+
+
+@pytest.fixture
+def guarded(alone: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, str], str]]:
+    """A server that asks who calls; makes tokens of a tenant and its scopes."""
+    program = [sys.executable, "-u", "-m", "holdfast", "serve", "--store", "memory://", "--port", "0"]
+    environment = {**os.environ, "HOLDFAST_JWT_SECRET": SECRET}
+    with subprocess.Popen(
+        program, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment
+    ) as serving:
+        try:
+            assert serving.stdout is not None
+            monkeypatch.setenv("HOLDFAST_URL", serving.stdout.readline().split()[-1])
+            yield lambda tenant, scope: jwt.encode(
+                {"tenant": tenant, "scope": scope, "aud": "holdfast", "exp": 1 << 33, "sub": "me"}, SECRET, "HS256"
+            )
+        finally:
+            serving.terminate()
+
+
+def test_a_tenants_token_finds_its_own_queues_everywhere(
+    run: Run, guarded: Callable[[str, str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run("queues").code == 4
+    assert "HOLDFAST_TOKEN" in run("queues").err
+    monkeypatch.setenv("HOLDFAST_TOKEN", guarded("acme", "read write"))
+
+    assert run("enqueue", "jobs", "x").code == 0
+    assert run("queues", "-q").out == "jobs\n"
+    assert run("top", "--once", "-i", 0.1, "-q").out == "acme/jobs\n"
+    assert run("tail", "--no-follow", "--json").json["tenant"] == "acme"
+    assert run("doctor", "-q").code == 0
+    assert run("dequeue", "jobs", "--json").json["tenant"] == "acme"
+    for arguments in (
+        ("enqueue", "other/jobs", "x"),
+        ("policy", "jobs", "lease=1s"),
+        ("run", "other/jobs", "--", "true"),
+    ):
+        assert run(*arguments).code == 4, arguments
+
+
+def test_an_operators_token_sees_every_tenant(
+    run: Run, guarded: Callable[[str, str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_TOKEN", guarded("*", "admin"))
+    run("enqueue", "acme/a", "x")
+    run("enqueue", "b", "x")
+
+    assert run("top", "--once", "-i", 0.1, "-q").out == "acme/a\ndefault/b\n"
+    assert {each["tenant"] for each in run("tail", "--no-follow", "--json").lines} == {"acme", "default"}
+    assert set(run("tenants", "-q").out.split()) == {"acme", "default"}

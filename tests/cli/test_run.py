@@ -17,6 +17,8 @@ import holdfast
 
 Run = Callable[..., Any]
 
+pytestmark = pytest.mark.slow
+
 
 @contextmanager
 def running(queue: str, *options: str, handler: str) -> Iterator["subprocess.Popen[str]"]:

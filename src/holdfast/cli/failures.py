@@ -7,7 +7,7 @@ import traceback
 
 import typer
 
-from holdfast.model.errors import HoldfastError, MessageNotFound, QueueNotFound, Refused, StaleLease
+from holdfast.model.errors import HoldfastError, MessageNotFound, QueueNotFound, Refused, StaleLease, Unauthenticated
 
 DONE = 0
 BROKEN = 1
@@ -48,6 +48,9 @@ def tell(error: BaseException) -> int:
     if os.environ.get("HOLDFAST_DEBUG") and not isinstance(error, typer.Abort):
         traceback.print_exception(error)
     match error:
+        case Unauthenticated():
+            complain(f"{error} (give --token, or set HOLDFAST_TOKEN)")
+            return REFUSED
         case HoldfastError():
             complain(str(error))
             return exit_code(error)

@@ -9,8 +9,9 @@ import msgspec
 import typer
 
 from holdfast.cli.command import Session
-from holdfast.cli.failures import printable
+from holdfast.cli.failures import complain, printable
 from holdfast.cli.show import duration, echo_json
+from holdfast.model.errors import Throttled, Unavailable
 from holdfast.model.events import Event, JournalEvent
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 _PAGE = 1_000
 _POLL_S = 0.25
+_AWAY_S = 1.0
 # Beyond any journal's end.
 _FAR = 1 << 60
 
@@ -65,8 +67,19 @@ def pages(
     hf: "holdfast.Holdfast", position: str | None, tenant: str | None, *, follow: bool
 ) -> Iterator[list[JournalEvent]]:
     pause = threading.Event()
+    is_away = False
     while True:
-        page = hf.journal(position, _PAGE, tenant=tenant)
+        try:
+            page = hf.journal(position, _PAGE, tenant=tenant)
+        except (Unavailable, Throttled) as error:
+            if not follow:
+                raise
+            if not is_away:
+                complain(f"{error.message} It is asked again until it answers.")
+            is_away = True
+            pause.wait(_AWAY_S)
+            continue
+        is_away = False
         position = page.next or position
         if page:
             yield page

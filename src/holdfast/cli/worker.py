@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli.failures import complain
+from holdfast.cli.failures import printable
 
 
 def worker(
@@ -35,7 +35,8 @@ class _Complaints(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         if self._tells_messages or not hasattr(record, "message_id"):
-            complain(record.getMessage())
+            # With the traceback where there is one: it is the handler's.
+            typer.echo(f"holdfast: {printable(self.format(record))}", err=True)
 
 
 def say_log(*, is_quiet: bool, tells_messages: bool) -> None:
