@@ -51,7 +51,9 @@ class Terminal:
         self.port = free_port()
         self._seen = ""
         self._number = 0
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
+        # Not what was passed to the make that runs the tests either.
+        inherited = ("HOLDFAST_", "MAKE", "MFLAGS", "ARGS")
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(inherited)}
         environment |= {
             "HOLDFAST_PORT": str(self.port),
             "HOLDFAST_URL": f"http://127.0.0.1:{self.port}",

@@ -92,7 +92,7 @@ def main() -> None:
 
 def _run() -> int:
     try:
-        answer = app(standalone_mode=False)
+        answer = app(standalone_mode=False, prog_name="holdfast")
         sys.stdout.flush()
     except Exception as error:
         return tell(error)
