@@ -1,5 +1,6 @@
 import io
 import json
+import logging
 import os
 import socket
 import subprocess
@@ -28,6 +29,16 @@ class Ran(NamedTuple):
     @property
     def lines(self) -> list[Any]:
         return [json.loads(line) for line in self.out.splitlines()]
+
+
+@pytest.fixture(autouse=True)
+def loggers() -> Iterator[None]:
+    """A command sets up the loggers of its process, which here is the tests' own."""
+    log = logging.getLogger("holdfast")
+    before = log.level, log.propagate, list(log.handlers)
+    yield
+    log.setLevel(before[0])
+    log.propagate, log.handlers = before[1], before[2]
 
 
 @pytest.fixture
