@@ -25,7 +25,6 @@ TAIL = b"\r\n--b--\r\n"
 # beyond it is small beside the payloads, and generous beside the few pieces that are in memory at a time.
 WARM_MIB = 64
 BOUND_MIB = 32
-HAS_PEAKS = Path("/proc/self/clear_refs").exists()
 
 
 def memory_mib(server: Served, what: str) -> int:
@@ -126,13 +125,11 @@ async def check_memory(directory: Path, size_mib: int) -> None:
     assert (report.is_clean, report.messages, report.unfinished) == (True, 0, 0)
 
 
-@pytest.mark.skipif(not HAS_PEAKS, reason="only Linux says what the peak of a process's memory was")
 async def test_a_payload_of_64_mib_goes_in_and_out_within_bounded_memory(tmp_path: Path) -> None:
     await check_memory(tmp_path, 64)
 
 
 @pytest.mark.proof
-@pytest.mark.skipif(not HAS_PEAKS, reason="only Linux says what the peak of a process's memory was")
 async def test_a_payload_of_1_gib_goes_in_and_out_within_bounded_memory(tmp_path: Path) -> None:
     await check_memory(tmp_path, 1_024)
 

@@ -20,13 +20,19 @@ class Rest(Generic[T]):
         self._waits_for = waits_for
 
     def __await__(self) -> Generator[Any, None, T]:
-        try:
-            yield self._waits_for
-        except BaseException as error:
-            # Into the step, where whoever waits can let go of what it waits for.
-            self._waits_for = self._step.throw(error)
-            yield self._waits_for
-        return (yield from self._step)
+        waits_for = self._waits_for
+        while True:
+            interruption: BaseException | None = None
+            try:
+                yield waits_for
+            except BaseException as error:
+                interruption = error
+            try:
+                # Into the step, where whoever waits lets go of what it waits for: it may wait again, or end well.
+                waits_for = next(self._step) if interruption is None else self._step.throw(interruption)
+            except StopIteration as done:
+                result: T = done.value
+                return result
 
     async def wait(self) -> T:
         return await self
