@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.crash.history import Findings, check, read_history
+from holdfast.testing.history import Findings, check, read_history
 
 ROOT = Path(__file__).parents[2]
 # A process that says nothing for so long hangs.

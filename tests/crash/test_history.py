@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests.crash.history import (
+from holdfast.testing.history import (
     Claim,
     Claimed,
     Counted,

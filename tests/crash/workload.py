@@ -22,7 +22,7 @@ from holdfast.clock import SystemClock
 from holdfast.model.errors import HoldfastError
 from holdfast.model.message import NewMessage, Receipt
 from holdfast.server.embedded import open_blocking
-from tests.crash import history as h
+from holdfast.testing import history as h
 
 QUEUES = [("acme", "mail"), ("acme", "pay"), ("zeta", "mail")]
 GROUPS = ["a", "b", "c"]
