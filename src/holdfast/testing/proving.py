@@ -1,0 +1,38 @@
+"""What every proof has in common: it says how far it is, and ends in counts and violations."""
+
+from typing import Protocol
+
+import msgspec
+
+# More violations than these say nothing new.
+KEPT_VIOLATIONS = 20
+
+
+class Progress(Protocol):
+    def __call__(self, done: int, total: int, said: str = "") -> None: ...
+
+
+class PartOutcome(msgspec.Struct, kw_only=True):
+    """One part of the proof, run so many times."""
+
+    name: str
+    unit: str
+    done: int = 0
+    counts: dict[str, int] = {}
+    # Each says how to run it again.
+    violations: list[str] = []
+    violated: int = 0
+    seconds: float = 0.0
+
+    def add_counts(self, counts: dict[str, int]) -> None:
+        for name, number in counts.items():
+            self.counts[name] = self.counts.get(name, 0) + number
+
+    def violate(self, what: str) -> None:
+        self.violated += 1
+        if len(self.violations) < KEPT_VIOLATIONS:
+            self.violations.append(what)
+
+
+def say_nothing(done: int, total: int, said: str = "") -> None:
+    """The progress of a run that nobody watches."""
