@@ -1,9 +1,12 @@
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+import uvloop
 
 from holdfast.testing import ManualClock
+from tests.doors.connections import Run, within
 from tests.doors.serving import Server, Tokens, caller, serve
 
 
@@ -43,3 +46,11 @@ async def guarded(clock: ManualClock) -> AsyncIterator[Server]:
     )
     async with serve(clock, identity=tokens) as serving:
         yield serving
+
+
+@pytest.fixture(params=["asyncio", "uvloop"])
+def run(request: pytest.FixtureRequest) -> Iterator[Run]:
+    """For what must hold on both event loops."""
+    factory = asyncio.new_event_loop if request.param == "asyncio" else uvloop.new_event_loop
+    with asyncio.Runner(loop_factory=factory) as runner:
+        yield lambda test: runner.run(within(test))

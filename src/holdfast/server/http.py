@@ -11,6 +11,7 @@ from typing import Any
 import uvicorn
 
 from holdfast.doors.http.app import Asgi
+from holdfast.doors.http.exchange import ShortExchange
 from holdfast.doors.http.protocol import HttpProtocol
 
 # Longer than the idle time of the usual load balancers (60 s): the side that waits longer never closes a connection on
@@ -57,8 +58,9 @@ class HttpServer(uvicorn.Server):
         """Until it listens; if it ended instead, why."""
         await either(serving, self._begun)
 
-    def in_hand(self) -> "set[asyncio.Task[None]]":
-        return set(self.server_state.tasks)
+    def in_hand(self) -> "set[asyncio.Future[None]]":
+        short = {cycle.ended() for cycle in self._cycles() if isinstance(cycle, ShortExchange)}
+        return {*self.server_state.tasks, *short}
 
     def close_after_answers(self) -> None:
         """Every answer from now on is its connection's last."""

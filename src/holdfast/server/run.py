@@ -143,8 +143,8 @@ async def _drain(
         _log.error("calls were still in hand after %gs and are cut off", grace_s, extra=extra)
         # To a call this is a caller that left: what was meant for it is given back.
         server.cut_off()
-        for task in await _finish(left, _LAST_S / 4):
-            task.cancel()
+        for call in await _finish(left, _LAST_S / 4):
+            call.cancel()
     if unread := await server.close(serving, deadline, at_least_s=_LAST_S / 4):
         _log.error("callers did not take their answers within %gs", grace_s, extra={"connections": unread})
     with suppress(TimeoutError):
@@ -153,11 +153,11 @@ async def _drain(
     return OVERTIME if left or unread else 0
 
 
-async def _finish(tasks: "set[asyncio.Task[None]]", timeout_s: float) -> "set[asyncio.Task[None]]":
+async def _finish(calls: "set[asyncio.Future[None]]", timeout_s: float) -> "set[asyncio.Future[None]]":
     """Those that did not end in time."""
-    if not tasks:
+    if not calls:
         return set()
-    _, left = await asyncio.wait(tasks, timeout=timeout_s)
+    _, left = await asyncio.wait(calls, timeout=timeout_s)
     return left
 
 

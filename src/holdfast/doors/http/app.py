@@ -2,19 +2,16 @@
 
 import itertools
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any, Protocol
 
 from holdfast.clock import steady_s
 from holdfast.doors.http import messages, streams
 from holdfast.doors.http.calls import (
-    AsgiScope,
     BodyLimits,
     Call,
     CallerLeft,
     Names,
-    Receive,
-    Send,
     error_answer,
     exchange_of,
     given_correlation_id,
@@ -22,8 +19,9 @@ from holdfast.doors.http.calls import (
     headers_of,
     send_body,
 )
+from holdfast.doors.http.exchange import AsgiScope, Events, Exchange, Receive, Send, ShortExchange
 from holdfast.doors.http.origin import check_origin
-from holdfast.doors.identity import Identity, Open
+from holdfast.doors.identity import Identity, Open, PeerCertificate
 from holdfast.model.errors import HoldfastError, StoreUnavailable
 from holdfast.model.names import QueueRef
 from holdfast.service.access import Caller
@@ -47,6 +45,10 @@ HOT_ROUTES: dict[str, tuple[str, str, Handler]] = {
     "/v1/queue/remove": ("POST", "remove_held", messages.remove),
     "/v1/queue/state": ("PUT", "save_state", messages.save_state),
 }
+
+
+# POSTs whose answer is one document, mostly at once.
+_SHORT = frozenset(HOT_ROUTES) - {"/v1/queue/subscribe", "/v1/queue/subscribeWithState", "/v1/queue/state"}
 
 
 class Observer(Protocol):
@@ -86,6 +88,11 @@ class HttpDoor:
         self._rest = rest(self)
         prefix, counter = secrets.token_hex(8), itertools.count(1)
         self._mint: Callable[[], str] = lambda: f"{prefix}-{next(counter)}"
+        self.short_ways = {
+            path.encode(): self._short_way(operation, handler)
+            for path, (_, operation, handler) in HOT_ROUTES.items()
+            if path in _SHORT
+        }
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -96,20 +103,32 @@ class HttpDoor:
         else:
             await self.run(route[1], route[2], scope, receive, send)
 
+    def _short_way(self, operation: str, handler: Handler) -> Callable[[ShortExchange], Coroutine[Any, Any, None]]:
+        return lambda exchange: self._run(operation, handler, exchange, None, exchange.headers)
+
     async def run(self, operation: str, handler: Handler, scope: AsgiScope, receive: Receive, send: Send) -> None:
+        events = Events(scope, receive, send)
+        await self._run(operation, handler, exchange_of(events), events, headers_of(scope))
+
+    async def _run(
+        self,
+        operation: str,
+        handler: Handler,
+        exchange: Exchange,
+        events: Events | None,
+        headers: Mapping[bytes, bytes],
+    ) -> None:
         """One call, from its credential to its answer or its error."""
         started_at = steady_s()
-        headers = headers_of(scope)
         call: Call | None = None
         outcome = "ok"
         try:
             check_origin(headers, is_open=self._is_open)
-            session = await self._session(scope, headers)
+            session = await self._session(headers, exchange.peer)
             call = Call(
                 session,
-                scope,
-                receive,
-                send,
+                exchange,
+                events,
                 headers,
                 self._limits,
                 self._mint,
@@ -125,15 +144,14 @@ class HttpDoor:
             outcome = "left"
         except Exception as error:
             outcome = error.code if isinstance(error, HoldfastError) else "internal"
-            await self._refuse(error, call, send, headers)
+            await self._refuse(error, call, events or exchange.events(), headers)
         # Of a queue that the caller may not ask for nothing is told, not even here.
         queue = None if call is None or outcome in _OUTSIDERS else call.queue
         operation = operation if call is None else call.operation
         self._observer.request(operation, queue, outcome, steady_s() - started_at)
 
-    async def _session(self, scope: AsgiScope, headers: Mapping[bytes, bytes]) -> Session:
-        exchange = exchange_of(scope)
-        caller = await self._identity.caller_of(headers, None if exchange is None else exchange.peer)
+    async def _session(self, headers: Mapping[bytes, bytes], peer: PeerCertificate | None) -> Session:
+        caller = await self._identity.caller_of(headers, peer)
         session = self._sessions.get(caller)
         if session is None:
             if len(self._sessions) >= _MOST_SESSIONS:
@@ -141,7 +159,7 @@ class HttpDoor:
             session = self._sessions[caller] = self._open_session(caller)
         return session
 
-    async def _refuse(self, error: Exception, call: Call | None, send: Send, sent: Mapping[bytes, bytes]) -> None:
+    async def _refuse(self, error: Exception, call: Call | None, events: Events, sent: Mapping[bytes, bytes]) -> None:
         if call is None:
             correlation_id = given_correlation_id(sent) or self._mint()
             is_body_read = not has_body(sent)
@@ -154,7 +172,7 @@ class HttpDoor:
         if self._drain.is_draining or not is_body_read:
             # What of the body has not come yet would be taken for the next call.
             headers.append((b"connection", b"close"))
-        await send_body(send, status, body, headers)
+        await send_body(events.send, status, body, headers)
 
 
 _MOST_SESSIONS = 10_000

@@ -5,13 +5,13 @@ Plain ASGI: the hot routes use it directly, the others through Starlette.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, MutableMapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, MutableMapping
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
 import msgspec
 
-from holdfast.doors.http.protocol import Exchange
+from holdfast.doors.http.exchange import AsgiScope, Events, Exchange, ForeignExchange, Receive, Send
 from holdfast.doors.http.steps import Done, begin
 from holdfast.model.answers import Delivery, Enqueued, Result
 from holdfast.model.errors import HoldfastError, Internal, InvalidArgument, PayloadTooLarge
@@ -24,9 +24,6 @@ from holdfast.telemetry.trace import Tracing
 from holdfast.wire.errors import STATUS_BY_CODE, error_document, retry_after_ms
 from holdfast.wire.http import encode
 
-AsgiScope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 RawHeaders = list[tuple[bytes, bytes]]
 T = TypeVar("T")
 
@@ -58,10 +55,10 @@ def limits_for(max_payload: int) -> BodyLimits:
     return BodyLimits(max_payload=max_payload, max_bytes=max(16 << 20, max_payload * 4 // 3 + (1 << 20)))
 
 
-def exchange_of(scope: AsgiScope) -> Exchange | None:
-    """What our own protocol tells of a call; None under any other server."""
-    exchange: Exchange | None = scope.get("extensions", _NONE).get("holdfast")
-    return exchange
+def exchange_of(events: Events) -> Exchange:
+    """What our own protocol tells of a call, or what there is under any other server."""
+    exchange: Exchange | None = events.scope.get("extensions", _NONE).get("holdfast")
+    return ForeignExchange(events) if exchange is None else exchange
 
 
 _NONE: Mapping[str, Any] = {}
@@ -107,6 +104,7 @@ class Call:
     """What a route handler is given."""
 
     __slots__ = (
+        "_events",
         "_exchange",
         "_names",
         "_transport",
@@ -118,9 +116,6 @@ class Call:
         "limits",
         "operation",
         "queue",
-        "receive",
-        "scope",
-        "send",
         "session",
         "tracing",
     )
@@ -128,9 +123,8 @@ class Call:
     def __init__(
         self,
         session: Session,
-        scope: AsgiScope,
-        receive: Receive,
-        send: Send,
+        exchange: Exchange,
+        events: Events | None,
         headers: Mapping[bytes, bytes],
         limits: BodyLimits,
         mint: Callable[[], str],
@@ -144,20 +138,35 @@ class Call:
         self.operation = operation
         self.tracing = tracing
         self.session = session
-        self.scope = scope
-        self.receive = receive
-        self.send = send
         self.headers = headers
         self.limits = limits
         self.given_correlation_id = given_correlation_id(headers)
-        self._exchange = exchange_of(scope)
-        self._transport: asyncio.Transport | None = None if self._exchange is None else self._exchange.transport
+        self._exchange = exchange
+        # As its route was given them, if it was.
+        self._events = events
+        self._transport = exchange.transport
         self.is_body_read = not has_body(headers)
         self.has_begun = False
         # What it was about, once that is known.
         self.queue: QueueRef | None = None
         # The call's own: the answer's header, unless the answer is of one message that has another.
         self.correlation_id = self.given_correlation_id or mint()
+
+    @property
+    def events(self) -> Events:
+        return self._events or self._exchange.events()
+
+    @property
+    def scope(self) -> AsgiScope:
+        return self.events.scope
+
+    @property
+    def receive(self) -> Receive:
+        return self.events.receive
+
+    @property
+    def send(self) -> Send:
+        return self.events.send
 
     def ref(self, tenant: str | None, queue: str | None) -> QueueRef:
         """What is left out is the caller's own tenant, and `default`."""
@@ -212,7 +221,7 @@ class Call:
         return fields
 
     async def body(self) -> bytes:
-        body = None if self._exchange is None else self._exchange.take_body()
+        body = self._exchange.take_body()
         if body is None:
             body = await read_body(self.receive, self.headers, self.limits.max_bytes)
         else:
@@ -226,7 +235,7 @@ class Call:
         """The whole answer: JSON, unless `headers` say otherwise."""
         self.has_begun = True
         every = [(b"x-correlation-id", self.correlation_id.encode()), *(headers or (JSON_TYPE,))]
-        if self._exchange is None or not self._exchange.answer(status, every, body):
+        if not self._exchange.answer(status, every, body):
             await send_body(self.send, status, body, every)
 
     def check_can_stream(self) -> None:

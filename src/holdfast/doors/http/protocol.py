@@ -10,20 +10,21 @@ What a server must set for it (`uvicorn.Config`):
   one may still have a token, or ask for `/healthz`. `ssl.CERT_REQUIRED` turns those away in the handshake.
 
 In the scope of each call, `scope["extensions"]["holdfast"]` is its `Exchange`: who the peer is, and a short way to its
-body and for its answer.
+body and for its answer. An application with `short_ways` (by path, for POST) is not called at all for those, when the
+call came whole in one read: it is given the `ShortExchange` instead.
 """
 
 import asyncio
 import secrets
-import ssl
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
-from weakref import ref
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from holdfast.doors.identity import PeerCertificate
+from holdfast.doors.http.exchange import CycleExchange, ShortExchange
+from holdfast.doors.http.steps import Rest
+from holdfast.doors.identity import PeerCertificate, peer_of
 from holdfast.model.errors import InvalidArgument
 from holdfast.model.message import normalise_correlation_id
 from holdfast.wire.errors import error_document
@@ -62,10 +63,18 @@ _GARBAGE = (
 )
 
 
+ShortWay = Callable[[ShortExchange], Coroutine[Any, Any, None]]
+
+
 class HttpProtocol(HttpToolsProtocol):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._peer: PeerCertificate | None = None
+        self.peer: PeerCertificate | None = None
+        self._short_ways: Mapping[bytes, ShortWay] = getattr(self.app, "short_ways", {})
+        # The request's headers by name; of one that comes twice the first counts.
+        self._given: dict[bytes, bytes] = {}
+        # Of a request that may take the short way: as much of its body as has come.
+        self._held_body: bytes | None = None
         # When the last answer was sent and nothing was asked since; one timer looks at it, not one for each answer.
         self._idle_since: float | None = None
         self._idle_timer: asyncio.TimerHandle | None = None
@@ -85,7 +94,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._peer = peer_of(transport)
+        self.peer = peer_of(transport)
         self._patience = self.loop.call_later(HEAD_PATIENCE_S, self._lose_patience)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -105,6 +114,8 @@ class HttpProtocol(HttpToolsProtocol):
         self._has_said = False
         try:
             self._feed(data)
+            if self._held_body is not None:
+                self._begin_long()  # there is more of it to come
             self._unsaid_bytes = 0 if self._has_said else self._unsaid_bytes + len(data)
             if self._unsaid_bytes > MAX_HEAD_BYTES:
                 self._refuse(*_TOO_LARGE)
@@ -113,9 +124,9 @@ class HttpProtocol(HttpToolsProtocol):
             refusal = self._refusal
             self._refuse(*(_GARBAGE if refusal is None else (refusal.status, refusal.message)))
             return
-        # Idle, or in the middle of a head, or of a body that nobody reads any more: not for long. While a request is
-        # being answered, whoever answers it decides how long its body may take.
-        if self._is_answering:
+        # In the middle of a head, or of a body that nobody reads any more: not for long. While a request is being
+        # answered, whoever answers it decides how long its body may take.
+        if self._is_answering or not (self._is_reading_head or self._is_reading_body):
             self._stop_patience()
         elif self._patience is None:
             self._patience = self.loop.call_later(HEAD_PATIENCE_S, self._lose_patience)
@@ -143,14 +154,16 @@ class HttpProtocol(HttpToolsProtocol):
         self._has_said = True
         self._is_reading_head = True
         self._head_bytes = 0
-        super().on_message_begin()
         self._idle_since = None
+        self.url = b""
+        self.headers = []
+        self.expect_100_continue = False
 
     def on_url(self, url: bytes) -> None:
         if self._is_reading_again:
             return
         self._count(len(url))
-        super().on_url(url)
+        self.url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._is_reading_again:
@@ -170,18 +183,98 @@ class HttpProtocol(HttpToolsProtocol):
         framing = self._check_framing()
         if len(self.pipeline) >= MAX_PIPELINED:
             self._stop(400, f"more than {MAX_PIPELINED} requests were sent ahead: wait for answers")
-        super().on_headers_complete()
         self._is_reading_head = False
         self._is_reading_body = True
-        if self.parser.should_upgrade():
+        is_upgrade = self.parser.should_upgrade()
+        if self.url in self._short_ways and not is_upgrade and self._may_be_short():
+            self._held_body = b""
+            return
+        self._begin_cycle()
+        if is_upgrade:
             self._framing = framing
 
+    def _may_be_short(self) -> bool:
+        return (
+            not self._is_answering
+            and not self.expect_100_continue
+            and self._given.get(b"content-type", b"").lstrip()[:9].lower() != b"multipart"  # it is read as events
+            and self.parser.get_method() == b"POST"
+            and self.parser.get_http_version() == "1.1"
+        )
+
+    def _begin_cycle(self) -> None:
+        url, headers, expects = self.url, self.headers, self.expect_100_continue
+        super().on_message_begin()  # makes the scope
+        self.url, self.expect_100_continue = url, expects
+        self.headers += headers
+        super().on_headers_complete()
+
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        exchange = Exchange(cycle, self._peer, self._close_after_answer)
-        cycle.scope["extensions"] = {"holdfast": exchange}  # type: ignore[dict-item]
-        is_held = cycle.scope["method"] != "HEAD"
-        cycle.transport = HeldHead(self.transport, self._close_after_answer, is_held)  # type: ignore[assignment]
+        cycle.scope["extensions"] = {"holdfast": CycleExchange(cycle, self)}  # type: ignore[dict-item]
         super()._start_asgi_task(cycle, app)
+
+    # --- The short way -------------------------------------------------------------------------------------------
+
+    def _begin_long(self) -> None:
+        """It does not come whole in one read."""
+        body, self._held_body = self._held_body or b"", None
+        self._begin_cycle()
+        if body:
+            super().on_body(body)
+
+    def _run_short(self, body: bytes) -> None:
+        exchange = ShortExchange(self, self.url, self._given, body, self.parser.should_keep_alive())
+        self.cycle = exchange  # type: ignore[assignment]
+        exchange.run(self._short_ways[self.url](exchange))
+
+    def go_on_as_task(self, rest: Rest[None]) -> None:
+        task = self.loop.create_task(rest.wait())
+        self.tasks.add(task)
+        task.add_done_callback(self._end_task)
+
+    def _end_task(self, task: "asyncio.Task[None]") -> None:
+        self.tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.break_off(error)
+
+    def break_off(self, error: BaseException) -> None:
+        """What comes out of a call is no error of the caller's: those are answered. All that can be done is to stop."""
+        self.logger.error("a call broke off", exc_info=error)
+        self.transport.close()
+
+    def lengthen(self, short: ShortExchange) -> RequestResponseCycle:
+        """A cycle, in the place of a call that has begun the short way."""
+        reading = self.url, self.headers, self.expect_100_continue, self.scope
+        super().on_message_begin()  # makes a scope
+        scope = self.scope
+        self.url, self.headers, self.expect_100_continue, self.scope = reading
+        scope["method"] = "POST"
+        scope["path"] = short.path.decode("ascii")
+        scope["raw_path"] = short.path
+        scope["query_string"] = b""
+        scope["headers"] = list(short.headers.items())
+        cycle = RequestResponseCycle(
+            scope=scope,
+            transport=self.transport,
+            flow=self.flow,
+            logger=self.logger,
+            access_logger=self.access_logger,
+            access_log=self.access_log,
+            default_headers=self.default_headers,
+            message_event=asyncio.Event(),
+            expect_100_continue=False,
+            keep_alive=short.keep_alive,
+            on_response=self.on_response_complete,
+        )
+        cycle.more_body = False
+        current: object = self.cycle
+        if current is short:
+            self.cycle = cycle
+        return cycle
+
+    @property
+    def default_headers(self) -> list[tuple[bytes, bytes]]:
+        return self.server_state.default_headers
 
     def on_response_complete(self) -> None:
         """As uvicorn's, but for the timer: made and cancelled for each answer it would cost more than the head."""
@@ -208,14 +301,21 @@ class HttpProtocol(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         self._has_said = True
-        super().on_body(body)
+        if self._held_body is None:
+            super().on_body(body)
+        else:
+            self._held_body += body
 
     def on_message_complete(self) -> None:
         if self._framing:
             return
         self._has_said = True
         self._is_reading_body = False
-        super().on_message_complete()
+        if self._held_body is None:
+            super().on_message_complete()
+        else:
+            body, self._held_body = self._held_body, None
+            self._run_short(body)
 
     @property
     def _is_answering(self) -> bool:
@@ -229,12 +329,9 @@ class HttpProtocol(HttpToolsProtocol):
 
     def _check_framing(self) -> bytes:
         """Where one request ends and the next begins must not be open to two readings. Answers the header that says."""
-        given: dict[bytes, bytes] = {}
-        for name, value in self.headers:
-            if name in _ONCE:
-                if name in given:
-                    self._stop(400, f"there are two {name.decode()} headers: send one")
-                given[name] = value
+        self._given = given = dict(reversed(self.headers))
+        if len(given) < len(self.headers):
+            self._check_once()
         encoding = given.get(b"transfer-encoding")
         length = given.get(b"content-length", b"0")
         if encoding is None:
@@ -244,6 +341,12 @@ class HttpProtocol(HttpToolsProtocol):
         if encoding.strip().lower() != b"chunked" or self.parser.get_http_version() == "1.0":
             self._stop(400, "the only Transfer-Encoding is chunked, and only in HTTP/1.1")
         return b"Transfer-Encoding: chunked"
+
+    def _check_once(self) -> None:
+        names = [name for name, _ in self.headers]
+        for name in _ONCE:
+            if names.count(name) > 1:
+                self._stop(400, f"there are two {name.decode()} headers: send one")
 
     def _stop(self, status: int, message: str) -> None:
         """From within a callback of the parser, which passes on that there was an error, but not which."""
@@ -269,7 +372,7 @@ class HttpProtocol(HttpToolsProtocol):
         )
         self._linger()
 
-    def _close_after_answer(self) -> None:
+    def close_after_answer(self) -> None:
         """An answer was its connection's last."""
         if self.transport.is_closing():
             return
@@ -297,97 +400,3 @@ class HttpProtocol(HttpToolsProtocol):
         if self._patience is not None:
             self._patience.cancel()
             self._patience = None
-
-
-_CLOSE = (b"connection", b"close")
-
-
-class Exchange:
-    """One call and its answer, past the events that ASGI would make of them."""
-
-    __slots__ = ("_close", "_cycle", "peer", "transport")
-
-    def __init__(self, cycle: RequestResponseCycle, peer: PeerCertificate | None, close: Callable[[], None]) -> None:
-        # Weak: the cycle's scope holds this, and what holds itself waits for the garbage collector.
-        self._cycle = ref(cycle)
-        self._close = close
-        self.peer = peer
-        self.transport = cycle.transport
-
-    def take_body(self) -> bytes | None:
-        """The body, if all of it is there; else None, and it is to be received."""
-        cycle = self._cycle()
-        if cycle is None or cycle.more_body or cycle.waiting_for_100_continue or cycle.disconnected:
-            return None
-        body = bytes(cycle.body)
-        cycle.body = bytearray()
-        cycle.message_event.clear()  # what is received next is that the caller left
-        return body
-
-    def answer(self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> bool:
-        """Send it at once; false if that cannot be, and it is to be sent as events."""
-        cycle = self._cycle()
-        if cycle is None or cycle.flow.write_paused or cycle.response_started or cycle.scope["method"] == "HEAD":
-            return False
-        if cycle.disconnected:
-            return True
-        every = [*cycle.default_headers, *headers]
-        if _CLOSE in every:
-            cycle.keep_alive = False
-        elif not cycle.keep_alive:
-            every.append(_CLOSE)
-        head = b"".join([b"%b: %b\r\n" % header for header in every])
-        cycle.response_started = cycle.response_complete = True
-        cycle.waiting_for_100_continue = False
-        self.transport.write(b"%bcontent-length: %d\r\n%b\r\n%b" % (STATUS_LINE[status], len(body), head, body))
-        cycle.message_event.set()
-        if not cycle.keep_alive:
-            self._close()
-        cycle.on_response()
-        return True
-
-
-class HeldHead:
-    """The transport of one answer, whose head goes out with the first part of its body: one packet, not two.
-
-    An answer of which nothing may be there for long sends an empty part after its head. To a HEAD no part is ever
-    written: nothing is held then.
-    """
-
-    __slots__ = ("_close", "_head", "_transport")
-
-    def __init__(self, transport: asyncio.Transport, close: Callable[[], None], is_held: bool) -> None:
-        self._transport = transport
-        self._close = close
-        self._head: bytes | None = None if is_held else b""
-
-    def write(self, data: bytes) -> None:
-        if self._head is None and not data.startswith(_CONTINUE):
-            self._head = data
-        elif self._head:
-            head, self._head = self._head, b""
-            self._transport.write(head + data)
-        else:
-            self._transport.write(data)
-
-    def close(self) -> None:
-        if self._head:
-            self.write(b"")
-        self._close()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)
-
-
-# What uvicorn writes before the answer to callers that wait for leave to send their body.
-_CONTINUE = b"HTTP/1.1 100 "
-
-
-def peer_of(transport: asyncio.BaseTransport) -> PeerCertificate | None:
-    """Of a certificate that the handshake has verified; None: there is none."""
-    tls = transport.get_extra_info("ssl_object")
-    # Without a demand to verify, a certificate would be a mere claim.
-    if tls is None or tls.context.verify_mode == ssl.CERT_NONE:
-        return None
-    der = tls.getpeercert(binary_form=True)
-    return None if der is None else PeerCertificate.from_der(der)

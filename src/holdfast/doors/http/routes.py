@@ -11,15 +11,13 @@ from holdfast.doors.http import admin, compatible, journal, ledger, schedules
 from holdfast.doors.http.app import HOT_ROUTES, Asgi, Handler, HttpDoor
 from holdfast.doors.http.calls import (
     JSON_TYPE,
-    AsgiScope,
     Call,
     RawHeaders,
-    Receive,
-    Send,
     given_correlation_id,
     headers_of,
     send_body,
 )
+from holdfast.doors.http.exchange import AsgiScope, Receive, Send
 from holdfast.doors.http.health import Answer, Health
 from holdfast.doors.http.openapi import make_document
 from holdfast.doors.http.ways import Way

@@ -4,7 +4,7 @@ Most of what a call awaits ends in its first step: its body came with its header
 a task beside it is made only for what does not.
 """
 
-from collections.abc import Awaitable, Generator
+from collections.abc import Awaitable, Coroutine, Generator
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
@@ -15,7 +15,7 @@ class Rest(Generic[T]):
 
     __slots__ = ("_step", "_waits_for")
 
-    def __init__(self, step: Generator[Any, Any, T], waits_for: Any) -> None:
+    def __init__(self, step: Generator[Any, Any, T] | Coroutine[Any, Any, T], waits_for: Any) -> None:
         self._step = step
         self._waits_for = waits_for
 
@@ -29,7 +29,7 @@ class Rest(Generic[T]):
                 interruption = error
             try:
                 # Into the step, where whoever waits lets go of what it waits for: it may wait again, or end well.
-                waits_for = next(self._step) if interruption is None else self._step.throw(interruption)
+                waits_for = self._step.send(None) if interruption is None else self._step.throw(interruption)
             except StopIteration as done:
                 result: T = done.value
                 return result

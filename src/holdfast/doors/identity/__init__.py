@@ -1,6 +1,6 @@
 """Who is calling: by bearer token, by client certificate, or, where nothing is configured, anyone."""
 
-from holdfast.doors.identity.certificates import CertificateIdentity, PeerCertificate
+from holdfast.doors.identity.certificates import CertificateIdentity, PeerCertificate, peer_of
 from holdfast.doors.identity.compose import Identity, Open, TokenOrCertificate, make_identity
 from holdfast.doors.identity.tokens import TokenIdentity
 
@@ -12,4 +12,5 @@ __all__ = [
     "TokenIdentity",
     "TokenOrCertificate",
     "make_identity",
+    "peer_of",
 ]

@@ -1,7 +1,9 @@
 """Callers by client certificate (mTLS): a name in it, exactly as configured, and nothing that resembles it."""
 
+import asyncio
 import ipaddress
 import re
+import ssl
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import NamedTuple
@@ -153,3 +155,13 @@ def _configured_caller(san: str, given: object) -> Caller:
 
 def _wrong(why: str) -> InvalidArgument:
     return InvalidArgument(f"mtls_tenants: {why}", setting="mtls_tenants")
+
+
+def peer_of(transport: asyncio.BaseTransport) -> PeerCertificate | None:
+    """Of a certificate that the handshake has verified; None: there is none."""
+    tls = transport.get_extra_info("ssl_object")
+    # Without a demand to verify, a certificate would be a mere claim.
+    if tls is None or tls.context.verify_mode == ssl.CERT_NONE:
+        return None
+    der = tls.getpeercert(binary_form=True)
+    return None if der is None else PeerCertificate.from_der(der)

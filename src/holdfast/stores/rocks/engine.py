@@ -86,7 +86,12 @@ class Engine:
         """End an operation; returns once it is as durable as was promised."""
         self._is_in_step = False
         if self.is_os:
-            await self._written_in_turn()
+            if not self._is_turn_taken:
+                self._take_turn()
+                return
+            ticket = self._runtime.ticket()
+            self._waiting.append(ticket)
+            await ticket
             return
         # Also while a sync is under way: what this call answers from may be in it.
         if len(self._batch) or self._is_unsynced or self._is_syncing:
@@ -97,12 +102,7 @@ class Engine:
                 self._runtime.spawn(self._sync_waiting())
             await ticket
 
-    async def _written_in_turn(self) -> None:
-        if self._is_turn_taken:
-            ticket = self._runtime.ticket()
-            self._waiting.append(ticket)
-            await ticket
-            return
+    def _take_turn(self) -> None:
         if self._runtime.has_turns:
             self._is_turn_taken = True
             self._runtime.at_turn_end(self._end_turn)

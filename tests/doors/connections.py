@@ -1,0 +1,102 @@
+"""Over real connections to a real uvicorn with our protocol, and an application that a test can look into."""
+
+import asyncio
+import contextlib
+import json
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, TypeAlias
+
+import uvicorn
+
+from holdfast.doors.http.protocol import HttpProtocol
+
+Run: TypeAlias = Callable[[Awaitable[None]], None]
+HELLO = b"GET /hello HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+async def within(test: Awaitable[None]) -> None:
+    async with asyncio.timeout(30):
+        await test
+
+
+class App:
+    """Answers with what it was called with; keeps the calls."""
+
+    def __init__(self) -> None:
+        self.calls: list[dict[str, Any]] = []
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        self.calls.append(scope)
+        body = b""
+        if scope["path"] != "/unread":
+            while True:
+                message = await receive()
+                body += message.get("body", b"")
+                if not message.get("more_body"):
+                    break
+        await self.may_answer.wait()
+        answer = json.dumps({"path": scope["path"], "body": body.decode("latin-1")}).encode()
+        await send(
+            {
+                "type": "http.response.start",
+                "status": 200,
+                "headers": [(b"content-length", str(len(answer)).encode())],
+            }
+        )
+        await send({"type": "http.response.body", "body": answer})
+
+
+@contextlib.asynccontextmanager
+async def serving(app: App, **settings: Any) -> AsyncIterator[int]:
+    config = uvicorn.Config(
+        app,
+        host="127.0.0.1",
+        port=0,
+        http=HttpProtocol,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        server_header=False,
+        proxy_headers=False,
+        **settings,
+    )
+    server = uvicorn.Server(config)
+    # What `serve` does, without the tenths of a second it takes to see that it is to stop.
+    config.load()
+    server.lifespan = config.lifespan_class(config)
+    await server.startup()
+    try:
+        yield server.servers[0].sockets[0].getsockname()[1]
+    finally:
+        app.may_answer.set()
+        for listening in server.servers:
+            listening.close()
+        for connection in list(server.server_state.connections):
+            connection.transport.abort()
+        if tasks := list(server.server_state.tasks):
+            await asyncio.wait(tasks)
+        for listening in server.servers:
+            await listening.wait_closed()
+
+
+async def talk(port: int, *parts: bytes, tls: ssl.SSLContext | None = None) -> bytes:
+    """Send the parts, then read until the server closes."""
+    reader, writer = await asyncio.open_connection(
+        "127.0.0.1", port, ssl=tls, server_hostname="localhost" if tls else None
+    )
+    for part in parts:
+        # The server may have closed, which uvloop calls a RuntimeError.
+        with contextlib.suppress(ConnectionError, RuntimeError):
+            writer.write(part)
+            await writer.drain()
+        if len(parts) > 1:
+            await asyncio.sleep(0.01)
+    try:
+        return await reader.read()
+    finally:
+        writer.close()
+        with contextlib.suppress(ConnectionError, ssl.SSLError):
+            await writer.wait_closed()
