@@ -133,18 +133,19 @@ async def settle_riding(call: Call, ref: QueueRef, verdicts: list[Verdict]) -> l
 
 async def claim(call: Call, ref: QueueRef, ask: Ask, wait_ms: int | None) -> list[Delivery]:
     """Claim for a caller that may leave at any moment: what it did not wait for is held by nobody."""
-    begun = begin(call.session.claim(ref, ask, wait_ms))
-    if isinstance(begun, Done):
-        deliveries = begun.value
-    elif wait_ms == 0:
-        deliveries = await begun  # the next pass answers, be it with nothing
+    if wait_ms == 0:
+        deliveries = await call.session.claim(ref, ask, 0)  # the next pass answers, be it with nothing
     else:
-        call.operation = "claim_wait"
-        presence = Presence(call)
-        try:
-            deliveries = await presence.wait(begun.wait(), lambda unseen: _give_back(call, ref, ask, unseen))
-        finally:
-            presence.close()
+        begun = begin(call.session.claim(ref, ask, wait_ms))
+        if isinstance(begun, Done):
+            deliveries = begun.value
+        else:
+            call.operation = "claim_wait"
+            presence = Presence(call)
+            try:
+                deliveries = await presence.wait(begun.wait(), lambda unseen: _give_back(call, ref, ask, unseen))
+            finally:
+                presence.close()
     if deliveries and call.is_caller_gone:
         _give_back(call, ref, ask, deliveries)
         raise CallerLeft

@@ -1,0 +1,95 @@
+"""What the proof found, kept part by part, and the page that is made of it."""
+
+import os
+import platform
+import subprocess
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from holdfast.testing.proving import PartOutcome
+from tests.proof.parts import ROOT, Part
+
+KEPT = ROOT / "build" / "proof"
+PAGE = ROOT / "docs" / "proof.md"
+
+
+_PAGE = """# What the proof found
+
+`make proof` runs what `make test` runs small, with the full numbers, and writes this page. A part can be run alone:
+`make proof ARGS="simulation --scale 0.1"`. [Guarantees](guarantees.md) says what is promised, and which test keeps each
+promise.
+
+The last run of each part: {hours} hours in all, on {cores} cores, Python {python}.
+
+{rows}
+
+## Counts
+
+{counted}
+
+## Violations
+
+{violations}
+"""
+
+
+class Kept(msgspec.Struct, frozen=True, kw_only=True):
+    """A part's last run."""
+
+    outcome: PartOutcome
+    seed: int
+    commit: str
+    ended_at: str
+
+
+def keep(outcome: PartOutcome, seed: int) -> None:
+    KEPT.mkdir(parents=True, exist_ok=True)
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout
+    ended_at = f"{datetime.now(UTC):%Y-%m-%d %H:%M}"
+    kept = Kept(outcome=outcome, seed=seed, commit=commit.strip() or "unknown", ended_at=ended_at)
+    (KEPT / f"{outcome.name}.json").write_bytes(msgspec.json.format(msgspec.json.encode(kept)))
+
+
+def load(parts: Mapping[str, Part]) -> dict[str, Kept]:
+    found = {}
+    for name in parts:
+        file = KEPT / f"{name}.json"
+        if file.exists():
+            found[name] = msgspec.json.decode(file.read_bytes(), type=Kept)
+    return found
+
+
+def write_page(parts: Mapping[str, Part], page: Path = PAGE) -> None:
+    page.write_text(render(parts, load(parts)))
+
+
+def render(parts: Mapping[str, Part], kept: Mapping[str, Kept]) -> str:
+    rows = ["| part | what | run | took | violations |", "|---|---|---|---|---|"]
+    for name, part in parts.items():
+        if name not in kept:
+            rows.append(f"| {name} | {part.what} | not run yet | | |")
+            continue
+        outcome = kept[name].outcome
+        took = f"{outcome.seconds / 60:.1f} min"
+        rows.append(f"| {name} | {part.what} | {outcome.done:,} {outcome.unit} | {took} | {outcome.violated} |")
+    counted = [
+        f"- **{name}** (commit {each.commit}, {each.ended_at} UTC, seed {each.seed}): {_counts(each.outcome)}"
+        for name, each in kept.items()
+    ]
+    violations = [f"- {name}: `{what}`" for name, each in kept.items() for what in each.outcome.violations]
+    total_s = sum(each.outcome.seconds for each in kept.values())
+    return _PAGE.format(
+        hours=f"{total_s / 3600:.1f}",
+        cores=os.cpu_count(),
+        python=platform.python_version(),
+        rows="\n".join(rows),
+        counted="\n".join(counted) or "Nothing was run yet.",
+        violations="\n".join(violations) or "None.",
+    )
+
+
+def _counts(outcome: PartOutcome) -> str:
+    return ", ".join(f"{name} {number:,}" for name, number in outcome.counts.items()) or f"{outcome.done:,} done"
