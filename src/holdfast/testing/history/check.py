@@ -1,6 +1,6 @@
 """The rules that every history must keep, and what breaks them."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import inf
@@ -19,11 +19,17 @@ from holdfast.testing.history.lines import (
     Journalled,
     Line,
     Opened,
+    PowerCut,
     Redrive,
     Redriven,
     Refused,
+    Remove,
+    Removed,
     Settle,
     Settled,
+    Stepped,
+    Stranded,
+    Unknown,
 )
 
 
@@ -40,13 +46,25 @@ class Findings:
     violations: list[Violation] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=lambda: defaultdict(int))
 
+    def verdict(self, seed: int) -> str:
+        """One line, the same for every proof."""
+        broken = Counter(violation.rule for violation in self.violations)
+        counts = self.counts
+        return (
+            f"enqueued {counts['sent']} acked {counts['acked']} lost {broken['lost']} "
+            f"resurrected {broken['resurrected']} double-lease {broken['double-lease']} "
+            f"stale-accepted {broken['stale-accepted']} corrupt {broken['corrupt']} leaked {broken['leaked']} "
+            f"duplicates {counts['duplicates']} seed {seed}"
+        )
+
     def __str__(self) -> str:
         said = ", ".join(f"{name} {number}" for name, number in sorted(self.counts.items()))
         return "\n".join([said, *map(str, self.violations[:20])])
 
 
-def check(lines: Iterable[Line]) -> Findings:
-    checker = _Checker()
+def check(lines: Iterable[Line], *, allow_refusals: bool = False) -> Findings:
+    """Hold a history against the rules. With `allow_refusals` a call may raise: faults were put in its way."""
+    checker = _Checker(allow_refusals)
     for position, line in enumerate(lines):
         checker.see(position, line)
     checker.end()
@@ -100,8 +118,9 @@ class _Verdict:
 
 
 class _Checker:
-    def __init__(self) -> None:
+    def __init__(self, allow_refusals: bool) -> None:
         self.findings = Findings()
+        self._allow_refusals = allow_refusals
         self._sent: dict[str, tuple[str, Item]] = {}
         self._id_of: dict[str, int] = {}
         self._messages: dict[int, _Message] = {}
@@ -114,13 +133,23 @@ class _Checker:
     def see(self, position: int, line: Line) -> None:
         self.findings.counts[type(line).__name__.lower()] += 1
         match line:
-            case Opened():
+            case Opened() | PowerCut() | Stepped():
                 pass
+            case Unknown():
+                if not self._allow_refusals:
+                    self._break("refused", f"call {line.n} raised {line.error}")
+            case Remove():
+                self._calls[line.n] = position, line
+            case Removed():
+                self._call(line.n)
+            case Stranded():
+                self._break("stuck", f"{line.id} of {line.queue} is {line.state} and was not delivered")
             case Redriven():
                 self._call(line.n)
             case Refused():
                 _, call = self._call(line.n)
-                self._break("refused", f"{type(call).__name__} {line.n} raised {line.error}")
+                if not self._allow_refusals:
+                    self._break("refused", f"{type(call).__name__} {line.n} raised {line.error}")
             case Enqueue():
                 self._calls[line.n] = position, line
                 for item in line.items:
@@ -139,8 +168,8 @@ class _Checker:
                 self._calls[line.n] = position, line
                 self._redrives[line.queue] += 1
             case Counted():
-                if line.counted != line.listed:
-                    self._break("miscounted", f"{line.queue} counts {line.counted}, a listing finds {line.listed}")
+                if line.counted != line.scanned:
+                    self._break("miscounted", f"{line.queue} counts {line.counted}, a scan finds {line.scanned}")
             case DeadLetter():
                 if (message := self._known(line.id, line.payload, line.queue)) is not None:
                     message.is_dead = True
@@ -173,6 +202,7 @@ class _Checker:
             message = self._known(id, item.payload, call.queue)
             if message is not None and message.answered is None:
                 message.answered = position
+                self.findings.counts["sent"] += 1
 
     def _claimed(self, position: int, line: Claimed) -> None:
         called, call = self._call(line.n)
@@ -185,6 +215,7 @@ class _Checker:
                 self._break("resurrected", f"{each.id} was acked and delivered again as version {each.version}")
             self._check_versions(message, each, called)
             self._check_lease(message, each, position, line.at)
+            self.findings.counts["duplicates"] += bool(message.deliveries)
             message.deliveries.append((position, each.version, each.attempt))
             allowed = (message.item.max_retries + 1) * (1 + self._redrives[call.queue]) + message.uncounted
             if len(message.deliveries) > allowed:
@@ -207,7 +238,7 @@ class _Checker:
         if old is not None:
             older, newer = (old, fresh) if old.version < fresh.version else (fresh, old)
             if older.least > newer.answered_at:
-                self._break("two leases", f"{each.id} was delivered while version {older.version} held")
+                self._break("double-lease", f"{each.id} was delivered while version {older.version} held")
             fresh = newer
         message.lease = fresh
 
@@ -260,15 +291,18 @@ class _Checker:
                 message.closings -= call.verb in ("ack", "final")
                 continue
             if newest > version:
-                self._break("stale receipt", f"{call.verb} of {id} as version {version} held after {newest}")
+                self._break("stale-accepted", f"{call.verb} of {id} as version {version} held after {newest}")
             elif was_settled:
-                self._break("stale receipt", f"{call.verb} of {id} as version {version} held after it was settled")
+                self._break("stale-accepted", f"{call.verb} of {id} as version {version} held after it was settled")
             elif call.at >= most:
-                self._break("stale receipt", f"{call.verb} of {id} as version {version} held after its lease had ended")
+                self._break(
+                    "stale-accepted", f"{call.verb} of {id} as version {version} held after its lease had ended"
+                )
             if call.verb != "extend":
                 message.settled.add(version)
             if call.verb == "ack":
                 message.acked = position
+                self.findings.counts["acked"] += 1
                 self._groups.get((message.queue, message.item.group or ""), {}).pop(id, None)
 
     # --- What is known of a message ----------------------------------------------------------------------------

@@ -2,6 +2,9 @@
 
 A call is written down before it is made and its answer after it came, so the order of the lines is an order that was:
 a call that stands behind an answer began after it. A call without an answer was cut off by a kill: it happened or not.
+
+Times are of one clock, the store's own or one that agrees with it: of a call before it was made, of an answer after it
+came. Queues are named `tenant/queue`. `caller` is the tenant of the credential that a call was made with; None: none.
 """
 
 from pathlib import Path
@@ -23,6 +26,9 @@ class Item(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     max_retries: int = ENDLESS
     key: str | None = None
     group: str | None = None
+    ttl_ms: int | None = None
+    # What outlives its TTL there is dropped, and does not go to the dead letters.
+    is_dropped: bool = False
 
 
 class Delivered(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -42,20 +48,35 @@ class Opened(_Line, frozen=True, kw_only=True):
     durability: str = ""
 
 
+class PowerCut(_Line, frozen=True, kw_only=True):
+    """The power went. Claims and extensions that were not yet on disk may be undone by it, and nothing else."""
+
+
+class Stepped(_Line, frozen=True, kw_only=True):
+    """The clock was set from one time to another, while calls may have been under way."""
+
+    was: int
+    at: int
+
+
 class Enqueue(_Line, frozen=True, kw_only=True):
     n: int
     queue: str
     items: list[Item]
+    at: int = 0
+    caller: str | None = None
 
 
 class Enqueued(_Line, frozen=True, kw_only=True):
     n: int
     ids: list[int]
+    at: int = 0
 
 
 class Claim(_Line, frozen=True, kw_only=True):
     n: int
     queue: str
+    caller: str | None = None
 
 
 class Claimed(_Line, frozen=True, kw_only=True):
@@ -72,6 +93,7 @@ class Settle(_Line, frozen=True, kw_only=True):
     queue: str
     verb: str
     leases: list[tuple[int, int]]
+    caller: str | None = None
 
 
 class Settled(_Line, frozen=True, kw_only=True):
@@ -79,11 +101,15 @@ class Settled(_Line, frozen=True, kw_only=True):
     ok: list[bool]
     # Of an extension: when the lease ends now.
     expires_at: list[int | None] = []
+    # Refused, but an earlier try of the same call may have been what settled it. Empty: none.
+    unsure: list[bool] = []
+    at: int = 0
 
 
 class Redrive(_Line, frozen=True, kw_only=True):
     n: int
     queue: str
+    caller: str | None = None
 
 
 class Redriven(_Line, frozen=True, kw_only=True):
@@ -91,19 +117,43 @@ class Redriven(_Line, frozen=True, kw_only=True):
     changed: int
 
 
+class Remove(_Line, frozen=True, kw_only=True):
+    """An operator ends messages. `verb`: purge, purge_failed, cancel, delete (the queue), or remove with its `id`."""
+
+    n: int
+    queue: str
+    verb: str
+    id: int | None = None
+    caller: str | None = None
+
+
+class Removed(_Line, frozen=True, kw_only=True):
+    """`changed`: how many it ended; None: the answer does not tell, as for the deletion of a queue."""
+
+    n: int
+    changed: int | None = None
+
+
 class Refused(_Line, frozen=True, kw_only=True):
-    """A call that raised."""
+    """A call that raised, and certainly changed nothing."""
+
+    n: int
+    error: str
+
+
+class Unknown(_Line, frozen=True, kw_only=True):
+    """A call that raised, and happened or not, or happens yet: as good as a call without an answer."""
 
     n: int
     error: str
 
 
 class Counted(_Line, frozen=True, kw_only=True):
-    """What the counters of a queue say, and what a listing found."""
+    """What the counters of a queue say, and what a full scan found, while nobody else used it."""
 
     queue: str
-    counted: int
-    listed: int
+    counted: dict[str, int]
+    scanned: dict[str, int]
 
 
 class DeadLetter(_Line, frozen=True, kw_only=True):
@@ -114,6 +164,15 @@ class DeadLetter(_Line, frozen=True, kw_only=True):
     payload: str
 
 
+class Stranded(_Line, frozen=True, kw_only=True):
+    """Found at the very end, neither acked nor failed, though it should have been delivered long since."""
+
+    id: int
+    queue: str
+    payload: str
+    state: str = ""
+
+
 class Journalled(_Line, frozen=True, kw_only=True):
     """An event of the journal, read at the end."""
 
@@ -122,11 +181,15 @@ class Journalled(_Line, frozen=True, kw_only=True):
 
 
 class Drained(_Line, frozen=True, kw_only=True):
-    """The end: nothing was ready, delayed or in flight any more."""
+    """The end: nothing was ready, delayed or in flight any more, but for what is said to be stranded."""
+
+    at: int = 0
 
 
 Line = (
     Opened
+    | PowerCut
+    | Stepped
     | Enqueue
     | Enqueued
     | Claim
@@ -135,9 +198,13 @@ Line = (
     | Settled
     | Redrive
     | Redriven
+    | Remove
+    | Removed
     | Refused
+    | Unknown
     | Counted
     | DeadLetter
+    | Stranded
     | Journalled
     | Drained
 )
