@@ -1,6 +1,6 @@
 """Histories of calls and answers, and the checker that holds them against the promises."""
 
-from holdfast.testing.history.check import Findings, Violation, check
+from holdfast.testing.history.check import check
 from holdfast.testing.history.lines import (
     ENDLESS,
     Claim,
@@ -31,10 +31,12 @@ from holdfast.testing.history.lines import (
     read_history,
 )
 from holdfast.testing.history.recording import AsyncCaller, Caller, FileSink
+from holdfast.testing.history.rules import NUMBERED, Findings, Rule, Violation
 from holdfast.testing.history.scripts import Recorder, digest
 
 __all__ = [
     "ENDLESS",
+    "NUMBERED",
     "AsyncCaller",
     "Caller",
     "Claim",
@@ -58,6 +60,7 @@ __all__ = [
     "Refused",
     "Remove",
     "Removed",
+    "Rule",
     "Settle",
     "Settled",
     "Stepped",

@@ -1,356 +1,305 @@
-"""The rules that every history must keep, and what breaks them."""
+"""The checker: one pass over a history, line by line, and a look at what became of every message."""
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable
-from dataclasses import dataclass, field
-from math import inf
-from typing import Any, NamedTuple
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from typing import Any
 
-from holdfast.testing.history.lines import (
-    Claim,
-    Claimed,
-    Counted,
-    DeadLetter,
-    Delivered,
-    Drained,
-    Enqueue,
-    Enqueued,
-    Item,
-    Journalled,
-    Line,
-    Opened,
-    PowerCut,
-    Redrive,
-    Redriven,
-    Refused,
-    Remove,
-    Removed,
-    Settle,
-    Settled,
-    Stepped,
-    Stranded,
-    Unknown,
-)
+from holdfast.testing.history import lines as h
+from holdfast.testing.history.fates import check_fates, check_journal, check_torn
+from holdfast.testing.history.groups import Groups
+from holdfast.testing.history.rules import Findings, Rule
+from holdfast.testing.history.tracking import Book, Clockwork, Key, Lease, Sent, Tracked
+from holdfast.testing.history.verdicts import Verdict, Verdicts
 
 
-class Violation(NamedTuple):
-    rule: str
-    what: str
+def check(
+    lines: Iterable[h.Line],
+    *,
+    allow_refusals: bool = False,
+    repeats_calls: bool = False,
+    skew_ms: int = 0,
+    dedup_window_ms: int | None = None,
+) -> Findings:
+    """Hold a history against the rules.
 
-    def __str__(self) -> str:
-        return f"{self.rule}: {self.what}"
-
-
-@dataclass(slots=True)
-class Findings:
-    violations: list[Violation] = field(default_factory=list)
-    counts: dict[str, int] = field(default_factory=lambda: defaultdict(int))
-
-    def verdict(self, seed: int) -> str:
-        """One line, the same for every proof."""
-        broken = Counter(violation.rule for violation in self.violations)
-        counts = self.counts
-        return (
-            f"enqueued {counts['sent']} acked {counts['acked']} lost {broken['lost']} "
-            f"resurrected {broken['resurrected']} double-lease {broken['double-lease']} "
-            f"stale-accepted {broken['stale-accepted']} corrupt {broken['corrupt']} leaked {broken['leaked']} "
-            f"duplicates {counts['duplicates']} seed {seed}"
-        )
-
-    def __str__(self) -> str:
-        said = ", ".join(f"{name} {number}" for name, number in sorted(self.counts.items()))
-        return "\n".join([said, *map(str, self.violations[:20])])
-
-
-def check(lines: Iterable[Line], *, allow_refusals: bool = False) -> Findings:
-    """Hold a history against the rules. With `allow_refusals` a call may raise: faults were put in its way."""
-    checker = _Checker(allow_refusals)
+    allow_refusals   a call may raise: faults were put in its way
+    repeats_calls    the client repeats calls by itself, so that a claim may take messages and lose them on the way
+    skew_ms          how far the callers' clock may be from the store's
+    dedup_window_ms  how long a key makes one message; None: longer than the history
+    """
+    checker = _Checker(Book(Clockwork(skew_ms), repeats_calls), allow_refusals, dedup_window_ms)
     for position, line in enumerate(lines):
         checker.see(position, line)
     checker.end()
     return checker.findings
 
 
-@dataclass(slots=True)
-class _Lease:
-    version: int
-    position: int
-    answered_at: int
-    # Where the lease may end, as far as the history tells: it holds until `least`, and not beyond `most`.
-    least: float
-    most: float
-    open_calls: int = 0
-    # A verdict other than an extension was called, or two calls at once: the history no longer tells where it ends.
-    is_loose: bool = False
-
-
-@dataclass(slots=True)
-class _Message:
-    id: int
-    queue: str
-    item: Item
-    answered: int | None = None  # position of the answer that named it first
-    acked: int | None = None  # position of the answer to its ack
-    unanswered_acks: int = 0
-    closings: int = 0  # acks and final nacks called and not refused
-    uncounted: int = 0  # releases and defers called
-    deliveries: list[tuple[int, int, int]] = field(default_factory=list)  # position, version, attempt
-    lease: _Lease | None = None
-    settled: set[int] = field(default_factory=set)  # versions
-    is_dead: bool = False
-
-    @property
-    def may_have_ended(self) -> bool:
-        return self.closings > 0 or len(self.deliveries) > self.item.max_retries
-
-    def highest_before(self, position: int) -> tuple[int, int]:
-        """Version and attempt of what was delivered before a position."""
-        before = [(version, attempt) for at, version, attempt in self.deliveries if at < position]
-        return max((version for version, _ in before), default=0), max((attempt for _, attempt in before), default=0)
-
-
-@dataclass(slots=True)
-class _Verdict:
-    call: Settle
-    # Of each lease: the newest version delivered when it was called, the latest end of the lease, and whether the
-    # receipt had been settled with already.
-    known: list[tuple[int, float, bool]]
-
-
 class _Checker:
-    def __init__(self, allow_refusals: bool) -> None:
+    def __init__(self, book: Book, allow_refusals: bool, dedup_window_ms: int | None) -> None:
         self.findings = Findings()
+        self._book = book
         self._allow_refusals = allow_refusals
-        self._sent: dict[str, tuple[str, Item]] = {}
-        self._id_of: dict[str, int] = {}
-        self._messages: dict[int, _Message] = {}
-        self._groups: dict[tuple[str, str], dict[int, _Message]] = defaultdict(dict)
-        self._redrives: dict[str, int] = defaultdict(int)
+        self._dedup_window_ms = dedup_window_ms
+        self._groups = Groups(book, self.findings)
+        self._verdicts = Verdicts(book, self._groups, self.findings)
         self._calls: dict[int, tuple[int, Any]] = {}
-        self._events: dict[int, dict[str, int]] = defaultdict(lambda: defaultdict(int))
-        self._is_drained = False
+        self._events: defaultdict[int, defaultdict[str, int]] = defaultdict(lambda: defaultdict(int))
+        self._drained: h.Drained | None = None
+        self._seen: defaultdict[type, int] = defaultdict(int)
+        self._handlers: dict[type, Callable[[int, Any], None]] = {
+            h.Opened: lambda position, line: None,
+            h.PowerCut: self._power_cut,
+            h.Stepped: book.clockwork.step,
+            h.Enqueue: self._enqueue,
+            h.Enqueued: self._enqueued,
+            h.Claim: self._claim,
+            h.Claimed: self._claimed,
+            h.Settle: self._settle,
+            h.Settled: self._settled,
+            h.Redrive: self._redrive,
+            h.Redriven: self._redriven,
+            h.Remove: self._remove,
+            h.Removed: self._removed,
+            h.Refused: self._refused,
+            h.Unknown: self._unknown,
+            h.Counted: self._counted,
+            h.DeadLetter: self._dead_letter,
+            h.Stranded: self._stranded,
+            h.Journalled: self._journalled,
+            h.Drained: self._end,
+        }
 
-    def see(self, position: int, line: Line) -> None:
-        self.findings.counts[type(line).__name__.lower()] += 1
-        match line:
-            case Opened() | PowerCut() | Stepped():
-                pass
-            case Unknown():
-                if not self._allow_refusals:
-                    self._break("refused", f"call {line.n} raised {line.error}")
-            case Remove():
-                self._calls[line.n] = position, line
-            case Removed():
-                self._call(line.n)
-            case Stranded():
-                self._break("stuck", f"{line.id} of {line.queue} is {line.state} and was not delivered")
-            case Redriven():
-                self._call(line.n)
-            case Refused():
-                _, call = self._call(line.n)
-                if not self._allow_refusals:
-                    self._break("refused", f"{type(call).__name__} {line.n} raised {line.error}")
-            case Enqueue():
-                self._calls[line.n] = position, line
-                for item in line.items:
-                    self._sent[item.payload] = line.queue, item
-            case Enqueued():
-                self._enqueued(position, line)
-            case Claim():
-                self._calls[line.n] = position, line
-            case Claimed():
-                self._claimed(position, line)
-            case Settle():
-                self._settle(position, line)
-            case Settled():
-                self._settled(position, line)
-            case Redrive():
-                self._calls[line.n] = position, line
-                self._redrives[line.queue] += 1
-            case Counted():
-                if line.counted != line.scanned:
-                    self._break("miscounted", f"{line.queue} counts {line.counted}, a scan finds {line.scanned}")
-            case DeadLetter():
-                if (message := self._known(line.id, line.payload, line.queue)) is not None:
-                    message.is_dead = True
-            case Journalled():
-                self._events[line.id][line.event] += 1
-            case Drained():
-                self._is_drained = True
+    def see(self, position: int, line: h.Line) -> None:
+        kind = type(line)
+        self._seen[kind] += 1
+        self._handlers[kind](position, line)
 
     def end(self) -> None:
-        if not self._is_drained:
-            self._break("stuck", "the history does not end with everything drained")
-        for message in self._messages.values():
-            self._check_fate(message)
-        for _, call in self._calls.values():
-            if isinstance(call, Enqueue) and all(item.key is None for item in call.items):
-                there = [item.payload for item in call.items if item.payload in self._id_of]
-                if there and len(there) < len(call.items):
-                    self._break("torn", f"call {call.n} was cut off and {len(there)} of {len(call.items)} are there")
+        counts = self.findings.counts
+        for kind, number in self._seen.items():
+            counts[kind.__name__.lower()] = number
+        if self._drained is None:
+            self._break(Rule.STUCK, "the history does not end with everything drained")
+        else:
+            check_fates(self._book, self._drained.at, self.findings)
+            check_torn(self._book, (call for _, call in self._calls.values()), self.findings)
         if self._events:
-            self._check_journal()
+            check_journal(self._book, self._events, self.findings)
 
-    # --- Calls and answers -------------------------------------------------------------------------------------
+    # --- Calls and answers -----------------------------------------------------------------------------------------
 
-    def _call(self, n: int) -> tuple[int, Any]:
-        return self._calls.pop(n)
+    def _answer(self, n: int) -> tuple[int, Any]:
+        """The call that this is the answer to. One across the border of tenants should have been refused."""
+        position, call = self._calls.pop(n)
+        asked = call.call if isinstance(call, Verdict) else call
+        if _crosses(asked):
+            self._break(Rule.LEAKED, f"{asked.caller} was answered by {asked.queue}: {type(asked).__name__} {n}")
+        return position, call
 
-    def _enqueued(self, position: int, line: Enqueued) -> None:
-        _, call = self._call(line.n)
+    def _refused(self, position: int, line: h.Refused) -> None:
+        _, call = self._calls.pop(line.n)
+        asked = call
+        match call:
+            case h.Enqueue():
+                for item in call.items:
+                    if item.key is None:
+                        self._book.refused[item.payload] = self._book.sent[item.payload]
+            case h.Claim():
+                self._book.places[call.queue].unseen -= 1
+            case Verdict():
+                asked = call.call
+                self._verdicts.refuse(call)
+            case h.Redrive():
+                self._book.places[call.queue].redrives -= 1
+            case h.Remove():
+                self._removal(position, call, is_refused=True)
+        if not self._allow_refusals and not _crosses(asked):
+            self._break(Rule.REFUSED, f"{type(asked).__name__} {line.n} raised {line.error}")
+
+    def _unknown(self, position: int, line: h.Unknown) -> None:
+        """The call stays as it is, without an answer."""
+        _, call = self._calls[line.n]
+        if not self._allow_refusals:
+            self._break(Rule.REFUSED, f"{type(call).__name__} {line.n} raised {line.error}")
+
+    def _power_cut(self, position: int, line: h.PowerCut) -> None:
+        for message in self._book.undoable.values():
+            message.cut(position)
+        self._book.undoable.clear()
+
+    def _enqueue(self, position: int, line: h.Enqueue) -> None:
+        self._calls[line.n] = position, line
+        for item in line.items:
+            if item.payload not in self._book.sent:
+                self._book.sent[item.payload] = Sent(line.queue, item, position, line.at)
+            if item.key is not None:
+                self._book.keys.setdefault((line.queue, item.key), Key(line.at))
+
+    def _enqueued(self, position: int, line: h.Enqueued) -> None:
+        _, call = self._answer(line.n)
+        self._book.clockwork.latest = max(self._book.clockwork.latest, line.at)
         for id, item in zip(line.ids, call.items, strict=True):
-            message = self._known(id, item.payload, call.queue)
+            message = self._book.messages.get(id)
+            if message is None or item.key is None or message.item.key != item.key or message.queue != call.queue:
+                message = self._known(id, item.payload, call.queue)
             if message is not None and message.answered is None:
                 message.answered = position
                 self.findings.counts["sent"] += 1
 
-    def _claimed(self, position: int, line: Claimed) -> None:
-        called, call = self._call(line.n)
-        per_group: dict[str, list[_Message]] = defaultdict(list)
+    def _claim(self, position: int, line: h.Claim) -> None:
+        self._calls[line.n] = position, line
+        self._book.places[line.queue].unseen += 1
+
+    def _claimed(self, position: int, line: h.Claimed) -> None:
+        called, call = self._answer(line.n)
+        book = self._book
+        book.places[call.queue].unseen -= 1
+        book.clockwork.latest = max(book.clockwork.latest, line.at)
+        if not line.deliveries:
+            return
+        latest = book.clockwork.latest_of(called, line.at)
+        per_group: dict[str, list[Tracked]] = {}
         for each in line.deliveries:
             message = self._known(each.id, each.payload, call.queue)
             if message is None:
                 continue
-            if message.acked is not None and message.acked < called:
-                self._break("resurrected", f"{each.id} was acked and delivered again as version {each.version}")
-            self._check_versions(message, each, called)
-            self._check_lease(message, each, position, line.at)
-            self.findings.counts["duplicates"] += bool(message.deliveries)
-            message.deliveries.append((position, each.version, each.attempt))
-            allowed = (message.item.max_retries + 1) * (1 + self._redrives[call.queue]) + message.uncounted
-            if len(message.deliveries) > allowed:
-                self._break("over budget", f"{each.id} was delivered {len(message.deliveries)} times")
-            if message.item.group is not None:
-                per_group[message.item.group].append(message)
-        for name, batch in per_group.items():
-            self._check_group(name, batch, called, line.at)
+            self._check_delivery(message, each, called)
+            self._check_lease(message, each, position, latest)
+            self.findings.counts["duplicates"] += message.delivered > 0
+            message.deliver(position, each.version, each.attempt)
+            self._book.undoable[each.id] = message
+            item = message.item
+            allowed = (item.max_retries + 1) * (1 + book.places[message.queue].redrives)
+            allowed += message.uncounted + message.undone
+            if message.delivered > allowed:
+                self._break(Rule.OVER_BUDGET, f"{each.id} was delivered {message.delivered} times, not {allowed}")
+            if item.group is not None:
+                per_group.setdefault(item.group, []).append(message)
+        for batch in per_group.values():
+            self._groups.deliver(batch, called, latest)
 
-    def _check_versions(self, message: _Message, each: Delivered, called: int) -> None:
+    def _check_delivery(self, message: Tracked, each: h.Delivered, called: int) -> None:
+        if message.ended is not None and message.ended < called:
+            how = "acked" if message.acked is not None else "removed"
+            self._break(Rule.RESURRECTED, f"{each.id} was {how} and delivered again as version {each.version}")
         version, attempt = message.highest_before(called)
-        if each.version <= version or any(each.version == other for _, other, _ in message.deliveries):
-            self._break("version", f"{each.id} was delivered as version {each.version} after {version}")
+        if each.version <= version or each.version in message.versions:
+            self._break(Rule.VERSION, f"{each.id} was delivered as version {each.version} after {version}")
         if each.attempt <= attempt:
-            self._break("attempt", f"{each.id} was delivered as attempt {each.attempt} after {attempt}")
+            self._break(Rule.ATTEMPT, f"{each.id} was delivered as attempt {each.attempt} after {attempt}")
 
-    def _check_lease(self, message: _Message, each: Delivered, position: int, at: int) -> None:
-        fresh = _Lease(each.version, position, at, each.expires_at, each.expires_at)
+    def _check_lease(self, message: Tracked, each: h.Delivered, position: int, latest: int) -> None:
+        fresh = Lease(each.version, each.attempt, position, latest, each.expires_at, each.expires_at)
         old = message.lease
         if old is not None:
-            older, newer = (old, fresh) if old.version < fresh.version else (fresh, old)
+            older, newer = (old, fresh) if old.version <= fresh.version else (fresh, old)
             if older.least > newer.answered_at:
-                self._break("double-lease", f"{each.id} was delivered while version {older.version} held")
+                self._break(Rule.DOUBLE_LEASE, f"{each.id} was delivered while version {older.version} held")
             fresh = newer
         message.lease = fresh
 
-    def _check_group(self, name: str, batch: list[_Message], called: int, at: int) -> None:
-        ids = [message.id for message in batch]
-        if ids != sorted(ids):
-            self._break("group order", f"group {name} was delivered as {ids}")
-        for other in self._groups[batch[0].queue, name].values():
-            if other.id in ids or other.may_have_ended:
-                continue
-            if other.answered is not None and other.answered < called and other.id < ids[-1]:
-                self._break("group order", f"{ids[-1]} of group {name} was delivered before {other.id}")
-            lease = other.lease
-            if lease is not None and lease.position < called and lease.least > at:
-                self._break("group order", f"{ids} of group {name} was delivered while {other.id} was in flight")
+    def _settle(self, position: int, line: h.Settle) -> None:
+        self._calls[line.n] = position, self._verdicts.call(position, line)
 
-    def _settle(self, position: int, line: Settle) -> None:
-        known: list[tuple[int, float, bool]] = []
-        for id, version in line.leases:
-            message = self._messages[id]
-            lease = _lease_of(message, version)
-            most = 0 if lease is None else lease.most
-            known.append((message.highest_before(position)[0], most, version in message.settled))
-            if lease is not None:
-                lease.is_loose |= lease.open_calls > 0 or line.verb != "extend"
-                lease.open_calls += 1
-                lease.least = 0
-                if line.verb == "extend":
-                    lease.most = inf
-            message.closings += line.verb in ("ack", "final")
-            message.unanswered_acks += line.verb == "ack"
-            message.uncounted += line.verb in ("release", "defer")
-        self._calls[line.n] = position, _Verdict(line, known)
+    def _settled(self, position: int, line: h.Settled) -> None:
+        called, verdict = self._answer(line.n)
+        self._verdicts.answer(position, called, verdict, line)
 
-    def _settled(self, position: int, line: Settled) -> None:
-        _, verdict = self._call(line.n)
-        call = verdict.call
-        for index, ((id, version), ok) in enumerate(zip(call.leases, line.ok, strict=True)):
-            message = self._messages[id]
-            newest, most, was_settled = verdict.known[index]
-            if call.verb == "ack":
-                message.unanswered_acks -= 1
-            lease = _lease_of(message, version)
-            if lease is not None:
-                lease.open_calls -= 1
-                if call.verb == "extend" and not lease.is_loose:
-                    lease.most = line.expires_at[index] or most
-                    lease.least = lease.most if ok else 0
-            if not ok:
-                message.closings -= call.verb in ("ack", "final")
-                continue
-            if newest > version:
-                self._break("stale-accepted", f"{call.verb} of {id} as version {version} held after {newest}")
-            elif was_settled:
-                self._break("stale-accepted", f"{call.verb} of {id} as version {version} held after it was settled")
-            elif call.at >= most:
-                self._break(
-                    "stale-accepted", f"{call.verb} of {id} as version {version} held after its lease had ended"
-                )
-            if call.verb != "extend":
-                message.settled.add(version)
-            if call.verb == "ack":
-                message.acked = position
-                self.findings.counts["acked"] += 1
-                self._groups.get((message.queue, message.item.group or ""), {}).pop(id, None)
+    # --- Operators -------------------------------------------------------------------------------------------------
 
-    # --- What is known of a message ----------------------------------------------------------------------------
+    def _redrive(self, position: int, line: h.Redrive) -> None:
+        self._calls[line.n] = position, line
+        self._book.places[line.queue].redrives += 1
 
-    def _known(self, id: int, payload: str, queue: str) -> _Message | None:
-        """The message, if payload, queue and id belong together."""
-        sent = self._sent.get(payload)
+    def _redriven(self, position: int, line: h.Redriven) -> None:
+        self._answer(line.n)
+
+    def _remove(self, position: int, line: h.Remove) -> None:
+        self._calls[line.n] = position, line
+        if line.verb != "remove":
+            self._book.places[line.queue].removals.call(line)
+        elif line.id in self._book.messages:
+            self._book.messages[line.id].unanswered_removals += 1
+
+    def _removed(self, position: int, line: h.Removed) -> None:
+        _, call = self._answer(line.n)
+        self._removal(position, call, line.changed)
+
+    def _removal(self, position: int, call: h.Remove, changed: int | None = 0, *, is_refused: bool = False) -> None:
+        if call.verb != "remove":
+            removals = self._book.places[call.queue].removals
+            removals.refuse() if is_refused else removals.answer(position, changed)
+            return
+        message = self._book.messages.get(call.id or 0)
+        if message is not None:
+            message.unanswered_removals -= message.unanswered_removals > 0
+            if changed:
+                message.removed = position
+                self._groups.end(message)
+
+    # --- What was found --------------------------------------------------------------------------------------------
+
+    def _counted(self, position: int, line: h.Counted) -> None:
+        if line.counted != line.scanned:
+            self._break(Rule.MISCOUNTED, f"{line.queue} counts {line.counted}, a scan finds {line.scanned}")
+
+    def _dead_letter(self, position: int, line: h.DeadLetter) -> None:
+        if (message := self._known(line.id, line.payload, line.queue)) is not None:
+            message.is_dead = True
+
+    def _stranded(self, position: int, line: h.Stranded) -> None:
+        self._break(Rule.STUCK, f"{line.id} of {line.queue} is {line.state} and was not delivered")
+        if (message := self._known(line.id, line.payload, line.queue)) is not None:
+            message.is_stranded = True
+
+    def _journalled(self, position: int, line: h.Journalled) -> None:
+        self._events[line.id][line.event] += 1
+
+    def _end(self, position: int, line: h.Drained) -> None:
+        self._drained = line
+
+    def _known(self, id: int, payload: str, queue: str) -> Tracked | None:
+        """The message with this id. That payload, queue and id belong together is checked here."""
+        book = self._book
+        sent = book.sent.get(payload)
+        message = book.messages.get(id)
         if sent is None:
-            self._break("corrupt", f"{id} has a payload that nobody sent: {payload}")
-            return None
-        if sent[0] != queue:
-            self._break("leaked", f"{id} was sent to {sent[0]} and is in {queue}")
-            return None
-        if self._id_of.setdefault(payload, id) != id:
-            self._break("duplicated", f"{id} and {self._id_of[payload]} are one message, key {sent[1].key}")
-        message = self._messages.get(id)
+            self._break(Rule.CORRUPT, f"{id} has a payload that nobody sent: {payload}")
+            return message
         if message is None:
-            message = self._messages[id] = _Message(id, queue, sent[1])
-            if message.item.group is not None:
-                self._groups[queue, message.item.group][id] = message
+            if payload in book.refused:
+                self._break(Rule.PHANTOM, f"{id} was refused, and is in {queue}")
+            message = book.messages[id] = Tracked(id, sent.queue, sent.item, sent)
+            self._groups.add(message)
+            self._check_single(message)
         elif message.item.payload != payload:
-            self._break("corrupt", f"{id} has the payload {payload} and was sent as {message.item.payload}")
-            return None
+            if message.item.key is None or message.item.key != sent.item.key:
+                self._break(Rule.CORRUPT, f"{id} has the payload {payload} and was sent as {message.item.payload}")
+                return message
+            message.item = sent.item  # of several with one key, this is the one that made it
+        if message.queue != queue:
+            self._break(Rule.LEAKED, f"{id} was sent to {message.queue} and is in {queue}")
         return message
 
-    def _check_fate(self, message: _Message) -> None:
-        if message.acked is not None and message.is_dead:
-            self._break("resurrected", f"{message.id} was acked and lies among the dead letters")
-        elif message.acked is None and not message.unanswered_acks and not message.is_dead:
-            how = "acknowledged" if message.answered is not None else "delivered"
-            self._break("lost", f"{message.id} of {message.queue} was {how} and is gone")
+    def _check_single(self, message: Tracked) -> None:
+        """A message that is seen for the first time must be the only one of its payload, and of its key."""
+        item, book = message.item, self._book
+        if item.key is None:
+            if book.id_of.setdefault(item.payload, message.id) != message.id:
+                self._break(Rule.DUPLICATED, f"{message.id} and {book.id_of[item.payload]} are one message")
+            return
+        key = book.keys[message.queue, item.key]
+        key.ids.add(message.id)
+        book.id_of.setdefault(item.payload, message.id)
+        window = self._dedup_window_ms
+        allowed = 1 if window is None else 1 + (book.clockwork.latest - key.first_at) // window
+        if len(key.ids) > allowed and not book.places[message.queue].removals.is_deleted:
+            self._break(Rule.DUPLICATED, f"{sorted(key.ids)} are one message, key {item.key}")
 
-    def _check_journal(self) -> None:
-        for message in self._messages.values():
-            events = self._events[message.id]
-            if events["enqueued"] != 1:
-                self._break("journal", f"{message.id} has {events['enqueued']} enqueued events")
-            acked = int(message.acked is not None)
-            if not acked <= events["succeeded"] <= max(acked, min(1, message.unanswered_acks)):
-                self._break("journal", f"{message.id} has {events['succeeded']} succeeded events and {acked} acks")
-            if events["claimed"] < len(message.deliveries):
-                self._break("journal", f"{message.id}: {len(message.deliveries)} deliveries, {events['claimed']} told")
-
-    def _break(self, rule: str, what: str) -> None:
-        self.findings.violations.append(Violation(rule, what))
+    def _break(self, rule: Rule, what: str) -> None:
+        self.findings.broke(rule, what)
 
 
-def _lease_of(message: _Message, version: int) -> _Lease | None:
-    """The newest lease, if it is the one of this version."""
-    lease = message.lease
-    return lease if lease is not None and lease.version == version else None
+def _crosses(call: Any) -> bool:
+    """Whether a tenant asks for a queue of another."""
+    return call.caller is not None and not call.queue.startswith(f"{call.caller}/")

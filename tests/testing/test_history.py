@@ -216,10 +216,10 @@ def test_a_group_that_is_delivered_out_of_order_is_caught() -> None:
     sent = enqueue(1, [1, 2], group="g")
     done = settle(9, 60, "ack", (1, 1), (2, 1))
     assert not rules_broken(sent, claim(2, 10, delivered(1, 1), delivered(2, 1)), done)
-    assert rules_broken(sent, claim(2, 10, delivered(2, 1), delivered(1, 1)), done) == {"group order"}
+    assert rules_broken(sent, claim(2, 10, delivered(2, 1), delivered(1, 1)), done) == {"group-order"}
     second_first = claim(2, 10, delivered(2, 1)) + settle(3, 11, "ack", (2, 1))
     assert rules_broken(sent, second_first, claim(4, 12, delivered(1, 1)), settle(5, 13, "ack", (1, 1))) == {
-        "group order"
+        "group-order"
     }
 
 
@@ -227,7 +227,7 @@ def test_a_group_with_two_batches_in_flight_is_caught() -> None:
     first = enqueue(1, [1, 2], group="g") + claim(2, 10, delivered(1, 1), delivered(2, 1))
     back = settle(3, 11, "release", (1, 1))
     done = settle(9, 60, "ack", (1, 2), (2, 1))
-    assert rules_broken(first, back, claim(4, 12, delivered(1, 2)), done) == {"group order"}
+    assert rules_broken(first, back, claim(4, 12, delivered(1, 2)), done) == {"group-order"}
     whole_batch_back = back + settle(5, 11, "ack", (2, 1))
     assert not rules_broken(first, whole_batch_back, claim(4, 12, delivered(1, 2)), settle(6, 13, "ack", (1, 2)))
 
@@ -243,7 +243,7 @@ def test_more_deliveries_than_the_budget_allows_are_caught() -> None:
     sent = enqueue(1, [1], max_retries=1)
     twice = claim(2, 10, delivered(1, 1)) + claim(3, 200, delivered(1, 2, 300))
     third = claim(4, 400, delivered(1, 3, 500)) + settle(5, 401, "ack", (1, 3))
-    assert rules_broken(sent, twice, third) == {"over budget"}
+    assert rules_broken(sent, twice, third) == {"over-budget"}
     redriven: list[Line] = [Redrive(n=6, queue=Q), Redriven(n=6, changed=1)]
     assert not rules_broken(sent, twice, redriven, third)
 

@@ -1,0 +1,63 @@
+"""What became of every message, looked at when the history is over."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from holdfast.testing.history.lines import Enqueue
+from holdfast.testing.history.rules import Findings, Rule
+from holdfast.testing.history.tracking import Book, Tracked
+
+
+def check_fates(book: Book, ended_at: int, findings: Findings) -> None:
+    """R1: acked, removed by an operator, outlived its TTL, or still there. Anything else is lost."""
+    removed: Counter[str] = Counter()
+    ended_at = ended_at and max(ended_at, book.clockwork.latest)
+    for message in book.messages.values():
+        is_there = message.is_dead or message.is_stranded
+        if message.ended is not None:
+            if is_there:
+                how = "acked" if message.acked is not None else "removed"
+                findings.broke(Rule.RESURRECTED, f"{message.id} was {how} and is still in {message.queue}")
+        elif not (is_there or message.unanswered_acks or message.unanswered_removals or _is_over(message, ended_at)):
+            removals = book.places[message.queue].removals
+            if removals.may_have_ended(message.sent):
+                removed[message.queue] += 1
+                if removals.unanswered or removed[message.queue] <= removals.removed:
+                    continue
+            how = "acknowledged" if message.answered is not None else "delivered"
+            findings.broke(Rule.LOST, f"{message.id} of {message.queue} was {how} and is gone")
+
+
+def _is_over(message: Tracked, ended_at: int) -> bool:
+    """Its TTL may have run out, where the policy drops such messages. A time of 0 is one that was not written down."""
+    ttl_ms = message.item.ttl_ms
+    if ttl_ms is None or not message.item.is_dropped:
+        return False
+    return not ended_at or ended_at >= message.sent.at + ttl_ms
+
+
+def check_torn(book: Book, unanswered: Iterable[Any], findings: Findings) -> None:
+    """A batch is enqueued all or nothing, also if nobody was told."""
+    for call in unanswered:
+        if isinstance(call, Enqueue) and call.items and all(item.key is None for item in call.items):
+            there = [item.payload for item in call.items if item.payload in book.id_of]
+            may_be_gone = book.places[call.queue].removals.may_have_ended(book.sent[call.items[0].payload])
+            is_dropped = any(item.is_dropped and item.ttl_ms is not None for item in call.items)
+            if there and len(there) < len(call.items) and not (may_be_gone or is_dropped):
+                findings.broke(Rule.TORN, f"call {call.n} was cut off and {len(there)} of {len(call.items)} are there")
+
+
+def check_journal(book: Book, events: Mapping[int, Mapping[str, int]], findings: Findings) -> None:
+    """The journal has every message once, every ack once, and every delivery that no power cut undid."""
+    nothing: Mapping[str, int] = {}
+    for message in book.messages.values():
+        told = events.get(message.id, nothing)
+        enqueued, succeeded, claimed = (told.get(name, 0) for name in ("enqueued", "succeeded", "claimed"))
+        if enqueued != 1:
+            findings.broke(Rule.JOURNAL, f"{message.id} has {enqueued} enqueued events")
+        acked = int(message.acked is not None)
+        if not acked <= succeeded <= max(acked, min(1, message.unanswered_acks)):
+            findings.broke(Rule.JOURNAL, f"{message.id} has {succeeded} succeeded events and {acked} acks")
+        if claimed < message.delivered - message.undone:
+            findings.broke(Rule.JOURNAL, f"{message.id}: {message.delivered} deliveries, {claimed} told")

@@ -1,0 +1,205 @@
+"""What a history tells of each message, lease and queue so far."""
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from math import inf
+from typing import NamedTuple
+
+from holdfast.testing.history.lines import Item, Remove, Stepped
+
+
+class Sent(NamedTuple):
+    queue: str
+    item: Item
+    # Of the first call that sent it: its line, and the time before it.
+    position: int
+    at: int
+
+
+@dataclass(slots=True)
+class Lease:
+    version: int
+    attempt: int
+    position: int
+    answered_at: int
+    # Where the lease may end, as far as the history tells: it holds until `least`, and not beyond `most`.
+    least: float
+    most: float
+    open_calls: int = 0
+    # A verdict other than an extension was called, or two calls at once: the history no longer tells where it ends.
+    is_loose: bool = False
+
+
+@dataclass(slots=True)
+class Tracked:
+    """One message."""
+
+    id: int
+    queue: str
+    item: Item
+    sent: Sent
+    answered: int | None = None  # the line of the answer that named it first
+    acked: int | None = None  # the line of the answer to its ack
+    removed: int | None = None  # the line of the answer to its removal by id
+    unanswered_acks: int = 0
+    unanswered_removals: int = 0
+    closings: int = 0  # acks and final nacks called and not refused
+    uncounted: int = 0  # releases and defers called
+    undone: int = 0  # deliveries that a power cut may have undone
+    delivered: int = 0
+    # Of each delivery in order: its line, and the highest version and attempt until then.
+    marks: list[tuple[int, int, int]] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
+    lease: Lease | None = None
+    settled: set[int] | None = None  # versions
+    # The last delivery that a durable verdict confirmed: no power cut undoes it.
+    durable_deliveries: int = 0
+    durable_attempt: int = 0
+    is_dead: bool = False
+    is_stranded: bool = False
+
+    @property
+    def ended(self) -> int | None:
+        """The line since which it must not be delivered any more."""
+        return self.removed if self.acked is None else self.acked
+
+    def lease_of(self, version: int) -> Lease | None:
+        """The newest lease, if it is the one of this version."""
+        lease = self.lease
+        return lease if lease is not None and lease.version == version else None
+
+    def highest_before(self, position: int) -> tuple[int, int]:
+        """Version and attempt of what was delivered before a line."""
+        for at, version, attempt in reversed(self.marks):
+            if at < position:
+                return version, attempt
+        return 0, 0
+
+    def deliver(self, position: int, version: int, attempt: int) -> None:
+        _, top_version, top_attempt = self.marks[-1] if self.marks else (0, 0, 0)
+        self.marks.append((position, max(version, top_version), max(attempt, top_attempt)))
+        self.versions.append(version)
+        self.delivered += 1
+
+    def settle(self, version: int) -> None:
+        """A verdict that ends this lease holds, and is on disk: so is the claim it ended."""
+        if self.settled is None:
+            self.settled = set()
+        self.settled.add(version)
+        lease = self.lease_of(version)
+        if lease is not None:
+            self.durable_deliveries, self.durable_attempt = self.delivered, lease.attempt
+
+    def cut(self, position: int) -> None:
+        """The power went: claims and extensions since the last durable verdict may never have been.
+
+        Then the message is delivered again while its lease would have held, with an attempt that was given out before,
+        and once more than its budget allows. Its version still grows: what is undone is not given out again.
+        """
+        self.undone += self.delivered - self.durable_deliveries
+        self.durable_deliveries = self.delivered
+        if self.marks:
+            self.marks.append((position, self.marks[-1][1], self.durable_attempt))
+        if self.lease is not None:
+            self.lease.least = 0
+
+
+@dataclass(slots=True)
+class Removals:
+    """What operators removed from one queue, other than by id."""
+
+    until: int = -1  # what was sent before this line may be gone by one that was answered
+    unanswered: int = 0  # calls: they happened or not, or happen yet
+    removed: float = 0  # messages, as the answers tell; a deletion of the queue tells no number
+    is_deleted: bool = False
+
+    def call(self, line: Remove) -> None:
+        self.unanswered += 1
+        self.is_deleted |= line.verb == "delete"
+
+    def answer(self, position: int, changed: int | None) -> None:
+        self.unanswered -= 1
+        self.until = position
+        self.removed += inf if changed is None else changed
+
+    def refuse(self) -> None:
+        self.unanswered -= 1
+
+    def may_have_ended(self, sent: Sent) -> bool:
+        return sent.position < self.until or self.unanswered > 0
+
+
+@dataclass(slots=True)
+class Place:
+    """One queue."""
+
+    redrives: int = 0
+    # Claims without an answer: each may have taken any message once, unseen.
+    unseen: int = 0
+    removals: Removals = field(default_factory=Removals)
+
+
+class Clockwork:
+    """The times of the history, around the steps that its clock made."""
+
+    def __init__(self, skew_ms: int) -> None:
+        self._skew_ms = skew_ms
+        self._steps: list[tuple[int, int, int]] = []
+        self.latest = 0
+
+    def step(self, position: int, line: Stepped) -> None:
+        self._steps.append((position, line.was, line.at))
+        self.latest = max(self.latest, line.was, line.at)
+
+    def latest_of(self, called: int, at: int) -> int:
+        """The latest that something happened which was called on a line and had been answered at a time."""
+        for position, was, _ in reversed(self._steps):
+            if position < called:
+                break
+            at = max(at, was)
+        return at + self._skew_ms
+
+    def earliest_of(self, called: int, at: int) -> int:
+        """The earliest that something happened which was called on a line, at a time."""
+        for position, _, after in reversed(self._steps):
+            if position < called:
+                break
+            at = min(at, after)
+        return at - self._skew_ms
+
+
+@dataclass(slots=True)
+class Key:
+    """The messages that one idempotency key made."""
+
+    first_at: int
+    ids: set[int] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class Book:
+    """All of it."""
+
+    clockwork: Clockwork
+    # The client repeats calls by itself: any claim may have taken messages unseen.
+    repeats_calls: bool = False
+    sent: dict[str, Sent] = field(default_factory=dict)
+    refused: dict[str, Sent] = field(default_factory=dict)
+    id_of: dict[str, int] = field(default_factory=dict)
+    keys: dict[tuple[str, str], Key] = field(default_factory=dict)
+    messages: dict[int, Tracked] = field(default_factory=dict)
+    # Delivered since their last durable verdict: what a power cut may undo.
+    undoable: dict[int, Tracked] = field(default_factory=dict)
+    places: defaultdict[str, Place] = field(default_factory=lambda: defaultdict(Place))
+
+    def may_have_ended(self, message: Tracked, at: float = inf) -> bool:
+        """Whether at that time it may no longer have been there to be delivered, acked or not."""
+        item = message.item
+        if message.closings or message.unanswered_removals or message.removed is not None:
+            return True
+        place = self.places[message.queue]
+        if item.max_retries < message.delivered + place.unseen or (self.repeats_calls and item.max_retries < 1_000):
+            return True
+        if item.ttl_ms is not None and at >= message.sent.at + item.ttl_ms:
+            return True
+        return place.removals.may_have_ended(message.sent)
