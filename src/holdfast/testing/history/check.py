@@ -158,7 +158,7 @@ class _Checker:
         if not line.deliveries:
             return
         latest = book.clockwork.latest_of(called, line.at)
-        per_group: dict[str, list[Tracked]] = {}
+        per_group: dict[tuple[str, str], list[Tracked]] = {}
         for each in line.deliveries:
             message = self._known(each.id, each.payload, call.queue)
             if message is None:
@@ -172,19 +172,22 @@ class _Checker:
             allowed = (item.max_retries + 1) * (1 + book.places[message.queue].redrives)
             allowed += message.uncounted + message.undone
             if message.delivered > allowed:
-                self._break(Rule.OVER_BUDGET, f"{each.id} was delivered {message.delivered} times, not {allowed}")
+                what = f"{each.id} was delivered {message.delivered} times, not {allowed}"
+                message.blame(self.findings, Rule.OVER_BUDGET, what)
             if item.group is not None:
-                per_group.setdefault(item.group, []).append(message)
+                per_group.setdefault((message.queue, item.group), []).append(message)
         for batch in per_group.values():
             self._groups.deliver(batch, called, latest)
 
     def _check_delivery(self, message: Tracked, each: h.Delivered, called: int) -> None:
         if message.ended is not None and message.ended < called:
             how = "acked" if message.acked is not None else "removed"
-            self._break(Rule.RESURRECTED, f"{each.id} was {how} and delivered again as version {each.version}")
+            what = f"{each.id} was {how} and delivered again as version {each.version}"
+            message.blame(self.findings, Rule.RESURRECTED, what)
         version, attempt = message.highest_before(called)
         if each.version <= version or each.version in message.versions:
-            self._break(Rule.VERSION, f"{each.id} was delivered as version {each.version} after {version}")
+            what = f"{each.id} was delivered as version {each.version} after {version}"
+            message.blame(self.findings, Rule.VERSION, what)
         if each.attempt <= attempt:
             self._break(Rule.ATTEMPT, f"{each.id} was delivered as attempt {each.attempt} after {attempt}")
 
@@ -194,7 +197,8 @@ class _Checker:
         if old is not None:
             older, newer = (old, fresh) if old.version <= fresh.version else (fresh, old)
             if older.least > newer.answered_at:
-                self._break(Rule.DOUBLE_LEASE, f"{each.id} was delivered while version {older.version} held")
+                what = f"{each.id} was delivered as version {each.version} while {older.version} held"
+                message.blame(self.findings, Rule.DOUBLE_LEASE, what)
             fresh = newer
         message.lease = fresh
 
@@ -278,7 +282,7 @@ class _Checker:
                 return message
             message.item = sent.item  # of several with one key, this is the one that made it
         if message.queue != queue:
-            self._break(Rule.LEAKED, f"{id} was sent to {message.queue} and is in {queue}")
+            message.blame(self.findings, Rule.LEAKED, f"{id} was sent to {message.queue} and is in {queue}")
         return message
 
     def _check_single(self, message: Tracked) -> None:

@@ -56,7 +56,7 @@ def check_journal(book: Book, events: Mapping[int, Mapping[str, int]], findings:
         enqueued, succeeded, claimed = (told.get(name, 0) for name in ("enqueued", "succeeded", "claimed"))
         if enqueued != 1:
             findings.broke(Rule.JOURNAL, f"{message.id} has {enqueued} enqueued events")
-        acked = int(message.acked is not None)
+        acked = message.acks
         if not acked <= succeeded <= max(acked, min(1, message.unanswered_acks)):
             findings.broke(Rule.JOURNAL, f"{message.id} has {succeeded} succeeded events and {acked} acks")
         if claimed < message.delivered - message.undone:

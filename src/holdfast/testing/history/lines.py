@@ -20,7 +20,8 @@ class _Line(msgspec.Struct, frozen=True, kw_only=True, tag_field="is", omit_defa
 
 
 class Item(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A message to send. `payload` is the digest of what was sent: only enqueues with one key share it."""
+    """A message to send. `payload` is the digest of what was sent: only enqueues with one key share it, and they have
+    the same options."""
 
     payload: str
     max_retries: int = ENDLESS

@@ -25,6 +25,7 @@ Script = Generator[Callable[[], Any], Any, T]
 _LOOKS = 20
 _PAGE = 1_000
 _DRAINED_AT_ONCE = 100
+_PATIENCES = 20
 _DEFAULT_POLICY = QueuePolicy()
 
 
@@ -211,16 +212,17 @@ class Scripts:
     ) -> Script[bool]:
         """Claim and ack until nothing comes any more; then say what is left.
 
-        What has not come when `patience_ms` went by without a delivery is stranded.
+        What has not come when `patience_ms` went by without a delivery is stranded. So is what comes again and again.
         """
-        last_at = self._recorder.now_ms()
+        last_at = began = self._recorder.now_ms()
         while unfinished := (yield from self._unfinished(queues)):
             for name in queues:
                 deliveries = yield from self.claim(name, _DRAINED_AT_ONCE, lease_ms, wait_ms)
                 if deliveries:
                     last_at = self._recorder.now_ms()
                     yield from self.settle(name, "ack", [each.receipt for each in deliveries], {})
-            if self._recorder.now_ms() - last_at > patience_ms:
+            now = self._recorder.now_ms()
+            if now - last_at > patience_ms or now - began > _PATIENCES * patience_ms:
                 break
             if pause is not None:
                 yield pause

@@ -6,6 +6,7 @@ from math import inf
 from typing import NamedTuple
 
 from holdfast.testing.history.lines import Item, Remove, Stepped
+from holdfast.testing.history.rules import Findings, Rule
 
 
 class Sent(NamedTuple):
@@ -40,6 +41,7 @@ class Tracked:
     sent: Sent
     answered: int | None = None  # the line of the answer that named it first
     acked: int | None = None  # the line of the answer to its ack
+    acks: int = 0  # answered: more than one only if it was resurrected
     removed: int | None = None  # the line of the answer to its removal by id
     unanswered_acks: int = 0
     unanswered_removals: int = 0
@@ -57,6 +59,13 @@ class Tracked:
     durable_attempt: int = 0
     is_dead: bool = False
     is_stranded: bool = False
+    broke: Rule | None = None
+
+    def blame(self, findings: Findings, rule: Rule, what: str) -> None:
+        """A rule of its leases is broken. What breaks other rules on them later only follows from that."""
+        if self.broke is None or self.broke is rule:
+            self.broke = rule
+            findings.broke(rule, what)
 
     @property
     def ended(self) -> int | None:

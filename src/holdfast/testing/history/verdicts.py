@@ -81,22 +81,24 @@ class Verdicts:
     ) -> None:
         what = f"{call.verb} of {message.id} as version {version} held after"
         if known.newest > version:
-            self._findings.broke(Rule.STALE_ACCEPTED, f"{what} version {known.newest} was delivered")
+            message.blame(self._findings, Rule.STALE_ACCEPTED, f"{what} version {known.newest} was delivered")
         elif known.was_settled:
-            self._findings.broke(Rule.STALE_ACCEPTED, f"{what} it was settled")
+            message.blame(self._findings, Rule.STALE_ACCEPTED, f"{what} it was settled")
         elif message.removed is not None and message.removed < called:
-            self._findings.broke(Rule.STALE_ACCEPTED, f"{what} it was removed")
+            message.blame(self._findings, Rule.STALE_ACCEPTED, f"{what} it was removed")
         elif self._book.clockwork.earliest_of(called, call.at) >= known.most:
-            self._findings.broke(Rule.STALE_ACCEPTED, f"{what} its lease had ended")
+            message.blame(self._findings, Rule.STALE_ACCEPTED, f"{what} its lease had ended")
         if call.verb == "extend":
             return
         message.settle(version)
         if message.lease_of(version) is not None:
             self._book.undoable.pop(message.id, None)
-        if call.verb == "ack" and message.acked is None:
-            message.acked = position
-            self._findings.counts["acked"] += 1
-            self._groups.end(message)
+        if call.verb == "ack":
+            message.acks += 1
+            if message.acked is None:
+                message.acked = position
+                self._findings.counts["acked"] += 1
+                self._groups.end(message)
 
     def _hold(self, verb: str, message: Tracked, version: int, known: Known, until: int | None) -> None:
         message.unanswered_acks -= verb == "ack"
@@ -132,6 +134,8 @@ class Verdicts:
         if may_be_gone or self._book.places[message.queue].removals.is_deleted:
             return
         if answered_at and self._book.clockwork.latest_of(called, answered_at) < known.least:
-            self._findings.broke(
-                Rule.ROBBED, f"{verb} of {message.id} as version {version} was refused while its lease held"
+            message.blame(
+                self._findings,
+                Rule.ROBBED,
+                f"{verb} of {message.id} as version {version} was refused while its lease held",
             )
