@@ -27,6 +27,8 @@ class Lease:
     least: float
     most: float
     open_calls: int = 0
+    # Verdicts called with its receipt, in all.
+    calls: int = 0
     # A verdict other than an extension was called, or two calls at once: the history no longer tells where it ends.
     is_loose: bool = False
 

@@ -16,8 +16,10 @@ class Known(NamedTuple):
     least: float
     most: float
     was_settled: bool
-    # Nothing else is known to touch this lease.
+    # Nothing else was known to touch this lease.
     is_alone: bool
+    # Verdicts called with it until then, this one too.
+    calls: int = 0
 
 
 class Verdict(NamedTuple):
@@ -50,7 +52,8 @@ class Verdicts:
             known = Known(newest, 0, inf, was_settled, False)
         else:
             is_alone = not (lease.open_calls or lease.is_loose or was_settled)
-            known = Known(newest, lease.least, lease.most, was_settled, is_alone)
+            lease.calls += 1
+            known = Known(newest, lease.least, lease.most, was_settled, is_alone, lease.calls)
             lease.is_loose |= lease.open_calls > 0 or verb != "extend"
             lease.open_calls += 1
             lease.least = 0
@@ -128,14 +131,14 @@ class Verdicts:
         self, called: int, verb: str, message: Tracked, version: int, known: Known, answered_at: int
     ) -> None:
         """The holder of a lease, and nobody else near it: whatever was refused before must have changed nothing."""
-        if not known.is_alone or known.newest > version or message.lease_of(version) is None:
-            return
+        lease = message.lease_of(version)
+        if not known.is_alone or known.newest > version or lease is None or lease.calls > known.calls:
+            return  # one that was called while this one was under way may have come first
         may_be_gone = message.removed is not None or message.unanswered_removals
         if may_be_gone or self._book.places[message.queue].removals.is_deleted:
             return
-        if answered_at and self._book.clockwork.latest_of(called, answered_at) < known.least:
-            message.blame(
-                self._findings,
-                Rule.ROBBED,
-                f"{verb} of {message.id} as version {version} was refused while its lease held",
-            )
+        # A lease that the clock has passed once is over, though the clock was set back since.
+        since = min(called, lease.position)
+        if answered_at and self._book.clockwork.latest_of(since, answered_at) < known.least:
+            what = f"{verb} of {message.id} as version {version} was refused while its lease held"
+            message.blame(self._findings, Rule.ROBBED, what)
