@@ -115,8 +115,13 @@ def test_a_step_of_the_clock_during_a_call_leaves_its_time_open() -> None:
         Claimed(n=3, at=41, deliveries=[delivered(1, 2, 170)]),
     ]
     assert not broken(held, stepped_back, done)
-    before: list[Line] = [Stepped(was=120, at=40)]
-    assert broken(held, before, claim(3, 41, delivered(1, 2, 170)), done) == {"double-lease"}
+
+
+def test_a_lease_that_the_clock_has_passed_is_over_though_the_clock_was_set_back() -> None:
+    held = enqueue(1, [1]) + claim(2, 10, delivered(1, 1, 100))
+    again = claim(3, 41, delivered(1, 2, 170)) + settle(5, 60, "ack", (1, 2))
+    assert not broken(held, [Stepped(was=100, at=40)], again)
+    assert broken(held, [Stepped(was=99, at=40)], again) == {"double-lease"}
 
 
 def test_callers_whose_clock_is_a_little_off_are_no_violation() -> None:

@@ -191,12 +191,13 @@ class _Checker:
         if each.attempt <= attempt:
             self._break(Rule.ATTEMPT, f"{each.id} was delivered as attempt {each.attempt} after {attempt}")
 
-    def _check_lease(self, message: Tracked, each: h.Delivered, position: int, latest: int) -> None:
+    def _check_lease(self, message: Tracked, each: h.Delivered, position: int, latest: float) -> None:
         fresh = Lease(each.version, each.attempt, position, latest, each.expires_at, each.expires_at)
         old = message.lease
         if old is not None:
             older, newer = (old, fresh) if old.version <= fresh.version else (fresh, old)
-            if older.least > newer.answered_at:
+            # A lease that the clock has passed once is over, though the clock was set back since.
+            if older.least > self._book.clockwork.reached(older.position, newer.answered_at):
                 what = f"{each.id} was delivered as version {each.version} while {older.version} held"
                 message.blame(self.findings, Rule.DOUBLE_LEASE, what)
             fresh = newer

@@ -33,7 +33,7 @@ class Groups:
             group.waiting.pop(message.id, None)
             group.in_flight.pop(message.id, None)
 
-    def deliver(self, batch: list[Tracked], called: int, latest: int) -> None:
+    def deliver(self, batch: list[Tracked], called: int, latest: float) -> None:
         """What one claim took of one group: its line, and the latest that it was served."""
         name = batch[0].item.group or ""
         group = self._groups[batch[0].queue, name]
@@ -46,7 +46,7 @@ class Groups:
             if message.ended is None:
                 group.waiting[message.id] = group.in_flight[message.id] = message
 
-    def _check_earlier(self, group: _Group, name: str, ids: list[int], called: int, latest: int) -> None:
+    def _check_earlier(self, group: _Group, name: str, ids: list[int], called: int, latest: float) -> None:
         gone = []
         for id in group.waiting.irange(maximum=ids[-1], inclusive=(True, False)):
             other = group.waiting[id]
@@ -60,16 +60,17 @@ class Groups:
         for id in gone:
             del group.waiting[id]
 
-    def _check_in_flight(self, group: _Group, name: str, ids: list[int], called: int, latest: int) -> None:
+    def _check_in_flight(self, group: _Group, name: str, ids: list[int], called: int, latest: float) -> None:
         over = []
         for id, other in group.in_flight.items():
             lease = other.lease
-            if lease is None or (lease.least <= latest and not lease.open_calls):
+            is_over = lease is None or lease.least <= self._book.clockwork.reached(lease.position, latest)
+            if lease is None or (is_over and not lease.open_calls):
                 over.append(id)
             elif (
                 id not in ids
                 and lease.position < called
-                and lease.least > latest
+                and not is_over
                 and not self._book.may_have_ended(other, latest)
             ):
                 self._findings.broke(Rule.GROUP_ORDER, f"{ids} of group {name} was delivered while {id} was in flight")

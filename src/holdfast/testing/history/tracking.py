@@ -22,7 +22,7 @@ class Lease:
     version: int
     attempt: int
     position: int
-    answered_at: int
+    answered_at: float
     # Where the lease may end, as far as the history tells: it holds until `least`, and not beyond `most`.
     least: float
     most: float
@@ -162,13 +162,17 @@ class Clockwork:
         self._steps.append((position, line.was, line.at))
         self.latest = max(self.latest, line.was, line.at)
 
-    def latest_of(self, called: int, at: int) -> int:
+    def latest_of(self, called: int, at: int) -> float:
         """The latest that something happened which was called on a line and had been answered at a time."""
+        return self.reached(called, at) + self._skew_ms
+
+    def reached(self, since: int, at: float) -> float:
+        """The latest time that the clock has shown since a line, if it shows this one now."""
         for position, was, _ in reversed(self._steps):
-            if position < called:
+            if position < since:
                 break
             at = max(at, was)
-        return at + self._skew_ms
+        return at
 
     def earliest_of(self, called: int, at: int) -> int:
         """The earliest that something happened which was called on a line, at a time."""
@@ -203,7 +207,7 @@ class Book:
     undoable: dict[int, Tracked] = field(default_factory=dict)
     places: defaultdict[str, Place] = field(default_factory=lambda: defaultdict(Place))
 
-    def may_have_ended(self, message: Tracked, at: float = inf) -> bool:
+    def may_have_ended(self, message: Tracked, at: float) -> bool:
         """Whether at that time it may no longer have been there to be delivered, acked or not."""
         item = message.item
         if message.closings or message.unanswered_removals or message.removed is not None:
@@ -211,6 +215,9 @@ class Book:
         place = self.places[message.queue]
         if item.max_retries < message.delivered + place.unseen or (self.repeats_calls and item.max_retries < 1_000):
             return True
-        if item.ttl_ms is not None and at >= message.sent.at + item.ttl_ms:
+        if (
+            item.ttl_ms is not None
+            and self.clockwork.reached(message.sent.position, at) >= message.sent.at + item.ttl_ms
+        ):
             return True
         return place.removals.may_have_ended(message.sent)
