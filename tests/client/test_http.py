@@ -261,6 +261,19 @@ async def test_an_enqueue_without_a_key_whose_answer_was_lost_is_not_repeated(re
     assert (await q.stats()).ready == 3
 
 
+async def test_an_error_tells_a_call_that_was_never_sent_from_one_that_may_have_happened(
+    relay: Relay, far: AsyncHoldfast
+) -> None:
+    relay.lose_answers()
+    with pytest.raises(holdfast.StoreUnavailable) as cut_off:
+        await far.queue("q").enqueue(1)
+    assert cut_off.value.facts["outcome"] == "unknown"
+    async with holdfast.open_async("http://127.0.0.1:1", retries=0) as nowhere:
+        with pytest.raises(holdfast.StoreUnavailable) as unsent:
+            await nowhere.queue("q").enqueue(1)
+    assert unsent.value.facts["outcome"] == "nothing happened"
+
+
 async def test_a_purge_whose_answer_was_lost_is_not_repeated(relay: Relay, far: AsyncHoldfast) -> None:
     q = far.queue("q")
     await q.enqueue([1, 2])

@@ -97,7 +97,11 @@ class Calls:
                 may_repeat = request.is_repeatable or not lost.was_sent
                 timeouts += lost.is_timeout and lost.was_sent
                 error: HoldfastError = lost_error(
-                    self.url, lost, is_repeatable=request.is_repeatable, was_answered=self._was_answered
+                    self.url,
+                    lost,
+                    is_repeatable=request.is_repeatable,
+                    was_answered=self._was_answered,
+                    is_unsure=is_unsure,
                 )
                 wait_ms = None
                 if may_repeat and isinstance(lost, _Reused) and is_second_chance:

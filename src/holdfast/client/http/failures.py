@@ -22,10 +22,14 @@ UNAVAILABLE = frozenset({502, 503, 504})
 _any = msgspec.json.Decoder()
 
 
-def lost_error(url: str, lost: Lost, *, is_repeatable: bool, was_answered: bool) -> StoreUnavailable:
+def lost_error(url: str, lost: Lost, *, is_repeatable: bool, was_answered: bool, is_unsure: bool) -> StoreUnavailable:
+    """`is_unsure`: this try, or one before it, was sent, and may have been carried out. `outcome` says so to programs."""
+    outcome = "unknown" if is_unsure else "nothing happened"
     if not lost.was_sent:
         return StoreUnavailable(
-            f"cannot reach {url}: {lost.reason}. Is `holdfast serve` running there, and is the URL right?", url=url
+            f"cannot reach {url}: {lost.reason}. Is `holdfast serve` running there, and is the URL right?",
+            url=url,
+            outcome=outcome,
         )
     unknown = (
         "Asking again is safe."
@@ -35,7 +39,7 @@ def lost_error(url: str, lost: Lost, *, is_repeatable: bool, was_answered: bool)
     if url.startswith("https:") and not was_answered and not lost.is_timeout:
         # A server that turns a client away by its certificate says so after the client's handshake is over.
         unknown += " If the server asks for client certificates, give tls_cert and tls_key."
-    return StoreUnavailable(f"{url} did not answer: {lost.reason}. {unknown}", url=url)
+    return StoreUnavailable(f"{url} did not answer: {lost.reason}. {unknown}", url=url, outcome=outcome)
 
 
 def answer_error(url: str, answer: Answer) -> HoldfastError:
