@@ -12,6 +12,7 @@ from holdfast.server.compose import Core
 from holdfast.server.embedded import Embedded, open_blocking
 from holdfast.stores.rocks import RocksStore
 from holdfast.stores.rocks.engine import Durability
+from holdfast.stores.rocks.verify import verify
 from holdfast.testing import ManualClock
 
 WEEK_MS = 7 * 86_400_000
@@ -41,6 +42,13 @@ def sweep(hf: Holdfast) -> int:
     while changed := hf._driver.run(sweeper.sweep_once()):
         total += changed
     return total
+
+
+def verify_store(path: Path, when: str) -> None:
+    """Every invariant of the store's own files."""
+    if (path / "HOLDFAST").exists():  # else killed before it was ever made
+        violations = verify(path).violations
+        assert not violations, f"{when}: {violations[:10]}"
 
 
 def copy_store(store: Path, target: Path) -> Path:

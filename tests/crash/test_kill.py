@@ -2,30 +2,32 @@
 
 import os
 import sys
-from pathlib import Path
 
 import pytest
 
-from tests.crash.kills import run_kills
+from holdfast.testing.kills import TARGETS, run_kills
 
 CYCLES = 20
 PROOF_CYCLES = 1_000
 
 
 @pytest.mark.slow
-def test_a_killed_process_loses_nothing_it_was_answered(tmp_path: Path) -> None:
-    _check(tmp_path, CYCLES)
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_killed_process_loses_nothing_it_was_answered(target: str) -> None:
+    _check(target, CYCLES, kills_per_verify=5)
 
 
 @pytest.mark.proof
-def test_a_thousand_killed_processes_lose_nothing_they_were_answered(tmp_path: Path) -> None:
-    _check(tmp_path, max(1, int(PROOF_CYCLES * float(os.environ.get("HOLDFAST_PROOF_SCALE", "1")))))
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_thousand_killed_processes_lose_nothing_they_were_answered(target: str) -> None:
+    _check(target, max(1, int(PROOF_CYCLES * float(os.environ.get("HOLDFAST_PROOF_SCALE", "1")))))
 
 
-def _check(directory: Path, cycles: int) -> None:
+def _check(target: str, cycles: int, **options: int) -> None:
     """HOLDFAST_SEED repeats the choices of a run; its timing is the machine's own."""
     seed = int(os.environ.get("HOLDFAST_SEED") or int.from_bytes(os.urandom(4)))
     sys.stdout.write(f"seed {seed}\n")
-    outcome = run_kills(directory, cycles, seed)
-    sys.stdout.write(f"{outcome}\n")
-    assert not outcome.findings.violations, str(outcome)
+    outcome = run_kills(TARGETS[target], cycles, seed=seed, **options)
+    sys.stdout.write(f"{outcome.counts}\n")
+    assert not outcome.violations, "\n".join(outcome.violations)
+    assert outcome.counts["acked"] > cycles

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from tests.crash.kills import verify_store
+from tests.crash.rocks import verify_store
 from tests.server.served import Served
 
 SCHEDULES = 20

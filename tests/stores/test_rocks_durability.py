@@ -10,8 +10,7 @@ from holdfast.client.blocking import Holdfast
 from holdfast.model.errors import Draining, MessageNotFound, QueueNotFound
 from holdfast.stores.rocks.database import Database
 from holdfast.testing import ManualClock
-from tests.crash.kills import verify_store
-from tests.crash.rocks import WEEK_MS, copy_store, core_of, open_store, sweep
+from tests.crash.rocks import WEEK_MS, copy_store, core_of, open_store, sweep, verify_store
 
 DAY_MS = 86_400_000
 LARGE = (1 << 20) + 300_001

@@ -18,8 +18,7 @@ from holdfast.stores.rocks import RocksStore
 from holdfast.stores.rocks.database import Database
 from holdfast.stores.rocks.engine import Durability
 from holdfast.testing import ManualClock
-from tests.crash.kills import verify_store
-from tests.crash.rocks import WEEK_MS, open_store
+from tests.crash.rocks import WEEK_MS, open_store, verify_store
 
 PATIENCE_S = 20.0
 CALLERS = 50

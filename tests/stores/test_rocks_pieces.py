@@ -28,8 +28,7 @@ from holdfast.stores.rocks import RocksStore, keys
 from holdfast.stores.rocks.pieces import PIECE
 from holdfast.stores.rocks.verify import verify
 from holdfast.testing import ManualClock
-from tests.crash.kills import verify_store
-from tests.crash.rocks import copy_store, core_of, open_store, sweep
+from tests.crash.rocks import copy_store, core_of, open_store, sweep, verify_store
 
 MAX_PAYLOAD = 4 << 20
 MAIL = QueueRef("default", "mail")

@@ -14,8 +14,7 @@ from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.database import Database
 from holdfast.stores.rocks.verify import verify
 from holdfast.testing import ManualClock
-from tests.crash.kills import verify_store
-from tests.crash.rocks import copy_store, core_of, open_store
+from tests.crash.rocks import copy_store, core_of, open_store, verify_store
 
 
 def fire(hf: Holdfast) -> None:

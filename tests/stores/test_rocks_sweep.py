@@ -10,8 +10,7 @@ from holdfast.stores.contract import Swept
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.sweeping import Work, share
 from holdfast.testing import ManualClock
-from tests.crash.kills import verify_store
-from tests.crash.rocks import core_of, open_store, sweep
+from tests.crash.rocks import core_of, open_store, sweep, verify_store
 
 SHARDS = 4
 LIMIT = 100

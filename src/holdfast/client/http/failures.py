@@ -23,7 +23,7 @@ _any = msgspec.json.Decoder()
 
 
 def lost_error(url: str, lost: Lost, *, is_repeatable: bool, was_answered: bool, is_unsure: bool) -> StoreUnavailable:
-    """`is_unsure`: this try, or one before it, was sent, and may have been carried out. `outcome` says so to programs."""
+    """`is_unsure`: this try, or one before it, may have been carried out. `outcome` says so to programs."""
     outcome = "unknown" if is_unsure else "nothing happened"
     if not lost.was_sent:
         return StoreUnavailable(

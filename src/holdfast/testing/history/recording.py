@@ -73,6 +73,10 @@ class AsyncCaller:
     async def count(self, queue: str) -> h.Counted:
         return await _run(self._scripts.count(queue))
 
+    async def backlog(self, queues: Sequence[str]) -> int:
+        """How many messages are neither acked nor failed; not in the history."""
+        return await _run(self._scripts.backlog(queues))
+
     async def drain(
         self,
         queues: Sequence[str],
@@ -120,6 +124,9 @@ class Caller:
 
     def count(self, queue: str) -> h.Counted:
         return _run_blocking(self._scripts.count(queue))
+
+    def backlog(self, queues: Sequence[str]) -> int:
+        return _run_blocking(self._scripts.backlog(queues))
 
     def drain(
         self,

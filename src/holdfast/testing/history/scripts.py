@@ -215,7 +215,7 @@ class Scripts:
         What has not come when `patience_ms` went by without a delivery is stranded. So is what comes again and again.
         """
         last_at = began = self._recorder.now_ms()
-        while unfinished := (yield from self._unfinished(queues)):
+        while unfinished := (yield from self.backlog(queues)):
             for name in queues:
                 deliveries = yield from self.claim(name, _DRAINED_AT_ONCE, lease_ms, wait_ms)
                 if deliveries:
@@ -232,7 +232,8 @@ class Scripts:
         self._recorder.say(h.Drained(at=self._recorder.now_ms()))
         return not unfinished
 
-    def _unfinished(self, queues: Sequence[str]) -> Script[int]:
+    def backlog(self, queues: Sequence[str]) -> Script[int]:
+        """How many messages are neither acked nor failed."""
         total = 0
         for name in queues:
             stats = yield self.queue(name).stats
