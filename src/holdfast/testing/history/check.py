@@ -78,6 +78,7 @@ class _Checker:
         counts = self.findings.counts
         for kind, number in self._seen.items():
             counts[kind.__name__.lower()] = number
+        counts["sent"] = len(self._book.messages)
         if self._drained is None:
             self._break(Rule.STUCK, "the history does not end with everything drained")
         else:
@@ -119,6 +120,8 @@ class _Checker:
     def _unknown(self, position: int, line: h.Unknown) -> None:
         """The call stays as it is, without an answer."""
         _, call = self._calls[line.n]
+        if isinstance(call, Verdict):
+            self._verdicts.doubt(call)
         if not self._allow_refusals:
             self._break(Rule.REFUSED, f"{type(call).__name__} {line.n} raised {line.error}")
 
@@ -144,7 +147,6 @@ class _Checker:
                 message = self._known(id, item.payload, call.queue)
             if message is not None and message.answered is None:
                 message.answered = position
-                self.findings.counts["sent"] += 1
 
     def _claim(self, position: int, line: h.Claim) -> None:
         self._calls[line.n] = position, line

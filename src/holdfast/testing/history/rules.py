@@ -63,8 +63,11 @@ class Violation(NamedTuple):
 
 @dataclass(slots=True)
 class Findings:
-    """What a check found. Counts: the lines by their names; `sent` and `acked` messages as their callers were answered;
-    `duplicates`: deliveries of a message after its first, as at-least-once allows."""
+    """What a check found.
+
+    Counts: the lines by their names; `sent`: messages that are known to have been stored, by an answer or a delivery;
+    `acked`; `duplicates`: deliveries of a message after its first, as at-least-once allows.
+    """
 
     violations: list[Violation] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)

@@ -41,6 +41,13 @@ class Verdicts:
         for index in range(len(verdict.call.leases)):
             self._undo(verdict, index)
 
+    def doubt(self, verdict: Verdict) -> None:
+        """Nobody will ever know: a message that may have ended holds up no group, until it is delivered again."""
+        if verdict.call.verb in ("ack", "final"):
+            for id, _ in verdict.call.leases:
+                if (message := self._book.messages.get(id)) is not None:
+                    self._groups.end(message)
+
     def _called(self, position: int, verb: str, id: int, version: int) -> Known | None:
         message = self._book.messages.get(id)
         if message is None:

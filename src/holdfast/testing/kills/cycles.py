@@ -106,4 +106,6 @@ def _note(outcome: PartOutcome, broken: list[str], where: str) -> None:
 
 
 def _said(outcome: PartOutcome) -> str:
-    return f"{outcome.counts.get('acked', 0)} acked, {outcome.violated} violations"
+    """What was acked is known once a store is drained."""
+    stores, acked = outcome.counts.get("drained", 0), outcome.counts.get("acked", 0)
+    return f"{stores} stores drained, {acked} messages acked, {outcome.violated} violations"

@@ -34,7 +34,7 @@ def main(mode: str, directory: str, history: str, seed: str, session: str, durab
     for name in QUEUES:
         caller.set_policy(name, **POLICY)
         backlog += backlog_in(caller.count(name))
-    os.write(1, b"open\n")
+    os.write(1, b"ready\n")
     if mode == "drain":
         caller.drain(QUEUES)
         caller.read_journal()

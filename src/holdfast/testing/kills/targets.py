@@ -42,7 +42,7 @@ class _EmbeddedRun:
 
     def kill_once(self, number: int, dice: random.Random) -> None:
         self._begin("run", dice.randrange(1 << 32), number, dice.choice(["fsync", "os"]))
-        _kill_some_time(self._children, dice, "open")
+        _kill_some_time(self._children, dice, "ready")
 
     def drain(self, number: int) -> None:
         self._begin("drain", 0, number, "fsync")
@@ -148,15 +148,15 @@ class _ServedRun:
 TARGETS: Mapping[str, Target] = {target.name: target for target in (EmbeddedRocks(), ServedRocks())}
 
 
-def _kill_some_time(children: Children, dice: random.Random, open_word: str) -> None:
+def _kill_some_time(children: Children, dice: random.Random, ready_word: str) -> None:
     """Most kills fall while the store is in use, some while it is being opened. The dice roll the same for all."""
     is_opening, opening_s, working_s = dice.random() < _OPENINGS, dice.uniform(*_OPENING_S), dice.uniform(*_WORKING_S)
-    if is_opening and open_word:
+    if is_opening and ready_word:
         children.wait_for("opening")
         children.kill_after(opening_s)
         return
-    if open_word:
-        children.wait_for(open_word)
+    if ready_word:
+        children.wait_for(ready_word)
     children.kill_after(working_s)
 
 
