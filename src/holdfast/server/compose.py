@@ -22,7 +22,7 @@ from holdfast.stores.rocks.engine import Durability
 class Core:
     """A store with everything over it, up to the services that doors and clients call."""
 
-    def __init__(self, store: Store, runtime: Runtime, settings: Settings) -> None:
+    def __init__(self, store: Store, runtime: Runtime, settings: Settings, dice: Dice | None = None) -> None:
         self.store = store
         self.runtime = runtime
         self._directory = Directory(store, runtime.clock, auto_create=settings.auto_create)
@@ -30,6 +30,7 @@ class Core:
             store,
             runtime,
             polling=_polling(store, settings),
+            dice=dice,
             weight_of=self._directory.weight_of,
             shard_of=store.shard_of,
         )

@@ -32,14 +32,15 @@ class Subscriptions:
         self._runtime = runtime
         self._claim = claim
         self._holders: dict[tuple[QueueRef, int], Subscription] = {}
-        self._open: set[Subscription] = set()
+        # A dict for its order: they are let go in the order in which they came.
+        self._open: dict[Subscription, None] = {}
         self._is_closed = False
 
     def open(self, ref: QueueRef, ask: Ask, prefetch: int) -> "Subscription":
         if self._is_closed:
             raise StoreUnavailable("this server is closing: subscribe again later")
         subscription = Subscription(self._runtime, self._claim, self._holders, self._open, ref, ask, prefetch)
-        self._open.add(subscription)
+        self._open[subscription] = None
         return subscription
 
     def close(self) -> None:
@@ -66,7 +67,7 @@ class Subscription:
         runtime: Runtime,
         claim: Claim,
         holders: "dict[tuple[QueueRef, int], Subscription]",
-        every: "set[Subscription]",
+        every: "dict[Subscription, None]",
         ref: QueueRef,
         ask: Ask,
         prefetch: int,
@@ -133,7 +134,7 @@ class Subscription:
 
     def close(self) -> list[Receipt]:
         """What the subscriber still held."""
-        self._every.discard(self)
+        self._every.pop(self, None)
         receipts = [held.receipt for held in self._held.values()]
         for id in list(self._held):
             self._forget(id)

@@ -10,14 +10,15 @@ class Watches:
     def __init__(self, dispatcher: Dispatcher, runtime: Runtime) -> None:
         self._dispatcher = dispatcher
         self._runtime = runtime
-        self._open: set[Watch] = set()
+        # A dict for its order: they are closed in the order in which they came.
+        self._open: dict[Watch, None] = {}
         self._is_closed = False
 
     def open(self, ref: QueueRef) -> "Watch":
         if self._is_closed:
             raise StoreUnavailable("this server is closing: watch again later")
         watch = Watch(self._dispatcher, self._runtime, self._open, ref)
-        self._open.add(watch)
+        self._open[watch] = None
         return watch
 
     def close(self) -> None:
@@ -29,7 +30,7 @@ class Watches:
 class Watch:
     """One watcher's news of one queue. News that come while nobody waits for them are one piece of news."""
 
-    def __init__(self, dispatcher: Dispatcher, runtime: Runtime, every: "set[Watch]", ref: QueueRef) -> None:
+    def __init__(self, dispatcher: Dispatcher, runtime: Runtime, every: "dict[Watch, None]", ref: QueueRef) -> None:
         self._runtime = runtime
         self._every = every
         self._has_news = False
@@ -53,7 +54,7 @@ class Watch:
     def close(self) -> None:
         if not self.is_closed:
             self.is_closed = True
-            self._every.discard(self)
+            self._every.pop(self, None)
             self._unwatch()
             self._wake()
 

@@ -1,0 +1,186 @@
+"""The machine that a simulated server runs on: its process dies and is started again, its disk stays."""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Protocol, cast
+
+from holdfast.dice import Dice
+from holdfast.server.compose import Core
+from holdfast.server.settings import Settings
+from holdfast.stores.contract import Store
+from holdfast.testing.history import Opened, PowerCut, Recorder, Stepped
+from holdfast.testing.simulation.disk import DiskRates, SimulatedDisk
+from holdfast.testing.simulation.loop import SeededLoop, Task
+from holdfast.testing.simulation.memory import DurableMemoryStore
+from holdfast.testing.simulation.network import Network, Serving
+from holdfast.testing.simulation.plan import RETENTION_MS, Plan
+from holdfast.testing.simulation.runtime import OffsetClock, SimulatedRuntime
+
+_SETTINGS = Settings()
+_LONGEST_DOWN_MS = 400
+
+
+class Medium(Protocol):
+    """What of a store outlives its process."""
+
+    def store(self) -> Store:
+        """To be opened by the next process."""
+
+    def sync(self) -> None:
+        """A call that promises it has returned: what came before it is as durable as it."""
+
+    def crash(self, roll: float, *, power_cut: bool) -> None:
+        """The process is gone; with the power also part of what was not synced, by the roll."""
+
+    def close(self) -> None: ...
+
+
+class MemoryMedium:
+    def __init__(self, dice: Dice) -> None:
+        self._store = DurableMemoryStore(dice, RETENTION_MS)
+        self.sync = self._store.sync
+
+    def store(self) -> Store:
+        return self._store
+
+    def crash(self, roll: float, *, power_cut: bool) -> None:
+        self._store.crash(int(roll * (self._store.unsynced + 1)) if power_cut else 0)
+
+    def close(self) -> None:
+        pass
+
+
+class Machine:
+    def __init__(
+        self,
+        loop: SeededLoop,
+        medium: Medium,
+        dice: Dice,
+        plan: Plan,
+        *,
+        seen: Counter[str],
+        on_broken: Callable[[str], None],
+    ) -> None:
+        self.disk_rates = DiskRates()
+        self.network = Network(loop, lambda: self._serving, dice, plan.calm_network, seen=seen, on_broken=on_broken)
+        self._loop = loop
+        self._medium = medium
+        self._dice = dice
+        self._plan = plan
+        self._seen = seen
+        self._on_broken = on_broken
+        self._recorder: Recorder | None = None
+        self._sessions = 0
+        self._offset_ms = 0
+        self._process: SimulatedRuntime | None = None
+        self._disk: SimulatedDisk | None = None
+        self._serving: Serving | None = None
+
+    def now_ms(self) -> int:
+        """By the machine's clock, which leases and TTLs go by."""
+        return self._loop.now_ms + self._offset_ms
+
+    @property
+    def is_up(self) -> bool:
+        return self._serving is not None
+
+    def record(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+
+    def start(self) -> None:
+        self._sessions += 1
+        self._say(Opened(session=self._sessions))
+        clock = OffsetClock(self._loop, self._offset_ms)
+        process = SimulatedRuntime(
+            self._loop, clock, self._dice, has_turns=self._plan.has_turns, on_broken=self._on_broken
+        )
+        self._process = process
+        self._disk = SimulatedDisk(
+            self._medium.store(),
+            self._loop,
+            self._dice,
+            self.disk_rates,
+            claims_inline=self._plan.claims_inline,
+            seen=self._seen,
+            sync=self._medium.sync,
+            on_stop=lambda: self._restart_later(process),
+        )
+        core = Core(cast(Store, self._disk), process, _SETTINGS, self._dice)
+        process.begin(core.open(), lambda task: self._opened(task, Serving(core, process)))
+
+    def set_rates(self, disk: DiskRates) -> None:
+        self.disk_rates = disk
+        if self._disk is not None:
+            self._disk.rates = disk
+
+    # --- How it ends -----------------------------------------------------------------------------------------------
+
+    def crash(self, *, power_cut: bool = False) -> None:
+        """The process vanishes, wherever it is."""
+        if self._process is None:
+            return  # it is down already
+        self._seen["power cut" if power_cut else "crash"] += 1
+        self._end(self._process)
+        self._medium.crash(self._dice.roll(), power_cut=power_cut)
+        if power_cut:
+            self._say(PowerCut())
+
+    def close(self, step_ms: int) -> None:
+        """The process is asked to end, and ends in order; then it is started again."""
+        if self._serving is not None:
+            serving, self._serving = self._serving, None
+            self._seen["closed"] += 1
+            serving.process.begin(serving.core.close(), lambda task: self._closed(serving.process, step_ms))
+
+    def vanish(self) -> None:
+        """The end of the simulation: nothing is left on its way."""
+        if self._process is not None:
+            self._end(self._process)
+
+    def start_later(self, step_ms: int = 0) -> None:
+        """Unless it is up. Meanwhile its clock may have been set."""
+
+        def start() -> None:
+            if self._process is None:
+                if step_ms:
+                    self._step_clock(step_ms)
+                self.start()
+
+        self._loop.call_at(self._loop.now_ms + 1 + int(self._dice.roll() * _LONGEST_DOWN_MS), start)
+
+    def _step_clock(self, step_ms: int) -> None:
+        self._seen["clock forward" if step_ms > 0 else "clock back"] += 1
+        was = self.now_ms()
+        self._offset_ms += step_ms
+        self._say(Stepped(was=was, at=self.now_ms()))
+
+    def _restart_later(self, process: SimulatedRuntime) -> None:
+        """The store has stopped: whoever looks after the server starts it again."""
+
+        def restart() -> None:
+            if self._process is process:
+                self.crash()
+                self.start_later()
+
+        self._loop.call_at(self._loop.now_ms + 1 + int(self._dice.roll() * _LONGEST_DOWN_MS), restart)
+
+    def _opened(self, task: Task, serving: Serving) -> None:
+        if task.error is not None:
+            self._on_broken(f"the store did not open: {task.error!r}")
+        else:
+            self._serving = serving
+
+    def _closed(self, process: SimulatedRuntime, step_ms: int) -> None:
+        if self._process is process:
+            self._end(process)
+            self._medium.sync()
+            self.start_later(step_ms)
+
+    def _end(self, process: SimulatedRuntime) -> None:
+        self._process = self._disk = self._serving = None
+        process.kill()
+        self.network.cut()
+
+    def _say(self, line: Opened | PowerCut | Stepped) -> None:
+        if self._recorder is not None:
+            self._recorder.say(line)

@@ -1,0 +1,230 @@
+"""The network between clients and a simulated server: it delays, loses and repeats what goes either way."""
+
+from asyncio import CancelledError
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.dice import Dice
+from holdfast.model.errors import HoldfastError, Internal, StoreUnavailable
+from holdfast.model.requests import Settle
+from holdfast.server.compose import Core
+from holdfast.service.access import Caller
+from holdfast.service.session import Session
+from holdfast.testing.simulation.loop import SeededLoop, SimulatedTicket, Task
+from holdfast.testing.simulation.runtime import SimulatedRuntime
+
+# How long a client waits for an answer, on top of what it asked the server to wait.
+TIMEOUT_MS = 4_000
+_USUAL_LATENCY_MS = 3
+_CUT = "the connection was cut"
+
+
+class NetworkRates(msgspec.Struct, frozen=True, kw_only=True):
+    """How likely each fault is, for each way of each call; the longest delay."""
+
+    loses: float = 0.0
+    repeats: float = 0.0
+    delays: float = 0.0
+    delay_ms: int = 0
+
+
+class Serving(NamedTuple):
+    """A server that takes calls: its core, and the process that it is."""
+
+    core: Core
+    process: SimulatedRuntime
+
+
+class _Call:
+    __slots__ = ("arguments", "has_arrived", "is_left", "is_repeated", "name", "named", "running", "ticket", "who")
+
+    def __init__(self, who: Caller, name: str, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
+        self.who = who
+        self.name = name
+        self.arguments = arguments
+        self.named = named
+        self.ticket: SimulatedTicket[Any] = SimulatedTicket()
+        self.running: list[Task] = []
+        self.has_arrived = False
+        self.is_repeated = False
+        # The client is gone, or its connection is.
+        self.is_left = False
+
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether a client would send it again without an answer: carried out twice it does no more than once."""
+        match self.name:
+            case "enqueue":
+                return all(draft.key is not None for draft in self.arguments[1])
+            case "claim" | "settle" | "get" | "peek" | "browse" | "stats":
+                return True
+            case _:
+                return False
+
+    @property
+    def wait_ms(self) -> int:
+        return self.arguments[2] or 0 if self.name == "claim" else 0
+
+
+class Network:
+    def __init__(
+        self,
+        loop: SeededLoop,
+        serving: Callable[[], Serving | None],
+        dice: Dice,
+        rates: NetworkRates,
+        *,
+        seen: Counter[str],
+        on_broken: Callable[[str], None],
+    ) -> None:
+        self.rates = rates
+        self._loop = loop
+        self._serving = serving
+        self._roll = dice.roll
+        self._seen = seen
+        self._on_broken = on_broken
+        self._open: dict[_Call, None] = {}
+
+    async def call(self, who: Caller, name: str, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """What a client sends, and the answer that reaches it."""
+        call = _Call(who, name, arguments, named)
+        self._open[call] = None
+        call.is_repeated = call.is_repeatable and self._happens(self.rates.repeats, "repeated request")
+        for _ in range(1 + call.is_repeated):
+            self._travel("request", lambda: self._arrive(call))
+        give_up_at = self._loop.now_ms + TIMEOUT_MS + call.wait_ms
+        timer = self._loop.call_at(give_up_at, lambda: self._fail(call, "no answer came"))
+        try:
+            return await call.ticket
+        except CancelledError:
+            self._seen["caller left"] += 1
+            raise
+        finally:
+            timer.cancel()
+            del self._open[call]
+            self._leave(call)
+
+    def cut(self) -> None:
+        """The server is gone, and every connection with it: nobody knows what became of his call."""
+        for call in self._open:
+            call.is_left = True
+            self._loop.call_at(self._loop.now_ms + self._latency_ms(), partial(self._fail, call, _CUT))
+
+    # --- On the way ------------------------------------------------------------------------------------------------
+
+    def _travel(self, what: str, arrive: Callable[[], None]) -> None:
+        if not self._happens(self.rates.loses, f"lost {what}"):
+            self._loop.call_at(self._loop.now_ms + self._latency_ms(), arrive)
+
+    def _latency_ms(self) -> int:
+        if self._happens(self.rates.delays, "delay"):
+            return int(self._roll() * self.rates.delay_ms)
+        return int(self._roll() * _USUAL_LATENCY_MS)
+
+    def _happens(self, rate: float, what: str) -> bool:
+        if rate and self._roll() < rate:
+            self._seen[what] += 1
+            return True
+        return False
+
+    def _leave(self, call: _Call) -> None:
+        """The client hangs up. The server hears of it a little later, and drops what it still does for it."""
+        call.is_left = True
+        for task in call.running:
+            self._loop.call_at(self._loop.now_ms + self._latency_ms(), task.cancel)
+
+    # --- The server's end ------------------------------------------------------------------------------------------
+
+    def _arrive(self, call: _Call) -> None:
+        if call.is_left:
+            return
+        serving = self._serving()
+        if serving is None:
+            # Refused before it was sent, unless the other copy of it got through.
+            facts = {} if call.has_arrived or call.is_repeated else {"outcome": "nothing happened"}
+            self._fail(call, "nobody listens there", **facts)
+            return
+        call.has_arrived = True
+        task = serving.process.begin(self._serve(call, serving), lambda task: None)
+        if task is not None:
+            call.running.append(task)
+
+    async def _serve(self, call: _Call, serving: Serving) -> None:
+        """What a door does: ask the session, and answer; what cannot be answered is given back."""
+        session = Session(call.who, serving.core.messages, serving.core.admin)
+        error: HoldfastError | None = None
+        answer: Any = None
+        try:
+            answer = await getattr(session, call.name)(*call.arguments, **call.named)
+        except HoldfastError as refusal:
+            error = refusal
+        except Exception as failure:
+            self._on_broken(f"{call.name} failed: {failure!r}")
+            error = Internal("the server failed to do this")
+        if call.is_left:
+            if call.name == "claim" and answer:
+                self._seen["given back"] += 1
+                session.give_back(call.arguments[0], answer)
+            return
+        for _ in range(1 + self._happens(self.rates.repeats, "repeated reply")):
+            self._travel("reply", lambda: self._answer(call, answer, error))
+
+    # --- The client's end ------------------------------------------------------------------------------------------
+
+    def _answer(self, call: _Call, answer: Any, error: HoldfastError | None) -> None:
+        if call.is_left or call.ticket.done():
+            return
+        if call.is_repeated:
+            answer, error = _as_of_several(call, answer, error)
+        if error is not None:
+            call.ticket.set_exception(error)
+        else:
+            call.ticket.set_result(answer)
+
+    def _fail(self, call: _Call, why: str, **facts: str) -> None:
+        if not call.ticket.done():
+            call.ticket.set_exception(StoreUnavailable(why, **facts))
+
+
+def _as_of_several(call: _Call, answer: Any, error: HoldfastError | None) -> tuple[Any, HoldfastError | None]:
+    """Of a call that was sent twice one answer says nothing of what the other did."""
+    if error is not None:
+        return None, StoreUnavailable(f"one of two tries answered: {error.message}")
+    if call.name == "settle":
+        verdicts = call.arguments[1]
+        if any(verdict.settle is Settle.EXTEND for verdict in verdicts):
+            return None, StoreUnavailable("of two extensions nobody knows which came last")
+        return [result if result.ok else replace(result, is_unsure=True) for result in answer], None
+    return answer, None
+
+
+class Remote:
+    """Either half of a transport: every method is a call over the network."""
+
+    def __init__(self, network: Network, who: Caller) -> None:
+        self._network = network
+        self._who = who
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        async def call(*arguments: Any, **named: Any) -> Any:
+            return await self._network.call(self._who, name, arguments, named)
+
+        setattr(self, name, call)
+        return call
+
+    async def journal(self, after: str | None, limit: int, tenant: str | None) -> Any:
+        return await self._network.call(self._who, "journal", (after, limit), {"tenant": tenant})
+
+
+class NetworkTransport:
+    def __init__(self, network: Network, who: Caller) -> None:
+        self.messages: Any = Remote(network, who)
+        self.admin: Any = self.messages
+
+    async def close(self) -> None:
+        pass

@@ -1,0 +1,128 @@
+"""What a seed stands for: the queues, the callers, and everything that goes wrong."""
+
+import random
+from typing import Any
+
+import msgspec
+
+from holdfast.testing.simulation.disk import DiskRates
+from holdfast.testing.simulation.network import NetworkRates
+
+_HOUR_MS = 3_600_000
+_YEAR_MS = 365 * 24 * _HOUR_MS
+# Longer than any clock steps: no key and no event is forgotten, so that each has to be there.
+RETENTION_MS = 100 * _YEAR_MS
+
+LEASES_MS = (40, 150, 150, 500, 1_500)
+DELAYS_MS = (0, 0, 10, 100, 800)
+BACKOFF_CAP_MS = 400
+# After the last fault everything comes within this time, give or take what clocks were set back: two leases of the
+# longest kind, a delay, and the sweeps between them.
+LIVENESS_MS = 2 * max(LEASES_MS) + max(DELAYS_MS) + BACKOFF_CAP_MS + 1_200
+
+# Tenants share the names of queues: what crosses over would not be seen otherwise.
+_QUEUES = ("acme/mail", "acme/pay", "zeta/mail", "zeta/pay")
+# In which the faults of a run lie mostly.
+_SPAN_MS = 2_500
+
+
+class Blow(msgspec.Struct, frozen=True, kw_only=True):
+    """What befalls the machine. `kind`: crash, power cut, close or pause; `ms`: how long a pause is, or by how much its
+    clock is set before it starts again."""
+
+    at_ms: int
+    kind: str
+    ms: int = 0
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    operations: int
+    policies: dict[str, dict[str, Any]]
+    producers: int
+    consumers: int
+    has_turns: bool
+    claims_inline: bool
+    # How likely a caller leaves in the middle of a call.
+    leaves: float
+    network: NetworkRates
+    disk: DiskRates
+    blows: list[Blow]
+    calm_network: NetworkRates = NetworkRates()
+
+    @property
+    def queues(self) -> list[str]:
+        return list(self.policies)
+
+    @property
+    def tenants(self) -> list[str]:
+        return list(dict.fromkeys(queue.partition("/")[0] for queue in self.policies))
+
+    @property
+    def set_back_ms(self) -> int:
+        return -sum(min(0, blow.ms) for blow in self.blows)
+
+
+def plan_of(seed: int, operations: int) -> Plan:
+    dice = random.Random(f"{seed} plan")
+    queues = list(_QUEUES[: dice.choice([2, 3, 4])])
+    # A run with every fault at once explores little of each: most have some.
+    has_network, has_disk, has_blows = (dice.random() < share for share in (0.7, 0.4, 0.6))
+    return Plan(
+        operations=operations,
+        policies={queue: _policy(dice) for queue in queues},
+        producers=dice.choice([1, 1, 2]),
+        consumers=dice.choice([1, 2, 3]),
+        has_turns=dice.random() < 0.7,
+        claims_inline=dice.random() < 0.5,
+        leaves=dice.choice([0.0, 0.1, 0.3]),
+        network=_network(dice) if has_network else NetworkRates(),
+        disk=_disk(dice, fails=has_disk),
+        blows=[_blow(dice) for _ in range(dice.choice([1, 1, 2, 3, 4]))] if has_blows else [],
+    )
+
+
+def _policy(dice: random.Random) -> dict[str, Any]:
+    policy: dict[str, Any] = {
+        "backoff_base_ms": 5,
+        "backoff_cap_ms": BACKOFF_CAP_MS,
+        "dedup_window_ms": RETENTION_MS,
+        "lease_ms": dice.choice(LEASES_MS),
+    }
+    if dice.random() < 0.3:
+        policy["on_ttl"] = "drop"
+    if dice.random() < 0.2:
+        policy["keep_succeeded_ms"] = dice.choice([20, 100])
+    if dice.random() < 0.15:
+        policy["max_claims"] = dice.choice([1, 2])
+    if dice.random() < 0.15:
+        policy["max_enqueues"] = 1
+    if dice.random() < 0.1:
+        policy["limits"] = {"write_ops_per_s": 20, "read_ops_per_s": 20}
+    return policy
+
+
+def _network(dice: random.Random) -> NetworkRates:
+    return NetworkRates(
+        loses=dice.choice([0.0, 0.03, 0.1]),
+        repeats=dice.choice([0.0, 0.05, 0.2]),
+        delays=dice.choice([0.0, 0.1, 0.5]),
+        delay_ms=dice.choice([20, 200, 1_000]),
+    )
+
+
+def _disk(dice: random.Random, *, fails: bool) -> DiskRates:
+    return DiskRates(
+        slow=dice.choice([0.0, 0.1, 0.5]),
+        slow_ms=dice.choice([5, 50, 300]),
+        fails=dice.choice([0.01, 0.03]) if fails else 0.0,
+        is_full=dice.choice([0.0, 0.1]) if fails else 0.0,
+    )
+
+
+def _blow(dice: random.Random) -> Blow:
+    at_ms = int(dice.random() * _SPAN_MS)
+    kind = dice.choice(["crash", "crash", "power cut", "power cut", "close", "pause"])
+    if kind == "pause":
+        return Blow(at_ms=at_ms, kind=kind, ms=dice.choice([50, 400, 4_000]))
+    steps = [0, 0, 0, 0, 300, 60_000, _HOUR_MS, 2 * _YEAR_MS, -50, -300, -2_000, -_HOUR_MS]
+    return Blow(at_ms=at_ms, kind=kind, ms=dice.choice(steps))

@@ -1,0 +1,182 @@
+"""One seed: a run with its faults, a quiet end in which everything must come, and the verdict on its history."""
+
+import logging
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from hashlib import blake2b
+
+import msgspec
+
+from holdfast.dice import Dice, SeededDice
+from holdfast.model.errors import HoldfastError
+from holdfast.service.access import EVERY_TENANT
+from holdfast.testing.clock import START_MS
+from holdfast.testing.history import AsyncCaller, Line, Recorder, check, encode_line
+from holdfast.testing.simulation.disk import DiskRates
+from holdfast.testing.simulation.loop import SeededLoop, Stalled
+from holdfast.testing.simulation.machine import Machine, Medium, MemoryMedium
+from holdfast.testing.simulation.plan import LIVENESS_MS, Plan, plan_of
+from holdfast.testing.simulation.workload import Workload, connect, together
+
+OPERATIONS = 50
+_LAST_MESSAGES = 3
+
+MakeMedium = Callable[[Dice], Medium]
+
+
+class Outcome(msgspec.Struct, kw_only=True):
+    """What one seed gave."""
+
+    seed: int
+    lines: list[Line]
+    violations: list[str]
+    # What happened, by fault and by verb.
+    seen: dict[str, int]
+    verdict: str
+    steps: int = 0
+
+    @property
+    def hash(self) -> str:
+        """Of the whole history: the same for every run of a seed."""
+        digest = blake2b(digest_size=16)
+        for line in self.lines:
+            digest.update(encode_line(line) + b"\n")
+        return digest.hexdigest()
+
+
+def simulate(seed: int, operations: int = OPERATIONS, make_medium: MakeMedium = MemoryMedium) -> Outcome:
+    plan = plan_of(seed, operations)
+    with _quiet_log():
+        run = _Run(seed, plan, make_medium)
+        try:
+            run.loop.run(run.main())
+        except (Stalled, HoldfastError) as error:
+            run.broken.append(f"stalled: {type(error).__name__}: {error}")
+        finally:
+            run.end()
+    findings = check(run.lines, allow_refusals=True)
+    run.seen.update({f"messages {name}": findings.counts[name] for name in ("sent", "acked", "duplicates")})
+    return Outcome(
+        seed=seed,
+        lines=run.lines,
+        violations=[*run.broken, *map(str, findings.violations)],
+        seen=dict(run.seen),
+        verdict=findings.verdict(seed),
+        steps=run.loop.steps,
+    )
+
+
+class _Run:
+    def __init__(self, seed: int, plan: Plan, make_medium: MakeMedium) -> None:
+        self.lines: list[Line] = []
+        self.broken: list[str] = []
+        self.seen: Counter[str] = Counter()
+        self.loop = SeededLoop(seed, START_MS)
+        self._seed = seed
+        self._plan = plan
+        self._dice = random.Random(f"{seed} end")
+        dice = SeededDice(seed)
+        self._medium = make_medium(dice)
+        self._machine = Machine(self.loop, self._medium, dice, plan, seen=self.seen, on_broken=self.broken.append)
+        self._recorder = Recorder(self.lines.append, self._machine.now_ms)
+        self._machine.record(self._recorder)
+        self._workload = Workload(seed, plan, self.loop, self._machine.network, self._recorder, self.seen)
+
+    async def main(self) -> None:
+        self._machine.start()
+        await self._until_up()
+        operator = AsyncCaller(await connect(self._machine.network, EVERY_TENANT), self._recorder)
+        for queue, policy in self._plan.policies.items():
+            await operator.set_policy(queue, **policy)
+        self._break()
+        await self._workload.run()
+        await self._mend()
+        await self._end_quietly(operator)
+
+    def end(self) -> None:
+        self._machine.vanish()
+        self._medium.close()
+
+    # --- Faults ----------------------------------------------------------------------------------------------------
+
+    def _break(self) -> None:
+        self._machine.network.rates = self._plan.network
+        self._machine.set_rates(self._plan.disk)
+        for blow in self._plan.blows:
+            self.loop.call_at(self.loop.now_ms + blow.at_ms, partial(self._strike, blow.kind, blow.ms))
+
+    def _strike(self, kind: str, ms: int) -> None:
+        match kind:
+            case "pause":
+                self.seen["pause"] += 1
+                self.loop.skip(ms)
+            case "close":
+                self._machine.close(ms)
+            case _:
+                self._machine.crash(power_cut=kind == "power cut")
+                self._machine.start_later(ms)
+
+    async def _mend(self) -> None:
+        """From here on nothing goes wrong; what was stopped is started."""
+        last_blow_ms = max((blow.at_ms for blow in self._plan.blows), default=0)
+        await self.loop.sleep(last_blow_ms)
+        self._machine.network.rates = self._plan.calm_network
+        self._machine.set_rates(DiskRates())
+        await self._until_up()
+
+    async def _until_up(self) -> None:
+        while not self._machine.is_up:
+            await self.loop.sleep(5)
+
+    # --- The end ---------------------------------------------------------------------------------------------------
+
+    async def _end_quietly(self, operator: AsyncCaller) -> None:
+        """Those who wait are handed all that is there within the time that is promised, and the rest is looked over."""
+        hf = await connect(self._machine.network, EVERY_TENANT)
+        for queue in sorted(self._workload.paused):
+            tenant, _, name = queue.partition("/")
+            await hf.queue(name, tenant=tenant).resume()
+        for queue in self._plan.queues:
+            await operator.set_policy(queue, max_claims=None, max_enqueues=None, limits=_NO_LIMITS)
+        until_ms = self.loop.now_ms + LIVENESS_MS + self._plan.set_back_ms
+        works = [self._wait_for_all(operator, queue, until_ms) for queue in self._plan.queues for _ in range(2)]
+        works += [self._send_last(operator, queue) for queue in self._plan.queues]
+        await together(self.loop, works)
+        for queue in self._plan.queues:
+            tenant, _, name = queue.partition("/")
+            stats = await hf.queue(name, tenant=tenant).stats()
+            if left := stats.ready + stats.delayed + stats.in_flight:
+                self.broken.append(f"liveness: {left} of {queue} did not come to those who waited: {stats}")
+        for queue in self._plan.queues:
+            await operator.count(queue)
+        await operator.read_journal()
+        await operator.drain(self._plan.queues, patience_ms=LIVENESS_MS)
+
+    async def _wait_for_all(self, caller: AsyncCaller, queue: str, until_ms: int) -> None:
+        while (left_ms := until_ms - self.loop.now_ms) > 0:
+            deliveries = await caller.claim(queue, 3, lease_ms=1_000, wait_ms=left_ms)
+            if deliveries:
+                await caller.settle(queue, "ack", [each.receipt for each in deliveries])
+
+    async def _send_last(self, caller: AsyncCaller, queue: str) -> None:
+        """While the others wait: each message has to wake one of them."""
+        for _ in range(_LAST_MESSAGES):
+            await self.loop.sleep(int(self._dice.random() * 500))
+            await caller.enqueue(queue, self._workload.messages(self._dice, queue, 1))
+
+
+_NO_LIMITS = {"write_ops_per_s": None, "read_ops_per_s": None}
+
+
+@contextmanager
+def _quiet_log() -> Iterator[None]:
+    """What goes wrong on purpose is not to be read about."""
+    log = logging.getLogger("holdfast")
+    was_disabled, log.disabled = log.disabled, True
+    try:
+        yield
+    finally:
+        log.disabled = was_disabled

@@ -1,0 +1,236 @@
+"""The callers of a simulated server: producers, consumers, late ones, and an operator of each tenant."""
+
+import random
+from collections import Counter, deque
+from collections.abc import Coroutine
+from typing import Any
+
+from holdfast.client.client import AsyncHoldfast
+from holdfast.client.transport import Transport
+from holdfast.model.errors import HoldfastError
+from holdfast.model.message import NewMessage
+from holdfast.service.access import ALL_SCOPES, Caller
+from holdfast.testing.history import ENDLESS, AsyncCaller, Recorder
+from holdfast.testing.simulation.loop import SeededLoop, Task
+from holdfast.testing.simulation.network import Network, NetworkTransport
+from holdfast.testing.simulation.plan import DELAYS_MS, LEASES_MS, Plan
+
+_GROUPS = ("a", "b")
+_KEYS = 6
+_THINKS_MS = 250
+_WAITS_MS = (0, 0, 30, 300, 2_000)
+# What a consumer does with a message, by weight.
+_ACTS = ("ack",) * 10 + ("nack", "nack", "final", "release", "defer", "extend", "extend", "forget")
+_LATE_ACTS = ("ack", "nack", "release", "extend", "final", "defer")
+_OPERATIONS = ("redrive", "redrive", "redrive", "pause", "reprioritise", "look", "look", "trespass")
+_REMOVALS = ("purge", "purge_failed", "cancel", "remove")
+
+
+async def connect(network: Network, tenant: str) -> AsyncHoldfast:
+    who = Caller(tenant=tenant, scopes=ALL_SCOPES, subject=f"a client of {tenant}")
+
+    async def transport() -> Transport:
+        return NetworkTransport(network, who)
+
+    hf = AsyncHoldfast(transport)
+    return await hf.__aenter__()
+
+
+class Workload:
+    """Calls on the server, as many as the plan says, by callers that come in the order of their own dice."""
+
+    def __init__(
+        self, seed: int, plan: Plan, loop: SeededLoop, network: Network, recorder: Recorder, seen: Counter[str]
+    ) -> None:
+        self._seed = seed
+        self._plan = plan
+        self._loop = loop
+        self._network = network
+        self._recorder = recorder
+        self._seen = seen
+        self._left = plan.operations
+        self._names = 0
+        # Receipts of leases, current, expired, settled, from before a crash: (queue, receipt).
+        self._known: dict[str, deque[tuple[str, str]]] = {tenant: deque(maxlen=40) for tenant in plan.tenants}
+        self._ids: dict[str, deque[int]] = {queue: deque(maxlen=20) for queue in plan.queues}
+        self.paused: set[str] = set()
+
+    async def run(self) -> None:
+        """Until the operations are used up and every caller is at its end."""
+        works = []
+        for tenant in self._plan.tenants:
+            works += [self._produce(tenant, number) for number in range(self._plan.producers)]
+            works += [self._consume(tenant, number) for number in range(self._plan.consumers)]
+            works.append(self._operate(tenant))
+        await together(self._loop, works)
+
+    def messages(self, dice: random.Random, queue: str, number: int) -> list[NewMessage]:
+        return [self._message(dice, queue) for _ in range(number)]
+
+    # --- Callers ---------------------------------------------------------------------------------------------------
+
+    async def _produce(self, tenant: str, number: int) -> None:
+        dice = random.Random(f"{self._seed} producer {tenant} {number}")
+        caller = await self._caller(tenant)
+        while await self._begin(dice):
+            queue = self._queue(dice, tenant)
+            ids = await self._or_leave(
+                dice, caller.enqueue(queue, self.messages(dice, queue, dice.choice([1, 1, 2, 4])))
+            )
+            self._seen["enqueue"] += 1
+            self._ids[queue].extend(ids or ())
+
+    async def _consume(self, tenant: str, number: int) -> None:
+        dice = random.Random(f"{self._seed} consumer {tenant} {number}")
+        caller = await self._caller(tenant)
+        known = self._known[tenant]
+        while await self._begin(dice):
+            queue = self._queue(dice, tenant)
+            lease_ms, wait_ms = dice.choice(LEASES_MS), dice.choice(_WAITS_MS)
+            work = caller.claim(queue, dice.choice([1, 1, 2, 5]), lease_ms=lease_ms, wait_ms=wait_ms)
+            deliveries = await self._or_leave(dice, work) or []
+            self._seen["claim"] += 1
+            receipts = [each.receipt for each in deliveries]
+            known.extend((queue, receipt) for receipt in receipts)
+            if dice.random() < 0.7:
+                await self._loop.sleep(int(dice.random() * dice.choice([5, lease_ms, 2 * lease_ms])))
+            if len(receipts) > 1 and dice.random() < 0.5:
+                await self._settle(dice, caller, queue, "ack", receipts)
+            else:
+                for receipt in receipts:
+                    await self._act(dice, caller, queue, receipt)
+            if known and dice.random() < 0.25:
+                queue, receipt = known[dice.randrange(len(known))]
+                await self._settle(dice, caller, queue, dice.choice(_LATE_ACTS), [receipt])
+
+    async def _act(self, dice: random.Random, caller: AsyncCaller, queue: str, receipt: str) -> None:
+        verb = dice.choice(_ACTS)
+        if verb == "forget":
+            return
+        await self._settle(dice, caller, queue, verb, [receipt])
+        if verb == "extend":
+            await self._loop.sleep(int(dice.random() * 200))
+            await self._settle(dice, caller, queue, "ack", [receipt])
+
+    async def _settle(
+        self, dice: random.Random, caller: AsyncCaller, queue: str, verb: str, receipts: list[str]
+    ) -> None:
+        options: dict[str, Any] = {}
+        if verb == "extend":
+            options["lease"] = f"{dice.choice(LEASES_MS)}ms"
+        elif verb in ("nack", "defer") and dice.random() < 0.7:
+            options["delay"] = f"{dice.choice(DELAYS_MS)}ms"
+        self._left -= 1
+        self._seen[verb] += 1
+        await self._or_leave(dice, caller.settle(queue, verb, receipts, **options))
+
+    async def _operate(self, tenant: str) -> None:
+        dice = random.Random(f"{self._seed} operator {tenant}")
+        caller, hf = await self._caller(tenant), await connect(self._network, tenant)
+        while await self._begin(dice):
+            queue = self._queue(dice, tenant)
+            verb = dice.choice(_OPERATIONS) if dice.random() < 0.85 else dice.choice(_REMOVALS)
+            self._seen[verb] += 1
+            try:
+                await self._or_leave(dice, self._operation(dice, caller, hf, queue, verb))
+            except HoldfastError:
+                continue  # of what the history does not tell
+
+    async def _operation(
+        self, dice: random.Random, caller: AsyncCaller, hf: AsyncHoldfast, name: str, verb: str
+    ) -> None:
+        queue = hf.queue(name.partition("/")[2], tenant=name.partition("/")[0])
+        match verb:
+            case "redrive":
+                await caller.redrive(name)
+            case "remove":
+                if self._ids[name]:
+                    await caller.remove(name, "remove", id=dice.choice(self._ids[name]))
+            case "purge" | "purge_failed" | "cancel":
+                await caller.remove(name, verb)
+            case "pause":
+                self.paused.add(name)
+                await queue.pause()
+                await self._loop.sleep(int(dice.random() * 300))
+                await queue.resume()
+                self.paused.discard(name)
+            case "reprioritise":
+                await queue.reprioritise(dice.choice([1, 100, 200]))
+            case "look":
+                await queue.stats()
+                await queue.list(limit=5)
+                await queue.peek(3)
+            case "trespass":
+                others = [each for each in self._plan.queues if each.partition("/")[0] != queue.ref.tenant]
+                if others:
+                    await caller.claim(dice.choice(others), lease_ms=50)
+
+    # --- Parts -----------------------------------------------------------------------------------------------------
+
+    async def _caller(self, tenant: str) -> AsyncCaller:
+        return AsyncCaller(await connect(self._network, tenant), self._recorder, tenant)
+
+    async def _begin(self, dice: random.Random) -> bool:
+        """Think, and then do one more thing if one is left."""
+        await self._loop.sleep(int(dice.random() ** 2 * _THINKS_MS))
+        self._left -= 1
+        return self._left >= 0
+
+    def _queue(self, dice: random.Random, tenant: str) -> str:
+        return dice.choice([queue for queue in self._plan.queues if queue.startswith(f"{tenant}/")])
+
+    def _message(self, dice: random.Random, queue: str) -> NewMessage:
+        self._names += 1
+        name = f"{queue} {self._names}"
+        options: dict[str, Any] = {
+            "priority": dice.choice([100, 100, 100, 1, 200]),
+            "max_retries": dice.choice([ENDLESS, 3, 1, 0]),
+        }
+        kind = dice.random()
+        if kind < 0.35:
+            options.update(group=dice.choice(_GROUPS), max_retries=ENDLESS)
+        elif kind < 0.55:
+            # The same keys come again, so that a call without an answer is made once more.
+            key = f"key {dice.randrange(_KEYS)}"
+            name = f"{queue} {key}"
+            options.update(key=key, max_retries=ENDLESS)
+        elif kind < 0.65:
+            options["ttl"] = f"{dice.choice([1, 50, 400])}ms"
+        if dice.random() < 0.25:
+            options["delay"] = f"{dice.choice(DELAYS_MS)}ms"
+        return NewMessage(name.encode(), **options)
+
+    async def _or_leave(self, dice: random.Random, work: Coroutine[Any, Any, Any]) -> Any:
+        """The answer to a call, or None if its caller left before it came."""
+        if dice.random() >= self._plan.leaves:
+            return await work
+        ended = self._loop.ticket()
+        task = self._loop.spawn(work, on_done=ended.set_result)
+        timer = self._loop.call_at(self._loop.now_ms + int(dice.random() ** 2 * 300), task.cancel)
+        done: Task = await ended
+        timer.cancel()
+        if isinstance(done.error, Exception):
+            raise done.error
+        return done.value
+
+
+async def together(loop: SeededLoop, works: list[Coroutine[Any, Any, Any]]) -> None:
+    """Until all have ended; the first error of theirs is raised."""
+    left = len(works)
+    ended = loop.ticket()
+    errors: list[BaseException] = []
+
+    def end(task: Task) -> None:
+        nonlocal left
+        left -= 1
+        if task.error is not None:
+            errors.append(task.error)
+        if not left:
+            ended.set_result(None)
+
+    for work in works:
+        loop.spawn(work, on_done=end)
+    if works:
+        await ended
+    if errors:
+        raise errors[0]
