@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Protocol, cast
+from typing import cast
 
 from holdfast.dice import Dice
 from holdfast.server.compose import Core
@@ -11,43 +11,13 @@ from holdfast.stores.contract import Store
 from holdfast.testing.history import Opened, PowerCut, Recorder, Stepped
 from holdfast.testing.simulation.disk import DiskRates, SimulatedDisk
 from holdfast.testing.simulation.loop import SeededLoop, Task
-from holdfast.testing.simulation.memory import DurableMemoryStore
+from holdfast.testing.simulation.media import Medium
 from holdfast.testing.simulation.network import Network, Serving
-from holdfast.testing.simulation.plan import RETENTION_MS, Plan
+from holdfast.testing.simulation.plan import Plan
 from holdfast.testing.simulation.runtime import OffsetClock, SimulatedRuntime
 
 _SETTINGS = Settings()
 _LONGEST_DOWN_MS = 400
-
-
-class Medium(Protocol):
-    """What of a store outlives its process."""
-
-    def store(self) -> Store:
-        """To be opened by the next process."""
-
-    def sync(self) -> None:
-        """A call that promises it has returned: what came before it is as durable as it."""
-
-    def crash(self, roll: float, *, power_cut: bool) -> None:
-        """The process is gone; with the power also part of what was not synced, by the roll."""
-
-    def close(self) -> None: ...
-
-
-class MemoryMedium:
-    def __init__(self, dice: Dice) -> None:
-        self._store = DurableMemoryStore(dice, RETENTION_MS)
-        self.sync = self._store.sync
-
-    def store(self) -> Store:
-        return self._store
-
-    def crash(self, roll: float, *, power_cut: bool) -> None:
-        self._store.crash(int(roll * (self._store.unsynced + 1)) if power_cut else 0)
-
-    def close(self) -> None:
-        pass
 
 
 class Machine:

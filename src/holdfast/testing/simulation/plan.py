@@ -21,7 +21,12 @@ BACKOFF_CAP_MS = 400
 LIVENESS_MS = 2 * max(LEASES_MS) + max(DELAYS_MS) + BACKOFF_CAP_MS + 1_200
 
 # Tenants share the names of queues: what crosses over would not be seen otherwise.
-_QUEUES = ("acme/mail", "acme/pay", "zeta/mail", "zeta/pay")
+_QUEUES = (
+    ("acme/mail",),
+    ("acme/mail", "zeta/mail"),
+    ("acme/mail", "acme/pay", "zeta/mail"),
+    ("acme/mail", "acme/pay", "zeta/mail", "zeta/pay"),
+)
 # In which the faults of a run lie mostly.
 _SPAN_MS = 2_500
 
@@ -64,17 +69,17 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 def plan_of(seed: int, operations: int) -> Plan:
     dice = random.Random(f"{seed} plan")
-    queues = list(_QUEUES[: dice.choice([2, 3, 4])])
+    queues = list(dice.choice(_QUEUES))
     # A run with every fault at once explores little of each: most have some.
     has_network, has_disk, has_blows = (dice.random() < share for share in (0.7, 0.4, 0.6))
     return Plan(
         operations=operations,
         policies={queue: _policy(dice) for queue in queues},
         producers=dice.choice([1, 1, 2]),
-        consumers=dice.choice([1, 2, 3]),
+        consumers=dice.choice([1, 2, 3, 4]),
         has_turns=dice.random() < 0.7,
         claims_inline=dice.random() < 0.5,
-        leaves=dice.choice([0.0, 0.1, 0.3]),
+        leaves=dice.choice([0.0, 0.2, 0.5]),
         network=_network(dice) if has_network else NetworkRates(),
         disk=_disk(dice, fails=has_disk),
         blows=[_blow(dice) for _ in range(dice.choice([1, 1, 2, 3, 4]))] if has_blows else [],

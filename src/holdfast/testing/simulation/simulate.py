@@ -17,7 +17,8 @@ from holdfast.testing.clock import START_MS
 from holdfast.testing.history import AsyncCaller, Line, Recorder, check, encode_line
 from holdfast.testing.simulation.disk import DiskRates
 from holdfast.testing.simulation.loop import SeededLoop, Stalled
-from holdfast.testing.simulation.machine import Machine, Medium, MemoryMedium
+from holdfast.testing.simulation.machine import Machine
+from holdfast.testing.simulation.media import Medium, MemoryMedium
 from holdfast.testing.simulation.plan import LIVENESS_MS, Plan, plan_of
 from holdfast.testing.simulation.workload import Workload, connect, together
 

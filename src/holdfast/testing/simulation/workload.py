@@ -17,7 +17,10 @@ from holdfast.testing.simulation.plan import DELAYS_MS, LEASES_MS, Plan
 
 _GROUPS = ("a", "b")
 _KEYS = 6
-_THINKS_MS = 250
+_THINKS_MS = 150
+_OPERATOR_THINKS_MS = 1_000
+# How long those stay at most who leave.
+_STAYS_MS = (2, 10, 300)
 _WAITS_MS = (0, 0, 30, 300, 2_000)
 # What a consumer does with a message, by weight.
 _ACTS = ("ack",) * 10 + ("nack", "nack", "final", "release", "defer", "extend", "extend", "forget")
@@ -127,7 +130,7 @@ class Workload:
     async def _operate(self, tenant: str) -> None:
         dice = random.Random(f"{self._seed} operator {tenant}")
         caller, hf = await self._caller(tenant), await connect(self._network, tenant)
-        while await self._begin(dice):
+        while await self._begin(dice, _OPERATOR_THINKS_MS):
             queue = self._queue(dice, tenant)
             verb = dice.choice(_OPERATIONS) if dice.random() < 0.85 else dice.choice(_REMOVALS)
             self._seen[verb] += 1
@@ -170,9 +173,9 @@ class Workload:
     async def _caller(self, tenant: str) -> AsyncCaller:
         return AsyncCaller(await connect(self._network, tenant), self._recorder, tenant)
 
-    async def _begin(self, dice: random.Random) -> bool:
+    async def _begin(self, dice: random.Random, thinks_ms: int = _THINKS_MS) -> bool:
         """Think, and then do one more thing if one is left."""
-        await self._loop.sleep(int(dice.random() ** 2 * _THINKS_MS))
+        await self._loop.sleep(int(dice.random() ** 2 * thinks_ms))
         self._left -= 1
         return self._left >= 0
 
@@ -206,7 +209,8 @@ class Workload:
             return await work
         ended = self._loop.ticket()
         task = self._loop.spawn(work, on_done=ended.set_result)
-        timer = self._loop.call_at(self._loop.now_ms + int(dice.random() ** 2 * 300), task.cancel)
+        stays_ms = int(dice.random() * dice.choice(_STAYS_MS))
+        timer = self._loop.call_at(self._loop.now_ms + stays_ms, task.cancel)
         done: Task = await ended
         timer.cancel()
         if isinstance(done.error, Exception):

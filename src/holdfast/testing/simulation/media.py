@@ -1,0 +1,71 @@
+"""What of a store outlives its process."""
+
+import shutil
+import tempfile
+from typing import Protocol
+
+from holdfast.dice import Dice
+from holdfast.stores.contract import Store
+from holdfast.stores.rocks import RocksStore
+from holdfast.stores.rocks.engine import Durability
+from holdfast.testing.simulation.memory import DurableMemoryStore
+from holdfast.testing.simulation.plan import RETENTION_MS
+
+
+class Medium(Protocol):
+    def store(self) -> Store:
+        """To be opened by the next process."""
+
+    def sync(self) -> None:
+        """A call that promises it has returned: what came before it is as durable as it."""
+
+    def crash(self, roll: float, *, power_cut: bool) -> None:
+        """The process is gone; with the power also part of what was not synced, by the roll."""
+
+    def close(self) -> None: ...
+
+
+class MemoryMedium:
+    def __init__(self, dice: Dice) -> None:
+        self._store = DurableMemoryStore(dice, RETENTION_MS)
+        self.sync = self._store.sync
+
+    def store(self) -> Store:
+        return self._store
+
+    def crash(self, roll: float, *, power_cut: bool) -> None:
+        self._store.crash(int(roll * (self._store.unsynced + 1)) if power_cut else 0)
+
+    def close(self) -> None:
+        """There is nothing to tidy up."""
+
+
+class RocksMedium:
+    """A directory. Its power is never cut: what a disk loses then is not for this machine to say."""
+
+    def __init__(self, dice: Dice, durability: Durability = Durability.FSYNC, parent: str | None = None) -> None:
+        self._dice = dice
+        self._durability = durability
+        self._directory = tempfile.mkdtemp(prefix="holdfast-simulation-", dir=parent)
+        self._store: RocksStore | None = None
+
+    def store(self) -> Store:
+        self._store = RocksStore(
+            f"{self._directory}/store", self._dice, durability=self._durability, journal_retention_ms=RETENTION_MS
+        )
+        return self._store
+
+    def sync(self) -> None:
+        """The store does so itself."""
+
+    def crash(self, roll: float, *, power_cut: bool) -> None:
+        """As a kill leaves it: what was written is there, what was not is not, and nobody took leave."""
+        store, self._store = self._store, None
+        if store is not None and store._database is not None:
+            database, store._database = store._database, None
+            store._let_go()
+            database.close()
+
+    def close(self) -> None:
+        self.crash(0.0, power_cut=False)
+        shutil.rmtree(self._directory, ignore_errors=True)
