@@ -62,6 +62,10 @@ class SimulatedDisk:
         self._failure: StoreUnavailable | None = None
         self._listener: Listener | None = None
 
+    @property
+    def has_stopped(self) -> bool:
+        return self._failure is not None
+
     async def open(self, listener: Listener, runtime: Runtime) -> None:
         self._listener = listener
         await self._be_slow()

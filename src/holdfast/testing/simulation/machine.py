@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import cast
 
 from holdfast.dice import Dice
+from holdfast.model.errors import HoldfastError
 from holdfast.server.compose import Core
 from holdfast.server.settings import Settings
 from holdfast.stores.contract import Store
@@ -52,7 +53,7 @@ class Machine:
 
     @property
     def is_up(self) -> bool:
-        return self._serving is not None
+        return self._serving is not None and self._disk is not None and not self._disk.has_stopped
 
     def record(self, recorder: Recorder) -> None:
         self._recorder = recorder
@@ -135,10 +136,12 @@ class Machine:
         self._loop.call_at(self._loop.now_ms + 1 + int(self._dice.roll() * _LONGEST_DOWN_MS), restart)
 
     def _opened(self, task: Task, serving: Serving) -> None:
-        if task.error is not None:
-            self._on_broken(f"the store did not open: {task.error!r}")
-        else:
+        if task.error is None:
             self._serving = serving
+        elif isinstance(task.error, HoldfastError):
+            self._restart_later(serving.process)
+        else:
+            self._on_broken(f"the store did not open: {task.error!r}")
 
     def _closed(self, process: SimulatedRuntime, step_ms: int) -> None:
         if self._process is process:

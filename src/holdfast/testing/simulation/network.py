@@ -3,6 +3,7 @@
 from asyncio import CancelledError
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -10,8 +11,9 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.dice import Dice
+from holdfast.model.answers import Delivery
 from holdfast.model.errors import HoldfastError, Internal, StoreUnavailable
-from holdfast.model.requests import Settle
+from holdfast.model.requests import Settle, Verdict
 from holdfast.server.compose import Core
 from holdfast.service.access import Caller
 from holdfast.service.session import Session
@@ -41,7 +43,10 @@ class Serving(NamedTuple):
 
 
 class _Call:
-    __slots__ = ("arguments", "has_arrived", "is_left", "is_repeated", "name", "named", "running", "ticket", "who")
+    __slots__ = (
+        *("arguments", "has_arrived", "heard", "is_cut", "is_left", "is_repeated"),
+        *("name", "named", "running", "ticket", "who"),
+    )
 
     def __init__(self, who: Caller, name: str, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
         self.who = who
@@ -52,8 +57,11 @@ class _Call:
         self.running: list[Task] = []
         self.has_arrived = False
         self.is_repeated = False
-        # The client is gone, or its connection is.
+        # The client is gone; or its connection is.
         self.is_left = False
+        self.is_cut = False
+        # The answer that the client took.
+        self.heard: Any = None
 
     @property
     def is_repeatable(self) -> bool:
@@ -103,6 +111,9 @@ class Network:
             return await call.ticket
         except CancelledError:
             self._seen["caller left"] += 1
+            if call.name == "claim" and call.heard:
+                # It came just as its caller left.
+                self._loop.spawn(self._give_back(call, call.heard))
             raise
         finally:
             timer.cancel()
@@ -112,7 +123,7 @@ class Network:
     def cut(self) -> None:
         """The server is gone, and every connection with it: nobody knows what became of his call."""
         for call in self._open:
-            call.is_left = True
+            call.is_left = call.is_cut = True
             self._loop.call_at(self._loop.now_ms + self._latency_ms(), partial(self._fail, call, _CUT))
 
     # --- On the way ------------------------------------------------------------------------------------------------
@@ -178,13 +189,23 @@ class Network:
 
     def _answer(self, call: _Call, answer: Any, error: HoldfastError | None) -> None:
         if call.is_left or call.ticket.done():
+            if call.name == "claim" and answer and answer is not call.heard and not call.is_cut:
+                self._loop.spawn(self._give_back(call, answer))
             return
+        call.heard = answer
         if call.is_repeated:
             answer, error = _as_of_several(call, answer, error)
         if error is not None:
             call.ticket.set_exception(error)
         else:
             call.ticket.set_result(answer)
+
+    async def _give_back(self, call: _Call, unseen: list[Delivery]) -> None:
+        """What a client does with messages that came when nobody waited for them any more."""
+        self._seen["heard late"] += 1
+        verdicts = [Verdict(settle=Settle.UNSEND, receipt=each.receipt) for each in unseen]
+        with suppress(HoldfastError):
+            await self.call(call.who, "settle", (call.arguments[0], verdicts), {})
 
     def _fail(self, call: _Call, why: str, **facts: str) -> None:
         if not call.ticket.done():

@@ -10,6 +10,7 @@ from hashlib import blake2b
 
 import msgspec
 
+from holdfast.client.queue import AsyncQueue
 from holdfast.dice import Dice, SeededDice
 from holdfast.model.errors import HoldfastError
 from holdfast.service.access import EVERY_TENANT
@@ -24,6 +25,7 @@ from holdfast.testing.simulation.workload import Workload, connect, together
 
 OPERATIONS = 50
 _LAST_MESSAGES = 3
+_PAUSE_MS = 20
 
 MakeMedium = Callable[[Dice], Medium]
 
@@ -58,7 +60,7 @@ def simulate(seed: int, operations: int = OPERATIONS, make_medium: MakeMedium = 
             run.broken.append(f"stalled: {type(error).__name__}: {error}")
         finally:
             run.end()
-    findings = check(run.lines, allow_refusals=True)
+    findings = check(run.lines, allow_refusals=True, repeats_calls=plan.network.repeats > 0)
     run.seen.update({f"messages {name}": findings.counts[name] for name in ("sent", "acked", "duplicates")})
     return Outcome(
         seed=seed,
@@ -135,32 +137,39 @@ class _Run:
     # --- The end ---------------------------------------------------------------------------------------------------
 
     async def _end_quietly(self, operator: AsyncCaller) -> None:
-        """Those who wait are handed all that is there within the time that is promised, and the rest is looked over."""
-        hf = await connect(self._machine.network, EVERY_TENANT)
-        for queue in sorted(self._workload.paused):
-            tenant, _, name = queue.partition("/")
-            await hf.queue(name, tenant=tenant).resume()
+        """First nobody calls, and every lease runs out by itself. Then those who wait are handed all that is there,
+        within the time that is promised, and what is left is looked over."""
+        self._hf = await connect(self._machine.network, EVERY_TENANT)
         for queue in self._plan.queues:
-            await operator.set_policy(queue, max_claims=None, max_enqueues=None, limits=_NO_LIMITS)
-        until_ms = self.loop.now_ms + LIVENESS_MS + self._plan.set_back_ms
+            await self._queue(queue).resume()
+            await operator.set_policy(queue, limits=_NO_LIMITS)
+        await self.loop.sleep(LIVENESS_MS + self._plan.set_back_ms)
+        for queue in self._plan.queues:
+            if held := (await self._queue(queue).stats()).in_flight:
+                self.broken.append(f"liveness: {held} of {queue} are in flight though every lease has ended")
+        until_ms = self.loop.now_ms + LIVENESS_MS
         works = [self._wait_for_all(operator, queue, until_ms) for queue in self._plan.queues for _ in range(2)]
         works += [self._send_last(operator, queue) for queue in self._plan.queues]
         await together(self.loop, works)
         for queue in self._plan.queues:
-            tenant, _, name = queue.partition("/")
-            stats = await hf.queue(name, tenant=tenant).stats()
+            stats = await self._queue(queue).stats()
             if left := stats.ready + stats.delayed + stats.in_flight:
-                self.broken.append(f"liveness: {left} of {queue} did not come to those who waited: {stats}")
-        for queue in self._plan.queues:
+                self.broken.append(f"liveness: {left} of {queue} did not come to those who waited")
             await operator.count(queue)
         await operator.read_journal()
         await operator.drain(self._plan.queues, patience_ms=LIVENESS_MS)
+
+    def _queue(self, name: str) -> AsyncQueue:
+        tenant, _, queue = name.partition("/")
+        return self._hf.queue(queue, tenant=tenant)
 
     async def _wait_for_all(self, caller: AsyncCaller, queue: str, until_ms: int) -> None:
         while (left_ms := until_ms - self.loop.now_ms) > 0:
             deliveries = await caller.claim(queue, 3, lease_ms=1_000, wait_ms=left_ms)
             if deliveries:
                 await caller.settle(queue, "ack", [each.receipt for each in deliveries])
+            else:
+                await self.loop.sleep(_PAUSE_MS)  # refused, perhaps: there is a cap on claims
 
     async def _send_last(self, caller: AsyncCaller, queue: str) -> None:
         """While the others wait: each message has to wake one of them."""

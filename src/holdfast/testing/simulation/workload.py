@@ -13,7 +13,7 @@ from holdfast.service.access import ALL_SCOPES, Caller
 from holdfast.testing.history import ENDLESS, AsyncCaller, Recorder
 from holdfast.testing.simulation.loop import SeededLoop, Task
 from holdfast.testing.simulation.network import Network, NetworkTransport
-from holdfast.testing.simulation.plan import DELAYS_MS, LEASES_MS, Plan
+from holdfast.testing.simulation.plan import DELAYS_MS, LEASES_MS, LONG_LEASE_MS, Plan
 
 _GROUPS = ("a", "b")
 _KEYS = 6
@@ -56,7 +56,6 @@ class Workload:
         # Receipts of leases, current, expired, settled, from before a crash: (queue, receipt).
         self._known: dict[str, deque[tuple[str, str]]] = {tenant: deque(maxlen=40) for tenant in plan.tenants}
         self._ids: dict[str, deque[int]] = {queue: deque(maxlen=20) for queue in plan.queues}
-        self.paused: set[str] = set()
 
     async def run(self) -> None:
         """Until the operations are used up and every caller is at its end."""
@@ -90,7 +89,8 @@ class Workload:
         while await self._begin(dice):
             queue = self._queue(dice, tenant)
             lease_ms, wait_ms = dice.choice(LEASES_MS), dice.choice(_WAITS_MS)
-            work = caller.claim(queue, dice.choice([1, 1, 2, 5]), lease_ms=lease_ms, wait_ms=wait_ms)
+            granted_ms = LONG_LEASE_MS if self._plan.is_orderly else lease_ms
+            work = caller.claim(queue, dice.choice([1, 1, 2, 5]), lease_ms=granted_ms, wait_ms=wait_ms)
             deliveries = await self._or_leave(dice, work) or []
             self._seen["claim"] += 1
             receipts = [each.receipt for each in deliveries]
@@ -109,7 +109,9 @@ class Workload:
     async def _act(self, dice: random.Random, caller: AsyncCaller, queue: str, receipt: str) -> None:
         verb = dice.choice(_ACTS)
         if verb == "forget":
-            return
+            if not self._plan.is_orderly:
+                return
+            verb = "ack"
         await self._settle(dice, caller, queue, verb, [receipt])
         if verb == "extend":
             await self._loop.sleep(int(dice.random() * 200))
@@ -120,12 +122,16 @@ class Workload:
     ) -> None:
         options: dict[str, Any] = {}
         if verb == "extend":
-            options["lease"] = f"{dice.choice(LEASES_MS)}ms"
+            options["lease"] = f"{LONG_LEASE_MS if self._plan.is_orderly else dice.choice(LEASES_MS)}ms"
         elif verb in ("nack", "defer") and dice.random() < 0.7:
             options["delay"] = f"{dice.choice(DELAYS_MS)}ms"
         self._left -= 1
         self._seen[verb] += 1
-        await self._or_leave(dice, caller.settle(queue, verb, receipts, **options))
+        if self._plan.is_orderly:
+            while not await caller.settle(queue, verb, receipts, **options):
+                await self._loop.sleep(10)
+        else:
+            await self._or_leave(dice, caller.settle(queue, verb, receipts, **options))
 
     async def _operate(self, tenant: str) -> None:
         dice = random.Random(f"{self._seed} operator {tenant}")
@@ -152,11 +158,9 @@ class Workload:
             case "purge" | "purge_failed" | "cancel":
                 await caller.remove(name, verb)
             case "pause":
-                self.paused.add(name)
                 await queue.pause()
                 await self._loop.sleep(int(dice.random() * 300))
                 await queue.resume()
-                self.paused.discard(name)
             case "reprioritise":
                 await queue.reprioritise(dice.choice([1, 100, 200]))
             case "look":
