@@ -20,7 +20,7 @@ _READS = frozenset(
         *("read_payload", "take_tallies", "figures"),
     }
 )
-# Of these a power cut may undo the last.
+# These say themselves what of them is synced.
 _UNSYNCED = frozenset({"claim", "settle"})
 _FULL = "the disk is full"
 
@@ -48,6 +48,7 @@ class SimulatedDisk:
         claims_inline: bool,
         seen: Counter[str],
         sync: Callable[[], None],
+        on_effect: Callable[[str], None],
         on_stop: Callable[[], None],
     ) -> None:
         self.capabilities: Capabilities = msgspec.structs.replace(store.capabilities, claims_inline=claims_inline)
@@ -58,6 +59,7 @@ class SimulatedDisk:
         self._dice = dice
         self._seen = seen
         self._sync = sync
+        self._on_effect = on_effect
         self._on_stop = on_stop
         self._failure: StoreUnavailable | None = None
         self._listener: Listener | None = None
@@ -100,8 +102,10 @@ class SimulatedDisk:
         if fails and self._dice.roll() < 0.5:
             self._stop("disk error before")
         answer = await method(*arguments, **named)
-        if not is_read and name not in _UNSYNCED:
-            self._sync()
+        if not is_read:
+            if name not in _UNSYNCED:
+                self._sync()
+            self._on_effect(name)
         if fails:
             self._stop("disk error after")
         if not inline:

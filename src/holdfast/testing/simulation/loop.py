@@ -16,8 +16,7 @@ Work = Coroutine[Any, Any, T]
 
 # More steps than any run takes: whoever reaches it spins.
 _MOST_STEPS = 400_000
-# Now and then time passes though steps are ready: a machine is not infinitely fast.
-_DRAG = 1 / 64
+# Now and then time passes though steps are ready: how often is the run's to say, and how long at most.
 _DRAG_MS = 3
 # How often the end of a turn comes before everything that was ready has had its step.
 _EARLY_TURN_END = 1 / 8
@@ -189,8 +188,10 @@ class SimulatedTimer:
 class SeededLoop:
     """`now_ms` is the time that passes for everybody; what a process reads off its clock may differ by an offset."""
 
-    def __init__(self, seed: object, now_ms: int) -> None:
+    def __init__(self, seed: object, now_ms: int, drag: float = 0.0) -> None:
+        """`drag`: how likely time passes after a step, though others are ready: no machine is infinitely fast."""
         self.now_ms = now_ms
+        self._drag = drag
         self.ready: list[Callable[[], None]] = []
         self.steps = 0
         self._random = random.Random(f"{seed} loop").random
@@ -262,8 +263,8 @@ class SeededLoop:
             last, ready[at] = ready[at], last
         last()
         rolled = roll()
-        if rolled < _DRAG:
-            self._pass_to(self.now_ms + 1 + int(rolled / _DRAG * _DRAG_MS))
+        if rolled < self._drag:
+            self._pass_to(self.now_ms + 1 + int(rolled / self._drag * _DRAG_MS))
         elif self._turn_ends and rolled > 1 - _EARLY_TURN_END:
             self._end_turn()
 

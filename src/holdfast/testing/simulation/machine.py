@@ -19,6 +19,7 @@ from holdfast.testing.simulation.runtime import OffsetClock, SimulatedRuntime
 
 _SETTINGS = Settings()
 _LONGEST_DOWN_MS = 400
+_SOON_MS = 6
 
 
 class Machine:
@@ -42,6 +43,10 @@ class Machine:
         self._on_broken = on_broken
         self._recorder: Recorder | None = None
         self._sessions = 0
+        self._claims = 0
+        # What happens with the claim of a number, and with the next enqueue.
+        self.at_claim: dict[int, list[Callable[[], None]]] = {}
+        self.at_enqueue: list[Callable[[], None]] = []
         self._offset_ms = 0
         self._process: SimulatedRuntime | None = None
         self._disk: SimulatedDisk | None = None
@@ -74,6 +79,7 @@ class Machine:
             claims_inline=self._plan.claims_inline,
             seen=self._seen,
             sync=self._medium.sync,
+            on_effect=self._took_effect,
             on_stop=lambda: self._restart_later(process),
         )
         core = Core(cast(Store, self._disk), process, _SETTINGS, self._dice)
@@ -118,6 +124,17 @@ class Machine:
                 self.start()
 
         self._loop.call_at(self._loop.now_ms + 1 + int(self._dice.roll() * _LONGEST_DOWN_MS), start)
+
+    def _took_effect(self, name: str) -> None:
+        """A call has changed what is stored. What goes with that comes soon, and not within it."""
+        strikes: list[Callable[[], None]] = []
+        if name == "claim":
+            self._claims += 1
+            strikes += self.at_claim.pop(self._claims, [])
+        elif name == "enqueue" and self.at_enqueue:
+            strikes, self.at_enqueue = self.at_enqueue, []
+        for strike in strikes:
+            self._loop.call_at(self._loop.now_ms + int(self._dice.roll() * _SOON_MS), strike)
 
     def _step_clock(self, step_ms: int) -> None:
         self._seen["clock forward" if step_ms > 0 else "clock back"] += 1

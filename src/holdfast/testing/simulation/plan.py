@@ -29,15 +29,18 @@ _QUEUES = (
     ("acme/mail", "acme/pay", "zeta/mail"),
     ("acme/mail", "acme/pay", "zeta/mail", "zeta/pay"),
 )
+# By how much a clock is set.
+_STEPS_MS = (300, 60_000, _HOUR_MS, 2 * _YEAR_MS, -50, -300, -2_000, -_HOUR_MS)
 # In which the faults of a run lie mostly.
 _SPAN_MS = 2_500
 
 
 class Blow(msgspec.Struct, frozen=True, kw_only=True):
     """What befalls the machine. `kind`: crash, power cut, close or pause; `ms`: how long a pause is, or by how much its
-    clock is set before it starts again."""
+    clock is set before it starts again. It comes at a time, or with the claim of that number."""
 
-    at_ms: int
+    at_ms: int = 0
+    at_claim: int = 0
     kind: str
     ms: int = 0
 
@@ -57,6 +60,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     network: NetworkRates
     disk: DiskRates
     blows: list[Blow]
+    # When everybody is at his end, once more: whatever the leases of then need is to come from what is on disk.
+    ends_with_crash: bool
+    # How likely time passes between two steps.
+    drag: float
     calm_network: NetworkRates = NetworkRates()
 
     @property
@@ -74,7 +81,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 def plan_of(seed: int, operations: int) -> Plan:
     dice = random.Random(f"{seed} plan")
-    is_orderly = dice.random() < 0.2
+    is_orderly = dice.random() < 0.25
     # A run with every fault at once explores little of each: most have some.
     has_network, has_disk, has_blows = (not is_orderly and dice.random() < share for share in (0.7, 0.4, 0.7))
     return Plan(
@@ -89,6 +96,8 @@ def plan_of(seed: int, operations: int) -> Plan:
         network=_network(dice) if has_network else NetworkRates(),
         disk=_disk(dice, fails=has_disk),
         blows=[_blow(dice) for _ in range(dice.choice([1, 1, 2, 3, 4]))] if has_blows else [],
+        ends_with_crash=not is_orderly and dice.random() < 0.3,
+        drag=dice.choice([0.01, 0.1, 0.5]),
     )
 
 
@@ -131,9 +140,11 @@ def _disk(dice: random.Random, *, fails: bool) -> DiskRates:
 
 
 def _blow(dice: random.Random) -> Blow:
-    at_ms = int(dice.random() * _SPAN_MS)
-    kind = dice.choice(["crash", "crash", "power cut", "power cut", "close", "pause"])
+    kind = dice.choice(["crash", "crash", "power cut", "power cut", "power cut", "close", "pause"])
     if kind == "pause":
-        return Blow(at_ms=at_ms, kind=kind, ms=dice.choice([50, 400, 4_000]))
-    steps = [0, 0, 0, 0, 300, 60_000, _HOUR_MS, 2 * _YEAR_MS, -50, -300, -2_000, -_HOUR_MS]
-    return Blow(at_ms=at_ms, kind=kind, ms=dice.choice(steps))
+        return Blow(at_ms=int(dice.random() * _SPAN_MS), kind=kind, ms=dice.choice([50, 400, 4_000]))
+    ms = dice.choice(_STEPS_MS) if dice.random() < 0.5 else 0
+    if dice.random() < 0.5:
+        # What was just claimed is what a power cut undoes.
+        return Blow(at_claim=dice.randrange(1, 40), kind=kind, ms=ms)
+    return Blow(at_ms=int(dice.random() * _SPAN_MS), kind=kind, ms=ms)

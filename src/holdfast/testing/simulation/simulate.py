@@ -9,14 +9,15 @@ from functools import partial
 from hashlib import blake2b
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.client.queue import AsyncQueue
 from holdfast.dice import Dice, SeededDice
 from holdfast.model.errors import HoldfastError
+from holdfast.model.message import NewMessage
 from holdfast.service.access import EVERY_TENANT
 from holdfast.testing.clock import START_MS
 from holdfast.testing.history import AsyncCaller, Line, Recorder, check, encode_line
-from holdfast.testing.simulation.disk import DiskRates
 from holdfast.testing.simulation.loop import SeededLoop, Stalled
 from holdfast.testing.simulation.machine import Machine
 from holdfast.testing.simulation.media import Medium, MemoryMedium
@@ -24,7 +25,8 @@ from holdfast.testing.simulation.plan import LIVENESS_MS, Plan, plan_of
 from holdfast.testing.simulation.workload import Workload, connect, together
 
 OPERATIONS = 50
-_LAST_MESSAGES = 3
+_MEETINGS = 4
+_WOKEN_WITHIN_MS = 2_000
 _PAUSE_MS = 20
 
 MakeMedium = Callable[[Dice], Medium]
@@ -77,8 +79,7 @@ class _Run:
         self.lines: list[Line] = []
         self.broken: list[str] = []
         self.seen: Counter[str] = Counter()
-        self.loop = SeededLoop(seed, START_MS)
-        self._seed = seed
+        self.loop = SeededLoop(seed, START_MS, plan.drag)
         self._plan = plan
         self._dice = random.Random(f"{seed} end")
         dice = SeededDice(seed)
@@ -86,7 +87,7 @@ class _Run:
         self._machine = Machine(self.loop, self._medium, dice, plan, seen=self.seen, on_broken=self.broken.append)
         self._recorder = Recorder(self.lines.append, self._machine.now_ms)
         self._machine.record(self._recorder)
-        self._workload = Workload(seed, plan, self.loop, self._machine.network, self._recorder, self.seen)
+        self._workload = Workload(seed, plan, self.loop, self._machine, self._recorder, self.seen)
 
     async def main(self) -> None:
         self._machine.start()
@@ -109,7 +110,11 @@ class _Run:
         self._machine.network.rates = self._plan.network
         self._machine.set_rates(self._plan.disk)
         for blow in self._plan.blows:
-            self.loop.call_at(self.loop.now_ms + blow.at_ms, partial(self._strike, blow.kind, blow.ms))
+            strike = partial(self._strike, blow.kind, blow.ms)
+            if blow.at_claim:
+                self._machine.at_claim.setdefault(blow.at_claim, []).append(strike)
+            else:
+                self.loop.call_at(self.loop.now_ms + blow.at_ms, strike)
 
     def _strike(self, kind: str, ms: int) -> None:
         match kind:
@@ -126,9 +131,13 @@ class _Run:
         """From here on nothing goes wrong; what was stopped is started."""
         last_blow_ms = max((blow.at_ms for blow in self._plan.blows), default=0)
         await self.loop.sleep(last_blow_ms)
+        self._machine.at_claim.clear()
         self._machine.network.rates = self._plan.calm_network
-        self._machine.set_rates(DiskRates())
+        self._machine.set_rates(replace(self._plan.disk, fails=0.0, is_full=0.0))
         await self._until_up()
+        if self._plan.ends_with_crash:
+            self._strike("crash", 0)
+            await self._until_up()
 
     async def _until_up(self) -> None:
         while not self._machine.is_up:
@@ -140,24 +149,25 @@ class _Run:
         """First nobody calls, and every lease runs out by itself. Then those who wait are handed all that is there,
         within the time that is promised, and what is left is looked over."""
         self._hf = await connect(self._machine.network, EVERY_TENANT)
-        for queue in self._plan.queues:
-            await self._queue(queue).resume()
-            await operator.set_policy(queue, limits=_NO_LIMITS)
         await self.loop.sleep(LIVENESS_MS + self._plan.set_back_ms)
         for queue in self._plan.queues:
             if held := (await self._queue(queue).stats()).in_flight:
                 self.broken.append(f"liveness: {held} of {queue} are in flight though every lease has ended")
+            await self._queue(queue).resume()
+            await operator.set_policy(queue, limits=_NO_LIMITS)
         until_ms = self.loop.now_ms + LIVENESS_MS
-        works = [self._wait_for_all(operator, queue, until_ms) for queue in self._plan.queues for _ in range(2)]
-        works += [self._send_last(operator, queue) for queue in self._plan.queues]
-        await together(self.loop, works)
-        for queue in self._plan.queues:
+        queues = self._plan.queues
+        await together(self.loop, [self._wait_for_all(operator, queue, until_ms) for queue in queues for _ in range(2)])
+        for queue in queues:
             stats = await self._queue(queue).stats()
             if left := stats.ready + stats.delayed + stats.in_flight:
                 self.broken.append(f"liveness: {left} of {queue} did not come to those who waited")
+        await together(self.loop, [self._meet(operator, queue) for queue in queues])
+        await self.loop.sleep(LIVENESS_MS)  # what is kept for look-up after its ack goes meanwhile
+        for queue in queues:
             await operator.count(queue)
         await operator.read_journal()
-        await operator.drain(self._plan.queues, patience_ms=LIVENESS_MS)
+        await operator.drain(queues, patience_ms=LIVENESS_MS)
 
     def _queue(self, name: str) -> AsyncQueue:
         tenant, _, queue = name.partition("/")
@@ -171,11 +181,23 @@ class _Run:
             else:
                 await self.loop.sleep(_PAUSE_MS)  # refused, perhaps: there is a cap on claims
 
-    async def _send_last(self, caller: AsyncCaller, queue: str) -> None:
-        """While the others wait: each message has to wake one of them."""
-        for _ in range(_LAST_MESSAGES):
-            await self.loop.sleep(int(self._dice.random() * 500))
-            await caller.enqueue(queue, self._workload.messages(self._dice, queue, 1))
+    async def _meet(self, caller: AsyncCaller, queue: str) -> None:
+        """One who waits and one message, at about the same time: nobody else is there to make up for a lost wake-up."""
+        slack_ms = 4 + int(self._plan.disk.slow > 0) * self._plan.disk.slow_ms
+
+        async def send(number: int) -> None:
+            await self.loop.sleep(self._dice.randrange(slack_ms))
+            await caller.enqueue(queue, [NewMessage(f"{queue} last {number}".encode())])
+
+        async def wait() -> None:
+            await self.loop.sleep(self._dice.randrange(slack_ms))
+            deliveries = await caller.claim(queue, lease_ms=LIVENESS_MS, wait_ms=_WOKEN_WITHIN_MS)
+            if not deliveries:
+                self.broken.append(f"liveness: a message came to {queue}, and the one who waited was not woken")
+            await caller.settle(queue, "ack", [each.receipt for each in deliveries])
+
+        for number in range(_MEETINGS):
+            await together(self.loop, [send(number), wait()])
 
 
 _NO_LIMITS = {"write_ops_per_s": None, "read_ops_per_s": None}

@@ -12,6 +12,7 @@ from holdfast.model.message import NewMessage
 from holdfast.service.access import ALL_SCOPES, Caller
 from holdfast.testing.history import ENDLESS, AsyncCaller, Recorder
 from holdfast.testing.simulation.loop import SeededLoop, Task
+from holdfast.testing.simulation.machine import Machine
 from holdfast.testing.simulation.network import Network, NetworkTransport
 from holdfast.testing.simulation.plan import DELAYS_MS, LEASES_MS, LONG_LEASE_MS, Plan
 
@@ -43,12 +44,12 @@ class Workload:
     """Calls on the server, as many as the plan says, by callers that come in the order of their own dice."""
 
     def __init__(
-        self, seed: int, plan: Plan, loop: SeededLoop, network: Network, recorder: Recorder, seen: Counter[str]
+        self, seed: int, plan: Plan, loop: SeededLoop, machine: Machine, recorder: Recorder, seen: Counter[str]
     ) -> None:
         self._seed = seed
         self._plan = plan
         self._loop = loop
-        self._network = network
+        self._machine = machine
         self._recorder = recorder
         self._seen = seen
         self._left = plan.operations
@@ -135,7 +136,7 @@ class Workload:
 
     async def _operate(self, tenant: str) -> None:
         dice = random.Random(f"{self._seed} operator {tenant}")
-        caller, hf = await self._caller(tenant), await connect(self._network, tenant)
+        caller, hf = await self._caller(tenant), await connect(self._machine.network, tenant)
         while await self._begin(dice, _OPERATOR_THINKS_MS):
             queue = self._queue(dice, tenant)
             verb = dice.choice(_OPERATIONS) if dice.random() < 0.85 else dice.choice(_REMOVALS)
@@ -175,7 +176,7 @@ class Workload:
     # --- Parts -----------------------------------------------------------------------------------------------------
 
     async def _caller(self, tenant: str) -> AsyncCaller:
-        return AsyncCaller(await connect(self._network, tenant), self._recorder, tenant)
+        return AsyncCaller(await connect(self._machine.network, tenant), self._recorder, tenant)
 
     async def _begin(self, dice: random.Random, thinks_ms: int = _THINKS_MS) -> bool:
         """Think, and then do one more thing if one is left."""
@@ -213,6 +214,8 @@ class Workload:
             return await work
         ended = self._loop.ticket()
         task = self._loop.spawn(work, on_done=ended.set_result)
+        if dice.random() < 0.5:
+            self._machine.at_enqueue.append(task.cancel)  # just when it may be served
         stays_ms = int(dice.random() * dice.choice(_STAYS_MS))
         timer = self._loop.call_at(self._loop.now_ms + stays_ms, task.cancel)
         done: Task = await ended
