@@ -18,6 +18,7 @@ Work = Coroutine[Any, Any, T]
 _MOST_STEPS = 400_000
 # Now and then time passes though steps are ready: how often is the run's to say, and how long at most.
 _DRAG_MS = 3
+_LAG_MS = 8
 # How often the end of a turn comes before everything that was ready has had its step.
 _EARLY_TURN_END = 1 / 8
 
@@ -81,6 +82,11 @@ class SimulatedTicket(Generic[T]):
     def cancel(self) -> None:
         self._settle(_CANCELLED, None)
 
+    def fail_instead(self, error: BaseException) -> None:
+        """Of a result that its task has not seen yet: it never will."""
+        if self._state == _VALUE:
+            self._state, self._result = _ERROR, error
+
     def _settle(self, state: int, result: Any) -> None:
         if self._state != _PENDING:
             raise RuntimeError("a ticket is settled once")
@@ -115,7 +121,7 @@ class Task:
         self.wake()
 
     def wake(self) -> None:
-        self._loop.ready.append(self._step)
+        self._loop.call_ready(self._step)
 
     def cancel(self) -> None:
         if self.is_done:
@@ -188,10 +194,12 @@ class SimulatedTimer:
 class SeededLoop:
     """`now_ms` is the time that passes for everybody; what a process reads off its clock may differ by an offset."""
 
-    def __init__(self, seed: object, now_ms: int, drag: float = 0.0) -> None:
-        """`drag`: how likely time passes after a step, though others are ready: no machine is infinitely fast."""
+    def __init__(self, seed: object, now_ms: int, *, drag: float = 0.0, lag: float = 0.0) -> None:
+        """No machine is infinitely fast. `drag`: how likely time passes after a step, though others are ready; `lag`:
+        how likely a task that can go on does so a little later."""
         self.now_ms = now_ms
         self._drag = drag
+        self._lag = lag
         self.ready: list[Callable[[], None]] = []
         self.steps = 0
         self._random = random.Random(f"{seed} loop").random
@@ -214,6 +222,13 @@ class SeededLoop:
             self._timer_count += 1
             heapq.heappush(self._timers, (at_ms, self._timer_count, timer))
         return timer
+
+    def call_ready(self, step: Callable[[], None]) -> None:
+        """The next step of a task."""
+        if self._lag and self._random() < self._lag:
+            self.call_at(self.now_ms + 1 + int(self._random() * _LAG_MS), step)
+        else:
+            self.ready.append(step)
 
     def at_turn_end(self, callback: Callable[[], None]) -> None:
         self._turn_ends.append(callback)

@@ -19,7 +19,7 @@ from holdfast.testing.simulation.runtime import OffsetClock, SimulatedRuntime
 
 _SETTINGS = Settings()
 _LONGEST_DOWN_MS = 400
-_SOON_MS = 6
+_SOON_MS = 25
 
 
 class Machine:
@@ -34,7 +34,15 @@ class Machine:
         on_broken: Callable[[str], None],
     ) -> None:
         self.disk_rates = DiskRates()
-        self.network = Network(loop, lambda: self._serving, dice, plan.calm_network, seen=seen, on_broken=on_broken)
+        self.network = Network(
+            loop,
+            lambda: self._serving,
+            dice,
+            plan.calm_network,
+            seen=seen,
+            on_heard=self._was_heard,
+            on_broken=on_broken,
+        )
         self._loop = loop
         self._medium = medium
         self._dice = dice
@@ -43,10 +51,11 @@ class Machine:
         self._on_broken = on_broken
         self._recorder: Recorder | None = None
         self._sessions = 0
-        self._claims = 0
-        # What happens with the claim of a number, and with the next enqueue.
-        self.at_claim: dict[int, list[Callable[[], None]]] = {}
-        self.at_enqueue: list[Callable[[], None]] = []
+        self._counted = 0
+        # What happens with the event of a number (a claim takes effect, or its answer or a verdict's is heard), and with
+        # the next call of a name.
+        self.at_event: dict[int, list[Callable[[], None]]] = {}
+        self.at_next: dict[str, list[Callable[[], None]]] = {}
         self._offset_ms = 0
         self._process: SimulatedRuntime | None = None
         self._disk: SimulatedDisk | None = None
@@ -127,14 +136,23 @@ class Machine:
 
     def _took_effect(self, name: str) -> None:
         """A call has changed what is stored. What goes with that comes soon, and not within it."""
-        strikes: list[Callable[[], None]] = []
+        for strike in self.at_next.pop(name, ()):
+            self._strike_soon(strike)
         if name == "claim":
-            self._claims += 1
-            strikes += self.at_claim.pop(self._claims, [])
-        elif name == "enqueue" and self.at_enqueue:
-            strikes, self.at_enqueue = self.at_enqueue, []
-        for strike in strikes:
-            self._loop.call_at(self._loop.now_ms + int(self._dice.roll() * _SOON_MS), strike)
+            self._count()
+
+    def _was_heard(self, name: str) -> None:
+        """A client has its answer."""
+        if name in ("claim", "settle"):
+            self._count()
+
+    def _count(self) -> None:
+        self._counted += 1
+        for strike in self.at_event.pop(self._counted, ()):
+            self._strike_soon(strike)
+
+    def _strike_soon(self, strike: Callable[[], None]) -> None:
+        self._loop.call_at(self._loop.now_ms + int(self._dice.roll() ** 3 * _SOON_MS), strike)
 
     def _step_clock(self, step_ms: int) -> None:
         self._seen["clock forward" if step_ms > 0 else "clock back"] += 1

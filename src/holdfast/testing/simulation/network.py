@@ -88,6 +88,7 @@ class Network:
         rates: NetworkRates,
         *,
         seen: Counter[str],
+        on_heard: Callable[[str], None],
         on_broken: Callable[[str], None],
     ) -> None:
         self.rates = rates
@@ -95,6 +96,7 @@ class Network:
         self._serving = serving
         self._roll = dice.roll
         self._seen = seen
+        self._on_heard = on_heard
         self._on_broken = on_broken
         self._open: dict[_Call, None] = {}
 
@@ -108,7 +110,9 @@ class Network:
         give_up_at = self._loop.now_ms + TIMEOUT_MS + call.wait_ms
         timer = self._loop.call_at(give_up_at, lambda: self._fail(call, "no answer came"))
         try:
-            return await call.ticket
+            answer = await call.ticket
+            self._on_heard(name)
+            return answer
         except CancelledError:
             self._seen["caller left"] += 1
             if call.name == "claim" and call.heard:
@@ -121,9 +125,12 @@ class Network:
             self._leave(call)
 
     def cut(self) -> None:
-        """The server is gone, and every connection with it: nobody knows what became of his call."""
+        """The server is gone, and every connection with it, with what nobody has read from it yet: nobody knows what
+        became of his call."""
         for call in self._open:
             call.is_left = call.is_cut = True
+            call.heard = None
+            call.ticket.fail_instead(StoreUnavailable(_CUT))
             self._loop.call_at(self._loop.now_ms + self._latency_ms(), partial(self._fail, call, _CUT))
 
     # --- On the way ------------------------------------------------------------------------------------------------

@@ -37,10 +37,10 @@ _SPAN_MS = 2_500
 
 class Blow(msgspec.Struct, frozen=True, kw_only=True):
     """What befalls the machine. `kind`: crash, power cut, close or pause; `ms`: how long a pause is, or by how much its
-    clock is set before it starts again. It comes at a time, or with the claim of that number."""
+    clock is set before it starts again. It comes at a time, or with one of the machine's events."""
 
     at_ms: int = 0
-    at_claim: int = 0
+    at_event: int = 0
     kind: str
     ms: int = 0
 
@@ -62,8 +62,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     blows: list[Blow]
     # When everybody is at his end, once more: whatever the leases of then need is to come from what is on disk.
     ends_with_crash: bool
-    # How likely time passes between two steps.
+    # How likely time passes between two steps, and how likely a step that is ready is late.
     drag: float
+    lag: float
     calm_network: NetworkRates = NetworkRates()
 
     @property
@@ -98,6 +99,7 @@ def plan_of(seed: int, operations: int) -> Plan:
         blows=[_blow(dice) for _ in range(dice.choice([1, 1, 2, 3, 4]))] if has_blows else [],
         ends_with_crash=not is_orderly and dice.random() < 0.3,
         drag=dice.choice([0.01, 0.1, 0.5]),
+        lag=dice.choice([0.0, 0.0, 0.3]),
     )
 
 
@@ -144,7 +146,7 @@ def _blow(dice: random.Random) -> Blow:
     if kind == "pause":
         return Blow(at_ms=int(dice.random() * _SPAN_MS), kind=kind, ms=dice.choice([50, 400, 4_000]))
     ms = dice.choice(_STEPS_MS) if dice.random() < 0.5 else 0
-    if dice.random() < 0.5:
+    if dice.random() < 0.6:
         # What was just claimed is what a power cut undoes.
-        return Blow(at_claim=dice.randrange(1, 40), kind=kind, ms=ms)
+        return Blow(at_event=dice.randrange(1, 80), kind=kind, ms=ms)
     return Blow(at_ms=int(dice.random() * _SPAN_MS), kind=kind, ms=ms)

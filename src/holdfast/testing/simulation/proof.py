@@ -1,6 +1,5 @@
 """Many seeds, spread over processes."""
 
-import gc
 import multiprocessing
 from collections.abc import Iterator
 
@@ -64,5 +63,4 @@ def _run_chunk(chunk: tuple[range, int]) -> PartOutcome:
         part.add_counts(outcome.seen)
         if outcome.violations:
             part.violate(describe(outcome, operations))
-    gc.collect()
     return part

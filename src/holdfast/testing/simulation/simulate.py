@@ -79,7 +79,7 @@ class _Run:
         self.lines: list[Line] = []
         self.broken: list[str] = []
         self.seen: Counter[str] = Counter()
-        self.loop = SeededLoop(seed, START_MS, plan.drag)
+        self.loop = SeededLoop(seed, START_MS, drag=plan.drag, lag=plan.lag)
         self._plan = plan
         self._dice = random.Random(f"{seed} end")
         dice = SeededDice(seed)
@@ -111,8 +111,8 @@ class _Run:
         self._machine.set_rates(self._plan.disk)
         for blow in self._plan.blows:
             strike = partial(self._strike, blow.kind, blow.ms)
-            if blow.at_claim:
-                self._machine.at_claim.setdefault(blow.at_claim, []).append(strike)
+            if blow.at_event:
+                self._machine.at_event.setdefault(blow.at_event, []).append(strike)
             else:
                 self.loop.call_at(self.loop.now_ms + blow.at_ms, strike)
 
@@ -131,7 +131,7 @@ class _Run:
         """From here on nothing goes wrong; what was stopped is started."""
         last_blow_ms = max((blow.at_ms for blow in self._plan.blows), default=0)
         await self.loop.sleep(last_blow_ms)
-        self._machine.at_claim.clear()
+        self._machine.at_event.clear()
         self._machine.network.rates = self._plan.calm_network
         self._machine.set_rates(replace(self._plan.disk, fails=0.0, is_full=0.0))
         await self._until_up()

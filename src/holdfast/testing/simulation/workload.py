@@ -21,7 +21,7 @@ _KEYS = 6
 _THINKS_MS = 150
 _OPERATOR_THINKS_MS = 1_000
 # How long those stay at most who leave.
-_STAYS_MS = (2, 10, 300)
+_STAYS_MS = (5, 300, 1_000)
 _WAITS_MS = (0, 0, 30, 300, 2_000)
 # What a consumer does with a message, by weight.
 _ACTS = ("ack",) * 10 + ("nack", "nack", "final", "release", "defer", "extend", "extend", "forget")
@@ -214,8 +214,9 @@ class Workload:
             return await work
         ended = self._loop.ticket()
         task = self._loop.spawn(work, on_done=ended.set_result)
-        if dice.random() < 0.5:
-            self._machine.at_enqueue.append(task.cancel)  # just when it may be served
+        if dice.random() < 0.7:
+            # Just when it may be served.
+            self._machine.at_next.setdefault(dice.choice(["enqueue", "claim"]), []).append(task.cancel)
         stays_ms = int(dice.random() * dice.choice(_STAYS_MS))
         timer = self._loop.call_at(self._loop.now_ms + stays_ms, task.cancel)
         done: Task = await ended
