@@ -259,6 +259,30 @@ class TestAClaimThatIsCancelled:
         await self.assert_held_by_nobody(bench, calls)
         assert task.cancelled()
 
+    @pytest.mark.parametrize("is_handed_over", [False, True])
+    async def test_leaves_a_ledger_what_it_took_for_whoever_reads_it_again(
+        self, held: tuple[Bench, HeldCalls], is_handed_over: bool
+    ) -> None:
+        """By then that one may hold it: to give it back would end the lease under its hands."""
+        bench, calls = held
+        await bench.enqueue()
+        leaves = bench.claim(ledger=("spark", 1))
+        await settle_loop()
+        calls.let_go()
+        await settle_loop()
+        if is_handed_over:
+            calls.let_go()
+            for _ in range(10):
+                if bench.dispatcher.waiters(REF):
+                    await asyncio.sleep(0)
+        leaves.cancel()
+        again = bench.claim(ledger=("spark", 1))
+        await self.drain(calls)
+        [delivery] = await again
+        assert leaves.cancelled()
+        assert (delivery.attempt, delivery.receipt.version) == (1, 1)
+        assert (await bench.store.counts(REF, bench.clock.now_ms())).in_flight == 1
+
     async def test_while_it_waits_holds_nothing(self, held: tuple[Bench, HeldCalls]) -> None:
         bench, calls = held
         task = bench.claim()

@@ -184,7 +184,13 @@ class Dispatcher:
         if self._dismiss(ref, waiter):
             return
         if not waiter.ticket.cancelled() and not waiter.ticket.exception() and (unseen := waiter.ticket.result()):
-            self.give_back(ref, unseen)
+            self._give_back_unseen(ref, waiter, unseen)
+
+    def _give_back_unseen(self, ref: QueueRef, waiter: Waiter, deliveries: list[Delivery]) -> None:
+        """Not so a ledger's claim: whoever left reads it again by its number, and may hold it already when the giving
+        back gets through."""
+        if waiter.ask.ledger is None:
+            self.give_back(ref, deliveries)
 
     def give_back(self, ref: QueueRef, deliveries: list[Delivery]) -> None:
         """What never reached its claimer is claimable again at once. The runtime's own work: nobody can cut it off."""
@@ -264,7 +270,7 @@ class Dispatcher:
     def _hand_over(self, ref: QueueRef, waiter: Waiter, deliveries: list[Delivery]) -> None:
         if not self._answer(ref, waiter, deliveries):
             # It left while the store was at work.
-            self.give_back(ref, deliveries)
+            self._give_back_unseen(ref, waiter, deliveries)
 
     def _go_on(self, line: Line, claims: Claims, *, made_progress: bool) -> None:
         """After a pass that left waiters: another at once if it may find more, else when that may be."""
