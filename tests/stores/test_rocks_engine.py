@@ -193,6 +193,7 @@ VERBS: dict[str, Callable[[Any, Any], Coroutine[Any, Any, Any]]] = {
     "pause": lambda queue, message: queue.pause(),
     "policy": lambda queue, message: queue.set_policy(max_retries=9),
     "ledger": lambda queue, message: queue.ledger_ack("spark", 1),
+    "ledger claim": lambda queue, message: queue.claim(1, ledger=("spark", 2)),
 }
 
 
@@ -225,6 +226,23 @@ async def test_a_duplicate_is_answered_only_once_the_first_is_on_disk(tmp_path: 
         disk.let_all_go()
         assert (await first)[0] == (await again)[0]
         assert (await again)[0].duplicate
+
+
+async def test_a_ledgers_claim_is_read_again_only_once_it_is_on_disk(tmp_path: Path, disk: Disk) -> None:
+    """Whoever counts on the number must not be told of one that a power cut takes back."""
+    async with opened(tmp_path, disk) as hf:
+        queue = hf.queue("mail")
+        await queue.enqueue(b"a")
+        disk.hold_syncs()
+        first = begin(queue.claim(1, ledger=("spark", 1)))
+        await disk.sync_begun()
+        first.cancel()
+        again = begin(queue.claim(1, ledger=("spark", 1)))
+        await turns()
+        assert not again.done()
+        disk.let_all_go()
+        [message] = await again
+        assert message.attempt == 1
 
 
 async def test_a_claim_and_an_extension_are_answered_without_a_sync(tmp_path: Path, disk: Disk) -> None:

@@ -68,7 +68,8 @@ class Dispatcher:
 
     async def claim(self, ref: QueueRef, ask: Ask, wait_ms: int | None) -> list[Delivery]:
         """What is ready up to the ask's limit; if nothing is, wait up to `wait_ms` (None: for ever) for one."""
-        if self._store.capabilities.claims_inline and ref not in self._lines and self._is_first_of_turn(ref):
+        is_inline = self._store.capabilities.claims_inline and ask.ledger is None
+        if is_inline and ref not in self._lines and self._is_first_of_turn(ref):
             claims = await self._store.claim(ref, [ask], self._runtime.clock.now_ms())
             if self._watchers:
                 self._watchers.claimed(ref, claims)

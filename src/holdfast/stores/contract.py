@@ -5,8 +5,8 @@ method that changes something:
 
 - **One call, one atomic step.** All of it happens or none. Of any number of concurrent claims exactly one gets a
   message. What is refused changes nothing and writes nothing; so does a claim that finds nothing.
-- **Durable before it returns**, but for `claim` and the `EXTEND` verdict: a power cut may undo those, and the message
-  is then delivered again, under a higher version.
+- **Durable before it returns**, but for a `claim` without a ledger and the `EXTEND` verdict: a power cut may undo
+  those, and the message is then delivered again, under a higher version.
 - **Fenced.** A verdict holds only with the receipt of the current, unexpired lease (`lifecycle.holds`), whether or not
   a sweep has run since that lease ended.
 - **In the journal.** Each transition appends its event in the same step.
@@ -60,7 +60,8 @@ class Listener(Protocol):
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """What differs between stores, declared instead of guessed."""
 
-    # `claim` never suspends: it can be called in the middle of a step, and no cancellation can fall into it.
+    # `claim` without a ledger never suspends: it can be called in the middle of a step, and no cancellation can fall
+    # into it.
     claims_inline: bool = False
     # What is stored outlives the process.
     is_durable: bool = True

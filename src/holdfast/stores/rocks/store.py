@@ -277,6 +277,7 @@ class RocksStore:
         if ledger is not None and (receipts := self._ledgers.receipts(shelf, *ledger)) is not None:
             held = self._held(shelf, receipts, now_ms)
             deliveries = [self._delivery(shelf, entry, with_state=True, streams=asks[0].streams) for entry in held]
+            await self._engine.committed()  # the first answer may still wait for it
             return Claims([deliveries], self._board.next_at(shelf), is_reread=True)
         shelf.prepare()
         self._engine.begin()
@@ -287,7 +288,10 @@ class RocksStore:
             [self._delivery(shelf, entry, with_state=ask.with_state, streams=ask.streams) for entry in entries]
             for ask, entries in zip(asks, taken, strict=True)
         ]
-        self._engine.written()
+        if ledger is None:
+            self._engine.written()
+        else:
+            await self._engine.committed()
         if shelf.counters.in_flight:
             self._upkeep.note(shelf, now_ms)
         return Claims(per_ask, now_ms if all(per_ask) else self._board.next_at(shelf))
