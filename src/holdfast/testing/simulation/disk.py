@@ -90,7 +90,7 @@ class SimulatedDisk:
     async def _call(
         self, name: str, method: Callable[..., Awaitable[Any]], arguments: tuple[Any, ...], named: dict[str, Any]
     ) -> Any:
-        inline = name == "claim" and self.capabilities.claims_inline
+        inline = name == "claim" and self.capabilities.claims_inline and arguments[1][0].ledger is None
         is_read = name in _READS
         if not inline:
             await self._be_slow()

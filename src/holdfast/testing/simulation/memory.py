@@ -1,7 +1,6 @@
 """The memory store as if it lay on a disk: a crash keeps it, and a power cut undoes what was not synced."""
 
 from collections.abc import Callable
-from functools import partial
 
 from msgspec.structs import replace
 
@@ -21,7 +20,8 @@ _JUMP = 1 << 20
 
 
 class DurableMemoryStore(MemoryStore):
-    """Claims and extensions are written and not synced; every other change syncs itself and all before it.
+    """Extensions, and claims without a ledger, are written and not synced. Every other change syncs itself and all before
+    it.
 
     What is not synced is remembered call by call, with how to undo it. After a crash versions jump, as they do in every
     store that may have lost claims.
@@ -63,10 +63,9 @@ class DurableMemoryStore(MemoryStore):
     async def claim(self, ref: QueueRef, asks: list[Ask], now_ms: int) -> Claims:
         undos = self._begin()
         claims = await super().claim(ref, asks, now_ms)
-        shelf = self._directory.find(ref)
-        if shelf is not None and asks[0].ledger is not None and not claims.is_reread and claims.per_ask[0]:
-            undos.append(partial(_unclaim, shelf, *asks[0].ledger))
-        if len(undos) == 1:
+        if asks[0].ledger is not None:
+            self.sync()
+        elif len(undos) == 1:
             self._unsynced.pop()  # it changed nothing
         return claims
 
@@ -100,7 +99,3 @@ class DurableMemoryStore(MemoryStore):
             entry.life = life
             self._directory.put(shelf, entry)
         self._note_deadline(shelf.row.ref, shelf.next_deadline(0))
-
-
-def _unclaim(shelf: Shelf, consumer: str, number: int) -> None:
-    del shelf.ledgers[consumer].open[number]

@@ -13,16 +13,20 @@ from msgspec.structs import replace
 from holdfast.dice import Dice
 from holdfast.model.answers import Delivery
 from holdfast.model.errors import HoldfastError, Internal, StoreUnavailable
-from holdfast.model.requests import Settle, Verdict
+from holdfast.model.names import QueueRef
+from holdfast.model.requests import Ask, Settle, Verdict
 from holdfast.server.compose import Core
 from holdfast.service.access import Caller
 from holdfast.service.session import Session
+from holdfast.service.subscriptions import Subscription
 from holdfast.testing.simulation.loop import SeededLoop, SimulatedTicket, Task
 from holdfast.testing.simulation.runtime import SimulatedRuntime
 
 # How long a client waits for an answer, on top of what it asked the server to wait.
 TIMEOUT_MS = 4_000
 _USUAL_LATENCY_MS = 3
+# Messages that a subscriber may hold unsettled.
+_PREFETCH = 4
 _CUT = "the connection was cut"
 
 
@@ -44,11 +48,14 @@ class Serving(NamedTuple):
 
 class _Call:
     __slots__ = (
-        *("arguments", "has_arrived", "heard", "is_cut", "is_left", "is_repeated"),
+        *("arguments", "connection", "has_arrived", "heard", "is_cut", "is_left", "is_repeated"),
         *("name", "named", "running", "ticket", "who"),
     )
 
-    def __init__(self, who: Caller, name: str, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
+    def __init__(
+        self, connection: "Remote", who: Caller, name: str, arguments: tuple[Any, ...], named: dict[str, Any]
+    ) -> None:
+        self.connection = connection
         self.who = who
         self.name = name
         self.arguments = arguments
@@ -75,8 +82,17 @@ class _Call:
                 return False
 
     @property
+    def is_claim(self) -> bool:
+        return self.name in ("claim", "next")
+
+    @property
     def wait_ms(self) -> int:
-        return self.arguments[2] or 0 if self.name == "claim" else 0
+        return self.arguments[2] or 0 if self.is_claim else 0
+
+    def is_unseen(self, answer: Any) -> bool:
+        """Whether the answer hands over messages that are to be given back if nobody takes them. What is claimed under
+        a number stays claimed: whoever left reads it again by its number."""
+        return self.is_claim and bool(answer) and self.arguments[1].ledger is None
 
 
 class Network:
@@ -99,10 +115,13 @@ class Network:
         self._on_heard = on_heard
         self._on_broken = on_broken
         self._open: dict[_Call, None] = {}
+        self._subscriptions: dict[tuple[Remote, QueueRef], tuple[SimulatedRuntime, Subscription]] = {}
 
-    async def call(self, who: Caller, name: str, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    async def call(
+        self, connection: "Remote", who: Caller, name: str, arguments: tuple[Any, ...], named: dict[str, Any]
+    ) -> Any:
         """What a client sends, and the answer that reaches it."""
-        call = _Call(who, name, arguments, named)
+        call = _Call(connection, who, name, arguments, named)
         self._open[call] = None
         call.is_repeated = call.is_repeatable and self._happens(self.rates.repeats, "repeated request")
         for _ in range(1 + call.is_repeated):
@@ -115,7 +134,7 @@ class Network:
             return answer
         except CancelledError:
             self._seen["caller left"] += 1
-            if call.name == "claim" and call.heard:
+            if call.is_unseen(call.heard):
                 # It came just as its caller left.
                 self._loop.spawn(self._give_back(call, call.heard))
             raise
@@ -178,25 +197,47 @@ class Network:
         error: HoldfastError | None = None
         answer: Any = None
         try:
-            answer = await getattr(session, call.name)(*call.arguments, **call.named)
+            if call.name == "next":
+                answer = await self._next(call, session, serving.process)
+            else:
+                answer = await getattr(session, call.name)(*call.arguments, **call.named)
         except HoldfastError as refusal:
             error = refusal
         except Exception as failure:
             self._on_broken(f"{call.name} failed: {failure!r}")
             error = Internal("the server failed to do this")
         if call.is_left:
-            if call.name == "claim" and answer:
+            if call.is_unseen(answer):
                 self._seen["given back"] += 1
+                self._end_subscription(call, answer)
                 session.give_back(call.arguments[0], answer)
             return
         for _ in range(1 + self._happens(self.rates.repeats, "repeated reply")):
             self._travel("reply", lambda: self._answer(call, answer, error))
 
+    async def _next(self, call: _Call, session: Session, process: SimulatedRuntime) -> list[Delivery]:
+        """The next deliveries of a connection's subscription, which ends with its caller."""
+        ref, ask, wait_ms = call.arguments
+        known = self._subscriptions.get((call.connection, ref))
+        if known is None or known[0] is not process:
+            known = process, await session.subscribe(ref, ask, _PREFETCH)
+            self._subscriptions[call.connection, ref] = known
+        try:
+            return await known[1].next(wait_ms)
+        except BaseException:
+            self._end_subscription(call, [])
+            raise
+
+    def _end_subscription(self, call: _Call, unsent: list[Delivery]) -> None:
+        if (known := self._subscriptions.pop((call.connection, call.arguments[0]), None)) is not None:
+            known[1].drop(unsent)
+            known[1].close()
+
     # --- The client's end ------------------------------------------------------------------------------------------
 
     def _answer(self, call: _Call, answer: Any, error: HoldfastError | None) -> None:
         if call.is_left or call.ticket.done():
-            if call.name == "claim" and answer and answer is not call.heard and not call.is_cut:
+            if call.is_unseen(answer) and answer is not call.heard and not call.is_cut:
                 self._loop.spawn(self._give_back(call, answer))
             return
         call.heard = answer
@@ -212,7 +253,7 @@ class Network:
         self._seen["heard late"] += 1
         verdicts = [Verdict(settle=Settle.UNSEND, receipt=each.receipt) for each in unseen]
         with suppress(HoldfastError):
-            await self.call(call.who, "settle", (call.arguments[0], verdicts), {})
+            await self.call(call.connection, call.who, "settle", (call.arguments[0], verdicts), {})
 
     def _fail(self, call: _Call, why: str, **facts: str) -> None:
         if not call.ticket.done():
@@ -240,19 +281,44 @@ class Remote:
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         async def call(*arguments: Any, **named: Any) -> Any:
-            return await self._network.call(self._who, name, arguments, named)
+            return await self._network.call(self, self._who, name, arguments, named)
 
         setattr(self, name, call)
         return call
 
     async def journal(self, after: str | None, limit: int, tenant: str | None) -> Any:
-        return await self._network.call(self._who, "journal", (after, limit), {"tenant": tenant})
+        return await self._network.call(self, self._who, "journal", (after, limit), {"tenant": tenant})
+
+
+class Subscriber(Remote):
+    """Its claims are the next messages of a subscription."""
+
+    async def claim(self, ref: QueueRef, ask: Ask, wait_ms: int | None) -> list[Delivery]:
+        deliveries: list[Delivery] = await self._network.call(self, self._who, "next", (ref, ask, wait_ms), {})
+        return deliveries
+
+
+class Bookkeeper(Remote):
+    """Its claims stand in a ledger. One without an answer is made again under its number, and reads what it took."""
+
+    def __init__(self, network: Network, who: Caller, name: str) -> None:
+        super().__init__(network, who)
+        self._name = name
+        self._numbers: dict[QueueRef, int] = {}
+
+    async def claim(self, ref: QueueRef, ask: Ask, wait_ms: int | None) -> list[Delivery]:
+        number = self._numbers.setdefault(ref, 0)
+        numbered = replace(ask, ledger=(self._name, number))
+        deliveries: list[Delivery] = await self._network.call(self, self._who, "claim", (ref, numbered, wait_ms), {})
+        if deliveries:
+            self._numbers[ref] += 1
+        return deliveries
 
 
 class NetworkTransport:
-    def __init__(self, network: Network, who: Caller) -> None:
-        self.messages: Any = Remote(network, who)
-        self.admin: Any = self.messages
+    def __init__(self, remote: Remote) -> None:
+        self.messages: Any = remote
+        self.admin: Any = remote
 
     async def close(self) -> None:
         pass

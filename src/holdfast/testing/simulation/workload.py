@@ -13,10 +13,11 @@ from holdfast.service.access import ALL_SCOPES, Caller
 from holdfast.testing.history import ENDLESS, AsyncCaller, Recorder
 from holdfast.testing.simulation.loop import SeededLoop, Task
 from holdfast.testing.simulation.machine import Machine
-from holdfast.testing.simulation.network import Network, NetworkTransport
+from holdfast.testing.simulation.network import Bookkeeper, Network, NetworkTransport, Remote, Subscriber
 from holdfast.testing.simulation.plan import DELAYS_MS, LEASES_MS, LONG_LEASE_MS, Plan
 
 _GROUPS = ("a", "b")
+_WAYS = ("claim", "claim", "claim", "next", "ledger")
 _KEYS = 6
 _THINKS_MS = 150
 _OPERATOR_THINKS_MS = 1_000
@@ -30,11 +31,18 @@ _OPERATIONS = ("redrive", "redrive", "redrive", "pause", "reprioritise", "look",
 _REMOVALS = ("purge", "purge_failed", "cancel", "remove")
 
 
-async def connect(network: Network, tenant: str) -> AsyncHoldfast:
+async def connect(network: Network, tenant: str, *, consumes_by: str = "claim", name: str = "") -> AsyncHoldfast:
+    """`consumes_by`: claim, next (of a subscription) or ledger (the claims of `name`)."""
     who = Caller(tenant=tenant, scopes=ALL_SCOPES, subject=f"a client of {tenant}")
 
     async def transport() -> Transport:
-        return NetworkTransport(network, who)
+        match consumes_by:
+            case "next":
+                return NetworkTransport(Subscriber(network, who))
+            case "ledger":
+                return NetworkTransport(Bookkeeper(network, who, name))
+            case _:
+                return NetworkTransport(Remote(network, who))
 
     hf = AsyncHoldfast(transport)
     return await hf.__aenter__()
@@ -85,7 +93,9 @@ class Workload:
 
     async def _consume(self, tenant: str, number: int) -> None:
         dice = random.Random(f"{self._seed} consumer {tenant} {number}")
-        caller = await self._caller(tenant)
+        # A ledger keeps what its consumer has left, for it to come back to; in an orderly run nobody may.
+        consumes_by = dice.choice(_WAYS[:-1] if self._plan.is_orderly else _WAYS)
+        caller = await self._caller(tenant, consumes_by, f"consumer {number}")
         known = self._known[tenant]
         while await self._begin(dice):
             queue = self._queue(dice, tenant)
@@ -93,7 +103,7 @@ class Workload:
             granted_ms = LONG_LEASE_MS if self._plan.is_orderly else lease_ms
             work = caller.claim(queue, dice.choice([1, 1, 2, 5]), lease_ms=granted_ms, wait_ms=wait_ms)
             deliveries = await self._or_leave(dice, work) or []
-            self._seen["claim"] += 1
+            self._seen[consumes_by] += 1
             receipts = [each.receipt for each in deliveries]
             known.extend((queue, receipt) for receipt in receipts)
             if dice.random() < 0.7:
@@ -175,8 +185,9 @@ class Workload:
 
     # --- Parts -----------------------------------------------------------------------------------------------------
 
-    async def _caller(self, tenant: str) -> AsyncCaller:
-        return AsyncCaller(await connect(self._machine.network, tenant), self._recorder, tenant)
+    async def _caller(self, tenant: str, consumes_by: str = "claim", name: str = "") -> AsyncCaller:
+        hf = await connect(self._machine.network, tenant, consumes_by=consumes_by, name=name)
+        return AsyncCaller(hf, self._recorder, tenant)
 
     async def _begin(self, dice: random.Random, thinks_ms: int = _THINKS_MS) -> bool:
         """Think, and then do one more thing if one is left."""
