@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast.dispatch.dispatcher import Dispatcher
+from holdfast.dispatch.schedules import Scheduler
 from holdfast.dispatch.sweeper import Sweeper
 from holdfast.dispatch.waiters import Waiter
 from holdfast.model import lifecycle
@@ -55,15 +56,6 @@ def a_lease_that_ran_out_still_acks(patch: Patch) -> None:
 
 @mutant
 def an_extension_is_answered_and_not_kept(patch: Patch) -> None:
-    def make(extend: Any) -> Any:
-        def answer_only(life: lifecycle.Life, *rest: Any) -> lifecycle.Change:
-            change: lifecycle.Change = extend(life, *rest)
-            return change
-
-        return answer_only
-
-    _wrap(patch, lifecycle, "extend", make)
-
     def apply(original: Any) -> Any:
         def skip(self: DurableMemoryStore, shelf: Any, entry: Any, change: Any, now_ms: int) -> None:
             if change.event is not lifecycle.Event.EXTENDED:
@@ -153,6 +145,21 @@ def one_who_leaves_takes_along_what_it_was_handed(patch: Patch) -> None:
         self._dismiss(ref, waiter)
 
     patch.setattr(Dispatcher, "_abandon", abandon)
+
+
+@mutant
+def a_ledgers_claim_is_given_back(patch: Patch) -> None:
+    """Whoever read it again by its number holds it by then."""
+
+    def give_back(self: Dispatcher, ref: Any, waiter: Waiter, deliveries: Any) -> None:
+        self.give_back(ref, deliveries)
+
+    patch.setattr(Dispatcher, "_give_back_unseen", give_back)
+
+
+@mutant
+def a_schedule_that_failed_once_is_left(patch: Patch) -> None:
+    patch.setattr(Scheduler, "_put_off", lambda *given: None)
 
 
 @mutant

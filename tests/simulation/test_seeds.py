@@ -16,8 +16,21 @@ FAULTS = (
     *("caller left", "heard late", "given back"),
 )
 VERBS = (
-    *("enqueue", "claim", "ack", "nack", "final", "defer", "release", "extend", "redrive"),
-    *("purge", "purge_failed", "cancel", "remove", "pause", "reprioritise", "look", "trespass"),
+    *(
+        "enqueue",
+        "claim",
+        "next",
+        "ledger",
+        "progress",
+        "ack",
+        "nack",
+        "final",
+        "defer",
+        "release",
+        "extend",
+        "redrive",
+    ),
+    *("purge", "purge_failed", "cancel", "remove", "delete", "pause", "reprioritise", "look", "trespass"),
 )
 
 

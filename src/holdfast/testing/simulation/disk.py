@@ -20,6 +20,7 @@ _READS = frozenset(
         *("read_payload", "take_tallies", "figures"),
     }
 )
+_TAKE_ROOM = frozenset({"enqueue", "fire_schedule"})
 # These say themselves what of them is synced.
 _UNSYNCED = frozenset({"claim", "settle"})
 _FULL = "the disk is full"
@@ -95,7 +96,7 @@ class SimulatedDisk:
         if not inline:
             await self._be_slow()
         self._check()
-        if name == "enqueue" and self._dice.roll() < self.rates.is_full:
+        if name in _TAKE_ROOM and self._dice.roll() < self.rates.is_full:
             self._seen["disk full"] += 1
             raise StoreUnavailable(_FULL, outcome="nothing happened")
         fails = not is_read and self._dice.roll() < self.rates.fails

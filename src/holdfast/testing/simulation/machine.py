@@ -52,8 +52,8 @@ class Machine:
         self._recorder: Recorder | None = None
         self._sessions = 0
         self._counted = 0
-        # What happens with the event of a number (a claim takes effect, its answer or a verdict's is heard), and with the
-        # next call of a name.
+        # What happens with the event of a number (a claim takes effect, its answer or a verdict's is heard), and with
+        # the next call of a name.
         self.at_event: dict[int, list[Callable[[], None]]] = {}
         self.at_next: dict[str, list[Callable[[], None]]] = {}
         self._offset_ms = 0

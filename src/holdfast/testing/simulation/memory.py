@@ -20,8 +20,8 @@ _JUMP = 1 << 20
 
 
 class DurableMemoryStore(MemoryStore):
-    """Extensions, and claims without a ledger, are written and not synced. Every other change syncs itself and all before
-    it.
+    """Extensions, and claims without a ledger, are written and not synced. Every other change syncs itself and all
+    before it.
 
     What is not synced is remembered call by call, with how to undo it. After a crash versions jump, as they do in every
     store that may have lost claims.

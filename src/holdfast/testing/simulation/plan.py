@@ -62,6 +62,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     blows: list[Blow]
     # When everybody is at his end, once more: whatever the leases of then need is to come from what is on disk.
     ends_with_crash: bool
+    # Between two ticks of a schedule; None: there is none.
+    ticks_every_ms: int | None
     # How likely time passes between two steps, and how likely a step that is ready is late.
     drag: float
     lag: float
@@ -85,6 +87,7 @@ def plan_of(seed: int, operations: int) -> Plan:
     is_orderly = dice.random() < 0.25
     # A run with every fault at once explores little of each: most have some.
     has_network, has_disk, has_blows = (not is_orderly and dice.random() < share for share in (0.7, 0.4, 0.7))
+    blows = [_blow(dice) for _ in range(dice.choice([1, 1, 2, 3, 4]))] if has_blows else []
     return Plan(
         operations=operations,
         policies={queue: _policy(dice) for queue in dice.choice(_QUEUES)},
@@ -96,10 +99,12 @@ def plan_of(seed: int, operations: int) -> Plan:
         leaves=0.5 if is_orderly else dice.choice([0.0, 0.2, 0.5]),
         network=_network(dice) if has_network else NetworkRates(),
         disk=_disk(dice, fails=has_disk),
-        blows=[_blow(dice) for _ in range(dice.choice([1, 1, 2, 3, 4]))] if has_blows else [],
+        blows=blows,
+        # Not where the end of the run takes an hour: that would be ticks and little else.
+        ticks_every_ms=2_000 if dice.random() < 0.25 and all(blow.ms > -_HOUR_MS for blow in blows) else None,
         ends_with_crash=not is_orderly and dice.random() < 0.3,
-        drag=dice.choice([0.01, 0.1, 0.5]),
-        lag=dice.choice([0.0, 0.0, 0.3]),
+        drag=0.5 if is_orderly else dice.choice([0.01, 0.1, 0.5]),
+        lag=0.3 if is_orderly else dice.choice([0.0, 0.0, 0.3]),
     )
 
 

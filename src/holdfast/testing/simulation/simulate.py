@@ -4,20 +4,22 @@ import logging
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from hashlib import blake2b
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
 from holdfast.client.queue import AsyncQueue
 from holdfast.dice import Dice, SeededDice
-from holdfast.model.errors import HoldfastError
+from holdfast.model.errors import HoldfastError, QueueNotFound
 from holdfast.model.message import NewMessage
 from holdfast.service.access import EVERY_TENANT
 from holdfast.testing.clock import START_MS
 from holdfast.testing.history import AsyncCaller, Line, Recorder, check, encode_line
+from holdfast.testing.simulation import ticks
 from holdfast.testing.simulation.loop import SeededLoop, Stalled
 from holdfast.testing.simulation.machine import Machine
 from holdfast.testing.simulation.media import Medium, MemoryMedium
@@ -25,8 +27,9 @@ from holdfast.testing.simulation.plan import LIVENESS_MS, Plan, plan_of
 from holdfast.testing.simulation.workload import Workload, connect, together
 
 OPERATIONS = 50
-_MEETINGS = 4
-_WOKEN_WITHIN_MS = 2_000
+_MEETINGS = 3
+_WOKEN_WITHIN_MS = 3_000
+_LATER_MS = 900
 _PAUSE_MS = 20
 
 MakeMedium = Callable[[Dice], Medium]
@@ -93,8 +96,11 @@ class _Run:
         self._machine.start()
         await self._until_up()
         operator = AsyncCaller(await connect(self._machine.network, EVERY_TENANT), self._recorder)
+        self._hf = await connect(self._machine.network, EVERY_TENANT)
         for queue, policy in self._plan.policies.items():
             await operator.set_policy(queue, **policy)
+        if self._plan.ticks_every_ms is not None:
+            await ticks.begin(self._hf, self._plan.ticks_every_ms)
         self._break()
         await self._workload.run()
         await self._mend()
@@ -148,13 +154,13 @@ class _Run:
     async def _end_quietly(self, operator: AsyncCaller) -> None:
         """First nobody calls, and every lease runs out by itself. Then those who wait are handed all that is there,
         within the time that is promised, and what is left is looked over."""
-        self._hf = await connect(self._machine.network, EVERY_TENANT)
         await self.loop.sleep(LIVENESS_MS + self._plan.set_back_ms)
         for queue in self._plan.queues:
-            if held := (await self._queue(queue).stats()).in_flight:
-                self.broken.append(f"liveness: {held} of {queue} are in flight though every lease has ended")
-            await self._queue(queue).resume()
+            with suppress(QueueNotFound):  # deleted
+                if held := (await self._queue(queue).stats()).in_flight:
+                    self.broken.append(f"liveness: {held} of {queue} are in flight though every lease has ended")
             await operator.set_policy(queue, limits=_NO_LIMITS)
+            await self._queue(queue).resume()
         until_ms = self.loop.now_ms + LIVENESS_MS
         queues = self._plan.queues
         await together(self.loop, [self._wait_for_all(operator, queue, until_ms) for queue in queues for _ in range(2)])
@@ -166,6 +172,8 @@ class _Run:
         await self.loop.sleep(LIVENESS_MS)  # what is kept for look-up after its ack goes meanwhile
         for queue in queues:
             await operator.count(queue)
+        if self._plan.ticks_every_ms is not None:
+            self.broken += await ticks.check(self._hf, self._plan.ticks_every_ms, self._machine.now_ms())
         await operator.read_journal()
         await operator.drain(queues, patience_ms=LIVENESS_MS)
 
@@ -185,9 +193,9 @@ class _Run:
         """One who waits and one message, at about the same time: nobody else is there to make up for a lost wake-up."""
         slack_ms = 4 + int(self._plan.disk.slow > 0) * self._plan.disk.slow_ms
 
-        async def send(number: int) -> None:
+        async def send(name: str, **options: Any) -> None:
             await self.loop.sleep(self._dice.randrange(slack_ms))
-            await caller.enqueue(queue, [NewMessage(f"{queue} last {number}".encode())])
+            await caller.enqueue(queue, [NewMessage(f"{queue} {name}".encode(), **options)])
 
         async def wait() -> None:
             await self.loop.sleep(self._dice.randrange(slack_ms))
@@ -197,7 +205,12 @@ class _Run:
             await caller.settle(queue, "ack", [each.receipt for each in deliveries])
 
         for number in range(_MEETINGS):
-            await together(self.loop, [send(number), wait()])
+            await together(self.loop, [send(f"last {number}"), wait()])
+        await together(self.loop, [send("delayed", delay=f"{_LATER_MS}ms"), wait()])
+        # Somebody takes it, and is never heard of again.
+        await send("forgotten")
+        await caller.claim(queue, lease_ms=_LATER_MS)
+        await wait()
 
 
 _NO_LIMITS = {"write_ops_per_s": None, "read_ops_per_s": None}

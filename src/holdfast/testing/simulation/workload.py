@@ -3,12 +3,15 @@
 import random
 from collections import Counter, deque
 from collections.abc import Coroutine
+from contextlib import suppress
 from typing import Any
 
 from holdfast.client.client import AsyncHoldfast
 from holdfast.client.transport import Transport
 from holdfast.model.errors import HoldfastError
-from holdfast.model.message import NewMessage
+from holdfast.model.message import NewMessage, Receipt
+from holdfast.model.names import QueueRef
+from holdfast.model.requests import Progress, StateChange
 from holdfast.service.access import ALL_SCOPES, Caller
 from holdfast.testing.history import ENDLESS, AsyncCaller, Recorder
 from holdfast.testing.simulation.loop import SeededLoop, Task
@@ -28,12 +31,12 @@ _WAITS_MS = (0, 0, 30, 300, 2_000)
 _ACTS = ("ack",) * 10 + ("nack", "nack", "final", "release", "defer", "extend", "extend", "forget")
 _LATE_ACTS = ("ack", "nack", "release", "extend", "final", "defer")
 _OPERATIONS = ("redrive", "redrive", "redrive", "pause", "reprioritise", "look", "look", "trespass")
-_REMOVALS = ("purge", "purge_failed", "cancel", "remove")
+_REMOVALS = ("purge", "purge_failed", "cancel", "remove", "delete")
 
 
 async def connect(network: Network, tenant: str, *, consumes_by: str = "claim", name: str = "") -> AsyncHoldfast:
     """`consumes_by`: claim, next (of a subscription) or ledger (the claims of `name`)."""
-    who = Caller(tenant=tenant, scopes=ALL_SCOPES, subject=f"a client of {tenant}")
+    who = _client_of(tenant)
 
     async def transport() -> Transport:
         match consumes_by:
@@ -46,6 +49,10 @@ async def connect(network: Network, tenant: str, *, consumes_by: str = "claim", 
 
     hf = AsyncHoldfast(transport)
     return await hf.__aenter__()
+
+
+def _client_of(tenant: str) -> Caller:
+    return Caller(tenant=tenant, scopes=ALL_SCOPES, subject=f"a client of {tenant}")
 
 
 class Workload:
@@ -119,6 +126,8 @@ class Workload:
 
     async def _act(self, dice: random.Random, caller: AsyncCaller, queue: str, receipt: str) -> None:
         verb = dice.choice(_ACTS)
+        if dice.random() < 0.1:
+            await self._note_progress(queue, receipt)
         if verb == "forget":
             if not self._plan.is_orderly:
                 return
@@ -127,6 +136,14 @@ class Workload:
         if verb == "extend":
             await self._loop.sleep(int(dice.random() * 200))
             await self._settle(dice, caller, queue, "ack", [receipt])
+
+    async def _note_progress(self, queue: str, receipt: str) -> None:
+        tenant, _, name = queue.partition("/")
+        self._seen["progress"] += 1
+        remote = Remote(self._machine.network, _client_of(tenant))
+        change = StateChange(progress=Progress(percent=50))
+        with suppress(HoldfastError):
+            await remote.save_state(QueueRef(tenant, name), Receipt.parse(receipt), change)
 
     async def _settle(
         self, dice: random.Random, caller: AsyncCaller, queue: str, verb: str, receipts: list[str]
@@ -168,6 +185,10 @@ class Workload:
                     await caller.remove(name, "remove", id=dice.choice(self._ids[name]))
             case "purge" | "purge_failed" | "cancel":
                 await caller.remove(name, verb)
+            case "delete":
+                await caller.remove(name, "delete", force_after=f"{dice.choice([0, 100, 400])}ms")
+                await self._loop.sleep(int(dice.random() * 500))
+                await caller.set_policy(name, **self._plan.policies[name])
             case "pause":
                 await queue.pause()
                 await self._loop.sleep(int(dice.random() * 300))
