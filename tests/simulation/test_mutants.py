@@ -9,6 +9,7 @@ from tests.simulation.mutants import MUTANTS
 SEEDS = 400
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_mutant_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     MUTANTS[name](monkeypatch)

@@ -12,7 +12,7 @@ from tests.simulation.mutants import MUTANTS
 
 HASHES = """
 from holdfast.testing.simulation import simulate
-print([simulate(seed).hash for seed in range(20)])
+print([simulate(seed).hash for seed in range(10)])
 """
 
 
@@ -72,8 +72,8 @@ def test_the_command_prints_the_history_and_ends_with_the_verdict(
 
 def test_a_run_can_be_spread_over_processes() -> None:
     heard: list[int] = []
-    outcome = run(60, seed=100, progress=lambda done, total, said="": heard.append(done), processes=2, operations=10)
+    outcome = run(30, seed=100, progress=lambda done, total, said="": heard.append(done), processes=2, operations=10)
     assert outcome.violations == []
-    assert (outcome.done, heard[-1]) == (60, 60)
-    assert outcome.counts == run(60, seed=100, processes=1, operations=10).counts
+    assert (outcome.done, heard[-1]) == (30, 30)
+    assert outcome.counts == run(30, seed=100, processes=1, operations=10).counts
     assert OPERATIONS == 50

@@ -16,7 +16,7 @@ def test_nothing_is_lost_on_disk_either(durability: Durability, tmp_path_factory
     def medium(dice: Dice) -> RocksMedium:
         return RocksMedium(dice, durability, parent)
 
-    for seed in range(40):
+    for seed in range(25):
         outcome = simulate(seed, make_medium=medium)
         assert outcome.violations == [], f"seed {seed}"
 

@@ -42,7 +42,7 @@ def test_nothing_is_lost_whatever_goes_wrong(first: int) -> None:
     assert outcome.done == PART
     counts = outcome.counts
     for name in (*FAULTS, *VERBS):
-        assert counts.get(name, 0) >= 10, f"{name} hardly ever happened"
+        assert counts.get(name, 0) >= 3, f"{name} hardly ever happened"
     # Every seed sends and acks; what is not acked was removed, or is dead.
     assert counts["messages sent"] > 20 * PART
     assert counts["messages acked"] > 0.8 * counts["messages sent"]

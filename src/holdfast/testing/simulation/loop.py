@@ -15,7 +15,7 @@ T = TypeVar("T")
 Work = Coroutine[Any, Any, T]
 
 # More steps than any run takes: whoever reaches it spins.
-_MOST_STEPS = 400_000
+_MOST_STEPS = 100_000
 # Now and then time passes though steps are ready: how often is the run's to say, and how long at most.
 _DRAG_MS = 3
 _LAG_MS = 8
