@@ -13,10 +13,13 @@ from holdfast.client.queue import AsyncQueue
 from holdfast.model.message import Receipt
 from holdfast.model.requests import Ask, Settle, Verdict
 from holdfast.testing import ManualClock
-from tests.client.relay import Relay, answering
+from holdfast.testing.proxy import Fault, FaultProxy, Kind
+from tests.client.answering import answering
 from tests.doors.serving import Server, Tokens, caller, serve
 
 PATIENCE_S = 30
+# The server did what it was asked, and the client does not hear of it.
+LOST_ANSWER = Fault(Kind.CUT_BEFORE_REPLY)
 
 
 @pytest.fixture
@@ -37,15 +40,15 @@ async def hf(server: Server) -> AsyncIterator[AsyncHoldfast]:
 
 
 @pytest.fixture
-async def relay(server: Server) -> AsyncIterator[Relay]:
-    async with Relay(server.url) as opened:
+async def proxy(server: Server) -> AsyncIterator[FaultProxy]:
+    async with FaultProxy(server.url) as opened:
         yield opened
 
 
 @pytest.fixture
-async def far(relay: Relay) -> AsyncIterator[AsyncHoldfast]:
+async def far(proxy: FaultProxy) -> AsyncIterator[AsyncHoldfast]:
     """A client whose way to the server the test can break."""
-    async with holdfast.open_async(relay.url) as opened:
+    async with holdfast.open_async(proxy.url) as opened:
         yield opened
 
 
@@ -153,7 +156,7 @@ async def test_a_server_below_a_path_is_asked_there() -> None:
 
 
 async def test_a_server_that_is_not_there_is_named_with_what_to_do() -> None:
-    async with Relay("http://127.0.0.1:1") as gone:
+    async with FaultProxy("http://127.0.0.1:1") as gone:
         url = gone.url
     async with holdfast.open_async(url) as hf:
         with pytest.raises(holdfast.StoreUnavailable, match="holdfast serve") as refused:
@@ -193,20 +196,22 @@ async def test_the_servers_errors_come_with_their_facts(clock: ManualClock) -> N
 # --- Connections -----------------------------------------------------------------------------------------------
 
 
-async def test_one_connection_serves_call_after_call(relay: Relay, far: AsyncHoldfast) -> None:
+async def test_one_connection_serves_call_after_call(proxy: FaultProxy, far: AsyncHoldfast) -> None:
     q = far.queue("q")
     for number in range(20):
         await q.enqueue(number)
     for _ in range(20):
         async with (await q.claim())[0]:
             pass
-    assert relay.connections == 1
+    assert proxy.connections == 1
 
 
-async def test_a_connection_that_died_while_idle_is_replaced_without_a_word(relay: Relay, far: AsyncHoldfast) -> None:
+async def test_a_connection_that_died_while_idle_is_replaced_without_a_word(
+    proxy: FaultProxy, far: AsyncHoldfast
+) -> None:
     q = far.queue("q")
     await q.enqueue(1)
-    await relay.cut()
+    await proxy.cut()
     await q.enqueue(2)  # without a key: nothing was sent into the dead one
     assert (await q.stats()).ready == 2
 
@@ -238,33 +243,35 @@ async def test_large_payloads_go_and_come_whole(hf: AsyncHoldfast) -> None:
 
 
 async def test_an_enqueue_with_a_key_whose_answer_was_lost_is_repeated_and_enqueues_once(
-    relay: Relay, far: AsyncHoldfast
+    proxy: FaultProxy, far: AsyncHoldfast
 ) -> None:
     q = far.queue("q")
-    relay.lose_answers()
+    proxy.strike(LOST_ANSWER)
     [id] = await q.enqueue(1, key="order-1")
     assert id.duplicate  # the first try held
-    relay.lose_answers()
+    proxy.strike(LOST_ANSWER)
     ids = await q.enqueue([holdfast.NewMessage(n, key=str(n)) for n in range(3)])
     assert (await q.stats()).ready == 4
     assert len(set(ids)) == 3
 
 
-async def test_an_enqueue_without_a_key_whose_answer_was_lost_is_not_repeated(relay: Relay, far: AsyncHoldfast) -> None:
+async def test_an_enqueue_without_a_key_whose_answer_was_lost_is_not_repeated(
+    proxy: FaultProxy, far: AsyncHoldfast
+) -> None:
     q = far.queue("q")
-    relay.lose_answers()
+    proxy.strike(LOST_ANSWER)
     with pytest.raises(holdfast.StoreUnavailable, match="key"):
         await q.enqueue(1)
-    relay.lose_answers()
+    proxy.strike(LOST_ANSWER)
     with pytest.raises(holdfast.StoreUnavailable, match="key"):
         await q.enqueue([holdfast.NewMessage(1, key="a"), 2])
     assert (await q.stats()).ready == 3
 
 
 async def test_an_error_tells_a_call_that_was_never_sent_from_one_that_may_have_happened(
-    relay: Relay, far: AsyncHoldfast
+    proxy: FaultProxy, far: AsyncHoldfast
 ) -> None:
-    relay.lose_answers()
+    proxy.strike(LOST_ANSWER)
     with pytest.raises(holdfast.StoreUnavailable) as cut_off:
         await far.queue("q").enqueue(1)
     assert cut_off.value.facts["outcome"] == "unknown"
@@ -274,16 +281,18 @@ async def test_an_error_tells_a_call_that_was_never_sent_from_one_that_may_have_
     assert unsent.value.facts["outcome"] == "nothing happened"
 
 
-async def test_a_purge_whose_answer_was_lost_is_not_repeated(relay: Relay, far: AsyncHoldfast) -> None:
+async def test_a_purge_whose_answer_was_lost_is_not_repeated(proxy: FaultProxy, far: AsyncHoldfast) -> None:
     q = far.queue("q")
     await q.enqueue([1, 2])
-    relay.lose_answers()
+    proxy.strike(LOST_ANSWER)
     with pytest.raises(holdfast.StoreUnavailable, match="not known"):
         await q.purge()
     assert (await q.stats()).ready == 0
 
 
-async def test_reads_and_verbs_that_can_be_repeated_survive_a_lost_answer(relay: Relay, far: AsyncHoldfast) -> None:
+async def test_reads_and_verbs_that_can_be_repeated_survive_a_lost_answer(
+    proxy: FaultProxy, far: AsyncHoldfast
+) -> None:
     q = far.queue("q")
     ids = await q.enqueue([1, 2])
     for work in (
@@ -300,47 +309,47 @@ async def test_reads_and_verbs_that_can_be_repeated_survive_a_lost_answer(relay:
         lambda: far.tenant().stats(),
         lambda: q.delete(),
     ):
-        relay.lose_answers()
+        proxy.strike(LOST_ANSWER)
         await soon(work())
 
 
 async def test_a_repeated_ack_that_comes_too_late_for_itself_says_that_it_is_unsure(
-    relay: Relay, far: AsyncHoldfast
+    proxy: FaultProxy, far: AsyncHoldfast
 ) -> None:
     q = far.queue("q")
     await q.enqueue(1)
     [m] = await q.claim()
-    relay.lose_answers()
+    proxy.strike(LOST_ANSWER)
     with pytest.raises(holdfast.StaleLease, match="first try") as refused:
         await m.ack()
     assert refused.value.facts["is_unsure"]
 
 
 async def test_a_repeated_verdict_is_believed_where_the_message_tells_that_it_held(
-    relay: Relay, far: AsyncHoldfast
+    proxy: FaultProxy, far: AsyncHoldfast
 ) -> None:
     q = far.queue("q")
     await q.set_policy(keep_succeeded_ms=60_000)
     await q.enqueue([1, 2, 3])
     acked, nacked, extended = await q.claim(limit=3)
-    relay.lose_answers()
+    proxy.strike(LOST_ANSWER)
     await acked.ack()
-    relay.lose_answers()
+    proxy.strike(LOST_ANSWER)
     assert (await nacked.nack("broken", delay=60)).state is holdfast.State.READY
-    relay.lose_answers()
+    proxy.strike(LOST_ANSWER)
     await extended.extend(60)
     assert (await q.get(nacked.id)).failures == 1
 
 
 async def test_a_verdict_that_lost_its_lease_is_refused_for_sure(
-    relay: Relay, far: AsyncHoldfast, clock: ManualClock
+    proxy: FaultProxy, far: AsyncHoldfast, clock: ManualClock
 ) -> None:
     q = far.queue("q")
     await q.enqueue(1)
     [m] = await q.claim(lease=1)
     clock.advance(1_000)
     [other] = await q.claim(lease=60)
-    relay.lose_answers()
+    proxy.strike(LOST_ANSWER)
     with pytest.raises(holdfast.StaleLease) as refused:
         await m.ack()
     assert not refused.value.facts["is_unsure"]
@@ -348,11 +357,11 @@ async def test_a_verdict_that_lost_its_lease_is_refused_for_sure(
 
 
 async def test_a_claim_whose_answer_was_lost_is_made_again(
-    relay: Relay, far: AsyncHoldfast, clock: ManualClock
+    proxy: FaultProxy, far: AsyncHoldfast, clock: ManualClock
 ) -> None:
     q = far.queue("q")
     await q.enqueue([1, 2])
-    relay.lose_answers()
+    proxy.strike(LOST_ANSWER)
     [m] = await q.claim(lease=5)
     assert m.json() == 2  # the first is held by the claim that was not heard of
     clock.advance(5_000)
@@ -506,12 +515,12 @@ async def test_a_wait_goes_on_in_rounds_until_it_is_over(server: Server, clock: 
         assert m.json() == "now"
 
 
-async def test_a_waiting_claim_survives_a_lost_connection(relay: Relay, far: AsyncHoldfast) -> None:
+async def test_a_waiting_claim_survives_a_lost_connection(proxy: FaultProxy, far: AsyncHoldfast) -> None:
     q = far.queue("q")
     await q.set_policy()
     waiting = asyncio.create_task(q.claim(wait=None))
     await until_waiting(q, 1)
-    await relay.cut()
+    await proxy.cut()
     await until_waiting(q, 1)
     await q.enqueue("a")
     [m] = await soon(waiting)
@@ -581,7 +590,7 @@ async def test_leaving_a_subscription_gives_back_what_was_not_seen(hf: AsyncHold
     assert [(m.json(), m.attempt) for m in await q.claim(limit=10)] == [(n, 1) for n in range(1, 10)]
 
 
-async def test_a_subscription_is_taken_up_again_after_a_lost_connection(relay: Relay, far: AsyncHoldfast) -> None:
+async def test_a_subscription_is_taken_up_again_after_a_lost_connection(proxy: FaultProxy, far: AsyncHoldfast) -> None:
     q = far.queue("q")
     seen = []
     messages = q.subscribe(prefetch=1, lease=3_600, state=True)
@@ -590,7 +599,7 @@ async def test_a_subscription_is_taken_up_again_after_a_lost_connection(relay: R
         async with await soon(anext(messages)) as m:
             seen.append(m.json())
             assert m.state is None
-        await relay.cut()
+        await proxy.cut()
     await messages.aclose()
     assert seen == [0, 1, 2]
 

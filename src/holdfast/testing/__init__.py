@@ -1,4 +1,7 @@
-"""For our tests and our users': a clock moved by hand, handlers under test, the store laws, the fault store."""
+"""For our tests and our users': a clock moved by hand, handlers under test, the store laws, the fault store.
+
+`holdfast.testing.proxy` has a network that fails as it is told.
+"""
 
 from holdfast.dice import SeededDice
 from holdfast.testing.clock import ManualClock

@@ -1,0 +1,222 @@
+"""Each fault of the proxy is the one it is named after, as both ends see it."""
+
+import asyncio
+import errno
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from holdfast.testing.proxy import Fault, FaultProxy, Kind, scripted, seeded
+
+HANG_S = 30
+REQUEST = b"POST / HTTP/1.1\r\nContent-Length: 10\r\n\r\n0123456789"
+REPLY = b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nabcdefghij"
+
+
+class Upstream:
+    """Answers each whole request with the reply, and keeps what it read and how each connection ended."""
+
+    def __init__(self) -> None:
+        self.read = bytearray()
+        self.pieces = 0
+        self.answered = 0
+        self.ends: list[str] = []
+        self.url = ""
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        end = "closed"
+        try:
+            while data := await reader.read(1 << 16):
+                self.read += data
+                self.pieces += 1
+                if len(self.read) % len(REQUEST) == 0:
+                    writer.write(REPLY)
+                    self.answered += 1
+        except ConnectionResetError:
+            end = "reset"
+        self.ends.append(end)
+        writer.close()
+
+
+@pytest.fixture
+async def upstream() -> AsyncIterator[Upstream]:
+    upstream = Upstream()
+    server = await asyncio.start_server(upstream.serve, "127.0.0.1", 0)
+    upstream.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    try:
+        yield upstream
+    finally:
+        server.close()
+
+
+class Client:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    async def ask(self) -> bytes:
+        """The reply, as far as it came."""
+        self.writer.write(REQUEST)
+        return await self.hear()
+
+    async def hear(self) -> bytes:
+        came = b""
+        async with asyncio.timeout(HANG_S):
+            while len(came) < len(REPLY):
+                part = await self.reader.read(1 << 16)
+                if not part:
+                    break
+                came += part
+        return came
+
+
+async def connect(proxy: FaultProxy) -> Client:
+    return Client(*await asyncio.open_connection("127.0.0.1", int(proxy.url.rpartition(":")[2])))
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(HANG_S):
+        while not is_so():
+            await asyncio.sleep(0.001)
+
+
+async def test_without_a_fault_every_exchange_passes_whole(upstream: Upstream) -> None:
+    async with FaultProxy(upstream.url) as proxy:
+        client = await connect(proxy)
+        assert [await client.ask() for _ in range(3)] == [REPLY] * 3
+        assert (proxy.connections, proxy.exchanges, proxy.faults) == (1, 3, {})
+        client.writer.close()
+        await until(lambda: upstream.ends == ["closed"])
+
+
+async def test_the_client_s_half_close_is_passed_on_and_the_reply_still_comes(upstream: Upstream) -> None:
+    async with FaultProxy(upstream.url) as proxy:
+        client = await connect(proxy)
+        client.writer.write(REQUEST)
+        client.writer.write_eof()
+        assert await client.hear() == REPLY
+        await until(lambda: upstream.ends == ["closed"])
+        client.writer.close()
+
+
+@pytest.mark.parametrize(
+    ("kind", "arrived", "came"),
+    [
+        (Kind.CUT_BEFORE_REQUEST, b"", b""),
+        (Kind.CUT_IN_REQUEST, REQUEST[:-5], b""),
+        (Kind.CUT_BEFORE_REPLY, REQUEST, b""),
+        (Kind.CUT_IN_REPLY, REQUEST, REPLY[:-5]),
+    ],
+)
+async def test_a_cut_comes_where_its_name_says(upstream: Upstream, kind: Kind, arrived: bytes, came: bytes) -> None:
+    async with FaultProxy(upstream.url, scripted([Fault(kind)])) as proxy:
+        client = await connect(proxy)
+        assert await client.ask() == came
+        assert bytes(upstream.read) == arrived
+        assert upstream.answered == (arrived == REQUEST)
+        await until(lambda: len(upstream.ends) == 1)
+        assert proxy.faults == {kind: 1}
+        client.writer.close()
+
+
+async def test_a_reset_comes_once_the_reply_is_through(upstream: Upstream) -> None:
+    async with FaultProxy(upstream.url, scripted([Fault(Kind.RESET)])) as proxy:
+        client = await connect(proxy)
+        assert await client.ask() == REPLY
+        with pytest.raises(ConnectionResetError) as refused:
+            await client.hear()
+        assert refused.value.errno == errno.ECONNRESET
+        await until(lambda: upstream.ends == ["reset"])
+        client.writer.close()
+
+
+async def test_a_silent_connection_passes_nothing_and_tells_nobody(upstream: Upstream) -> None:
+    async with FaultProxy(upstream.url, scripted([Fault(Kind.SILENCE)]), forget_s=0.05) as proxy:
+        client = await connect(proxy)
+        asking = asyncio.create_task(client.ask())
+        await until(lambda: proxy.faults == {Kind.SILENCE: 1})
+        client.writer.write_eof()
+        await asyncio.sleep(0)
+        assert not asking.done()
+        assert not upstream.ends
+        assert await asking == b""  # forgotten
+        assert not upstream.read
+        client.writer.close()
+
+
+async def test_without_replies_the_server_answers_and_hears_nothing_of_the_client_s_end(upstream: Upstream) -> None:
+    async with FaultProxy(upstream.url, scripted([Fault(Kind.NO_REPLY)]), forget_s=0.05) as proxy:
+        client = await connect(proxy)
+        client.writer.write(REQUEST)
+        await until(lambda: upstream.answered == 1)
+        client.writer.transport.abort()
+        await asyncio.sleep(0.01)
+        assert not upstream.ends
+        await until(lambda: len(upstream.ends) == 1)  # forgotten
+
+
+async def test_latency_and_bandwidth_hold_up_and_lose_nothing(upstream: Upstream) -> None:
+    slow = [Fault(Kind.LATENCY, ms=5), Fault(Kind.BANDWIDTH, bytes_per_s=10_000)]
+    async with FaultProxy(upstream.url, scripted(slow)) as proxy:
+        loop = asyncio.get_running_loop()
+        for least_s in (0.010, 2 * len(REPLY) / 10_000 * 0.9):
+            client = await connect(proxy)
+            began = loop.time()
+            assert await client.ask() == REPLY
+            assert loop.time() - began >= least_s
+            client.writer.close()
+
+
+async def test_a_slow_loris_sends_its_request_in_small_pieces(upstream: Upstream) -> None:
+    async with FaultProxy(upstream.url, scripted([Fault(Kind.SLOW_LORIS, ms=1)])) as proxy:
+        client = await connect(proxy)
+        assert await client.ask() == REPLY
+        assert upstream.pieces >= 3
+        client.writer.close()
+
+
+async def test_a_fault_waits_for_the_exchanges_that_go_well_before_it(upstream: Upstream) -> None:
+    async with FaultProxy(upstream.url, scripted([None, Fault(Kind.CUT_BEFORE_REPLY, after=2)])) as proxy:
+        first, second = await connect(proxy), await connect(proxy)
+        assert [await first.ask() for _ in range(4)] == [REPLY] * 4
+        assert [await second.ask() for _ in range(3)] == [REPLY, REPLY, b""]
+        first.writer.close()
+        second.writer.close()
+
+
+async def test_a_struck_fault_meets_the_next_exchange_of_whichever_connection(upstream: Upstream) -> None:
+    async with FaultProxy(upstream.url) as proxy:
+        client = await connect(proxy)
+        assert await client.ask() == REPLY
+        proxy.strike(Fault(Kind.CUT_BEFORE_REPLY), Fault(Kind.CUT_BEFORE_REQUEST))
+        assert await client.ask() == b""
+        client.writer.close()
+        for came in (b"", REPLY):
+            client = await connect(proxy)
+            assert await client.ask() == came
+            client.writer.close()
+
+
+async def test_once_healed_nothing_goes_wrong(upstream: Upstream) -> None:
+    async with FaultProxy(upstream.url, lambda number: Fault(Kind.CUT_BEFORE_REPLY, after=1)) as proxy:
+        client = await connect(proxy)
+        assert await client.ask() == REPLY
+        proxy.strike(Fault(Kind.RESET))
+        proxy.heal()
+        assert [await client.ask() for _ in range(3)] == [REPLY] * 3
+        client.writer.close()
+
+
+async def test_a_server_that_is_not_there_ends_the_connection() -> None:
+    async with FaultProxy("http://127.0.0.1:1") as proxy:
+        client = await connect(proxy)
+        assert await client.hear() == b""
+        client.writer.close()
+
+
+def test_a_seed_gives_the_same_faults_again_and_all_kinds() -> None:
+    planned = [seeded(7)(number) for number in range(400)]
+    assert planned == [seeded(7)(number) for number in range(400)]
+    assert planned != [seeded(8)(number) for number in range(400)]
+    assert {fault.kind for fault in planned if fault is not None} == set(Kind)
+    assert 100 < planned.count(None) < 300
