@@ -109,7 +109,7 @@ async def test_the_client_s_half_close_is_passed_on_and_the_reply_still_comes(up
     ],
 )
 async def test_a_cut_comes_where_its_name_says(upstream: Upstream, kind: Kind, arrived: bytes, came: bytes) -> None:
-    async with FaultProxy(upstream.url, scripted([Fault(kind)])) as proxy:
+    async with FaultProxy(upstream.url, scripted({(0, 0): Fault(kind)})) as proxy:
         client = await connect(proxy)
         assert await client.ask() == came
         assert bytes(upstream.read) == arrived
@@ -120,7 +120,7 @@ async def test_a_cut_comes_where_its_name_says(upstream: Upstream, kind: Kind, a
 
 
 async def test_a_reset_comes_once_the_reply_is_through(upstream: Upstream) -> None:
-    async with FaultProxy(upstream.url, scripted([Fault(Kind.RESET)])) as proxy:
+    async with FaultProxy(upstream.url, scripted({(0, 0): Fault(Kind.RESET)})) as proxy:
         client = await connect(proxy)
         assert await client.ask() == REPLY
         with pytest.raises(ConnectionResetError) as refused:
@@ -131,7 +131,7 @@ async def test_a_reset_comes_once_the_reply_is_through(upstream: Upstream) -> No
 
 
 async def test_a_silent_connection_passes_nothing_and_tells_nobody(upstream: Upstream) -> None:
-    async with FaultProxy(upstream.url, scripted([Fault(Kind.SILENCE)]), forget_s=0.05) as proxy:
+    async with FaultProxy(upstream.url, scripted({(0, 0): Fault(Kind.SILENCE)}), forget_s=0.05) as proxy:
         client = await connect(proxy)
         asking = asyncio.create_task(client.ask())
         await until(lambda: proxy.faults == {Kind.SILENCE: 1})
@@ -145,7 +145,7 @@ async def test_a_silent_connection_passes_nothing_and_tells_nobody(upstream: Ups
 
 
 async def test_without_replies_the_server_answers_and_hears_nothing_of_the_client_s_end(upstream: Upstream) -> None:
-    async with FaultProxy(upstream.url, scripted([Fault(Kind.NO_REPLY)]), forget_s=0.05) as proxy:
+    async with FaultProxy(upstream.url, scripted({(0, 0): Fault(Kind.NO_REPLY)}), forget_s=0.05) as proxy:
         client = await connect(proxy)
         client.writer.write(REQUEST)
         await until(lambda: upstream.answered == 1)
@@ -156,7 +156,7 @@ async def test_without_replies_the_server_answers_and_hears_nothing_of_the_clien
 
 
 async def test_latency_and_bandwidth_hold_up_and_lose_nothing(upstream: Upstream) -> None:
-    slow = [Fault(Kind.LATENCY, ms=5), Fault(Kind.BANDWIDTH, bytes_per_s=10_000)]
+    slow = {(0, 0): Fault(Kind.LATENCY, ms=5), (1, 0): Fault(Kind.BANDWIDTH, bytes_per_s=10_000)}
     async with FaultProxy(upstream.url, scripted(slow)) as proxy:
         loop = asyncio.get_running_loop()
         for least_s in (0.010, 2 * len(REPLY) / 10_000 * 0.9):
@@ -168,15 +168,15 @@ async def test_latency_and_bandwidth_hold_up_and_lose_nothing(upstream: Upstream
 
 
 async def test_a_slow_loris_sends_its_request_in_small_pieces(upstream: Upstream) -> None:
-    async with FaultProxy(upstream.url, scripted([Fault(Kind.SLOW_LORIS, ms=1)])) as proxy:
+    async with FaultProxy(upstream.url, scripted({(0, 0): Fault(Kind.SLOW_LORIS, ms=1)})) as proxy:
         client = await connect(proxy)
         assert await client.ask() == REPLY
         assert upstream.pieces >= 3
         client.writer.close()
 
 
-async def test_a_fault_waits_for_the_exchanges_that_go_well_before_it(upstream: Upstream) -> None:
-    async with FaultProxy(upstream.url, scripted([None, Fault(Kind.CUT_BEFORE_REPLY, after=2)])) as proxy:
+async def test_a_scripted_fault_meets_its_own_exchange_alone(upstream: Upstream) -> None:
+    async with FaultProxy(upstream.url, scripted({(1, 2): Fault(Kind.CUT_BEFORE_REPLY)})) as proxy:
         first, second = await connect(proxy), await connect(proxy)
         assert [await first.ask() for _ in range(4)] == [REPLY] * 4
         assert [await second.ask() for _ in range(3)] == [REPLY, REPLY, b""]
@@ -198,7 +198,9 @@ async def test_a_struck_fault_meets_the_next_exchange_of_whichever_connection(up
 
 
 async def test_once_healed_nothing_goes_wrong(upstream: Upstream) -> None:
-    async with FaultProxy(upstream.url, lambda number: Fault(Kind.CUT_BEFORE_REPLY, after=1)) as proxy:
+    async with FaultProxy(
+        upstream.url, lambda connection, exchange: Fault(Kind.CUT_BEFORE_REPLY) if exchange else None
+    ) as proxy:
         client = await connect(proxy)
         assert await client.ask() == REPLY
         proxy.strike(Fault(Kind.RESET))
@@ -215,8 +217,11 @@ async def test_a_server_that_is_not_there_ends_the_connection() -> None:
 
 
 def test_a_seed_gives_the_same_faults_again_and_all_kinds() -> None:
-    planned = [seeded(7)(number) for number in range(400)]
-    assert planned == [seeded(7)(number) for number in range(400)]
-    assert planned != [seeded(8)(number) for number in range(400)]
-    assert {fault.kind for fault in planned if fault is not None} == set(Kind)
-    assert 100 < planned.count(None) < 300
+    def planned(seed: int) -> list[Fault | None]:
+        plan = seeded(seed)
+        return [plan(number // 4, number % 4) for number in range(1_000)]
+
+    assert planned(7) == planned(7)
+    assert planned(7) != planned(8)
+    assert {fault.kind for fault in planned(7) if fault is not None} == set(Kind)
+    assert 600 < planned(7).count(None) < 800

@@ -3,7 +3,7 @@
     client ──▶ FaultProxy ──▶ server
 
 A connection carries one exchange after the other: a request, then its reply. A fault belongs to one exchange. It is
-planned for a connection by its number, by script or by seed, or struck at whichever exchange comes next:
+planned, by script or by seed, or struck at whichever exchange comes next:
 
     async with FaultProxy(server_url, plan=seeded(7)) as proxy:
         async with holdfast.open_async(proxy.url) as hf: ...
@@ -44,7 +44,7 @@ class _CutError(Exception):
 class _Link:
     client: asyncio.StreamWriter
     server: asyncio.StreamWriter
-    planned: Fault | None
+    number: int
     exchanges: int = 0
     is_asking: bool = False
     fault: Fault | None = None
@@ -92,15 +92,13 @@ class FaultProxy:
         return self._upstream._replace(netloc=f"127.0.0.1:{port}").geturl()
 
     def strike(self, *faults: Fault) -> None:
-        """The next exchanges, on whichever connections, meet these; `after` means nothing here."""
+        """The next exchanges, on whichever connections, meet these."""
         self._struck.extend(faults)
 
     def heal(self) -> None:
         """From here on nothing goes wrong any more. What is half open stays so until it is forgotten."""
         self._plan = without_faults
         self._struck.clear()
-        for link in self._links:
-            link.planned = None
 
     async def cut(self) -> None:
         """Every connection there is, at once."""
@@ -122,7 +120,7 @@ class FaultProxy:
         except OSError:  # no server there: none here either
             writer.transport.abort()
             return
-        link = _Link(client=writer, server=upstream[1], planned=self._plan(number))
+        link = _Link(client=writer, server=upstream[1], number=number)
         for each in (link.client, link.server):
             each.transport.set_write_buffer_limits(0)  # what was drained was sent, so that ending it drops nothing
         self._links.add(link)
@@ -130,8 +128,8 @@ class FaultProxy:
             async with asyncio.TaskGroup() as both:
                 both.create_task(self._carry_requests(link, reader))
                 both.create_task(self._carry_replies(link, upstream[0]))
-        except* (_CutError, OSError):
-            pass  # an error is an end that left without a word: the other is told by closing
+        except* (_CutError, OSError, asyncio.CancelledError):
+            pass  # an error is an end that left without a word; cancelled is the proxy's own end
         finally:
             _end(link, is_reset=link.kind is Kind.RESET)
             self._links.discard(link)
@@ -141,8 +139,9 @@ class FaultProxy:
             while data := await reader.read(_CHUNK):
                 if not link.is_asking:
                     link.is_asking = True
-                    self.exchanges += 1
                     self._choose(link)
+                    link.exchanges += 1
+                    self.exchanges += 1
                 await self._pass_request(link, data)
         if link.is_half_open:
             await asyncio.sleep(self._forget_s)
@@ -152,9 +151,7 @@ class FaultProxy:
     async def _carry_replies(self, link: _Link, reader: asyncio.StreamReader) -> None:
         while data := await self._reply(link, reader):
             await self._pass_reply(link, data)
-            if link.is_asking:
-                link.is_asking = False
-                link.exchanges += 1
+            link.is_asking = False
         if link.is_half_open:
             await asyncio.sleep(self._forget_s)
         raise _CutError
@@ -174,11 +171,9 @@ class FaultProxy:
         """The fault of an exchange that begins. What is half open stays so."""
         if link.is_half_open:
             return
-        link.fault = None
-        if self._struck:
-            link.fault = self._struck.popleft()
-        elif link.planned is not None and link.exchanges >= link.planned.after:
-            link.fault, link.planned = link.planned, None
+        if link.kind is Kind.RESET:
+            self._cut(link)  # the next request crosses the reset on its way
+        link.fault = self._struck.popleft() if self._struck else self._plan(link.number, link.exchanges)
         if link.kind in (Kind.LATENCY, Kind.BANDWIDTH, Kind.SLOW_LORIS, *HALF_OPEN):
             self._count(link)
 

@@ -1,7 +1,7 @@
 """What goes wrong on a connection of the fault proxy, and on which."""
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -18,7 +18,7 @@ class Kind(StrEnum):
     # The server has answered, so whatever was asked is done; nothing of the answer arrives.
     CUT_BEFORE_REPLY = "cut before the reply"
     CUT_IN_REPLY = "cut in the reply"
-    # By RST, once the reply is through and the connection lies idle: it dies between two calls.
+    # By RST, once the reply is through: the connection dies while idle, or as the next request is on its way.
     RESET = "reset"
     # Half open: nothing passes any more, in either direction, and nobody is told.
     SILENCE = "silence"
@@ -32,32 +32,28 @@ HALF_OPEN = frozenset({Kind.SILENCE, Kind.NO_REPLY})
 @dataclass(frozen=True, slots=True)
 class Fault:
     kind: Kind
-    # Exchanges of the connection that go well before it.
-    after: int = 0
     ms: int = 20
     bytes_per_s: int = 20_000
 
 
-# The fault of the connection of this number, the first being 0.
-Plan = Callable[[int], Fault | None]
+# The fault of an exchange, by the number of its connection and its own number there, both from 0.
+Plan = Callable[[int, int], Fault | None]
 
 
-def without_faults(number: int) -> Fault | None:
+def without_faults(connection: int, exchange: int) -> Fault | None:
     return None
 
 
-def scripted(faults: Sequence[Fault | None]) -> Plan:
-    """These for the first connections, in order, and none for the others."""
-    return lambda number: faults[number] if number < len(faults) else None
+def scripted(faults: Mapping[tuple[int, int], Fault]) -> Plan:
+    """By (connection, exchange)."""
+    return lambda connection, exchange: faults.get((connection, exchange))
 
 
-def seeded(seed: int, *, rate: float = 0.5, kinds: Sequence[Kind] = tuple(Kind), most_after: int = 3) -> Plan:
-    """A fault on this share of the connections, each by the seed and its number alone."""
+def seeded(seed: int, *, rate: float = 0.3, kinds: Sequence[Kind] = tuple(Kind)) -> Plan:
+    """On this share of the exchanges, each by the seed and its numbers alone."""
 
-    def plan(number: int) -> Fault | None:
-        dice = random.Random(f"{seed} connection {number}")
-        if dice.random() >= rate:
-            return None
-        return Fault(dice.choice(kinds), after=dice.randrange(most_after + 1), ms=dice.randrange(1, 20))
+    def plan(connection: int, exchange: int) -> Fault | None:
+        dice = random.Random(f"{seed} {connection} {exchange}")
+        return Fault(dice.choice(kinds), ms=dice.randrange(1, 20)) if dice.random() < rate else None
 
     return plan

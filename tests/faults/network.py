@@ -1,0 +1,101 @@
+"""Live traffic through a network that fails, and the history of it held against the promises."""
+
+import asyncio
+import contextlib
+import tempfile
+from collections import Counter
+from collections.abc import AsyncIterator
+
+import holdfast
+from holdfast.clock import SystemClock, steady_s
+from holdfast.testing import history as h
+from holdfast.testing.history.recording import AsyncCaller
+from holdfast.testing.history.scripts import Recorder
+from holdfast.testing.proving import PartOutcome, Progress, say_nothing
+from holdfast.testing.proxy import FaultProxy, Kind, seeded
+from tests.doors.serving import Server, serve
+from tests.faults.traffic import QUEUES, Client, Traffic
+
+CLIENTS = 6
+CONSUMERS_EACH = 2
+# Faults of one history: small enough to be read when one breaks a promise.
+ROUND = 200
+# Of the exchanges.
+RATE = 0.35
+# What a client waits for an answer: half-open connections cost this much.
+TIMEOUT = "200ms"
+# A server forgets those that left without a word sooner here than in earnest, so that sockets do not pile up.
+FORGET_S = 1.0
+HANG_S = 120.0
+# Half-open and slow ones keep a client for its whole timeout: fewer of them make more faults.
+KINDS = [*(kind for kind in Kind for _ in range(3)), *[Kind.CUT_BEFORE_REPLY] * 6, *[Kind.CUT_IN_REPLY] * 3]
+
+
+def run_network_faults(total: int, *, seed: int, progress: Progress = say_nothing) -> PartOutcome:
+    """About so many faults, each on a connection of live traffic; a round for every `ROUND` of them."""
+    outcome = PartOutcome(name="network faults", unit="faults")
+    began = steady_s()
+    number = 0
+    while outcome.done < total:
+        round_seed = seed + number
+        findings, faults = asyncio.run(_round(round_seed, min(ROUND, total - outcome.done)))
+        for violation in findings.violations:
+            outcome.violate(f"{violation} (run_network_faults({ROUND}, seed={round_seed}))")
+        outcome.done += faults.total()
+        outcome.add_counts({str(kind): times for kind, times in faults.items()})
+        outcome.add_counts({name: findings.counts[name] for name in ("sent", "acked", "duplicates", "unknown")})
+        progress(outcome.done, total, findings.verdict(round_seed))
+        number += 1
+    outcome.seconds = steady_s() - began
+    return outcome
+
+
+async def _round(seed: int, faults: int) -> tuple[h.Findings, Counter[Kind]]:
+    clock, lines = SystemClock(), list[h.Line]()
+    recorder = Recorder(lines.append, clock.now_ms)
+    async with (
+        _server(clock, seed) as server,
+        FaultProxy(server.url, seeded(seed, rate=RATE, kinds=KINDS), forget_s=FORGET_S) as proxy,
+    ):
+        await _meet(proxy, recorder, seed, faults)
+        proxy.heal()
+        async with holdfast.open_async(server.url) as hf:
+            caller = AsyncCaller(hf, recorder)
+            await caller.drain(QUEUES)
+            for queue in QUEUES:
+                await caller.count(queue)
+    return h.check(lines, allow_refusals=True), proxy.faults
+
+
+@contextlib.asynccontextmanager
+async def _server(clock: SystemClock, seed: int) -> AsyncIterator[Server]:
+    """On either store, by turns."""
+    if seed % 2:
+        async with serve(clock) as server:
+            yield server
+    else:
+        with tempfile.TemporaryDirectory() as directory:
+            async with serve(clock, store=directory) as server:
+                yield server
+
+
+async def _meet(proxy: FaultProxy, recorder: Recorder, seed: int, faults: int) -> None:
+    """Traffic of several clients until so much has gone wrong. What they were about is cut off then, like the rest."""
+    traffic = Traffic()
+    async with contextlib.AsyncExitStack() as clients:
+        tasks = []
+        for number in range(CLIENTS):
+            hf = await clients.enter_async_context(holdfast.open_async(proxy.url, timeout=TIMEOUT))
+            client = Client(hf, recorder, f"{seed} {number}", traffic)
+            tasks += [client.produce(), *(client.consume(each) for each in range(CONSUMERS_EACH))]
+        running = [asyncio.create_task(work) for work in tasks]
+        try:
+            async with asyncio.timeout(HANG_S):
+                while proxy.faults.total() < faults:
+                    done, _ = await asyncio.wait(running, timeout=0.01, return_when=asyncio.FIRST_COMPLETED)
+                    for task in done:
+                        task.result()
+        finally:
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
