@@ -356,6 +356,30 @@ async def test_a_verdict_that_lost_its_lease_is_refused_for_sure(
     await other.ack()
 
 
+async def test_a_repeated_extend_that_comes_too_late_for_the_lease_it_made_shorter_says_that_it_is_unsure(
+    server: Server, clock: ManualClock
+) -> None:
+    tries = 0
+
+    def plan(connection: int, exchange: int) -> Fault | None:
+        """Loses the answer to the first extend; the lease runs out before the second."""
+        nonlocal tries
+        tries += is_extending
+        if tries == 2:
+            clock.advance(1_000)
+        return LOST_ANSWER if tries == 1 else None
+
+    is_extending = False
+    async with FaultProxy(server.url, plan) as proxy, holdfast.open_async(proxy.url) as far:
+        q = far.queue("q")
+        await q.enqueue(1)
+        [m] = await q.claim(lease=60)
+        is_extending = True
+        with pytest.raises(holdfast.StaleLease) as refused:
+            await m.extend(1)
+    assert refused.value.facts["is_unsure"]
+
+
 async def test_a_claim_whose_answer_was_lost_is_made_again(
     proxy: FaultProxy, far: AsyncHoldfast, clock: ManualClock
 ) -> None:

@@ -90,9 +90,11 @@ class Verdicts:
         A message that is still there tells: its version is this lease's unless somebody claimed it since. One that is
         gone does not: whoever finished it, it was not left over. That stays a refusal, marked as unsure.
         """
-        if result.ok or result.error != StaleLease.code or verdict.settle is Settle.EXTEND:
-            return result  # an extend makes no lease stale
+        if result.ok or result.error != StaleLease.code:
+            return result
         unsure = replace(result, is_unsure=True)
+        if verdict.settle is Settle.EXTEND:
+            return unsure  # the first try may have made the lease a shorter one, which has run out since
         try:
             info = await self._looks.get(ref, result.snowflake)
         except HoldfastError:
