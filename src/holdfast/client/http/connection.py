@@ -134,12 +134,12 @@ class Connection(asyncio.Protocol):
             self._finish_reading()
             if self._unread > _MAX_UNREAD:
                 transport.resume_reading()
-            transport.write_eof()
             try:
+                transport.write_eof()
                 async with asyncio.timeout(timeout_s):
                     await self._waiter
-            except (Lost, TimeoutError):
-                pass  # it had not answered, or will not
+            except (Lost, OSError):  # a TimeoutError is one
+                pass  # it had not answered, or will not; or the connection was reset, and the loop has not heard yet
         transport.abort()
         return self._answer
 
