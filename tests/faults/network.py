@@ -5,6 +5,7 @@ import contextlib
 import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator
+from typing import NamedTuple
 
 import holdfast
 from holdfast.clock import SystemClock, steady_s
@@ -14,12 +15,13 @@ from holdfast.testing.history.scripts import Recorder
 from holdfast.testing.proving import PartOutcome, Progress, say_nothing
 from holdfast.testing.proxy import FaultProxy, Kind, seeded
 from tests.doors.serving import Server, serve
+from tests.faults.processes import run_all
 from tests.faults.traffic import QUEUES, Client, Traffic
 
 CLIENTS = 6
 CONSUMERS_EACH = 2
 # Faults of one history: small enough to be read when one breaks a promise.
-ROUND = 200
+ROUND = 100
 # Of the exchanges.
 RATE = 0.35
 # What a client waits for an answer: half-open connections cost this much.
@@ -31,40 +33,47 @@ HANG_S = 120.0
 KINDS = [*(kind for kind in Kind for _ in range(3)), *[Kind.CUT_BEFORE_REPLY] * 6, *[Kind.CUT_IN_REPLY] * 3]
 
 
+class Round(NamedTuple):
+    seed: int
+    findings: h.Findings
+    faults: Counter[Kind]
+
+
 def run_network_faults(total: int, *, seed: int, progress: Progress = say_nothing) -> PartOutcome:
     """About so many faults, each on a connection of live traffic; a round for every `ROUND` of them."""
     outcome = PartOutcome(name="network faults", unit="faults")
     began = steady_s()
-    number = 0
-    while outcome.done < total:
-        round_seed = seed + number
-        findings, faults = asyncio.run(_round(round_seed, min(ROUND, total - outcome.done)))
-        for violation in findings.violations:
-            outcome.violate(f"{violation} (run_network_faults({ROUND}, seed={round_seed}))")
-        outcome.done += faults.total()
-        outcome.add_counts({str(kind): times for kind, times in faults.items()})
-        outcome.add_counts({name: findings.counts[name] for name in ("sent", "acked", "duplicates", "unknown")})
-        progress(outcome.done, total, findings.verdict(round_seed))
-        number += 1
+    rounds = [(seed + number, min(ROUND, total - at)) for number, at in enumerate(range(0, total, ROUND))]
+    for each in run_all(run_round, rounds):
+        for violation in each.findings.violations:
+            outcome.violate(f"{violation} (tests.faults.network.run_round(({each.seed}, {ROUND})))")
+        outcome.done += each.faults.total()
+        outcome.add_counts({str(kind): times for kind, times in each.faults.items()})
+        outcome.add_counts({name: each.findings.counts[name] for name in ("sent", "acked", "duplicates", "unknown")})
+        progress(outcome.done, total, each.findings.verdict(each.seed))
     outcome.seconds = steady_s() - began
     return outcome
 
 
-async def _round(seed: int, faults: int) -> tuple[h.Findings, Counter[Kind]]:
+def run_round(asked: tuple[int, int]) -> Round:
+    """By (seed, faults). The seed repeats the faults and the choices; the timing is the machine's own."""
+    return asyncio.run(_run_round(*asked))
+
+
+async def _run_round(seed: int, faults: int) -> Round:
     clock, lines = SystemClock(), list[h.Line]()
     recorder = Recorder(lines.append, clock.now_ms)
-    async with (
-        _server(clock, seed) as server,
-        FaultProxy(server.url, seeded(seed, rate=RATE, kinds=KINDS), forget_s=FORGET_S) as proxy,
-    ):
-        await _meet(proxy, recorder, seed, faults)
-        proxy.heal()
+    async with _server(clock, seed) as server:
+        before = asyncio.all_tasks()
+        async with FaultProxy(server.url, seeded(seed, rate=RATE, kinds=KINDS), forget_s=FORGET_S) as proxy:
+            await _meet(proxy, recorder, seed, faults)
+        await _until_over(before)
         async with holdfast.open_async(server.url) as hf:
             caller = AsyncCaller(hf, recorder)
             await caller.drain(QUEUES)
             for queue in QUEUES:
                 await caller.count(queue)
-    return h.check(lines, allow_refusals=True), proxy.faults
+    return Round(seed, h.check(lines, allow_refusals=True), proxy.faults)
 
 
 @contextlib.asynccontextmanager
@@ -77,6 +86,13 @@ async def _server(clock: SystemClock, seed: int) -> AsyncIterator[Server]:
         with tempfile.TemporaryDirectory() as directory:
             async with serve(clock, store=directory) as server:
                 yield server
+
+
+async def _until_over(before: "set[asyncio.Task[object]]") -> None:
+    """A call that was cut off may be under way in the server yet, and happen after everything was drained."""
+    async with asyncio.timeout(HANG_S):
+        while asyncio.all_tasks() - before:
+            await asyncio.sleep(0.005)
 
 
 async def _meet(proxy: FaultProxy, recorder: Recorder, seed: int, faults: int) -> None:

@@ -87,15 +87,15 @@ class Client:
                 )
             riders = []
             for each in deliveries:
-                self._traffic.receipts.append((queue, each.receipt))
                 match dice.choice(ACTS):
                     case "ride":
                         riders.append((dice.choice(["ack", "ack", "ack", "nack", "release"]), each.receipt))
                     case act:
                         await self._act(dice, queue, act, each.receipt)
-            if dice.random() < 0.1 and self._traffic.receipts:
+                        self._traffic.left.append((queue, each.receipt))
+            if dice.random() < 0.1 and self._traffic.left:
                 # Not a nack: a client that lost its answer believes it where the message has this error already.
-                await self._settle(*dice.choice(self._traffic.receipts), dice.choice(["ack", "release", "extend"]))
+                await self._settle(*self._traffic.left.popleft(), dice.choice(["ack", "release", "extend"]))
 
     async def _act(self, dice: random.Random, queue: str, act: str, receipt: str) -> None:
         match act:
@@ -158,8 +158,8 @@ class Traffic:
     def __init__(self) -> None:
         # Roughly: it only keeps the producers from running away.
         self.backlog = 0
-        # Of leases current, expired and settled.
-        self.receipts: deque[tuple[str, str]] = deque(maxlen=200)
+        # Receipts that their holders are done with, settled or not: each is used once more, late.
+        self.left: deque[tuple[str, str]] = deque(maxlen=50)
         self._keys = 20
 
     def keys_upto(self) -> int:

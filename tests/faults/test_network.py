@@ -1,0 +1,36 @@
+"""A call that got no answer happened once or not at all, whatever the network did to it (T13)."""
+
+import os
+import sys
+
+import pytest
+
+from holdfast.testing.proving import PartOutcome
+from holdfast.testing.proxy import Kind
+from tests.faults.network import run_network_faults
+
+FAULTS = 200
+PROOF_FAULTS = 20_000
+
+
+@pytest.mark.slow
+def test_network_faults_lose_nothing_bring_nothing_back_and_lease_nothing_twice() -> None:
+    _check(run_network_faults(FAULTS, seed=_seed()), FAULTS)
+
+
+@pytest.mark.proof
+def test_twenty_thousand_network_faults_lose_nothing_and_bring_nothing_back() -> None:
+    faults = max(1, int(PROOF_FAULTS * float(os.environ.get("HOLDFAST_PROOF_SCALE", "1"))))
+    _check(run_network_faults(faults, seed=_seed()), faults)
+
+
+def _seed() -> int:
+    """HOLDFAST_SEED repeats the faults of a run; its timing is the machine's own."""
+    return int(os.environ.get("HOLDFAST_SEED") or int.from_bytes(os.urandom(4)))
+
+
+def _check(outcome: PartOutcome, faults: int) -> None:
+    sys.stdout.write(f"{outcome}\n")
+    assert not outcome.violations, "\n".join(outcome.violations)
+    assert outcome.done >= faults
+    assert all(outcome.counts.get(name) for name in ("sent", "acked", "unknown", *Kind))
