@@ -6,11 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import clock as clock_module
-from holdfast.clock import Alarm, SystemClock, ThreadAlarm, seconds_until
+from holdfast.clock import Alarm, SystemClock, ThreadAlarm, go_on_from, seconds_until
 from holdfast.testing import ManualClock
 
 # Long enough for any machine; only a failure waits for it.
 PATIENCE_S = 30.0
+HOUR_MS = 3_600_000
 
 
 # --- SystemClock -------------------------------------------------------------------------------------------------
@@ -40,6 +41,60 @@ def test_the_system_clock_never_goes_back() -> None:
     running = SystemClock()
     readings = [running.now_ms() for _ in range(10_000)]
     assert readings == sorted(readings)
+
+
+class Steady:
+    """The steady time of a machine, moved by hand; its wall stands still."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.ns = 7_000_000_000
+        wall_ns = time.time_ns() - self.ns
+        monkeypatch.setattr(clock_module.time, "clock_gettime_ns", lambda which: self.ns)
+        monkeypatch.setattr(clock_module.time, "time_ns", lambda: wall_ns + self.ns)
+
+
+def test_time_goes_on_where_a_store_left_it_until_the_wall_has_caught_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    steady = Steady(monkeypatch)
+    clock = SystemClock()
+    wall_ms = clock.now_ms()
+    go_on_from(clock, wall_ms + HOUR_MS)
+    assert clock.now_ms() == wall_ms + HOUR_MS
+    steady.ns += HOUR_MS * 1_000_000
+    assert clock.now_ms() == wall_ms + HOUR_MS + HOUR_MS * 9 // 10
+    steady.ns += 9 * HOUR_MS * 1_000_000
+    assert clock.now_ms() == wall_ms + 10 * HOUR_MS
+    steady.ns += HOUR_MS * 1_000_000
+    assert clock.now_ms() == wall_ms + 11 * HOUR_MS
+
+
+def test_a_clock_that_lets_the_wall_catch_up_never_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    steady = Steady(monkeypatch)
+    clock = SystemClock()
+    go_on_from(clock, clock.now_ms() + 3)
+    readings = []
+    for _ in range(5_000):
+        steady.ns += 9_973
+        readings.append(clock.now_ms())
+    assert readings == sorted(readings)
+
+
+def test_a_store_that_is_not_ahead_changes_nothing() -> None:
+    clock = SystemClock()
+    before = clock.now_ms()
+    go_on_from(clock, before - HOUR_MS)
+    assert before <= clock.now_ms() < before + 60_000
+
+
+def test_nothing_bridges_more_than_a_day_and_a_clock_moved_by_hand_stays_where_it_is(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock, by_hand = SystemClock(), ManualClock()
+    before = clock.now_ms()
+    go_on_from(clock, before + 25 * HOUR_MS)
+    assert before <= clock.now_ms() < before + 60_000
+    go_on_from(by_hand, by_hand.now_ms() + HOUR_MS)
+    assert by_hand.now_ms() == ManualClock().now_ms()
+    assert caplog.text.count("waits until the clock gets there") == 2
 
 
 @given(st.integers(-(1 << 60), 1 << 60))

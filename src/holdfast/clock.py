@@ -50,18 +50,53 @@ def seconds_until(at_ms: int, clock: Clock) -> float:
 _STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
+# Of the time that passes, a clock that is ahead of the wall gives back one part in this many: no lease is then shorter
+# than granted, nor longer by more than a tenth, and an hour is made good in ten.
+_GIVE_BACK = 10
+# Further behind than this, a wall clock was set wrong before, and no bridge is built from there.
+_LONGEST_BRIDGE_MS = 24 * 3_600_000
+# Behind by less is no news: two processes read the wall at their start.
+_SLIGHTLY_MS = 1_000
+
+
 class SystemClock:
     """Wall time at the start plus steady time since.
 
     So a step of the wall clock neither ends every lease at once nor keeps one for hours: a running process
-    does not see it. The next start does.
+    does not see it. The next start does, unless the wall went back: see `go_on_from`.
     """
 
     def __init__(self) -> None:
         self._origin_ns = time.time_ns() - time.clock_gettime_ns(_STEADY)
+        self._ahead_ns = 0
+        self._ahead_since_ns = 0
 
     def now_ms(self) -> int:
-        return (self._origin_ns + time.clock_gettime_ns(_STEADY)) // 1_000_000
+        steady_ns = time.clock_gettime_ns(_STEADY)
+        now_ns = self._origin_ns + steady_ns
+        if self._ahead_ns:
+            now_ns += max(0, self._ahead_ns - (steady_ns - self._ahead_since_ns) // _GIVE_BACK)
+        return now_ns // 1_000_000
+
+    def go_on_from(self, at_ms: int) -> None:
+        """Begin at this time, which lies ahead of the wall, and let the wall catch up."""
+        self._ahead_since_ns = time.clock_gettime_ns(_STEADY)
+        self._ahead_ns = max(0, at_ms * 1_000_000 - self._origin_ns - self._ahead_since_ns)
+
+
+def go_on_from(clock: Clock, at_ms: int) -> None:
+    """For a store that has seen this time. If the wall was set back since, all that it has written would be due later
+    by as much: what is ready, leases, delays, ticks. So time goes on where the store left it."""
+    behind_ms = at_ms - clock.now_ms()
+    if behind_ms <= 0:
+        return
+    if isinstance(clock, SystemClock) and behind_ms <= _LONGEST_BRIDGE_MS:
+        clock.go_on_from(at_ms)
+        told = "time goes on from there, a tenth slower until the clock has caught up"
+    else:
+        told = "what was written then, ready messages too, waits until the clock gets there"
+    if behind_ms >= _SLIGHTLY_MS:
+        _log.warning("the clock is %.1f s behind the latest time in the store: %s", behind_ms / 1_000, told)
 
 
 class _ThreadTimer:

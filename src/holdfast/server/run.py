@@ -57,7 +57,8 @@ async def serve(settings: Settings, announce: Announce, make_door: MakeDoor = ma
     sockets = listening_sockets(settings)
     try:
         tls = make_tls(settings)
-        identity = identity_of(settings, clock)
+        # Of its own: tokens and keys go by the wall, and a store may be ahead of that.
+        identity = identity_of(settings, SystemClock())
         runtime = LoopRuntime(clock)
         async with _opened(settings, runtime) as core, _started(identity), _told(core, settings, clock) as telemetry:
             drain = Drain()

@@ -48,6 +48,10 @@ class Catalog:
             row = _decode_queue(raw)
             self._add_queue(row, counters.get(keys.prefix(row.tenant_id, row.queue_id), Counters()))
 
+    def latest_at(self) -> int:
+        """The latest time at which a queue was changed; 0 without any."""
+        return max((shelf.counters.counted_at for shelf in self._shelves.values()), default=0)
+
     def _items(self, space: bytes) -> list[tuple[bytes, bytes]]:
         return list(self._engine.database.items(keys.DIRECTORY, space, keys.after(space)))
 

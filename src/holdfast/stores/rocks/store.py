@@ -7,6 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from holdfast.clock import go_on_from
 from holdfast.dice import Dice
 from holdfast.model import lifecycle
 from holdfast.model.answers import Counts, Delivery, Enqueued, Found, LedgerEntry, Result
@@ -105,6 +106,7 @@ class RocksStore:
         self._facts = Facts(self._engine, self._dice)
         self._catalog = Catalog(self._engine, self._make_shelf)
         self._catalog.load()
+        go_on_from(runtime.clock, self._catalog.latest_at())
         self._entries = Entries(self._engine)
         self._reader = Reader(self._engine, self._entries)
         self._journal = RocksJournal(
