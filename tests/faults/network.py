@@ -73,7 +73,7 @@ async def _run_round(seed: int, faults: int) -> Round:
             await caller.drain(QUEUES)
             for queue in QUEUES:
                 await caller.count(queue)
-    return Round(seed, h.check(lines, allow_refusals=True), proxy.faults)
+    return Round(seed, h.check(lines, allow_refusals=True, repeats_calls=True), proxy.faults)
 
 
 @contextlib.asynccontextmanager
