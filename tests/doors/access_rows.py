@@ -204,6 +204,9 @@ ROWS: tuple[Row, ...] = (
         lambda at: {"receipt": at.receipt, "document": {"n": 1}, "progress": {"percent": 5}},
         **_SETTLES,
     ),
+    _in_body(
+        "POST", "/v1/queue/payload", ("read_part",), "read", lambda at: {"receipt": at.receipt}, names_things=True
+    ),
     _in_query("/v1/queue/stats", ("stats",), lambda at: {}),
     _in_query("/v1/queue/watch", ("watch", "stats"), lambda at: {}),
     Row("GET", "/v1/tenants", ("tenants",), "read", lambda at: Request("GET", "/v1/tenants"), of_no_tenant=True),

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from holdfast.client.blocking import BlockingMessage
     from holdfast.client.message import Message
 
 PREFIX = "HOLDFAST_QUEUE_"
@@ -46,9 +47,14 @@ def as_failure(code: int) -> str:
     return f"unset {' '.join(PREFIX + name for name in VARIABLES)}\n(exit {code})\n"
 
 
-def write_payload(message: "Message", directory: str | None = None) -> str:
-    """Into a new file that only this user can read."""
-    handle, path = tempfile.mkstemp(prefix=f"holdfast-{message.id}-", dir=directory)
+def new_payload_file(message: "Message", directory: str | None = None) -> tuple[int, str]:
+    """A file that only this user can read: its descriptor, and its path."""
+    return tempfile.mkstemp(prefix=f"holdfast-{message.id}-", dir=directory)
+
+
+def write_payload(message: "BlockingMessage") -> str:
+    """Into a new file."""
+    handle, path = new_payload_file(message)
     try:
         with os.fdopen(handle, "wb") as file:
             message.write_to(file)

@@ -17,13 +17,13 @@ import typer
 
 from holdfast.cli.command import QueueName, Session, duration
 from holdfast.cli.failures import TRY_AGAIN, Usage
-from holdfast.cli.handoff import variables_of, write_payload
+from holdfast.cli.handoff import new_payload_file, variables_of
 from holdfast.cli.show import duration as duration_text
 from holdfast.cli.show import echo_json
 from holdfast.cli.worker import say_log
 from holdfast.client.message import Message
 from holdfast.clock import SystemClock
-from holdfast.model.errors import QueueNotFound, Throttled, Unavailable
+from holdfast.model.errors import QueueNotFound, StoreUnavailable, Throttled, Unavailable
 from holdfast.worker.control import Defer, Retry
 from holdfast.worker.outcome import Outcome, OutcomeKind
 
@@ -96,6 +96,7 @@ def run(
             timeout=None if limit in (0, None, "0s") else limit,
             retries=retries,
             state=stateful,
+            stream=True,
         )(program.handle)
         worker.after(lambda message, outcome: _tell(cli, message, outcome))
         say_log(is_quiet=cli.output.is_quiet, tells_messages=False)
@@ -135,32 +136,40 @@ class Program:
         except OSError as cause:
             # The program is gone, or the disk full: not the message's fault.
             raise Defer(self._later, f"{self._command[0]} could not be run: {cause.strerror or cause}") from None
+        except StoreUnavailable as cause:
+            raise Defer(self._later, f"the payload could not be read: {cause.message}") from None
         if code == TRY_AGAIN:
             raise Defer(self._later, error or None)
         if code:
             raise Retry(f"{_ending(code)}{': ' if error else ''}{error}")
 
     async def _run(self, message: Message) -> tuple[int, str]:
-        with self._payload_of(message) as payload:
-            variables = variables_of(message, payload.name, with_state=self._with_state)
-            child = await asyncio.create_subprocess_exec(
-                *(payload.name if each == _PLACEHOLDER else each for each in self._command),
-                stdin=payload,
-                stderr=asyncio.subprocess.PIPE,
-                env={**os.environ, **self._environment, **variables},
-                # A group of its own: a terminal's Ctrl-C is for us to judge, and ending it ends what it has started.
-                start_new_session=True,
-            )
-            return await self._attend(child)
+        with self._file_of(message) as (file, path):
+            await message.write_to(file)
+            file.flush()
+            with _opened(path) as payload:
+                return await self._run_on(message, path, payload)
+
+    async def _run_on(self, message: Message, path: str, payload: BinaryIO) -> tuple[int, str]:
+        variables = variables_of(message, path, with_state=self._with_state)
+        child = await asyncio.create_subprocess_exec(
+            *(path if each == _PLACEHOLDER else each for each in self._command),
+            stdin=payload,
+            stderr=asyncio.subprocess.PIPE,
+            env={**os.environ, **self._environment, **variables},
+            # A group of its own: a terminal's Ctrl-C is for us to judge, and ending it ends what it has started.
+            start_new_session=True,
+        )
+        return await self._attend(child)
 
     @contextmanager
-    def _payload_of(self, message: Message) -> Iterator[BinaryIO]:
-        path = Path(write_payload(message, self._directory))
+    def _file_of(self, message: Message) -> Iterator[tuple[BinaryIO, str]]:
+        handle, path = new_payload_file(message, self._directory)
         try:
-            with path.open("rb") as payload:
-                yield payload
+            with os.fdopen(handle, "wb") as file:
+                yield file, path
         finally:
-            path.unlink(missing_ok=True)
+            Path(path).unlink(missing_ok=True)
 
     async def _attend(self, child: asyncio.subprocess.Process) -> tuple[int, str]:
         said: deque[str] = deque(maxlen=_LINES)
@@ -174,6 +183,10 @@ class Program:
         finally:
             listening.cancel()
         return code, "\n".join(said)
+
+
+def _opened(path: str) -> BinaryIO:
+    return open(path, "rb")
 
 
 async def _listen(child: asyncio.subprocess.Process, said: deque[str]) -> None:

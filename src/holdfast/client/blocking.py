@@ -6,8 +6,9 @@ from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar, Unpack
 
 from holdfast.client.client import AsyncHoldfast, AsyncTenant
-from holdfast.client.message import AsyncMessage, Message
+from holdfast.client.message import AsyncMessage
 from holdfast.client.options import NOT_GIVEN, ClaimOptions, EnqueueOptions, ScheduledOptions
+from holdfast.client.plain import PlainMessage
 from holdfast.client.queue import AsyncQueue, FilterLike, Settled
 from holdfast.model.answers import (
     Changed,
@@ -42,13 +43,16 @@ class Driver:
         self.close = close
 
 
-class BlockingMessage(Message):
+class BlockingMessage(PlainMessage):
     __slots__ = ("_inner", "_run")
 
     def __init__(self, inner: AsyncMessage, driver: Driver) -> None:
         super().__init__(inner._held)
         self._inner = inner
         self._run = driver.run
+
+    def read_part(self, offset: int, limit: int) -> bytes:
+        return self._run(self._inner.read_part(offset, limit))
 
     def ack(self) -> None:
         self._run(self._inner.ack())
@@ -96,13 +100,22 @@ class Queue:
         return self._run(self._inner.enqueue(payload, **options))
 
     def claim(self, limit: int = 1, **options: Unpack[ClaimOptions]) -> list[BlockingMessage]:
+        """As the async one; but here large payloads are left where they are unless `stream=False` says otherwise, for
+        `message.payload` can read them when it is asked."""
+        options["stream"] = _streams(options.get("stream"))
         driver = self._driver
         return [BlockingMessage(each, driver) for each in self._run(self._inner.claim(limit, **options))]
 
     def subscribe(
-        self, prefetch: int = 32, lease: Duration | None = None, *, owner: str | None = None, state: bool = False
+        self,
+        prefetch: int = 32,
+        lease: Duration | None = None,
+        *,
+        owner: str | None = None,
+        state: bool = False,
+        stream: bool | None = None,
     ) -> Iterator[BlockingMessage]:
-        messages = self._inner.subscribe(prefetch, lease, owner=owner, state=state)
+        messages = self._inner.subscribe(prefetch, lease, owner=owner, state=state, stream=_streams(stream))
         try:
             while True:
                 yield BlockingMessage(self._run(_next_of(messages.__anext__())), self._driver)
@@ -215,6 +228,10 @@ class Queue:
         self, state: str | None = None, limit: int = 100, cursor: str | None = None, *, filter: FilterLike = None
     ) -> Page[Info]:
         return self._run(self._inner.list(state, limit, cursor, filter=filter))
+
+
+def _streams(stream: bool | None) -> bool:
+    return True if stream is None else stream
 
 
 class Tenant:

@@ -1,11 +1,16 @@
 """A claimed message in the caller's hands."""
 
+import asyncio
+from collections.abc import AsyncIterator
+from io import BytesIO
 from types import TracebackType
-from typing import Any, BinaryIO, Self, TypeVar, overload
+from typing import Any, Self, TypeVar, overload
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.client.payloads import decode_json, encode_json
+from holdfast.client.reading import PART, Reading, Target, opened, write_all
 from holdfast.client.transport import Messages
 from holdfast.model.answers import Delivery, Result
 from holdfast.model.durations import Duration, parse_duration_ms
@@ -16,6 +21,8 @@ from holdfast.model.names import QueueRef
 from holdfast.model.requests import Settle, StateChange, StateDocument, Verdict, check_progress
 
 T = TypeVar("T")
+
+LOST = "the lease ran out, or the message was settled, claimed again or removed"
 
 
 class Held(msgspec.Struct):
@@ -61,7 +68,19 @@ class Message:
 
     @property
     def payload(self) -> bytes:
-        return self._held.delivery.payload
+        delivery = self._held.delivery
+        if delivery.pieces is not None:
+            raise InvalidArgument(
+                f"the payload of {delivery.bytes} bytes was left where it is, as stream=True asked: `await "
+                "message.load()` first, or read it with chunks() or write_to()",
+                field="payload",
+            )
+        return delivery.payload
+
+    @property
+    def size(self) -> int:
+        """The payload's length in bytes, whether or not it is in memory."""
+        return self._held.delivery.bytes
 
     @property
     def content_type(self) -> str:
@@ -124,11 +143,13 @@ class Message:
         """The payload decoded, into a type where one is given."""
         return decode_json(self.payload, type)
 
-    def write_to(self, file: BinaryIO) -> int:
-        """Write the payload to an open binary file; answers its length."""
-        return file.write(self.payload)
-
     # The verbs, for the two APIs to fill in. Typed `Any`: they are awaited in one and not in the other.
+    def load(self) -> Any: ...
+
+    def chunks(self) -> Any: ...
+
+    def write_to(self, file: Target) -> Any: ...
+
     def ack(self) -> Any: ...
 
     def nack(
@@ -160,6 +181,47 @@ class AsyncMessage(Message):
     def __init__(self, messages: Messages, held: Held) -> None:
         super().__init__(held)
         self._messages = messages
+
+    async def read_part(self, offset: int, limit: int) -> bytes:
+        """Of a payload that was left where it is."""
+        held = self._held
+        try:
+            return (await self._messages.read_part(held.ref, held.delivery.receipt, offset, limit)).data
+        except StaleLease:
+            held.lost = held.lost or LOST
+            raise
+
+    async def load(self) -> bytes:
+        """The whole payload, in memory from then on: what `payload` and `json()` give."""
+        delivery = self._held.delivery
+        if delivery.pieces is not None:
+            whole = BytesIO()
+            async for part in self.chunks():
+                whole.write(part)
+            self._held.delivery = delivery = replace(delivery, payload=whole.getvalue(), pieces=None)
+        return delivery.payload
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """The payload in parts of at most 1 MiB, of which one is in memory at a time."""
+        delivery = self._held.delivery
+        if delivery.pieces is None:
+            if delivery.payload:
+                yield delivery.payload
+            return
+        reading = Reading(delivery)
+        while not reading.is_over:
+            yield reading.take(await self.read_part(reading.offset, PART))
+
+    async def write_to(self, file: Target) -> int:
+        """Write the payload to an open binary file, or to a path; answers its length."""
+        with opened(file) as target:
+            if self._held.delivery.pieces is None:
+                return write_all(target, self._held.delivery.payload)
+            length = 0
+            async for part in self.chunks():
+                # In a thread: a disk that is slow to take so much must not keep the loop.
+                length += await asyncio.to_thread(write_all, target, part)
+            return length
 
     async def ack(self) -> None:
         await self._settle(Verdict(settle=Settle.ACK, receipt=self._held.delivery.receipt))
@@ -249,7 +311,7 @@ def nack_verdict(receipt: Receipt, error: str | None, *, delay: Duration | None,
 def note_result(held: Held, verdict: Verdict, result: Result) -> None:
     """Remember what a verdict did to a message in hand."""
     if not result.ok:
-        held.lost = held.lost or "the lease ran out, or the message was settled, claimed again or removed"
+        held.lost = held.lost or LOST
     if verdict.settle is not Settle.EXTEND:
         # A stale lease is past settling too: leaving the block must not try again.
         held.is_settled = True

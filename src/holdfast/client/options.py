@@ -46,6 +46,7 @@ class ClaimOptions(TypedDict, total=False):
     owner: str
     state: bool
     on_close_delay: Duration
+    stream: bool | None
     ledger: tuple[str, int]
 
 
@@ -127,6 +128,7 @@ def ask_of(limit: int, options: Mapping[str, Any]) -> tuple[Ask, int | None]:
         owner=options.get("owner"),
         with_state=bool(options.get("state", False)),
         ledger=_ledger(options.get("ledger")),
+        streams=bool(options.get("stream")),
     )
     return ask, None if wait is None else parse_duration_ms("wait", wait)
 

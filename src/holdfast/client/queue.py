@@ -43,7 +43,11 @@ class AsyncQueue:
         return [MessageId(each.snowflake, each.given_correlation_id, each.duplicate) for each in enqueued]
 
     async def claim(self, limit: int = 1, **options: Unpack[ClaimOptions]) -> list[AsyncMessage]:
-        """Take up to `limit` ready messages under a lease; if none is ready, wait up to `wait` for one."""
+        """Take up to `limit` ready messages under a lease; if none is ready, wait up to `wait` for one.
+
+        With `stream=True` payloads over 1 MiB stay where they are until they are read: `message.load()`, `chunks()`,
+        `write_to()`.
+        """
         ask, wait_ms = ask_of(limit, options)
         on_close = options.get("on_close_delay")
         on_close_delay_ms = None if on_close is None else parse_duration_ms("on_close_delay", on_close)
@@ -57,6 +61,7 @@ class AsyncQueue:
         *,
         owner: str | None = None,
         state: bool = False,
+        stream: bool | None = None,
     ) -> AsyncIterator[AsyncMessage]:
         """Messages as they become ready, for ever.
 
@@ -65,7 +70,7 @@ class AsyncQueue:
         its turn. Leaving the loop gives back what was sent ahead.
         """
         check_integer("prefetch", prefetch, 1, MAX_BATCH)
-        options: ClaimOptions = {"state": state}
+        options: ClaimOptions = {"state": state, "stream": stream}
         if lease is not None:
             options["lease"] = lease
         if owner is not None:

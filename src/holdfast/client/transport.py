@@ -12,6 +12,7 @@ from holdfast.model.answers import (
     Info,
     LedgerEntry,
     Page,
+    Part,
     QueueSummary,
     Result,
     Stats,
@@ -37,6 +38,9 @@ class Messages(Protocol):
         """Deliveries as they become ready, for ever; at most `prefetch` are under way or unsettled."""
 
     async def settle(self, ref: QueueRef, verdicts: list[Verdict]) -> list[Result]: ...
+
+    async def read_part(self, ref: QueueRef, receipt: Receipt, offset: int, limit: int) -> Part:
+        """Of a payload that a claim left where it is (`Ask.streams`), as long as the receipt holds. `StaleLease`."""
 
     async def save_state(self, ref: QueueRef, receipt: Receipt, change: StateChange) -> str | None: ...
 

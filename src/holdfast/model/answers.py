@@ -72,6 +72,14 @@ class Exchanged(NamedTuple):
     deliveries: list[Delivery]
 
 
+class Part(NamedTuple):
+    """Some bytes of a payload, of `total` in all."""
+
+    data: bytes
+    total: int
+    correlation_id: str
+
+
 class Info(msgspec.Struct, frozen=True, kw_only=True):
     """A message looked up: everything but the receipt; the payload where it was asked for."""
 

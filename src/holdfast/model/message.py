@@ -22,6 +22,8 @@ MAX_BATCH = 10_000
 MAX_HEADERS_BYTES = 64 << 10
 MAX_ERROR = 4_096
 MAX_RETRIES = 1_000_000
+# Of a payload that is read part by part: what of it is in memory at a time.
+MAX_PART = 4 << 20
 
 
 class State(StrEnum):

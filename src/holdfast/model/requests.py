@@ -26,7 +26,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     owner: str | None = None
     with_state: bool = False
     ledger: tuple[str, int] | None = None
-    # Payloads that lie in pieces are left there: the caller reads them bit by bit (`Store.read_payload`).
+    # Payloads that lie in pieces are left there: the caller reads them bit by bit.
     streams: bool = False
 
 

@@ -60,6 +60,7 @@ NEEDS: dict[str, Needs] = {
     "claim": Needs(Scope.READ),
     "settle": Needs(Scope.READ),
     "read_payload": Needs(Scope.READ),
+    "read_part": Needs(Scope.READ),
     "save_state": Needs(Scope.READ),
     "subscribe": Needs(Scope.READ),
     "watch": Needs(Scope.READ),

@@ -6,12 +6,33 @@ from contextlib import suppress
 from msgspec.structs import replace
 
 from holdfast.dispatch.dispatcher import Dispatcher
-from holdfast.model.answers import Delivery, Enqueued, Events, Exchanged, Found, Info, LedgerEntry, Page, Result, Stats
+from holdfast.model.answers import (
+    Delivery,
+    Enqueued,
+    Events,
+    Exchanged,
+    Found,
+    Info,
+    LedgerEntry,
+    Page,
+    Part,
+    Result,
+    Stats,
+)
 from holdfast.model.checks import check_integer, check_text
 from holdfast.model.durations import MAX_MS
-from holdfast.model.errors import Draining, Internal, InvalidArgument, MessageNotFound, StaleLease, Throttled
+from holdfast.model.errors import (
+    Draining,
+    Internal,
+    InvalidArgument,
+    MessageNotFound,
+    QueueNotFound,
+    StaleLease,
+    Throttled,
+)
 from holdfast.model.ids import parse_id, to_uuid
-from holdfast.model.message import MAX_BATCH, Draft, Receipt, State, check_draft, check_size
+from holdfast.model.lifecycle import holds
+from holdfast.model.message import MAX_BATCH, MAX_PART, Draft, Receipt, State, check_draft, check_size
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Ask, Filter, StateChange, Verdict, check_ask, check_verdict
 from holdfast.runtime import Runtime, sleep_until
@@ -84,6 +105,32 @@ class QueueService:
         if delivery.pieces is None:
             raise Internal("this delivery has its payload with it")
         return await self._store.read_payload(ref, delivery.snowflake, delivery.pieces)
+
+    async def read_part(self, ref: QueueRef, receipt: Receipt, offset: int, limit: int) -> Part:
+        """Up to `limit` bytes, from `offset` on, of the payload of a message that the receipt still holds."""
+        check_integer("offset", offset, 0, MAX_MS)
+        check_integer("limit", limit, 1, MAX_PART)
+        try:
+            found = await self._store.get(ref, receipt.id)
+        except QueueNotFound:  # deleted, and every lease with it
+            raise _not_held(receipt) from None
+        if found is None or not holds(found.life, receipt, self._now_ms()):
+            raise _not_held(receipt)
+        envelope = found.envelope
+        pieces = envelope.pieces
+        if pieces is None:
+            data = envelope.payload[offset : offset + limit]
+            return Part(data, len(envelope.payload), envelope.correlation_id)
+        left = min(limit, max(0, pieces.size - offset))
+        parts: list[bytes] = []
+        try:
+            reader = await self._store.read_payload(ref, receipt.id, pieces, offset)
+            while left > 0:
+                parts.append((await anext(reader))[:left])
+                left -= len(parts[-1])
+        except MessageNotFound:  # settled while it was read
+            raise _not_held(receipt) from None
+        return Part(b"".join(parts), pieces.size, envelope.correlation_id)
 
     def _check_drafts(self, drafts: list[Draft]) -> None:
         if len(drafts) > MAX_BATCH:
@@ -290,3 +337,12 @@ class QueueService:
         if lease_ms is not None:
             check_integer("lease", lease_ms, 1, MAX_MS)
         return await self._store.ledger_extend(ref, consumer, lease_ms, self._now_ms())
+
+
+def _not_held(receipt: Receipt) -> StaleLease:
+    id = to_uuid(receipt.id)
+    return StaleLease(
+        f"message {id} is no longer held by this receipt, so its payload is not given: the lease ran out, or the "
+        "message was settled, claimed again or removed",
+        id=id,
+    )

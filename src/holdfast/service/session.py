@@ -16,6 +16,7 @@ from holdfast.model.answers import (
     Info,
     LedgerEntry,
     Page,
+    Part,
     QueueSummary,
     Result,
     Stats,
@@ -85,6 +86,11 @@ class Session:
         """Of a delivery of this session that has its payload in pieces."""
         permit(self.caller, "read_payload", ref.tenant)
         return await self._messages.read_payload(ref, delivery)
+
+    async def read_part(self, ref: QueueRef, receipt: Receipt, offset: int, limit: int) -> Part:
+        """Of the payload of a message that the receipt holds, whoever claimed it."""
+        permit(self.caller, "read_part", ref.tenant)
+        return await self._messages.read_part(ref, receipt, offset, limit)
 
     def give_back(self, ref: QueueRef, deliveries: list[Delivery]) -> None:
         """What was claimed in this session and could not be sent: it is claimable again at once, and counts nothing."""

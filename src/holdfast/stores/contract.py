@@ -123,7 +123,8 @@ class PayloadReader(Protocol):
     def __aiter__(self) -> Self: ...
 
     async def __anext__(self) -> bytes:
-        """`MessageNotFound` once the message is gone. The last bytes are given only if all of them were right."""
+        """`MessageNotFound` once the message is gone. The last bytes are given only if all of them were right; where
+        the reading began in the middle, that is its caller's to check."""
 
 
 class AlterStep(NamedTuple):
@@ -208,9 +209,9 @@ class Store(Protocol):
         then it counts for nothing but the quotas of other payloads on their way, and no crash leaves it behind for
         longer than the sweeps after the next opening take. Refused where `enqueue` would be."""
 
-    async def read_payload(self, ref: QueueRef, id: int, pieces: Pieces) -> PayloadReader:
-        """Read bit by bit what a delivery or a message that was found has in pieces. Nothing is held for it: once the
-        message is settled, removed or edited, the reading fails."""
+    async def read_payload(self, ref: QueueRef, id: int, pieces: Pieces, start: int = 0) -> PayloadReader:
+        """Read bit by bit what a delivery or a message that was found has in pieces, from byte `start` on. Nothing is
+        held for it: once the message is settled, removed or edited, the reading fails."""
 
     async def claim(self, ref: QueueRef, asks: list[Ask], now_ms: int) -> Claims:
         """Serve several callers in one pass, first come first served, each with leases of its own.

@@ -7,7 +7,7 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from holdfast.model.answers import QueueSummary, Stats, TenantSummary
 from holdfast.model.durations import MAX_MS
-from holdfast.model.message import MAX_BATCH, MAX_RETRIES
+from holdfast.model.message import MAX_BATCH, MAX_PART, MAX_RETRIES
 from holdfast.model.policy import QueuePolicy
 from holdfast.model.requests import Progress
 from holdfast.model.schedules import LEAST_EVERY_MS
@@ -17,7 +17,12 @@ Whole = Annotated[int, Meta(ge=0, le=MAX_MS)]
 Positive = Annotated[int, Meta(ge=1, le=MAX_MS)]
 Priority = Annotated[int, Meta(ge=0, le=255)]
 Limit = Annotated[int, Meta(ge=1, le=MAX_BATCH)]
+PartSize = Annotated[int, Meta(ge=1, le=MAX_PART)]
 Retries = Annotated[int, Meta(ge=0, le=MAX_RETRIES)]
+
+
+# The header that says how long the payload is of which a part is answered.
+PAYLOAD_BYTES = "X-Payload-Bytes"
 
 
 class Request(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):
@@ -83,6 +88,8 @@ class DequeueRequest(Request, frozen=True, kw_only=True):
     lease_ms: Positive | None = None
     owner: str | None = None
     verdicts: list[VerdictIn] | None = None
+    # Large payloads are left out, for `PayloadRequest` to read.
+    payloads_apart: bool = False
 
 
 class SubscribeRequest(Request, frozen=True, kw_only=True):
@@ -93,6 +100,15 @@ class SubscribeRequest(Request, frozen=True, kw_only=True):
     owner: str | None = None
     release_on_leave: bool = False
     verdicts: list[VerdictIn] | None = None
+    payloads_apart: bool = False
+
+
+class PayloadRequest(Request, frozen=True, kw_only=True):
+    """Some bytes of the payload of a message that the receipt holds."""
+
+    receipt: str
+    offset: Whole = 0
+    limit: PartSize = 1 << 20
 
 
 class StateOut(Struct, frozen=True, kw_only=True, gc=False):
@@ -118,6 +134,11 @@ class DeliveryOut(Struct, frozen=True, kw_only=True, gc=False):
     correlation_id: str
     group: str | None
     state: StateOut | UnsetType = UNSET
+    # Of a payload that was left out: its length, and the CRC-32 of all of it.
+    payload_bytes: int | UnsetType = UNSET
+    payload_crc32: int | UnsetType = UNSET
+    # Whether it came in as JSON.
+    payload_is_json: bool | UnsetType = UNSET
 
 
 class ResultOut(Struct, frozen=True, kw_only=True, gc=False):

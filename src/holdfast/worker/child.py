@@ -10,7 +10,8 @@ from functools import reduce
 from multiprocessing.connection import Connection, wait
 from typing import Any, NamedTuple
 
-from holdfast.client.message import Held, Message
+from holdfast.client.message import Held
+from holdfast.client.plain import PlainMessage
 from holdfast.model.durations import Duration
 from holdfast.model.errors import HoldfastError
 from holdfast.worker.handlers import read_signature
@@ -53,7 +54,7 @@ class Done(NamedTuple):
 # --- The message ---------------------------------------------------------------------------------------------------
 
 
-class ChildMessage(Message):
+class ChildMessage(PlainMessage):
     """A message whose verbs travel to the worker's process."""
 
     __slots__ = ("_lock", "_pipe")
@@ -63,6 +64,10 @@ class ChildMessage(Message):
         self._pipe = pipe
         # The handler may have threads of its own.
         self._lock = threading.Lock()
+
+    def read_part(self, offset: int, limit: int) -> bytes:
+        part: bytes = self._ask("read_part", offset, limit)
+        return part
 
     def ack(self) -> None:
         self._ask("ack")
@@ -91,7 +96,10 @@ class ChildMessage(Message):
         with self._lock:
             self._pipe.send(Request(verb, args, named))
             answer: Answer = self._pipe.recv()
+        delivery = self._held.delivery
         self._held = answer.held
+        if delivery.pieces is None:
+            self._held.delivery = delivery  # a large payload that was read here: the worker does not have it
         if answer.error is not None:
             kind, text, facts = answer.error
             raise kind(text, **facts)
@@ -123,6 +131,8 @@ def child_main(pipe: "Connection[Any, Any]", target: str) -> None:
 
 def _handle(function: Callable[..., Any], signature: Any, message: ChildMessage) -> Fault | None:
     try:
+        if signature.payload is not None:
+            message.load()
         payload = signature.decode(message._held.delivery)
         with following(message):
             signature.call(function, payload, message)

@@ -86,7 +86,14 @@ class Consumer:
     async def claim_once(self, wait_ms: int) -> int:
         """One claim, and its messages begun; answers how many. With verdicts along it does not wait."""
         options = self.handler.options
-        ask = Ask(limit=self.free, lease_ms=options.lease_ms, owner=self._crew.owner, with_state=options.with_state)
+        ask = Ask(
+            limit=self.free,
+            lease_ms=options.lease_ms,
+            owner=self._crew.owner,
+            with_state=options.with_state,
+            # One that its handler wants whole is read before the handler begins: see `Execution`.
+            streams=True,
+        )
         riders = self._outbox.take()
         if not riders:
             # It may wait long: what comes up meanwhile is not to wait with it.

@@ -4,15 +4,18 @@ import asyncio
 import logging
 from typing import assert_never
 
+from holdfast.client.message import describe
 from holdfast.clock import steady_s
 from holdfast.model.answers import Result
+from holdfast.model.errors import Internal
 from holdfast.model.message import State
 from holdfast.model.requests import Settle, Verdict
+from holdfast.worker.control import LeaseLost
 from holdfast.worker.crew import Crew
 from holdfast.worker.handlers import Handler
 from holdfast.worker.heartbeat import Heartbeat
 from holdfast.worker.options import Pool
-from holdfast.worker.outbox import Outbox
+from holdfast.worker.outbox import TROUBLE, Outbox
 from holdfast.worker.outcome import Fault, FaultKind, Outcome, OutcomeKind, fault_of
 from holdfast.worker.terms import Terms
 from holdfast.worker.waiting import first_of, log
@@ -76,9 +79,13 @@ class Execution:
     # --- The handler -------------------------------------------------------------------------------------------
 
     async def _run(self, work: Work) -> tuple[Fault | None, Running | None]:
+        # In a process of its own it is read and decoded there.
+        is_elsewhere = self._handler.options.pool is Pool.PROCESS and self._crew.inline is None
+        if work.message._held.delivery.pieces is not None and not is_elsewhere and self._wants_whole():
+            fault = await self._load(work)
+            if fault is not None or work.interruption is not None:
+                return fault, None
         try:
-            # In a process of its own it is decoded there.
-            is_elsewhere = self._handler.options.pool is Pool.PROCESS and self._crew.inline is None
             payload = None if is_elsewhere else self._handler.signature.decode(work.message._held.delivery)
             await self._crew.hooks.call("before", work.message)
         except Exception as error:
@@ -105,6 +112,30 @@ class Execution:
             is_hurried = self._crew.stop.hurried.done()
             await first_of(self._runtime, [running.ended], HURRIED_CLEANUP_MS if is_hurried else CLEANUP_MS)
         return None, running
+
+    def _wants_whole(self) -> bool:
+        """Whether a large payload must be in memory before the handler begins."""
+        options = self._handler.options
+        return self._handler.signature.payload is not None or (options.pool is Pool.LOOP and not options.streams)
+
+    async def _load(self, work: Work) -> Fault | None:
+        loading = asyncio.ensure_future(work.message.load())
+        try:
+            await first_of(self._runtime, [loading, work.interrupted], None)
+            if not loading.done():
+                return None  # told to stop before it began
+            loading.result()
+        except LeaseLost as error:
+            work.interrupt(Why.LOST, error.message)
+        except Internal as error:  # the payload itself is wrong: that is for whoever sees to the dead letters
+            return fault_of(error)
+        except TROUBLE as error:
+            return Fault(FaultKind.UNSTARTED, f"the payload could not be read: {describe(error)}", None, error)
+        except Exception as error:
+            return fault_of(error)
+        finally:
+            loading.cancel()
+        return None
 
     def _leave_behind(self, work: Work, running: Running, free_slot: "asyncio.Future[str | None]") -> None:
         log.warning(

@@ -38,6 +38,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     # A base in milliseconds, doubled with each retry; a function of the retry's number, from 1; None: the queue's.
     backoff: int | Callable[[int], Duration] | None
     with_state: bool
+    # An async handler reads large payloads itself, part by part. Elsewhere `message.payload` can read them when asked.
+    streams: bool = False
 
     def delay_ms(self, retry: int, roll: float) -> int | None:
         """How long until the retry with this number, 0 for the first; None: the queue decides."""
@@ -61,6 +63,7 @@ def parse_options(
     process: Any,
     pool: Any,
     state: Any,
+    stream: Any = False,
 ) -> Options:
     lease_ms = parse_duration_ms("lease", lease)
     timeout_ms = None if timeout is None else parse_duration_ms("timeout", timeout)
@@ -76,6 +79,7 @@ def parse_options(
         retries=None if retries is None else check_integer("retries", retries, 0, MAX_RETRIES),
         backoff=backoff if backoff is None or callable(backoff) else parse_duration_ms("backoff", backoff),
         with_state=_flag("state", state),
+        streams=_flag("stream", stream),
     )
 
 

@@ -23,6 +23,13 @@ class WorkMessage(AsyncMessage):
         except StaleLease as error:
             raise LeaseLost(error.message, **error.facts) from None
 
+    async def read_part(self, offset: int, limit: int) -> bytes:
+        self.check_held()
+        try:
+            return await super().read_part(offset, limit)
+        except StaleLease as error:
+            raise LeaseLost(error.message, **error.facts) from None
+
     async def save_state(self, document: Any, etag: str | None = None) -> str | None:
         self.check_held()
         return await super().save_state(document, etag)

@@ -78,6 +78,7 @@ class Worker:
         process: bool = False,
         pool: str | None = None,
         state: bool = False,
+        stream: bool = False,
     ) -> Callable[[F], F]:
         """Let the function below handle the queue's messages. It stays the function it was."""
         if not isinstance(queue, str):
@@ -97,6 +98,7 @@ class Worker:
                 process=process,
                 pool=pool,
                 state=state,
+                stream=stream,
             )
             handler = Handler(name_of(function), function, read_signature(function), options)
             self._add(check_options(handler))

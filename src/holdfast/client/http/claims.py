@@ -86,6 +86,7 @@ class Claims:
             lease_ms=ask.lease_ms,
             owner=ask.owner,
             verdicts=verdicts,
+            payloads_apart=ask.streams,
         )
         path = "/v1/queue/dequeueWithState" if ask.with_state else "/v1/queue/dequeue"
         if ask.ledger is None:

@@ -26,7 +26,7 @@ from holdfast.client.http.shapes import (
 )
 from holdfast.client.http.streams import stream
 from holdfast.client.http.verdicts import Verdicts
-from holdfast.model.answers import Delivery, Enqueued, Events, Exchanged, Info, LedgerEntry, Page, Result, Stats
+from holdfast.model.answers import Delivery, Enqueued, Events, Exchanged, Info, LedgerEntry, Page, Part, Result, Stats
 from holdfast.model.checks import check_integer, check_text
 from holdfast.model.durations import MAX_MS
 from holdfast.model.errors import InvalidArgument
@@ -36,6 +36,7 @@ from holdfast.model.message import MAX_BATCH, Draft, Receipt, State, check_draft
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Ask, Filter, Settle, StateChange, Verdict
 from holdfast.wire.http import (
+    PAYLOAD_BYTES,
     EnqueueAnswer,
     EnqueueRequest,
     InfoOut,
@@ -44,6 +45,7 @@ from holdfast.wire.http import (
     LedgerAnswer,
     LedgerExtendRequest,
     MessagesAnswer,
+    PayloadRequest,
     PeekAnswer,
     ProgressIn,
     SettleAnswer,
@@ -153,6 +155,14 @@ class HttpMessages:
 
     async def settle(self, ref: QueueRef, verdicts: list[Verdict]) -> list[Result]:
         return await self._verdicts.settle(ref, verdicts)
+
+    async def read_part(self, ref: QueueRef, receipt: Receipt, offset: int, limit: int) -> Part:
+        document = PayloadRequest(tenant=ref.tenant, queue=ref.queue, receipt=str(receipt), offset=offset, limit=limit)
+        answer = await self._calls.ask(Request("POST", "/v1/queue/payload", [encode(document)]))
+        total = answer.headers.get(PAYLOAD_BYTES.lower().encode(), b"")
+        if not total.isdigit():
+            raise strange_answer(self._calls.url)
+        return Part(answer.body, int(total), answer.headers.get(b"x-correlation-id", b"").decode("latin-1"))
 
     async def save_state(self, ref: QueueRef, receipt: Receipt, change: StateChange) -> str | None:
         progress = change.progress

@@ -11,7 +11,7 @@ from msgspec import UNSET, Raw, UnsetType
 from holdfast.model.answers import Delivery, Enqueued, Info, LedgerEntry, Result
 from holdfast.model.events import Event, JournalEvent
 from holdfast.model.ids import parse_id
-from holdfast.model.message import BYTES, DEFAULT_PRIORITY, JSON, Draft, Receipt, State
+from holdfast.model.message import BYTES, DEFAULT_PRIORITY, JSON, Draft, Pieces, Receipt, State
 from holdfast.model.requests import Edit, Filter, Settle, StateDocument, Verdict
 from holdfast.wire.errors import from_wire_code
 from holdfast.wire.http import (
@@ -103,8 +103,9 @@ def delivery_of(out: DeliveryOut) -> Delivery:
         given_correlation_id=_given(out.id, out.correlation_id),
         receipt=Receipt.parse(out.receipt),
         payload=payload_out(out.payload, out.payload_base64),
+        pieces=_pieces_of(out),
         content_type=out.content_type,
-        is_json=out.payload is not UNSET,
+        is_json=out.payload is not UNSET or out.payload_is_json is True,
         headers=out.headers,
         priority=out.priority,
         attempt=out.attempt,
@@ -113,6 +114,13 @@ def delivery_of(out: DeliveryOut) -> Delivery:
         group=out.group,
         state=None if out.state is UNSET else _state_of(out.state),
     )
+
+
+def _pieces_of(out: DeliveryOut) -> Pieces | None:
+    """Where they are is the server's to know."""
+    if out.payload_bytes is UNSET or out.payload_crc32 is UNSET:
+        return None
+    return Pieces(0, out.payload_bytes, out.payload_crc32)
 
 
 def _state_of(out: StateOut) -> StateDocument:

@@ -32,6 +32,7 @@ async def stream(
         wait_ms=wait_round_ms,
         lease_ms=ask.lease_ms,
         owner=ask.owner,
+        payloads_apart=ask.streams,
     )
     path = "/v1/queue/subscribeWithState" if ask.with_state else "/v1/queue/subscribe"
     request = Request("POST", path, [encode(document)], is_stream=True)

@@ -12,6 +12,7 @@ ARROW = "application/vnd.apache.arrow.stream"
 PARTS = "multipart/mixed"
 SSE = "text/event-stream"
 TEXT = "text/plain"
+BYTES = "application/octet-stream"
 
 
 class Described(NamedTuple):
@@ -74,6 +75,13 @@ DESCRIPTIONS: dict[tuple[str, str], Described] = {
         wire.StateAnswer,
         wire.StateRequest,
         refusals=(*_STALE, 412),
+    ),
+    ("POST", "/v1/queue/payload"): Described(
+        "Read a part of the payload of a message that the caller holds",
+        body=wire.PayloadRequest,
+        refusals=_STALE,
+        streams=((BYTES, None),),
+        answer_headers=(wire.PAYLOAD_BYTES,),
     ),
     ("GET", "/v1/queue/stats"): Described("Counts of a queue", Stats, query=_REF, refusals=(404,)),
     ("GET", "/v1/queue/watch"): Described(

@@ -7,7 +7,7 @@ from urllib.parse import unquote
 from starlette.convertors import Convertor, register_url_convertor
 from starlette.routing import BaseRoute, Route, Router
 
-from holdfast.doors.http import admin, compatible, journal, ledger, schedules
+from holdfast.doors.http import admin, compatible, journal, ledger, payloads, schedules
 from holdfast.doors.http.app import HOT_ROUTES, Asgi, Handler, HttpDoor
 from holdfast.doors.http.calls import (
     JSON_TYPE,
@@ -26,7 +26,14 @@ from holdfast.wire.http import encode
 __all__ = ["WAYS", "Way", "make_rest", "make_router", "open_route"]
 
 # Every route with a credential, but for the hot ones and /metrics.
-WAYS: tuple[Way, ...] = (*admin.WAYS, *schedules.WAYS, *journal.WAYS, *ledger.WAYS, *compatible.WAYS)
+WAYS: tuple[Way, ...] = (
+    *payloads.WAYS,
+    *admin.WAYS,
+    *schedules.WAYS,
+    *journal.WAYS,
+    *ledger.WAYS,
+    *compatible.WAYS,
+)
 
 
 def make_rest(health: Health, more: Iterable[BaseRoute] = ()) -> Callable[[HttpDoor], Asgi]:

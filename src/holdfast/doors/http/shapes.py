@@ -79,17 +79,25 @@ def enqueued_out(enqueued: Enqueued) -> EnqueuedOut:
 
 def ask_of(request: DequeueRequest, *, with_state: bool, ledger: tuple[str, int] | None = None) -> Ask:
     return Ask(
-        limit=request.limit, lease_ms=request.lease_ms, owner=request.owner, with_state=with_state, ledger=ledger
+        limit=request.limit,
+        lease_ms=request.lease_ms,
+        owner=request.owner,
+        with_state=with_state,
+        ledger=ledger,
+        streams=request.payloads_apart,
     )
 
 
 def delivery_out(delivery: Delivery, *, with_payload: bool = True) -> DeliveryOut:
-    """Without its payload where that follows as a part of its own."""
+    """Without its payload where that follows as a part of its own, or is for the caller to read by its receipt."""
     id = delivery.id
     payload: Raw | UnsetType = UNSET
     payload_base64: str | UnsetType = UNSET
+    pieces = None
     if with_payload:
-        if delivery.is_json:
+        if delivery.pieces is not None:
+            pieces = delivery.pieces
+        elif delivery.is_json:
             payload = Raw(delivery.payload)
         else:
             payload_base64 = base64.b64encode(delivery.payload).decode()
@@ -109,6 +117,9 @@ def delivery_out(delivery: Delivery, *, with_payload: bool = True) -> DeliveryOu
         correlation_id=delivery.given_correlation_id or id,
         group=delivery.group,
         state=UNSET if delivery.state is None else state_out(delivery.state),
+        payload_bytes=UNSET if pieces is None else pieces.size,
+        payload_crc32=UNSET if pieces is None else pieces.checksum,
+        payload_is_json=UNSET if pieces is None else delivery.is_json,
     )
 
 

@@ -72,7 +72,13 @@ async def _subscribe_to(call: Call, *, with_state: bool) -> None:
     limit = request.prefetch if request.limit is None else request.limit
     verdicts = riding_verdicts(request.verdicts or ())
     sends_parts = wants_parts(call.headers)
-    ask = Ask(limit=limit, lease_ms=request.lease_ms, owner=request.owner, with_state=with_state, streams=sends_parts)
+    ask = Ask(
+        limit=limit,
+        lease_ms=request.lease_ms,
+        owner=request.owner,
+        with_state=with_state,
+        streams=sends_parts or request.payloads_apart,
+    )
     subscription = await call.session.subscribe(ref, ask, request.prefetch)
     presence = Presence(call)
     stream: _Stream = PartStream(call, ref) if sends_parts else _LineStream(call)

@@ -57,25 +57,31 @@ def with_payload(engine: Engine, envelope: Envelope) -> Envelope:
 
 
 class Reading:
-    """The pieces of a payload in order; the last one only if all of them are what was written."""
+    """The pieces of a payload in order, from byte `start` on; read from the beginning, the last one only if all of them
+    are what was written."""
 
-    def __init__(self, engine: Engine, pieces: Pieces) -> None:
+    def __init__(self, engine: Engine, pieces: Pieces, start: int = 0) -> None:
         self._engine = engine
         self._pieces = pieces
-        self._number = 0
+        self._start = start
+        self._number = start // PIECE
+        self._is_written = False
         self._checksum = 0
 
     def next(self) -> bytes | None:
         pieces, number = self._pieces, self._number
         count = count_of(pieces.size)
-        if number == count:
+        if number >= count:
             return None
-        if not number:
+        if not self._is_written:
             self._engine.write()  # its message may have been enqueued in this very moment
+            self._is_written = True
         piece = self._engine.database.get_passing(keys.INDEXES, piece_key(pieces.place, number))
         self._number += 1
         if piece is None or len(piece) != min(PIECE, pieces.size - number * PIECE):
             raise self._damaged()
+        if self._start:
+            return piece if number * PIECE >= self._start else piece[self._start % PIECE :]
         self._checksum = crc32(piece, self._checksum)
         if self._number == count and self._checksum != pieces.checksum:
             raise self._damaged()
@@ -89,9 +95,15 @@ class PieceReader:
     """`PayloadReader`: others have their turn between two pieces."""
 
     def __init__(
-        self, engine: Engine, runtime: Runtime, id: int, pieces: Pieces, find: Callable[[], Envelope | None]
+        self,
+        engine: Engine,
+        runtime: Runtime,
+        id: int,
+        pieces: Pieces,
+        find: Callable[[], Envelope | None],
+        start: int = 0,
     ) -> None:
-        self._reading = Reading(engine, pieces)
+        self._reading = Reading(engine, pieces, start)
         self._engine = engine
         self._runtime = runtime
         self._id = id

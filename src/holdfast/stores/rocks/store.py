@@ -260,7 +260,7 @@ class RocksStore:
         self._engine.check()
         return self._staging.open(ref, draft, now_ms, auto_create=auto_create)
 
-    async def read_payload(self, ref: QueueRef, id: int, pieces: Pieces) -> PayloadReader:
+    async def read_payload(self, ref: QueueRef, id: int, pieces: Pieces, start: int = 0) -> PayloadReader:
         self._engine.check()
 
         def find() -> Envelope | None:
@@ -268,7 +268,7 @@ class RocksStore:
             entry = None if shelf is None else self._entries.get(shelf, id)
             return None if entry is None else entry.envelope
 
-        return PieceReader(self._engine, self._runtime, id, pieces, find)
+        return PieceReader(self._engine, self._runtime, id, pieces, find, start)
 
     async def claim(self, ref: QueueRef, asks: list[Ask], now_ms: int) -> Claims:
         self._engine.check()

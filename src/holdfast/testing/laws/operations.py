@@ -71,7 +71,7 @@ class OperationLaws:
             assert message.payload == bytes(value)
             assert message.content_type == "application/octet-stream"
             file = io.BytesIO()
-            message.write_to(file)
+            await message.write_to(file)
             assert file.getvalue() == bytes(value)
 
     async def test_a_list_is_a_batch_and_answers_an_id_each_in_order(self, subject: Subject) -> None:

@@ -1,0 +1,86 @@
+"""Large payloads part by part: what the messages of the two APIs have in common."""
+
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import BinaryIO
+from zlib import crc32
+
+from holdfast.model.answers import Delivery
+from holdfast.model.errors import Internal
+
+# Bytes asked for at a time: one request each, so few enough to be held, and enough that the requests do not count.
+PART = 1 << 20
+
+Target = BinaryIO | str | os.PathLike[str]
+
+
+class Reading:
+    """How far a payload has been read. Its last part is given only if all of them are what was enqueued.
+
+    A part that did not come is asked for again by its offset, so whatever breaks on the way, none comes twice.
+    """
+
+    __slots__ = ("_checksum", "_delivery", "_expected", "_size", "offset")
+
+    def __init__(self, delivery: Delivery) -> None:
+        assert delivery.pieces is not None
+        self._delivery = delivery
+        self._size = delivery.pieces.size
+        self._expected = delivery.pieces.checksum
+        self._checksum = 0
+        self.offset = 0
+
+    @property
+    def is_over(self) -> bool:
+        return self.offset >= self._size
+
+    def take(self, part: bytes) -> bytes:
+        self.offset += len(part)
+        self._checksum = crc32(part, self._checksum)
+        is_damaged = self.offset > self._size or not part
+        if is_damaged or (self.is_over and self._checksum != self._expected):
+            raise Internal(
+                f"the payload of message {self._delivery.id} is not what was enqueued: its length or its checksum "
+                "differs. Read it again; if it stays so, the store is damaged",
+                id=self._delivery.id,
+            )
+        return part
+
+
+@contextmanager
+def opened(target: Target) -> Iterator[BinaryIO]:
+    """A file to write to. One given by its path appears there once it is whole, and not at all if it does not become
+    so; a pipe or a device is written to as it is."""
+    if not isinstance(target, str | os.PathLike):
+        yield target
+        return
+    path = os.path.realpath(target)
+    is_there = os.path.exists(path)
+    if is_there and not os.path.isfile(path):
+        with open(path, "wb") as file:
+            yield file
+        return
+    begun = f"{path}.{secrets.token_hex(4)}.part"
+    try:
+        with open(begun, "xb") as file:
+            if is_there:
+                shutil.copymode(path, begun)
+            yield file
+        os.replace(begun, path)
+    except BaseException:
+        if os.path.exists(begun):
+            os.unlink(begun)
+        raise
+
+
+def write_all(file: BinaryIO, data: bytes) -> int:
+    """Also to a file without a buffer, which may take less at a time."""
+    done = 0
+    while done < len(data):
+        # A file of somebody's own making may answer nothing at all: then it took everything.
+        taken: int | None = file.write(data[done:] if done else data)
+        done += len(data) - done if taken is None else taken
+    return done

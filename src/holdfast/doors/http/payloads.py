@@ -1,0 +1,27 @@
+"""Payloads that a claim left out, read part by part by whoever holds the message."""
+
+import msgspec
+
+from holdfast.doors.http.calls import Call, decode
+from holdfast.doors.http.ways import Way
+from holdfast.model.message import Receipt
+from holdfast.wire.http import PAYLOAD_BYTES, PayloadRequest
+
+_payload = msgspec.json.Decoder(PayloadRequest)
+
+
+async def read_part(call: Call) -> None:
+    """A part is short, so a caller that reads slowly, or stops, holds nothing here; and each is fenced by itself."""
+    request = decode(_payload, await call.body())
+    ref = call.ref(request.tenant, request.queue)
+    part = await call.session.read_part(ref, Receipt.parse(request.receipt), request.offset, request.limit)
+    call.correlation_id = part.correlation_id
+    headers = [
+        (b"content-type", b"application/octet-stream"),
+        (b"cache-control", b"no-store"),
+        (PAYLOAD_BYTES.lower().encode(), str(part.total).encode()),
+    ]
+    await call.answer(part.data, headers=headers)
+
+
+WAYS = (Way("POST", "/v1/queue/payload", "read_part", read_part),)
