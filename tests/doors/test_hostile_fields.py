@@ -36,7 +36,15 @@ MESSAGE = {
 SCHEDULED = {name: value for name, value in MESSAGE.items() if name not in ("delay_ms", "idempotency_key")}
 VERDICT = {"receipt": "RECEIPT", "error": "e", "delay_ms": 5, "defer": False, "final": False}
 NACK = {**VERDICT, "lease_ms": 5}
-CLAIM = {**OWN, "limit": 1, "wait_ms": 0, "lease_ms": 1_000, "owner": "o", "verdicts": [{**VERDICT, "verdict": "ack"}]}
+CLAIM = {
+    **OWN,
+    "limit": 1,
+    "wait_ms": 0,
+    "lease_ms": 1_000,
+    "owner": "o",
+    "verdicts": [{**VERDICT, "verdict": "ack"}],
+    "payloads_apart": True,
+}
 SUBSCRIBE = {**CLAIM, "prefetch": 100, "release_on_leave": True}
 QUEUE = "/v1/tenants/acme/queues/jobs"
 WHERE = {"namespace": "acme", "topic": "jobs"}
@@ -104,6 +112,9 @@ SAMPLES = (
         "PUT",
         "/v1/queue/state",
         {**OWN, "receipt": "RECEIPT", "document": 1, "etag": None, "progress": {"percent": 5, "text": "t"}},
+    ),
+    Sample(
+        wire_types.PayloadRequest, "POST", "/v1/queue/payload", {**OWN, "receipt": "RECEIPT", "offset": 0, "limit": 9}
     ),
     Sample(
         wire_types.LedgerClaimRequest,

@@ -9,13 +9,14 @@ from email.parser import BytesParser
 from pathlib import Path
 from random import Random
 from typing import Any
+from zlib import crc32
 
 import aiohttp
 import pytest
 
 from holdfast.stores.rocks import RocksStore, keys
 from holdfast.testing import ManualClock
-from tests.doors.serving import Server, serve
+from tests.doors.serving import Answer, Server, serve
 
 MAX_PAYLOAD = 16 << 20
 PIECE = 256 << 10
@@ -191,6 +192,92 @@ async def test_small_calls_are_answered_while_a_large_payload_comes_and_goes(sto
         await work
         beside.cancel()
         assert await beside >= 5
+
+
+# --- Apart -----------------------------------------------------------------------------------------------------------
+
+
+async def claim_apart(server: Server, **options: Any) -> Any:
+    [message] = await server.dequeue(payloads_apart=True, **options)
+    return message
+
+
+async def read(server: Server, receipt: str, **options: Any) -> Answer:
+    return await server.post("/v1/queue/payload", {**QUEUE, "receipt": receipt, **options})
+
+
+async def test_a_large_payload_is_left_out_where_the_caller_asks_for_that(rocks: Server) -> None:
+    await send(rocks, form(PAYLOAD, correlation_id="c-1"))
+    message = await claim_apart(rocks)
+    assert not {"payload", "payload_base64"} & set(message)
+    assert (message["payload_bytes"], message["payload_crc32"]) == (len(PAYLOAD), crc32(PAYLOAD))
+    assert message["payload_is_json"] is False
+    first = await read(rocks, message["receipt"])
+    assert (first.status, first.body) == (200, PAYLOAD[: 1 << 20])
+    assert first.headers["Content-Type"] == "application/octet-stream"
+    assert (first.headers["X-Payload-Bytes"], first.headers["X-Correlation-Id"]) == (str(len(PAYLOAD)), "c-1")
+
+
+async def test_small_payloads_come_along_also_where_large_ones_are_left_out(stored: Server) -> None:
+    await stored.enqueue({"n": 1})
+    message = await claim_apart(stored)
+    assert message["payload"] == {"n": 1}
+    assert not {"payload_bytes", "payload_crc32", "payload_is_json"} & set(message)
+    part = await read(stored, message["receipt"], offset=1, limit=3)
+    assert (part.body, part.headers["X-Payload-Bytes"]) == (b'"n"', "8")
+
+
+@pytest.mark.parametrize("offset", [0, 1, PIECE - 1, PIECE, 3 * PIECE + 5, len(PAYLOAD) - 1, len(PAYLOAD), 1 << 40])
+@pytest.mark.parametrize("limit", [1, PIECE, PIECE + 7, 4 << 20])
+async def test_any_part_of_a_payload_can_be_read(stored: Server, offset: int, limit: int) -> None:
+    await send(stored, form(PAYLOAD))
+    message = await claim_apart(stored)
+    part = await read(stored, message["receipt"], offset=offset, limit=limit)
+    assert (part.status, part.body) == (200, PAYLOAD[offset : offset + limit])
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [({"offset": -1}, "offset"), ({"limit": 0}, "limit"), ({"limit": (4 << 20) + 1}, "limit"), ({"length": 1}, "body")],
+)
+async def test_a_part_that_cannot_be_is_refused_by_its_name(
+    stored: Server, options: dict[str, int], field: str
+) -> None:
+    await send(stored, form(PAYLOAD))
+    message = await claim_apart(stored)
+    answer = await read(stored, message["receipt"], **options)
+    assert (answer.status, answer.json["error"]["field"]) == (400, field)
+
+
+async def test_a_payload_is_given_to_its_holder_alone(stored: Server, clock: ManualClock) -> None:
+    await send(stored, form(PAYLOAD))
+    first = await claim_apart(stored, lease_ms=1_000)
+    clock.advance(1_000)
+    second = await claim_apart(stored, lease_ms=1_000)
+    stale = await read(stored, first["receipt"])
+    assert (stale.status, stale.json["error"]["code"]) == (409, "queue_message_lease_mismatch")
+    assert (await read(stored, second["receipt"])).status == 200
+    await stored.post("/v1/queue/ack", {**QUEUE, "receipts": [second["receipt"]]})
+    assert (await read(stored, second["receipt"])).status == 409
+    elsewhere = {"tenant": "acme", "queue": "nobody", "receipt": second["receipt"]}
+    assert (await stored.post("/v1/queue/payload", elsewhere)).status == 409
+    assert (await read(stored, "x" * 54)).status == 400
+
+
+async def test_a_subscriber_may_have_large_payloads_left_out(rocks: Server) -> None:
+    await send(rocks, form(PAYLOAD))
+    asked = {**QUEUE, "prefetch": 2, "wait_ms": 0, "payloads_apart": True}
+    answer = await rocks.post("/v1/queue/subscribe", asked)
+    [message] = [json.loads(line) for line in answer.body.splitlines()]
+    assert message["payload_bytes"] == len(PAYLOAD)
+    assert (await read(rocks, message["receipt"], limit=5)).body == PAYLOAD[:5]
+
+
+async def test_parts_have_their_payloads_with_them_whatever_else_is_asked(rocks: Server) -> None:
+    await send(rocks, form(PAYLOAD))
+    [(message, payload)] = await dequeue(rocks, payloads_apart=True)
+    assert payload == PAYLOAD
+    assert "payload_bytes" not in message
 
 
 # --- Refusals --------------------------------------------------------------------------------------------------------
