@@ -62,3 +62,19 @@ def work(task: Task, message: holdfast.Message) -> None:
 def note(task: Task, text: str) -> None:
     with Path(task.path).open("a") as file:
         file.write(f"{text}\n")
+
+
+class Large(msgspec.Struct):
+    path: str
+    filling: str
+
+
+def take_whole(large: Large, message: holdfast.Message) -> None:
+    message.progress(10)  # what the worker answers must not take the payload away again
+    Path(large.path).write_text(f"{os.getpid()} {len(large.filling)} {len(message.payload)} {message.size}")
+
+
+def take_parts(message: holdfast.Message) -> None:
+    out = message.headers["out"]
+    message.write_to(out)
+    Path(f"{out}.parts").write_text(" ".join(str(len(part)) for part in message.chunks()))
