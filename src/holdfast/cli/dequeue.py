@@ -51,8 +51,8 @@ def dequeue(
     """Take a message under a lease, for the commands that follow.
 
     Prints `export` lines for a shell: HOLDFAST_QUEUE_TENANT, _NAME, _MESSAGE_ID, _RECEIPT, _CORRELATION_ID,
-    _LEASE_EXPIRES_AT, _STATE_ETAG, _PAYLOAD_PATH, _ATTEMPT and _VERSION. Exit code 3, and an `eval` that fails: there
-    was none.
+    _LEASE_EXPIRES_AT, _STATE_ETAG, _PAYLOAD_PATH, _ATTEMPT, _VERSION and _STATE. Exit code 3, and an `eval` that fails:
+    there was none.
 
     ```console
     eval "$(holdfast dequeue jobs --lease 1m)" && ./work "$HOLDFAST_QUEUE_PAYLOAD_PATH" && holdfast ack
@@ -93,6 +93,8 @@ def _hand_over(cli: Session, message: "holdfast.BlockingMessage", payload_out: s
         elif not cli.output.is_json:
             path = write_payload(message)
         variables = variables_of(message, path, with_state=stateful)
+        if stateful and message.etag is not None and not variables[f"{PREFIX}STATE"]:
+            cli.output.note("the state document is too long for a variable: --json has it")
         if cli.output.is_json:
             # What took the payload on stdout has no room for anything else there.
             if payload_out != "-":
@@ -140,7 +142,7 @@ def delivery_row(message: "holdfast.Message", path: str | None, *, with_state: b
 
 def ack(cli: Session, receipt: ReceiptArgument = None, queue: OfQueue = None) -> None:
     """Done: the message is never delivered again. The payload's temporary file is removed."""
-    settled = _held(cli, receipt, queue)
+    settled = taken(cli, receipt, queue)
     _tell(cli, settled, "acked", settled.queue.ack([settled.receipt]))
 
 
@@ -156,31 +158,33 @@ def nack(
     final: Annotated[bool, typer.Option("--final", help="No retry can help: to the dead letters.")] = False,
 ) -> None:
     """It failed: the message comes back later, or goes to the dead letters when its retries are used up."""
-    settled = _held(cli, receipt, queue)
+    settled = taken(cli, receipt, queue)
     results = settled.queue.nack([settled.receipt], error, delay=duration(delay), defer=defer, final=final)
     _tell(cli, settled, "nacked", results)
 
 
 def extend(cli: Session, receipt: ReceiptArgument = None, queue: OfQueue = None, lease: Lease = None) -> None:
     """Hold it longer: the lease runs out so long from now."""
-    settled = _held(cli, receipt, queue)
+    settled = taken(cli, receipt, queue)
     _tell(cli, settled, "extended", settled.queue.extend([settled.receipt], duration(lease)), is_over=False)
 
 
 def release(cli: Session, receipt: ReceiptArgument = None, queue: OfQueue = None) -> None:
     """Give it back as if it had never been taken: nothing is counted."""
-    settled = _held(cli, receipt, queue)
+    settled = taken(cli, receipt, queue)
     _tell(cli, settled, "released", settled.queue.release([settled.receipt]))
 
 
-class _Held:
+class Taken:
+    """What a command after `dequeue` is about."""
+
     def __init__(self, queue: "holdfast.Queue", receipt: str, *, is_from_dequeue: bool) -> None:
         self.queue = queue
         self.receipt = receipt
         self.is_from_dequeue = is_from_dequeue
 
 
-def _held(cli: Session, receipt: str | None, queue: str | None) -> _Held:
+def taken(cli: Session, receipt: str | None, queue: str | None) -> Taken:
     left = {name: os.environ.get(PREFIX + name) or None for name in ("RECEIPT", "NAME", "TENANT")}
     token = receipt or left["RECEIPT"]
     if token is None:
@@ -192,10 +196,10 @@ def _held(cli: Session, receipt: str | None, queue: str | None) -> _Held:
     is_said = "/" in name or cli.place.origin("tenant").startswith("flag")
     if queue is None and not is_said and left["TENANT"] is not None:
         name = f"{left['TENANT']}/{name}"
-    return _Held(cli.queue(name), token, is_from_dequeue=token == left["RECEIPT"])
+    return Taken(cli.queue(name), token, is_from_dequeue=token == left["RECEIPT"])
 
 
-def _tell(cli: Session, settled: _Held, verb: str, results: "list[Result]", *, is_over: bool = True) -> None:
+def _tell(cli: Session, settled: Taken, verb: str, results: "list[Result]", *, is_over: bool = True) -> None:
     [result] = results
     if not result.ok:
         raise StaleLease(

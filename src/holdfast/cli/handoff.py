@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 if TYPE_CHECKING:
     from holdfast.client.blocking import BlockingMessage
     from holdfast.client.message import Message
@@ -15,13 +17,16 @@ PREFIX = "HOLDFAST_QUEUE_"
 # As every receiver sees them, in this order.
 VARIABLES = (
     *("TENANT", "NAME", "MESSAGE_ID", "RECEIPT", "CORRELATION_ID", "LEASE_EXPIRES_AT", "STATE_ETAG", "PAYLOAD_PATH"),
-    *("ATTEMPT", "VERSION"),
+    *("ATTEMPT", "VERSION", "STATE"),
 )
+# A system takes no variable of more than 128 KiB, and would start no program beside a larger one.
+MOST_STATE = 64 << 10
 
 
 def variables_of(message: "Message", payload_path: str | None, *, with_state: bool = False) -> dict[str, str]:
     """Text for each; what there is none of is empty, so that nothing of an earlier message stays behind."""
     etag = message.etag if with_state else None
+    state = "" if etag is None else state_text(message.state)
     values = {
         "TENANT": message.tenant,
         "NAME": message.queue,
@@ -33,8 +38,15 @@ def variables_of(message: "Message", payload_path: str | None, *, with_state: bo
         "PAYLOAD_PATH": payload_path or "",
         "ATTEMPT": str(message.attempt),
         "VERSION": str(message.version),
+        "STATE": state,
     }
     return {PREFIX + name: values[name] for name in VARIABLES}
+
+
+def state_text(document: object) -> str:
+    """A state document as a variable holds it: JSON; nothing if that is too long for one."""
+    text = msgspec.json.encode(document).decode()
+    return text if len(text.encode()) <= MOST_STATE else ""
 
 
 def as_exports(variables: Mapping[str, str]) -> str:

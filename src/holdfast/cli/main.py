@@ -22,6 +22,7 @@ from holdfast.cli.operate import cancel, delete, move, pause, policy, purge, rep
 from holdfast.cli.run import run
 from holdfast.cli.schedule import schedule
 from holdfast.cli.serve import ServeCommand, serve
+from holdfast.cli.state import state
 from holdfast.cli.tail import tail
 from holdfast.cli.top import top
 from holdfast.cli.upkeep import backup, verify
@@ -39,7 +40,7 @@ app = typer.Typer(
 )
 
 client_command(app, MESSAGES, may_create=True)(enqueue)
-for _message in (dequeue, ack, nack, extend, release, run):
+for _message in (dequeue, ack, nack, extend, release, state, run):
     client_command(app, MESSAGES)(_message)
 app.command(rich_help_panel=MESSAGES)(worker)
 for _look in (queues, stats, top, tail, peek, get, dlq, tenants):

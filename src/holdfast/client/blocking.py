@@ -143,6 +143,9 @@ class Queue:
     def release(self, messages: Iterable[Settled]) -> list[Result]:
         return self._run(self._inner.release(messages))
 
+    def save_state(self, message: Settled, document: Any, etag: str | None = None) -> str | None:
+        return self._run(self._inner.save_state(message, document, etag))
+
     def stats(self) -> Stats:
         return self._run(self._inner.stats())
 

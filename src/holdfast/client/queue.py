@@ -13,7 +13,7 @@ from holdfast.client.options import (
     change_of,
     drafts_of,
 )
-from holdfast.client.payloads import encode
+from holdfast.client.payloads import encode, encode_json
 from holdfast.client.transport import Transport
 from holdfast.model.answers import Changed, Delivery, Info, LedgerEntry, Page, Result, Stats
 from holdfast.model.checks import check_integer
@@ -23,7 +23,7 @@ from holdfast.model.ids import MessageId, parse_id
 from holdfast.model.message import MAX_BATCH, Receipt, State, is_receipt
 from holdfast.model.names import QueueRef, parse_name, parse_ref
 from holdfast.model.policy import QueuePolicy
-from holdfast.model.requests import Edit, Filter, Settle, Verdict, make_filter
+from holdfast.model.requests import Edit, Filter, Settle, StateChange, Verdict, make_filter
 from holdfast.model.schedules import ScheduleInfo
 
 Settled = Message | Receipt | str
@@ -115,6 +115,12 @@ class AsyncQueue:
 
     async def release(self, messages: Iterable[Settled]) -> list[Result]:
         return await self._settle(messages, lambda receipt: Verdict(settle=Settle.RELEASE, receipt=receipt))
+
+    async def save_state(self, message: Settled, document: Any, etag: str | None = None) -> str | None:
+        """Save the state document of a message or receipt if its ETag is still `etag` (None: there is none yet);
+        answers the new one. `Conflict`, `StaleLease`."""
+        change = StateChange(document=encode_json(document), etag=etag)
+        return await self._messages.save_state(self.ref, _receipt_of(message), change)
 
     async def _settle(self, messages: Iterable[Settled], judge: Callable[[Receipt], Verdict]) -> list[Result]:
         given = [messages] if isinstance(messages, Message | Receipt | str) else list(messages)
