@@ -64,7 +64,10 @@ class Sweeper:
         try:
             await self.sweep_once()
         except HoldfastError as error:
-            if self._is_closed:
-                return  # the store was closed under it: the next start sweeps
-            _log.warning("a sweep failed and will be tried again: %s", error.message)
-            self.deadline(self._runtime.clock.now_ms() + _PAUSE_AFTER_ERROR_MS)
+            self._try_again(error)
+
+    def _try_again(self, error: HoldfastError) -> None:
+        if self._is_closed:
+            return  # the store was closed under it: the next start sweeps
+        _log.warning("a sweep failed and will be tried again: %s", error.message)
+        self.deadline(self._runtime.clock.now_ms() + _PAUSE_AFTER_ERROR_MS)
