@@ -2,7 +2,7 @@
 #
 #   PYTHON=…   the interpreter to try first for .venv
 #   JOBS=…     test processes (default: one per core)
-#   ARGS=…     passed on to pytest, the benchmark or the demo
+#   ARGS=…     passed on to pytest, the benchmark, the demo or the proof (names of its parts)
 #   SCALE=…    multiplies the numbers of `make proof` (default: 1)
 
 .DEFAULT_GOAL := help
@@ -37,10 +37,8 @@ check: static ## format, lint, types, import directions and the fast tests
 bench: $(READY) ## measure the speed ratios
 	@$(PY) -m bench $(ARGS)
 
-# A soak may take longer than any hang is allowed to, hence no timeout here.
-proof: $(READY) ## fault and soak runs with large numbers
-	HOLDFAST_PROOF_SCALE=$(SCALE) \
-	  $(PY) -m pytest -m proof -o faulthandler_timeout=0 --durations=10 $(ARGS)
+proof: $(READY) ## fault and soak runs with large numbers; writes docs/proof.md
+	$(PY) -m tests.proof --scale $(SCALE) $(ARGS)
 
 clean: ## remove .venv, caches and build output
 	rm -rf $(VENV) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

@@ -4,11 +4,18 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import NamedTuple
 
+from holdfast.testing.kills import TARGETS, run_kills
 from holdfast.testing.proving import PartOutcome, Progress
+from holdfast.testing.simulation.proof import run as run_seeds
+from tests.faults.backlog import run_backlog
+from tests.faults.clocks import run_clock_steps
+from tests.faults.network import run_network_faults
+from tests.faults.pauses import run_pauses
 
 ROOT = Path(__file__).parents[2]
 
@@ -21,6 +28,10 @@ class Part(NamedTuple):
     # How often at scale 1.
     full: int
     run: Run
+
+
+def _kills(target: str) -> Run:
+    return partial(run_kills, TARGETS[target])
 
 
 def run_suite(total: int, *, seed: int, progress: Progress) -> PartOutcome:
@@ -43,5 +54,12 @@ def run_suite(total: int, *, seed: int, progress: Progress) -> PartOutcome:
 
 
 PARTS: dict[str, Part] = {
-    "suite": Part("tests too long for every day: model machines, fuzzing, payloads of a GiB", 1, run_suite),
+    "simulation": Part("the whole core and its clients on a seeded loop, 50 operations a seed", 100_000, run_seeds),
+    "kills-embedded": Part("kill -9 of a program with the store in it", 1_000, _kills("embedded rocks")),
+    "kills-served": Part("kill -9 of a server under eight clients", 1_000, _kills("served rocks")),
+    "network": Part("connections cut, slowed and silenced in every phase of a call", 20_000, run_network_faults),
+    "pauses": Part("workers and servers stopped for longer than a lease", 500, run_pauses),
+    "clocks": Part("clocks that step back and forward, at random", 5_000, run_clock_steps),
+    "backlog": Part("a restart with half of these delayed and half in flight", 200_000, run_backlog),
+    "suite": Part("tests too long for every day: model machines, fuzzing, payloads of a GiB", 20, run_suite),
 }
