@@ -103,7 +103,7 @@ def delivery_of(out: DeliveryOut) -> Delivery:
         given_correlation_id=_given(out.id, out.correlation_id),
         receipt=Receipt.parse(out.receipt),
         payload=payload_out(out.payload, out.payload_base64),
-        pieces=_pieces_of(out),
+        pieces=None if out.payload_bytes is UNSET else _pieces_of(out),
         content_type=out.content_type,
         is_json=out.payload is not UNSET or out.payload_is_json is True,
         headers=out.headers,

@@ -5,6 +5,7 @@ import binascii
 from collections.abc import Iterable
 
 from msgspec import UNSET, Raw, UnsetType
+from msgspec.structs import replace
 
 from holdfast.model.answers import Delivery, Enqueued, Info, LedgerEntry, Result
 from holdfast.model.errors import InvalidArgument
@@ -93,15 +94,12 @@ def delivery_out(delivery: Delivery, *, with_payload: bool = True) -> DeliveryOu
     id = delivery.id
     payload: Raw | UnsetType = UNSET
     payload_base64: str | UnsetType = UNSET
-    pieces = None
-    if with_payload:
-        if delivery.pieces is not None:
-            pieces = delivery.pieces
-        elif delivery.is_json:
+    if with_payload and delivery.pieces is None:
+        if delivery.is_json:
             payload = Raw(delivery.payload)
         else:
             payload_base64 = base64.b64encode(delivery.payload).decode()
-    return DeliveryOut(
+    out = DeliveryOut(
         id=id,
         snowflake=str(delivery.snowflake),
         receipt=str(delivery.receipt),
@@ -117,10 +115,11 @@ def delivery_out(delivery: Delivery, *, with_payload: bool = True) -> DeliveryOu
         correlation_id=delivery.given_correlation_id or id,
         group=delivery.group,
         state=UNSET if delivery.state is None else state_out(delivery.state),
-        payload_bytes=UNSET if pieces is None else pieces.size,
-        payload_crc32=UNSET if pieces is None else pieces.checksum,
-        payload_is_json=UNSET if pieces is None else delivery.is_json,
     )
+    if not with_payload or delivery.pieces is None:
+        return out
+    pieces = delivery.pieces
+    return replace(out, payload_bytes=pieces.size, payload_crc32=pieces.checksum, payload_is_json=delivery.is_json)
 
 
 def state_out(state: StateDocument) -> StateOut:
