@@ -14,6 +14,7 @@ from holdfast.client.options import (
     drafts_of,
 )
 from holdfast.client.payloads import encode, encode_json
+from holdfast.client.tracing import with_trace
 from holdfast.client.transport import Transport
 from holdfast.model.answers import Changed, Delivery, Info, LedgerEntry, Page, Result, Stats
 from holdfast.model.checks import check_integer
@@ -39,7 +40,7 @@ class AsyncQueue:
 
     async def enqueue(self, payload: Any, **options: Unpack[EnqueueOptions]) -> list[MessageId]:
         """Add one payload, or each of a list, all or none; answers their ids."""
-        enqueued = await self._messages.enqueue(self.ref, drafts_of(payload, options))
+        enqueued = await self._messages.enqueue(self.ref, with_trace(drafts_of(payload, options)))
         return [MessageId(each.snowflake, each.given_correlation_id, each.duplicate) for each in enqueued]
 
     async def claim(self, limit: int = 1, **options: Unpack[ClaimOptions]) -> list[AsyncMessage]:

@@ -1,0 +1,28 @@
+"""A message goes out with its producer's trace, where the program has one."""
+
+import sys
+from typing import Any
+
+from msgspec.structs import replace
+
+from holdfast.model.message import Draft
+from holdfast.telemetry.w3c import TRACEPARENT, TRACESTATE, Parent
+
+
+def with_trace(drafts: list[Draft]) -> list[Draft]:
+    """The context of the current span in the headers of each message that has none of its own.
+
+    In the message's headers and not in the request's: callers of different traces may share a request.
+    """
+    trace: Any = sys.modules.get("opentelemetry.trace")  # a program that has not loaded it has no span
+    context = None if trace is None else trace.get_current_span().get_span_context()
+    if context is None or not context.is_valid:
+        return drafts
+    ids = f"{context.trace_id:032x}", f"{context.span_id:016x}", f"{context.trace_flags:02x}"
+    carried = {TRACEPARENT: Parent(*ids).traceparent}
+    if context.trace_state:
+        carried[TRACESTATE] = context.trace_state.to_header()
+    return [
+        draft if TRACEPARENT in draft.headers else replace(draft, headers={**draft.headers, **carried})
+        for draft in drafts
+    ]
