@@ -5,6 +5,6 @@ the same every time, so `python -m holdfast.testing.simulation --seed N` shows a
 """
 
 from holdfast.testing.simulation.proof import command, run
-from holdfast.testing.simulation.simulate import OPERATIONS, Outcome, simulate
+from holdfast.testing.simulation.scenario import OPERATIONS, Outcome, simulate
 
 __all__ = ["OPERATIONS", "Outcome", "command", "run", "simulate"]

@@ -10,7 +10,7 @@ from typing import Any
 
 from holdfast.testing.history import encode_line
 from holdfast.testing.simulation.proof import run
-from holdfast.testing.simulation.simulate import OPERATIONS, simulate
+from holdfast.testing.simulation.scenario import OPERATIONS, simulate
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from holdfast.clock import steady_s
 from holdfast.testing.proving import PartOutcome, Progress, say_nothing
-from holdfast.testing.simulation.simulate import OPERATIONS, Outcome, simulate
+from holdfast.testing.simulation.scenario import OPERATIONS, Outcome, simulate
 
 _PROCESSES = 2
 # Seeds that a process takes at a time.
