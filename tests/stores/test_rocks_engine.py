@@ -311,6 +311,24 @@ async def test_a_message_that_follows_in_its_group_cannot_be_claimed_before_its_
         assert payloads(await queue.claim(10)) == [b"second"]
 
 
+async def test_a_queue_whose_deleter_left_is_deleted_all_the_same(tmp_path: Path, disk: Disk) -> None:
+    clock = ManualClock()
+    async with opened(tmp_path, disk, clock=clock) as hf:
+        queue = hf.queue("mail")
+        await queue.enqueue(b"a")
+        disk.hold_syncs()
+        delete = begin(queue.delete(force_after=0))
+        await disk.sync_begun()
+        delete.cancel()
+        await turns()
+        assert delete.cancelled()
+        disk.let_all_go()
+        async with asyncio.timeout(PATIENCE_S):
+            while await hf.queues():
+                clock.advance(100)
+                await asyncio.sleep(0.001)
+
+
 @pytest.mark.parametrize("verb", ["nack", "release"])
 async def test_a_message_that_was_given_back_cannot_be_claimed_before_its_sync(
     tmp_path: Path, disk: Disk, verb: str

@@ -56,8 +56,8 @@ class Altering:
         for entry, state in zip(meant, states, strict=True):
             self._alter_one(shelf, target, entry, state, verb, now_ms)
         self._engine.is_mid_change = False
+        self._upkeep.note_after_commit(shelf, now_ms)
         await self._engine.committed()
-        self._upkeep.note(shelf, now_ms)
         return AlterStep(len(meant), len(meant), meant[-1].envelope.id if len(meant) == limit else None)
 
     def _alter_one(

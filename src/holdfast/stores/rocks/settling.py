@@ -38,13 +38,17 @@ class Settling:
         results = [self._settle_one(shelf, verdict, now_ms) for verdict in verdicts]
         if also is not None:
             also()
-        if also is None and all(verdict.settle is Settle.EXTEND for verdict in verdicts):
+        extends = [verdict.settle is Settle.EXTEND for verdict in verdicts]
+        # The last lease of a queue being deleted may be settled, or one shortened; else deadlines only moved away.
+        has_deadline = shelf.row.drain_until is not None or any(extends)
+        if also is None and all(extends):
             self._engine.written()
+            if has_deadline:
+                self._upkeep.note(shelf, now_ms)
         else:
+            if has_deadline:
+                self._upkeep.note_after_commit(shelf, now_ms)
             await self._engine.committed()
-        if shelf.row.drain_until is not None or any(verdict.settle is Settle.EXTEND for verdict in verdicts):
-            # The last lease of a queue being deleted may be settled, or one shortened; else deadlines only moved away.
-            self._upkeep.note(shelf, now_ms)
         return results
 
     def _settle_one(self, shelf: Shelf, verdict: Verdict, now_ms: int) -> Result:

@@ -117,7 +117,7 @@ class RocksStore:
         self._staging = Staging(self._engine, runtime, self._catalog, self._seen, self._facts, room, listener)
         self._staging.load()
         self._ledgers = Ledgers(self._engine)
-        self._upkeep = Upkeep(self._catalog, listener, shards=self._shards)
+        self._upkeep = Upkeep(self._engine, self._catalog, listener, shards=self._shards)
         self._changes = Changes(
             *(self._engine, self._board, self._catalog, self._entries),
             *(self._journal, self._seen, self._staging, listener),
@@ -246,8 +246,8 @@ class RocksStore:
         shelf.row = replace(shelf.row, **changes)
         self._catalog.write_row(shelf)
         self._board.tell_after_commit(shelf)
+        self._upkeep.note_after_commit(shelf, now_ms)
         await self._engine.committed()
-        self._upkeep.note(shelf, now_ms)
         return shelf.row
 
     # --- Messages ----------------------------------------------------------------------------------------------
@@ -292,10 +292,11 @@ class RocksStore:
         ]
         if ledger is None:
             self._engine.written()
+            if shelf.counters.in_flight:
+                self._upkeep.note(shelf, now_ms)
         else:
+            self._upkeep.note_after_commit(shelf, now_ms)
             await self._engine.committed()
-        if shelf.counters.in_flight:
-            self._upkeep.note(shelf, now_ms)
         return Claims(per_ask, now_ms if all(per_ask) else self._board.next_at(shelf))
 
     async def settle(self, ref: QueueRef, verdicts: list[Verdict], now_ms: int) -> list[Result]:

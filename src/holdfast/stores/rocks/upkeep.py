@@ -6,6 +6,7 @@ from holdfast.model.names import QueueRef
 from holdfast.stores.contract import Listener
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.catalog import Catalog
+from holdfast.stores.rocks.engine import Engine
 from holdfast.stores.rocks.shelf import Shelf
 
 
@@ -16,7 +17,8 @@ class Upkeep:
     cost one for each ack.
     """
 
-    def __init__(self, catalog: Catalog, listener: Listener, *, shards: int) -> None:
+    def __init__(self, engine: Engine, catalog: Catalog, listener: Listener, *, shards: int) -> None:
+        self._engine = engine
         self._catalog = catalog
         self._listener = listener
         self._heaps: list[list[tuple[int, QueueRef]]] = [[] for _ in range(shards)]
@@ -36,6 +38,10 @@ class Upkeep:
             self._note_at(shelf, shelf.row.drain_until if first else now_ms)
         if first is not None:
             self._note_at(shelf, first[0])
+
+    def note_after_commit(self, shelf: Shelf, now_ms: int) -> None:
+        """As part of the open commit: whoever waits for it may have left when it holds."""
+        self._engine.publish_after_commit(lambda: self.note(shelf, now_ms))
 
     def pop_due(self, shard: int, now_ms: int) -> Shelf | None:
         heap = self._heaps[shard]
