@@ -86,6 +86,17 @@ def test_an_id_has_the_time_it_was_made() -> None:
     assert id == (NOW_MS - EPOCH_MS) << 22 | 7 << 12
 
 
+@pytest.mark.parametrize("years", [68, 70, 100, 10_000])
+def test_a_clock_beyond_what_an_id_can_tell_gives_ids_that_can_be_named_again(years: int) -> None:
+    maker = IdMaker(5)
+    before = maker.take(3, EPOCH_MS + 1)
+    far = maker.take(5_000, EPOCH_MS + years * 365 * 86_400_000)
+    after = maker.take(3, EPOCH_MS + 2)
+    ids = [*before, *far, *after]
+    assert ids == sorted(set(ids))
+    assert [parse_id(to_uuid(id)) for id in ids] == [parse_id(id) for id in ids] == ids
+
+
 def test_a_millisecond_that_is_used_up_borrows_from_the_next() -> None:
     maker = IdMaker(7)
     ids = maker.take(SEQUENCES + 2, NOW_MS)

@@ -15,6 +15,9 @@ NODES = 1 << 10
 SEQUENCES = 1 << 12
 MAX_ID = (1 << 63) - 1
 
+# Time and sequence that a clock may give an id: the end of 2093, less three days to borrow from.
+_LATEST = (1 << 53) - (1 << 40)
+
 _HALVES = struct.Struct(">QQ")
 _VARIANT = 0b10 << 62
 _NODE_SHIFT = 52
@@ -95,7 +98,7 @@ class IdMaker:
     """Strictly rising ids of one node, whatever the clock does.
 
     When a millisecond's sequence is used up, or the clock stepped back, the next id borrows from the future
-    instead of waiting.
+    instead of waiting. A clock beyond what an id can tell is not asked: an id too large could not be named again.
     """
 
     __slots__ = ("_last", "node")
@@ -109,7 +112,8 @@ class IdMaker:
 
     def take(self, number: int, now_ms: int) -> list[int]:
         """The next `number` ids."""
-        first = max(self._last + 1, (now_ms - EPOCH_MS) << 12)
+        at = (now_ms - EPOCH_MS) << 12
+        first = max(self._last + 1, at) if at <= _LATEST else self._last + 1
         self._last = first + number - 1
         node = self.node << 12
         return [(at >> 12) << 22 | node | at & 0xFFF for at in range(first, first + number)]
