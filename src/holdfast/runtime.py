@@ -82,6 +82,25 @@ async def let_others_go_on(runtime: Runtime) -> None:
         timer.cancel()
 
 
+async def see_through(runtime: Runtime, work: Work[T]) -> T:
+    """The result of work that goes on though its caller leaves: what follows a change must not be left out."""
+    ticket: Ticket[T] = runtime.ticket()
+
+    async def run() -> None:
+        try:
+            value = await work
+        except Exception as error:
+            if ticket.done():
+                raise  # there is nobody else to hear of it
+            ticket.set_exception(error)
+        else:
+            if not ticket.done():
+                ticket.set_result(value)
+
+    runtime.spawn(run())
+    return await ticket
+
+
 def run_inline(work: Work[T]) -> T:
     """The result of a coroutine that does not suspend."""
     try:

@@ -28,7 +28,7 @@ from holdfast.model.requests import (
     Verb,
 )
 from holdfast.model.schedules import Change, ScheduleInfo
-from holdfast.runtime import Runtime, sleep_until
+from holdfast.runtime import Runtime, see_through, sleep_until
 from holdfast.service.directory import Directory
 from holdfast.service.schedules import ScheduleService
 from holdfast.service.views import stats_of
@@ -61,6 +61,9 @@ class AdminService:
 
     async def set_tenant(self, tenant: str, changes: Mapping[str, Any]) -> TenantConfig:
         """What is given changes, the rest stays."""
+        return await see_through(self._runtime, self._set_tenant(tenant, changes))
+
+    async def _set_tenant(self, tenant: str, changes: Mapping[str, Any]) -> TenantConfig:
         config = merge(await self.tenant(tenant), changes)
         row = await self._store.put_tenant(tenant, config)
         self._directory.note(row)
@@ -85,6 +88,9 @@ class AdminService:
 
     async def set_policy(self, ref: QueueRef, changes: Mapping[str, Any]) -> QueuePolicy:
         """Create the queue or change its policy: what is given changes, the rest stays."""
+        return await see_through(self._runtime, self._set_policy(ref, changes))
+
+    async def _set_policy(self, ref: QueueRef, changes: Mapping[str, Any]) -> QueuePolicy:
         if await self._store.find_queue(ref) is None:
             merge(QueuePolicy(), changes)  # refused before there is a queue
             await self._store.create_queue(ref, self._now_ms())
@@ -101,6 +107,9 @@ class AdminService:
         """Begin to delete: nothing comes in or goes out any more, leases may still be settled until they are revoked
         after `force_after_ms`; sweeps do the rest."""
         check_integer("force_after", force_after_ms, 0, MAX_MS)
+        await see_through(self._runtime, self._delete(ref, force_after_ms))
+
+    async def _delete(self, ref: QueueRef, force_after_ms: int) -> None:
         now_ms = self._now_ms()
         self._directory.note_queue(await self._store.drain(ref, now_ms + force_after_ms, now_ms))
         self._dispatcher.fail_waiters(ref, being_deleted(ref))
