@@ -131,6 +131,23 @@ def a_crash_forgets_the_leases_deadlines(patch: Patch) -> None:
     patch.setattr(DurableMemoryStore, "open", open)
 
 
+@mutant
+def a_deletion_is_not_carried_on(patch: Patch) -> None:
+    """The sweeper is not told that a queue is to go."""
+
+    def next_deadline(original: Any) -> Any:
+        def forget(self: Shelf, now_ms: int) -> Any:
+            row, self.row = self.row, lifecycle.replace(self.row, drain_until=None)
+            try:
+                return original(self, now_ms)
+            finally:
+                self.row = row
+
+        return forget
+
+    _wrap(patch, Shelf, "next_deadline", next_deadline)
+
+
 # --- The dispatcher and the sweeper --------------------------------------------------------------------------------
 
 

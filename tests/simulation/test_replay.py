@@ -50,6 +50,7 @@ def test_a_failing_seed_is_shown_with_the_command_that_runs_it_again(monkeypatch
     assert outcome.violated == 3
     assert all("liveness: " in violation for violation in outcome.violations)
     assert outcome.violations[0].endswith(command(5))
+    assert command(5, 20, "rocks").endswith(" --seed 5 --operations 20 --store rocks")
 
 
 def test_the_command_prints_the_history_and_ends_with_the_verdict(

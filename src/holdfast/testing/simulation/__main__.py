@@ -9,6 +9,7 @@ import sys
 from typing import Any
 
 from holdfast.testing.history import encode_line
+from holdfast.testing.simulation.media import MEDIA
 from holdfast.testing.simulation.proof import run
 from holdfast.testing.simulation.scenario import OPERATIONS, simulate
 
@@ -19,13 +20,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, default=1_000, help="run so many")
     parser.add_argument("--from", type=int, default=0, dest="first", help="the first of them")
     parser.add_argument("--operations", type=int, default=OPERATIONS, help="calls of each seed")
+    parser.add_argument("--store", choices=list(MEDIA), default="memory")
     parser.add_argument("--processes", type=int, default=2)
     given = parser.parse_args(arguments)
     return _replay(given) if given.seed is not None else _run_many(given)
 
 
 def _replay(given: Any) -> int:
-    outcome = simulate(given.seed, given.operations)
+    outcome = simulate(given.seed, given.operations, MEDIA[given.store])
     for line in outcome.lines:
         _say(encode_line(line).decode())
     _say(", ".join(f"{name} {number}" for name, number in sorted(outcome.seen.items())))
@@ -47,6 +49,7 @@ def _run_many(given: Any) -> int:
         progress=progress,
         processes=given.processes,
         operations=given.operations,
+        store=given.store,
     )
     sys.stderr.write("\n")
     for violation in outcome.violations:

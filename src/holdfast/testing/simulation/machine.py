@@ -105,6 +105,7 @@ class Machine:
         """The process vanishes, wherever it is."""
         if self._process is None:
             return  # it is down already
+        power_cut = power_cut and self._medium.can_lose_power
         self._seen["power cut" if power_cut else "crash"] += 1
         self._end(self._process)
         self._medium.crash(self._dice.roll(), power_cut=power_cut)

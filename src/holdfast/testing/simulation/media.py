@@ -1,7 +1,9 @@
 """What of a store outlives its process."""
 
+import os
 import shutil
 import tempfile
+from collections.abc import Callable
 from typing import Protocol
 
 from holdfast.dice import Dice
@@ -13,6 +15,9 @@ from holdfast.testing.simulation.plan import RETENTION_MS
 
 
 class Medium(Protocol):
+    # Else a power cut is no more than a crash here.
+    can_lose_power: bool
+
     def store(self) -> Store:
         """To be opened by the next process."""
 
@@ -26,6 +31,8 @@ class Medium(Protocol):
 
 
 class MemoryMedium:
+    can_lose_power = True
+
     def __init__(self, dice: Dice) -> None:
         self._store = DurableMemoryStore(dice, RETENTION_MS)
         self.sync = self._store.sync
@@ -42,10 +49,16 @@ class MemoryMedium:
         """There is nothing to tidy up."""
 
 
+# Whose power is never cut needs no disk.
+_IN_MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None
+
+
 class RocksMedium:
     """A directory. Its power is never cut: what a disk loses then is not for this machine to say."""
 
-    def __init__(self, dice: Dice, durability: Durability = Durability.FSYNC, parent: str | None = None) -> None:
+    can_lose_power = False
+
+    def __init__(self, dice: Dice, durability: Durability = Durability.FSYNC, parent: str | None = _IN_MEMORY) -> None:
         self._dice = dice
         self._durability = durability
         self._directory = tempfile.mkdtemp(prefix="holdfast-simulation-", dir=parent)
@@ -71,3 +84,7 @@ class RocksMedium:
     def close(self) -> None:
         self.crash(0.0, power_cut=False)
         shutil.rmtree(self._directory, ignore_errors=True)
+
+
+# By the name of the store.
+MEDIA: dict[str, Callable[[Dice], Medium]] = {"memory": MemoryMedium, "rocks": RocksMedium}

@@ -157,8 +157,13 @@ class _Run:
         await self.loop.sleep(LIVENESS_MS + self._plan.set_back_ms)
         for queue in self._plan.queues:
             with suppress(QueueNotFound):  # deleted
-                if held := (await self._queue(queue).stats()).in_flight:
-                    self.broken.append(f"liveness: {held} of {queue} are in flight though every lease has ended")
+                stats = await self._queue(queue).stats()
+                if stats.in_flight:
+                    self.broken.append(
+                        f"liveness: {stats.in_flight} of {queue} are in flight though every lease has ended"
+                    )
+                if stats.draining:
+                    self.broken.append(f"liveness: {queue} is still being deleted")
             await operator.set_policy(queue, limits=_NO_LIMITS)
             await self._queue(queue).resume()
         until_ms = self.loop.now_ms + LIVENESS_MS
