@@ -20,6 +20,8 @@ OPERATIONS = 150
 HOUR_MS = 3_600_000
 YEAR_MS = 365 * 24 * HOUR_MS
 STEPS_MS = [-HOUR_MS, -HOUR_MS, HOUR_MS, -1, -1_000, 10 * YEAR_MS, -10 * YEAR_MS, 24 * HOUR_MS]
+# No wall clock is set before 1970.
+EARLIEST_MS = 0
 LEASES_MS = [10, 1_000, 60_000, HOUR_MS]
 VERBS = ["ack", "ack", "ack", "nack", "final", "release", "defer", "extend"]
 
@@ -55,7 +57,7 @@ async def _run_seed(url: str, seed: int) -> h.Findings:
             match dice.randrange(10):
                 case 0:
                     was = clock.now_ms()
-                    clock.step_to(was + dice.choice(STEPS_MS))
+                    clock.step_to(max(EARLIEST_MS, was + dice.choice(STEPS_MS)))
                     lines.append(h.Stepped(was=was, at=clock.now_ms()))
                 case 1 | 2:
                     clock.advance(dice.choice([1, 20, 1_000, 60_000, HOUR_MS]))

@@ -5,9 +5,10 @@ import sys
 
 import pytest
 
+from holdfast.client.http.calls import Calls, Request, Told
 from holdfast.testing.proving import PartOutcome
 from holdfast.testing.proxy import Kind
-from tests.faults.network import run_network_faults
+from tests.faults.network import ROUND, run_network_faults, run_round
 
 FAULTS = 200
 
@@ -15,6 +16,19 @@ FAULTS = 200
 @pytest.mark.slow
 def test_network_faults_lose_nothing_bring_nothing_back_and_lease_nothing_twice() -> None:
     _check(run_network_faults(FAULTS, seed=_seed()), FAULTS)
+
+
+@pytest.mark.slow
+def test_a_client_that_repeats_what_it_must_not_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    tell = Calls.tell
+
+    async def repeat_anything(calls: Calls, request: Request) -> Told:
+        request.is_repeatable = True
+        return await tell(calls, request)
+
+    monkeypatch.setattr(Calls, "tell", repeat_anything)
+    broken = {violation.rule for violation in run_round((7, 2 * ROUND)).findings.violations}
+    assert "duplicated" in broken
 
 
 def _seed() -> int:
