@@ -1,4 +1,4 @@
-"""python -m tests.proof [PART…] [--scale 1.0] [--seed N]: run the proof, say how far it is, and write the report."""
+"""python -m tests.proof [PART…] [--scale 1.0] [--seed N] [--add]: run it, say how far it is, and write the report."""
 
 import argparse
 import os
@@ -42,6 +42,7 @@ def main() -> int:
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; all of them if none is given")
     parser.add_argument("--scale", type=float, default=float(os.environ.get("HOLDFAST_PROOF_SCALE", "1")))
     parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(4)))
+    parser.add_argument("--add", action="store_true", help="add to what is kept of the parts, instead of replacing it")
     arguments = parser.parse_args()
     if unknown := set(arguments.parts) - set(PARTS):
         parser.error(f"no part is called {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
@@ -52,7 +53,7 @@ def main() -> int:
         outcome = part.run(max(1, round(part.full * arguments.scale)), seed=arguments.seed, progress=display)
         display.end()
         outcome.name = name
-        keep(outcome, arguments.seed)
+        keep(outcome, arguments.seed, adds=arguments.add)
         write_page(PARTS)
         violated += outcome.violated
         sys.stdout.write(

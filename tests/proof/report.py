@@ -22,7 +22,7 @@ _PAGE = """# What the proof found
 `make proof ARGS="simulation --scale 0.1"`. [Guarantees](guarantees.md) says what is promised, and which test keeps each
 promise.
 
-The last run of each part: {hours} hours in all, on {cores} cores, Python {python}.
+The last runs of each part: {hours} hours in all, on {cores} cores, Python {python}.
 
 {rows}
 
@@ -37,20 +37,27 @@ The last run of each part: {hours} hours in all, on {cores} cores, Python {pytho
 
 
 class Kept(msgspec.Struct, frozen=True, kw_only=True):
-    """A part's last run."""
+    """A part's last run, or several runs added up."""
 
     outcome: PartOutcome
-    seed: int
+    seeds: list[int]
     commit: str
     ended_at: str
 
 
-def keep(outcome: PartOutcome, seed: int) -> None:
+def keep(outcome: PartOutcome, seed: int, *, adds: bool = False) -> None:
+    """In the place of what is kept of the part, or added to that."""
     KEPT.mkdir(parents=True, exist_ok=True)
+    file = KEPT / f"{outcome.name}.json"
+    seeds = [seed]
+    if adds and file.exists():
+        before = msgspec.json.decode(file.read_bytes(), type=Kept)
+        outcome = before.outcome.plus(outcome)
+        seeds = [*before.seeds, seed]
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout
     ended_at = f"{datetime.now(UTC):%Y-%m-%d %H:%M}"
-    kept = Kept(outcome=outcome, seed=seed, commit=commit.strip() or "unknown", ended_at=ended_at)
-    (KEPT / f"{outcome.name}.json").write_bytes(msgspec.json.format(msgspec.json.encode(kept)))
+    kept = Kept(outcome=outcome, seeds=seeds, commit=commit.strip() or "unknown", ended_at=ended_at)
+    file.write_bytes(msgspec.json.format(msgspec.json.encode(kept)))
 
 
 def load(parts: Mapping[str, Part]) -> dict[str, Kept]:
@@ -76,7 +83,7 @@ def render(parts: Mapping[str, Part], kept: Mapping[str, Kept]) -> str:
         took = f"{outcome.seconds / 60:.1f} min"
         rows.append(f"| {name} | {part.what} | {outcome.done:,} {outcome.unit} | {took} | {outcome.violated} |")
     counted = [
-        f"- **{name}** (commit {each.commit}, {each.ended_at} UTC, seed {each.seed}): {_counts(each.outcome)}"
+        f"- **{name}** (commit {each.commit}, {each.ended_at} UTC, {_seeds(each)}): {_counts(each.outcome)}"
         for name, each in kept.items()
     ]
     violations = [f"- {name}: `{what}`" for name, each in kept.items() for what in each.outcome.violations]
@@ -93,3 +100,7 @@ def render(parts: Mapping[str, Part], kept: Mapping[str, Kept]) -> str:
 
 def _counts(outcome: PartOutcome) -> str:
     return ", ".join(f"{name} {number:,}" for name, number in outcome.counts.items()) or f"{outcome.done:,} done"
+
+
+def _seeds(kept: Kept) -> str:
+    return f"seed{'s' if len(kept.seeds) > 1 else ''} {', '.join(map(str, kept.seeds))}"

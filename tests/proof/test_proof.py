@@ -53,6 +53,17 @@ def test_a_part_run_alone_leaves_what_is_known_of_the_others(monkeypatch: pytest
     assert "| two | the second | 100 steps |" in page
 
 
+def test_runs_of_a_part_can_be_added_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert run(monkeypatch, "one", "--seed", "3") == 1
+    assert run(monkeypatch, "one", "--seed", "100", "--add") == 0
+    page = (tmp_path / "proof.md").read_text()
+    assert "| one | the first | 20 steps |" in page
+    assert "seeds 3, 100): acked 40" in page
+    assert "step 3 of seed 3" in page
+    assert run(monkeypatch, "one", "--seed", "100") == 0
+    assert "| one | the first | 10 steps |" in (tmp_path / "proof.md").read_text()
+
+
 def test_a_violation_fails_the_run_after_all_of_it_and_says_how_to_repeat_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

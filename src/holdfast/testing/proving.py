@@ -28,6 +28,20 @@ class PartOutcome(msgspec.Struct, kw_only=True):
         for name, number in counts.items():
             self.counts[name] = self.counts.get(name, 0) + number
 
+    def plus(self, later: "PartOutcome") -> "PartOutcome":
+        """Both runs as one."""
+        total = PartOutcome(
+            name=self.name,
+            unit=self.unit,
+            done=self.done + later.done,
+            counts=dict(self.counts),
+            violations=[*self.violations, *later.violations][:KEPT_VIOLATIONS],
+            violated=self.violated + later.violated,
+            seconds=self.seconds + later.seconds,
+        )
+        total.add_counts(later.counts)
+        return total
+
     def violate(self, what: str) -> None:
         self.violated += 1
         if len(self.violations) < KEPT_VIOLATIONS:
