@@ -10,6 +10,7 @@ from holdfast.testing.history import (
     Enqueue,
     Enqueued,
     Item,
+    Journalled,
     Line,
     Opened,
     PowerCut,
@@ -56,6 +57,16 @@ def test_an_ack_of_unknown_outcome_excuses_its_message_and_a_refused_one_does_no
     assert broken(held, [ack, Refused(n=3, error="queue_not_found")]) == {"lost"}
     unsure = Settled(n=3, ok=[False], unsure=[True])
     assert not broken(held, [ack, unsure])
+
+
+def test_a_journal_that_was_read_whole_tells_what_an_unanswered_ack_did() -> None:
+    held = enqueue(1, [1]) + claim(2, 10, delivered(1, 1))
+    held += [Settle(n=3, at=11, queue=Q, verb="ack", leases=[(1, 1)]), Unknown(n=3, error="cut")]
+    story: list[Line] = [Journalled(id=1, event="enqueued"), Journalled(id=1, event="claimed")]
+    assert not broken(held)
+    assert broken(held, story) == {"lost"}
+    assert not broken(held, story, [Journalled(id=1, event="succeeded")])
+    assert not broken(held, story, [DeadLetter(id=1, queue=Q, payload="p1")])
 
 
 def test_a_head_that_an_unseen_claim_may_have_used_up_does_not_hold_its_group() -> None:

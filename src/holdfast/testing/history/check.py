@@ -84,8 +84,8 @@ class _Checker:
         else:
             check_fates(self._book, self._drained.at, self.findings)
             check_torn(self._book, (call for _, call in self._calls.values()), self.findings)
-        if self._events:
-            check_journal(self._book, self._events, self.findings)
+            if self._events:
+                check_journal(self._book, self._events, self.findings)
 
     # --- Calls and answers -----------------------------------------------------------------------------------------
 

@@ -8,6 +8,9 @@ from holdfast.testing.history.lines import Enqueue
 from holdfast.testing.history.rules import Findings, Rule
 from holdfast.testing.history.tracking import Book, Tracked
 
+# Events after which a message is gone.
+_ENDS = frozenset({"succeeded", "removed"})
+
 
 def check_fates(book: Book, ended_at: int, findings: Findings) -> None:
     """R1: acked, removed by an operator, outlived its TTL, or still there. Anything else is lost."""
@@ -49,7 +52,10 @@ def check_torn(book: Book, unanswered: Iterable[Any], findings: Findings) -> Non
 
 
 def check_journal(book: Book, events: Mapping[int, Mapping[str, int]], findings: Findings) -> None:
-    """The journal has every message once, every ack once, and every delivery that no power cut undid."""
+    """The journal has every message once, every ack once, and every delivery that no power cut undid.
+
+    It also tells what nobody was told: a message that an unanswered ack excuses is lost if no event ended it.
+    """
     nothing: Mapping[str, int] = {}
     for message in book.messages.values():
         told = events.get(message.id, nothing)
@@ -59,5 +65,8 @@ def check_journal(book: Book, events: Mapping[int, Mapping[str, int]], findings:
         acked = message.acks
         if not acked <= succeeded <= max(acked, min(1, message.unanswered_acks)):
             findings.broke(Rule.JOURNAL, f"{message.id} has {succeeded} succeeded events and {acked} acks")
+        is_there = message.is_dead or message.is_stranded
+        if message.unanswered_acks and message.ended is None and not is_there and not _ENDS & told.keys():
+            findings.broke(Rule.LOST, f"{message.id} of {message.queue} is gone, and no event tells how")
         if claimed < message.delivered - message.undone:
             findings.broke(Rule.JOURNAL, f"{message.id}: {message.delivered} deliveries, {claimed} told")
