@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from holdfast.dispatch.dispatcher import Dispatcher
-from holdfast.dispatch.schedules import Scheduler
 from holdfast.dispatch.sweeper import Sweeper
 from holdfast.dispatch.waiters import Waiter
 from holdfast.model import lifecycle
@@ -172,11 +171,6 @@ def a_ledgers_claim_is_given_back(patch: Patch) -> None:
         self.give_back(ref, deliveries)
 
     patch.setattr(Dispatcher, "_give_back_unseen", give_back)
-
-
-@mutant
-def a_schedule_that_failed_once_is_left(patch: Patch) -> None:
-    patch.setattr(Scheduler, "_put_off", lambda *given: None)
 
 
 @mutant

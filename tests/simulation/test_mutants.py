@@ -6,7 +6,7 @@ from holdfast.testing.simulation import simulate
 from tests.simulation.mutants import MUTANTS
 
 # A mutant that needs more than these is hardly ever met.
-SEEDS = 400
+SEEDS = 600
 
 
 @pytest.mark.slow
