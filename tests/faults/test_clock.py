@@ -1,18 +1,19 @@
 """A clock that steps back or ahead, stands still or races: nothing is lost, and no id comes twice (T10)."""
 
-import asyncio
 import os
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from holdfast.client.client import AsyncHoldfast
 from holdfast.client.queue import AsyncQueue
-from holdfast.server.embedded import open_on_loop
+from holdfast.server.embedded import Embedded, open_on_loop
 from holdfast.testing import ManualClock
 from holdfast.testing.proving import PartOutcome
+from holdfast.testing.subject import fire_due
 from tests.faults.clocks import HOUR_MS, YEAR_MS, run_clock_steps
 
 SEEDS = 20
@@ -111,14 +112,14 @@ async def test_a_tick_that_has_fired_does_not_fire_again_when_the_clock_goes_bac
     await q.schedule("s", every=60, payload=b"")
     for _ in range(3):
         clock.advance(60_000)
-        await settled(q, clock)
+        await settle(hf)
     assert len(await q.list()) == 3
     step(clock, -HOUR_MS)
     clock.advance(HOUR_MS)
-    await settled(q, clock)
+    await settle(hf)
     assert len(await q.list()) == 3
     clock.advance(60_000)
-    await settled(q, clock)
+    await settle(hf)
     assert len(await q.list()) == 4
 
 
@@ -129,7 +130,7 @@ async def test_a_ttl_ends_later_and_not_sooner_when_the_clock_goes_back(hf: Asyn
     clock.advance(HOUR_MS)
     assert (await q.get(id)).state == "ready"
     clock.advance(60_000)
-    await settled(q, clock)
+    await settle(hf)
     assert ((await q.get(id)).state, (await q.get(id)).reason) == ("failed", "ttl")
 
 
@@ -155,7 +156,7 @@ async def test_ten_years_ahead_the_latest_tick_of_a_schedule_fires_once(hf: Asyn
     q = hf.queue("q")
     await q.schedule("s", cron="0 * * * *", payload=b"")
     clock.advance(10 * YEAR_MS)
-    await settled(q, clock)
+    await settle(hf)
     assert len(await q.list()) == 1
 
 
@@ -201,9 +202,9 @@ async def test_on_a_clock_that_races_a_lease_lasts_as_long_as_it_says(hf: AsyncH
         await message.release()
 
 
-async def settled(q: AsyncQueue, clock: ManualClock) -> None:
-    """Background work that the clock began has come to its end."""
-    for _ in range(20):
-        clock.advance(1)
-        await q.stats()
-        await asyncio.sleep(0)
+async def settle(hf: AsyncHoldfast) -> None:
+    """All that is due by the clock has been swept and fired."""
+    core = cast(Embedded, hf._transport).core
+    while await core.sweeper.sweep_once():
+        pass
+    await fire_due(core)

@@ -67,6 +67,7 @@ async def test_a_handler_s_process_that_runs_out_of_memory_counts_each_try_and_n
     clock = ManualClock()
     async with opened(clock) as hf:
         q = hf.queue("q")
+        await q.set_policy(backoff_base_ms=1, backoff_cap_ms=1)
         worker = holdfast.Worker(hf, clock=clock)
         worker.handler("q", process=True, lease="30s", retries=2)(poison.work)
         outcomes = []
@@ -75,7 +76,7 @@ async def test_a_handler_s_process_that_runs_out_of_memory_counts_each_try_and_n
         async with worker:
             for tries in range(1, 4):
                 await until(lambda tries=tries: len(outcomes) == tries)
-                await passing(clock, 60_000)  # the next try is due
+                await passing(clock, 10)  # the next try is due
             await q.enqueue("fine")
             await until(lambda: len(outcomes) == 4)
         info = await q.get(id)
