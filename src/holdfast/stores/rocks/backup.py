@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from holdfast.model.errors import InvalidArgument, StoreUnavailable
-from holdfast.stores.rocks.database import DATABASE, MARKER, Database, check_directory, write_marker
+from holdfast.stores.rocks.database import DATABASE, Database
+from holdfast.stores.rocks.marker import MARKER, check_directory, make_directory, write_marker
 
 # A flush is seldom; one in each of so many looks is not to be expected.
 _MAX_LOOKS = 100
@@ -52,7 +53,7 @@ def backup(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> Ba
         pinned = _pin(store / DATABASE, stack)
         copied = Backup(len(pinned), sum(each.size for each in pinned))
         try:
-            (place / DATABASE).mkdir(parents=True)
+            make_directory(place / DATABASE)
             for each in pinned:
                 _copy(each, place / DATABASE / each.name)
         except OSError as error:

@@ -1,9 +1,11 @@
 """The RocksDB directory: opening it with a named error for each way it can be wrong, and reading it within bounds."""
 
-import json
+import fcntl
+import logging
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +23,25 @@ from rocksdict import (
 from holdfast.model.errors import InvalidArgument, StoreUnavailable
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.log_check import find_damage, logs_of
+from holdfast.stores.rocks.manifest import mend_manifest, put_back
+from holdfast.stores.rocks.marker import (
+    MARKER,
+    check_directory,
+    make_directory,
+    read_marker,
+    sync_directory,
+    write_marker,
+)
 from holdfast.telemetry.figures import FamilyFigures
 
-# The layout of keys and values. A store of a higher number was written by a newer Holdfast.
-FORMAT = 1
-
-# Stands beside RocksDB's own files: says that this is a store of ours, of which format, and who has it open.
-MARKER = "HOLDFAST"
-_FRESH_MARKER = "HOLDFAST.new"
 DATABASE = "db"
 
+_log = logging.getLogger("holdfast")
+
 _WRITE_BUFFER = 32 << 20
+# So many may fill up while one is flushed; then a write waits for the flush. It must not come to that: if the flush
+# fails meanwhile for want of space, RocksDB's own recovery and the write that waits wait for each other, for ever.
+_WRITE_BUFFERS = 4
 # Bounds the log that a restart replays, while flushing cannot keep up.
 _MAX_WAL = 256 << 20
 
@@ -61,15 +71,15 @@ class Database:
         self.path = Path(path)
         check_directory(self.path)
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
             if not (self.path / MARKER).exists():
+                make_directory(self.path)
                 # Before RocksDB's first file: killed in between, the directory must still be known for what it is.
                 write_marker(self.path, None)
         except OSError as error:
             raise InvalidArgument(
                 f"{self.path} cannot be made: {error.strerror}; give a directory that can be written to", field="url"
             ) from None
-        self._check_logs()
+        mended = self._check_files()
         try:
             self._db: Rdict | None = Rdict(
                 str(self.path / DATABASE),
@@ -77,28 +87,63 @@ class Database:
                 column_families={name: _options(name) for name in keys.FAMILIES},
             )
         except Exception as error:  # the binding raises nothing more precise
+            if mended is not None:
+                put_back(mended)
             raise _opening_error(self.path, error) from None
-        # What RocksDB has just tidied away must be gone before its new log says anything: after a power cut, an old log
-        # beside it would look like one that the new log goes on from.
-        _sync_directory(self.path / DATABASE)
-        write_marker(self.path, os.getpid())
+        if mended is not None:
+            _log.warning("%s was torn in a change that had not been carried out", mended.stem)
+            mended.unlink()
+        try:
+            # What RocksDB has just tidied away must be gone before its new log says anything: after a power cut, an old
+            # log beside it would look like one that the new log goes on from.
+            sync_directory(self.path / DATABASE)
+            write_marker(self.path, os.getpid())
+        except OSError as error:
+            self._db.close()
+            raise StoreUnavailable(
+                f"{self.path} cannot be opened: {error}; open it again once the cause is mended", path=str(self.path)
+            ) from None
         self._families = {name: self._db.get_column_family(name) for name in keys.FAMILIES}
         self._families[keys.DIRECTORY] = self._db
         self.handles: dict[str, Any] = {name: self._db.get_column_family_handle(name) for name in keys.FAMILIES}
         self.handles[keys.DIRECTORY] = None
         self.families = Handles(self.handles)
 
-    def _check_logs(self) -> None:
+    def _check_files(self) -> Path | None:
+        """Before RocksDB reads them. Answers where the manifest is kept, if it had to be mended."""
+        database, marker = self.path / DATABASE, read_marker(self.path)
+        if not database.exists():
+            return None
+        was_opened = marker.pid is not None
+        if marker.is_of_this_boot:
+            self._check_logs(marker.pid, has_power_failed=False)
+            return mend_manifest(database, was_opened=was_opened, cuts=False)
+        # What a power cut left is cut off, so nobody else may have the store open.
+        with _held_alone(self.path):
+            self._check_logs(marker.pid, has_power_failed=True)
+            return mend_manifest(database, was_opened=was_opened, cuts=True)
+
+    def _check_logs(self, owner: int | None, *, has_power_failed: bool) -> None:
         """RocksDB has a log from before the marker names an owner until long after it names none again."""
         database = self.path / DATABASE
-        if _owner_of(self.path) is not None and not logs_of(database):
+        if owner is not None and not logs_of(database):
             raise StoreUnavailable(
                 f"{database} has no log (*.log), though the store was not closed in order: what was written last is "
                 "missing; put the log back, or restore a backup",
                 path=str(self.path),
             )
-        if (damage := find_damage(database)) is not None:
+        # Checksums too, where the log may have been cut by more than a kill: RocksDB would refuse all of it.
+        damage = find_damage(database, verifies_all=has_power_failed)
+        if damage is None:
+            return
+        if not has_power_failed or damage.was_synced():
             raise damage.as_error(self.path)
+        damage.cut()
+        _log.warning(
+            "%s is cut at byte %d: a power cut took what was written there, and had not been synced",
+            damage.log,
+            damage.at,
+        )
 
     def write(self, batch: WriteBatch) -> None:
         self._opened().write(batch)
@@ -106,6 +151,10 @@ class Database:
     def sync(self) -> None:
         """Everything written so far is on disk. Releases the interpreter lock, unlike a synchronous write."""
         self._opened().flush_wal(True)
+
+    def latest_sequence(self) -> int:
+        """Of the last operation of the last batch that was written."""
+        return self._opened().latest_sequence_number()
 
     def get(self, family: str, key: bytes) -> bytes | None:
         try:
@@ -196,9 +245,15 @@ class Database:
         place = Path(target)
         if place.exists() and (not place.is_dir() or any(place.iterdir())):
             raise InvalidArgument(f"{place} is not an empty directory: give a new one", field="target")
-        place.mkdir(parents=True, exist_ok=True)
-        Checkpoint(self._opened()).create_checkpoint(str(place / DATABASE))
-        write_marker(place, None)
+        database = self._opened()
+        try:
+            make_directory(place)
+            Checkpoint(database).create_checkpoint(str(place / DATABASE))
+            write_marker(place, None)
+        except Exception as error:  # the binding raises nothing more precise
+            raise StoreUnavailable(
+                f"the backup to {place} broke off: {error}; remove {place} and try again", path=str(place)
+            ) from None
 
     def free_bytes(self) -> int:
         return shutil.disk_usage(self.path).free
@@ -217,9 +272,13 @@ class Database:
         database, self._db = self._db, None
         families.pop(keys.DIRECTORY)
         failures = [failure for part in (*families.values(), database) if (failure := _try_to_close(part)) is not None]
+        if not failures:
+            try:
+                write_marker(self.path, None)
+            except OSError as error:
+                failures = [error]
         if failures:
             raise StoreUnavailable(f"{self.path} was not closed in order: {failures[0]}", path=str(self.path))
-        write_marker(self.path, None)
 
     def _opened(self) -> Rdict:
         if self._db is None:
@@ -260,6 +319,7 @@ def _options(family: str | None = None) -> Options:
     options.create_if_missing(True)
     options.create_missing_column_families(True)
     options.set_write_buffer_size(_WRITE_BUFFER)
+    options.set_max_write_buffer_number(_WRITE_BUFFERS)
     options.set_max_background_jobs(2)
     options.set_max_total_wal_size(_MAX_WAL)
     # All families at once, so that no idle one keeps an old log alive: nothing tells that one of several is missing.
@@ -275,38 +335,36 @@ def _options(family: str | None = None) -> Options:
     return options
 
 
-def check_directory(path: Path) -> None:
-    if path.exists() and not path.is_dir():
-        raise InvalidArgument(f"{path} is a file: give a directory for the store", field="url")
-    marker = path / MARKER
-    if marker.exists():
+@contextmanager
+def _held_alone(path: Path) -> Iterator[None]:
+    """RocksDB's own lock, which it takes again when it opens. This process must not have the store open: to let go of
+    the lock here would free it there. No marker of this boot says so."""
+    lock = os.open(path / DATABASE / "LOCK", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
         try:
-            format = int(json.loads(marker.read_text())["format"])
-        except (ValueError, KeyError, TypeError):
-            raise StoreUnavailable(f"{marker} is damaged: restore the store from a backup", path=str(path)) from None
-        if format > FORMAT:
-            raise StoreUnavailable(
-                f"{path} is a store of format {format}, this version reads up to {FORMAT}: upgrade Holdfast",
-                path=str(path),
-                format=format,
-            )
-    elif path.is_dir() and any(file.name != _FRESH_MARKER for file in path.iterdir()):
-        raise InvalidArgument(
-            f"{path} is not a store and not empty: give a store's directory, or a new one", field="url"
-        )
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise _in_use(path) from None
+        yield
+    finally:
+        os.close(lock)
+
+
+def _in_use(path: Path) -> StoreUnavailable:
+    owner = read_marker(path).pid
+    who = f"process {owner}" if owner else "another process"
+    return StoreUnavailable(
+        f"{path} is in use by {who}: only one program opens a store at a time; to share it, let that program "
+        "serve it to the others",
+        path=str(path),
+        pid=owner,
+    )
 
 
 def _opening_error(path: Path, error: Exception) -> Exception:
     text = str(error)
     if "/LOCK" in text:
-        owner = _owner_of(path)
-        who = f"process {owner}" if owner else "another process"
-        return StoreUnavailable(
-            f"{path} is in use by {who}: only one program opens a store at a time; to share it, let that program "
-            "serve it to the others",
-            path=str(path),
-            pid=owner,
-        )
+        return _in_use(path)
     if "no space" in text.lower():
         return StoreUnavailable(f"{path} cannot be opened, the disk is full: free some space", path=str(path))
     if "corruption" in text.lower() and (damage := find_damage(path / DATABASE, verifies_all=True)) is not None:
@@ -314,30 +372,3 @@ def _opening_error(path: Path, error: Exception) -> Exception:
     return StoreUnavailable(
         f"{path} cannot be opened: {text}; run `holdfast verify` on a copy, or restore a backup", path=str(path)
     )
-
-
-def _owner_of(path: Path) -> int | None:
-    try:
-        owner = json.loads((path / MARKER).read_text()).get("pid")
-    except (OSError, ValueError):
-        return None
-    return owner if isinstance(owner, int) else None
-
-
-def write_marker(path: Path, pid: int | None) -> None:
-    """By a rename, so that a crash leaves the old marker or the new one."""
-    fresh = path / _FRESH_MARKER
-    with fresh.open("w") as file:
-        json.dump({"format": FORMAT, "pid": pid}, file)
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(path / MARKER)
-    _sync_directory(path)
-
-
-def _sync_directory(path: Path) -> None:
-    directory = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)

@@ -19,6 +19,7 @@ from holdfast.clock import steady_s
 from holdfast.model.errors import StoreUnavailable
 from holdfast.runtime import Runtime, Ticket
 from holdfast.stores.rocks.database import Database
+from holdfast.stores.rocks.log_batch import SYNCED, SYNCED_KEY
 from holdfast.telemetry.figures import SYNC_BOUNDS, Figures, Histogram
 
 
@@ -45,6 +46,8 @@ class Engine:
         self._waiting: list[Ticket[None]] = []
         # Written, but not yet on disk.
         self._is_unsynced = False
+        # The sequence of the last operation that is known to be, and that the log says is.
+        self._synced = self._synced_in_log = 0
         self._is_syncing = False
         self._is_turn_taken = False
         self._is_in_step = False
@@ -131,6 +134,9 @@ class Engine:
             raise self._stopped()
         self.before_write()
         batch = self._batch
+        if self._synced > self._synced_in_log:
+            self._synced_in_log = self._synced
+            self.put(SYNCED_KEY, SYNCED.pack(self._synced), None)
         try:
             self.database.write(batch)
         except Exception as error:
@@ -158,8 +164,10 @@ class Engine:
                 to_publish, self._to_publish = self._to_publish, []
                 if self._is_unsynced:
                     self._is_unsynced = False
+                    sequence = self.database.latest_sequence()
                     try:
                         await self._runtime.offload(self._sync)
+                        self._synced = sequence
                     except Exception as error:
                         self._waiting = waiting + self._waiting
                         self._stop(error)
@@ -168,6 +176,16 @@ class Engine:
                 _settle(waiting, None)
         finally:
             self._is_syncing = False
+
+    def sync_now(self) -> None:
+        """At the start and at the end, when nobody else waits."""
+        sequence = self.database.latest_sequence()
+        try:
+            self.database.sync()
+        except Exception as error:
+            self._stop(error)
+            raise self._stopped() from error
+        self._synced = sequence
 
     def _sync(self) -> None:
         """One at a time, on a thread of its own, which alone counts them."""

@@ -145,7 +145,7 @@ class RocksStore:
         self._engine.after_publish = self._board.tell_shown
         self._engine.on_stop = listener.stopped
         self._facts.begin_session()
-        database.sync()
+        self._engine.sync_now()
         self._database = database
         self._upkeep.note_all(runtime.clock.now_ms())
         self._schedules.load()
@@ -158,7 +158,7 @@ class RocksStore:
                 if not had_stopped:
                     await self._engine.committed()
                     self._facts.end_session()
-                    database.sync()
+                    self._engine.sync_now()
             finally:
                 self._let_go()
                 try:

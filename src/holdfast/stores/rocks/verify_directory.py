@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 _HIGHEST = b"highest id"
 # Facts of the store, with the width of each.
-_FACTS = {b"node": 8, _HIGHEST: 8, b"in use": 0, b"version floor": 16, b"journal trimmed at": 8}
+_FACTS = {b"node": 8, _HIGHEST: 8, b"in use": 0, b"version floor": 16, b"journal trimmed at": 8, b"synced": 8}
 _DIRECTORY_SPACES = (keys.TENANTS, keys.QUEUES, keys.QUEUE_NAMES, keys.COUNTERS, keys.META)
 _INDEX_SPACES = frozenset((*keys.PER_QUEUE_SPACES, keys.TTLS, keys.KEPT, keys.SEEN_ENDS, keys.PIECES, keys.STAGES))
 

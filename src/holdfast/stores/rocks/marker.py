@@ -1,0 +1,102 @@
+"""The file beside RocksDB's own that says: this is a store of ours, of which format, who has it open, since which boot.
+
+Whether the machine was started anew since the store was last written to tells a power cut from a kill: a kill leaves
+every byte that was written, so whatever is missing then, the disk has lost.
+"""
+
+import json
+import os
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from holdfast.model.errors import InvalidArgument, StoreUnavailable
+
+# The layout of keys and values. A store of a higher number was written by a newer Holdfast.
+FORMAT = 1
+MARKER = "HOLDFAST"
+_FRESH_MARKER = "HOLDFAST.new"
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+class Marker(NamedTuple):
+    pid: int | None
+    """Who has it open; None: it was closed in order."""
+    boot: str | None
+
+    @property
+    def is_of_this_boot(self) -> bool:
+        """Known to be: where the system does not say, a power cut is possible."""
+        return self.boot is not None and self.boot == boot_id()
+
+
+@cache
+def boot_id() -> str | None:
+    """Another one each time the machine is started."""
+    try:
+        return _BOOT_ID.read_text().strip()
+    except OSError:
+        return None
+
+
+def check_directory(path: Path) -> None:
+    if path.exists() and not path.is_dir():
+        raise InvalidArgument(f"{path} is a file: give a directory for the store", field="url")
+    marker = path / MARKER
+    if marker.exists():
+        try:
+            format = int(json.loads(marker.read_text())["format"])
+        except (ValueError, KeyError, TypeError):
+            raise StoreUnavailable(f"{marker} is damaged: restore the store from a backup", path=str(path)) from None
+        if format > FORMAT:
+            raise StoreUnavailable(
+                f"{path} is a store of format {format}, this version reads up to {FORMAT}: upgrade Holdfast",
+                path=str(path),
+                format=format,
+            )
+    elif path.is_dir() and any(file.name != _FRESH_MARKER for file in path.iterdir()):
+        raise InvalidArgument(
+            f"{path} is not a store and not empty: give a store's directory, or a new one", field="url"
+        )
+
+
+def read_marker(path: Path) -> Marker:
+    try:
+        read = json.loads((path / MARKER).read_text())
+        pid, boot = read.get("pid"), read.get("boot")
+    except (OSError, ValueError, AttributeError):
+        return Marker(None, None)
+    return Marker(pid if isinstance(pid, int) else None, boot if isinstance(boot, str) else None)
+
+
+def write_marker(path: Path, pid: int | None) -> None:
+    """By a rename, so that a crash leaves the old marker or the new one."""
+    fresh = path / _FRESH_MARKER
+    with fresh.open("w") as file:
+        json.dump({"format": FORMAT, "pid": pid, "boot": boot_id()}, file)
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.replace(path / MARKER)
+    sync_directory(path)
+
+
+def make_directory(path: Path) -> None:
+    """With every folder above it that is missing. A name lasts once the folder it stands in is synced."""
+    missing = [path]
+    while not missing[-1].parent.exists():
+        missing.append(missing[-1].parent)
+    path.mkdir(parents=True, exist_ok=True)
+    for each in reversed(missing):
+        # Also for a path that was there: nobody may have synced its name since it was made. A folder that others keep
+        # may not be readable, and then it is theirs to sync.
+        with suppress(PermissionError):
+            sync_directory(each.parent)
+
+
+def sync_directory(path: Path) -> None:
+    directory = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
