@@ -1,0 +1,117 @@
+"""Kill a process at every call that changes a file, and look at what it left."""
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from holdfast.clock import steady_s
+from holdfast.testing.disk import shim
+from holdfast.testing.disk.aftermath import Aftermath, look_at
+from holdfast.testing.disk.driver import Job, in_child
+from holdfast.testing.disk.notes import Notes, read_notes, to_file
+from holdfast.testing.disk.script import DiskScript
+from holdfast.testing.disk.shim import Fault
+from holdfast.testing.disk.workers import Workers, make_place
+from holdfast.testing.proving import PartOutcome, Progress, say_nothing
+
+DURABILITIES = ("fsync", "os")
+WATCHED = "watched"
+_NOTES = "notes"
+_FAULTS = (Fault.KILL_BEFORE, Fault.KILL_WITHIN)
+
+
+def run_crash_points(
+    every: int = 1, *, seed: int = 0, progress: Progress = say_nothing, processes: int = 1
+) -> PartOutcome:
+    """Every so many of the points of the script, of each the moment before the call and the middle of it."""
+    outcome, started_s = PartOutcome(name="crash points", unit="points"), steady_s()
+    with make_place() as place, Workers(processes) as workers:
+        jobs: list[Job] = []
+        for durability in DURABILITIES:
+            done = workers.call("points:count_calls", place=place, seed=seed, durability=durability)
+            if done.error is not None:
+                raise RuntimeError(done.error)
+            # A few more than were counted: flushes fall where they like.
+            calls = range(1 + seed % every, done.result + 5, every)
+            points = [(n, fault) for n in calls for fault in _FAULTS]
+            if every > 1:  # of each call one of the two, in turns
+                points = [(n, _FAULTS[number % 2]) for number, n in enumerate(calls)]
+            jobs += [
+                Job(
+                    number=len(jobs) + number,
+                    task="points:crash_at",
+                    arguments={"place": place, "seed": seed, "durability": durability, "n": n, "fault": fault},
+                )
+                for number, (n, fault) in enumerate(points)
+            ]
+        for done in workers.run(jobs):
+            outcome.done += 1
+            arguments = jobs[done.number].arguments
+            _take(outcome, done.error, done.result, arguments)
+            progress(outcome.done, len(jobs), f"{outcome.violated} violations")
+    outcome.seconds = steady_s() - started_s
+    return outcome
+
+
+def _take(outcome: PartOutcome, error: str | None, result: Any, arguments: dict[str, Any]) -> None:
+    where = (
+        f"seed {arguments['seed']}, durability {arguments['durability']}, call {arguments['n']}, "
+        f"{Fault(arguments['fault']).name.lower()}"
+    )
+    if error is not None:
+        outcome.violate(f"{where}: {error}")
+        return
+    found = msgspec.convert(result, Aftermath)
+    outcome.add_counts(found.counts)
+    if found.refused is not None:
+        outcome.violate(f"{where}: refused: {found.refused}")
+    for violation in found.violations:
+        outcome.violate(f"{where}: {violation}")
+
+
+# --- In the driver -------------------------------------------------------------------------------------------------
+
+
+def count_calls(place: str, seed: int, durability: str) -> int:
+    root = Path(place) / f"count-{os.getpid()}"
+
+    def play() -> int:
+        _play(root, seed, durability)
+        return shim.counted().calls
+
+    ended = in_child(play)
+    shutil.rmtree(root)
+    if ended.error is not None:
+        raise RuntimeError(ended.error)
+    result: int = ended.result
+    return result
+
+
+def _play(root: Path, seed: int, durability: str, fault: Fault | None = None, n: int = 0) -> None:
+    (root / WATCHED).mkdir(parents=True)
+    shim.watch(root / WATCHED)
+    if fault is not None:
+        shim.arm(fault, n)
+    DiskScript(root / WATCHED, Notes(to_file(root / _NOTES)), seed=seed, durability=durability).run()
+
+
+def crash_at(place: str, seed: int, durability: str, n: int, fault: int) -> Aftermath:
+    root = Path(place) / f"point-{os.getpid()}"
+    try:
+        ended = in_child(lambda: _play(root, seed, durability, Fault(fault), n))
+        if ended.error is not None or ended.hangs:
+            return Aftermath(violations=[f"the script broke off: {ended.error or 'it hangs'}"])
+        counts = {"killed": int(ended.was_killed)}
+        told = read_notes(root / _NOTES)
+        looked = in_child(lambda: look_at(root / WATCHED, told, durability=durability))
+        if looked.result is None:
+            why = looked.error or ("it hangs" if looked.hangs else f"signal {looked.signal}")
+            return Aftermath(violations=[f"looking at it broke off: {why}"], counts=counts)
+        found = msgspec.convert(looked.result, Aftermath)
+        found.counts = {**counts, "enqueued": found.counts.get("sent", 0), "acked": found.counts.get("acked", 0)}
+        return found
+    finally:
+        shutil.rmtree(root, ignore_errors=True)

@@ -1,0 +1,118 @@
+"""Cut the power at random moments of a recorded script, and open what a file system may have kept of it."""
+
+import os
+import random
+import shutil
+from functools import lru_cache
+from pathlib import Path
+
+import msgspec
+
+from holdfast.clock import steady_s
+from holdfast.testing.disk import shim
+from holdfast.testing.disk.aftermath import Aftermath, look_at
+from holdfast.testing.disk.driver import Job, in_child
+from holdfast.testing.disk.images import Image
+from holdfast.testing.disk.notes import Notes, Told
+from holdfast.testing.disk.script import DiskScript
+from holdfast.testing.disk.trace import Trace
+from holdfast.testing.disk.workers import Workers, make_place
+from holdfast.testing.proving import PartOutcome, Progress, say_nothing
+
+# Images of one run of the script; then another is recorded, with other dice.
+_PER_TRACE = 250
+_WATCHED, _TRACE = "watched", "trace"
+
+
+def run_power_loss(
+    total: int, *, seed: int = 0, progress: Progress = say_nothing, processes: int = 1, first: int = 0
+) -> PartOutcome:
+    """Two of three images are of a store with durability `fsync`. `first` begins at a later image."""
+    outcome, started_s = PartOutcome(name="power loss", unit="images"), steady_s()
+    with make_place() as place, Workers(processes) as workers:
+        jobs = [
+            Job(
+                number=number, task="power:cut_power", arguments={"place": place, "seed": seed, "image": first + number}
+            )
+            for number in range(total)
+        ]
+        for done in workers.run(jobs):
+            outcome.done += 1
+            where = f"seed {seed}, image {first + done.number}"
+            if done.error is not None:
+                outcome.violate(f"{where}: {done.error}")
+            else:
+                _take(outcome, where, msgspec.convert(done.result, Aftermath))
+            progress(outcome.done, total, f"{outcome.violated} violations")
+    outcome.seconds = steady_s() - started_s
+    return outcome
+
+
+def _take(outcome: PartOutcome, where: str, found: Aftermath) -> None:
+    outcome.add_counts(found.counts)
+    for violation in found.violations:
+        outcome.violate(f"{where}: {violation}")
+
+
+# --- In the driver -------------------------------------------------------------------------------------------------
+
+
+def durability_of(image: int) -> str:
+    return "os" if image % 3 == 2 else "fsync"
+
+
+def cut_power(place: str, seed: int, image: int, keeps: bool = False, binds: bool = False) -> Aftermath:
+    """`keeps` leaves the image where it is, for whoever wants to look at it. `binds` holds a store with durability `os`
+    to what `fsync` promises, which it breaks: so it is known that a broken promise is found."""
+    durability = durability_of(image)
+    trace = _trace(place, seed, image // _PER_TRACE, durability)
+    dice = random.Random(f"image {seed} {image}")
+    cut = dice.randrange(trace.size + 1)
+    root = Path(place) / f"image-{os.getpid()}"
+
+    def look() -> Aftermath:
+        made = Image(trace, cut, dice)
+        made.write_to(root)
+        may_lose = durability == "os" and not binds
+        found = look_at(root, Told(made.said), durability=durability, power_cut=True, may_lose=may_lose)
+        if found.refused is not None and not may_lose:
+            found.violations.append(f"refused: {found.refused}")
+        where = f"cut {cut} of {trace.size}, {durability}, {made.loss.name.lower()}"
+        found.violations = [f"{where}: {each}" for each in found.violations]
+        found.counts = {
+            f"{durability} images": 1,
+            f"{durability} refused": int(found.refused is not None),
+            "enqueued": found.counts.get("sent", 0),
+            "acked": found.counts.get("acked", 0),
+        }
+        return found
+
+    try:
+        ended = in_child(look)
+        if ended.result is None:
+            why = ended.error or ("it hangs" if ended.hangs else f"signal {ended.signal}")
+            return Aftermath(violations=[f"cut {cut} of {trace.size}, {durability}: {why}"])
+        return msgspec.convert(ended.result, Aftermath)
+    finally:
+        if not keeps:
+            shutil.rmtree(root, ignore_errors=True)
+
+
+@lru_cache(maxsize=4)
+def _trace(place: str, seed: int, number: int, durability: str) -> Trace:
+    """Recorded by each driver for itself: its timing is its own, its operations are the same."""
+    root = Path(place) / f"recorded-{os.getpid()}-{number}-{durability}"
+    (root / _WATCHED).mkdir(parents=True)
+
+    def record() -> None:
+        shim.watch(root / _WATCHED)
+        shim.trace_to(os.open(root / _TRACE, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644))
+        DiskScript(root / _WATCHED, Notes(shim.mark), seed=seed * 1_000_003 + number, durability=durability).run()
+        shim.disarm()
+
+    ended = in_child(record)
+    if ended.error is not None or ended.signal is not None:
+        raise RuntimeError(f"the script broke off: {ended.error or ended.signal}")
+    trace = Trace(root / _TRACE, root / _WATCHED)
+    shutil.rmtree(root)
+    return trace

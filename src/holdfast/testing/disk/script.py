@@ -1,0 +1,291 @@
+"""About two hundred operations on a small store: everything that writes, flushes and compactions among them."""
+
+import random
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from holdfast.client.blocking import Holdfast
+from holdfast.model.errors import HoldfastError
+from holdfast.model.message import Draft, NewMessage, Receipt
+from holdfast.model.names import parse_ref
+from holdfast.model.requests import StateChange
+from holdfast.testing.clock import START_MS, ManualClock
+from holdfast.testing.disk.notes import Notes, Reached, Time
+from holdfast.testing.disk.store import core_of, open_small, run, sweep
+from holdfast.testing.history import ENDLESS, Enqueue, Enqueued, Opened
+from holdfast.testing.history.recording import Caller
+from holdfast.testing.history.scripts import Recorder
+
+MAIL, PAY, LATE, GONE, TICKS = "acme/mail", "acme/pay", "zeta/late", "zeta/gone", "acme/ticks"
+# Those whose messages a history follows; what a schedule enqueues nobody called for.
+QUEUES = [MAIL, PAY, LATE, GONE]
+ROUNDS = 10
+STORE, COPY = "store", "copy"
+# In pieces.
+LARGE = (1 << 20) + 30_001
+_UPLOADED_AT_ONCE = 200_000
+# Openings of a store that has stopped, of which each may be what fails.
+RESTARTS = 100
+_GROUPS = ["a", "b"]
+
+
+class DiskScript:
+    """Runs once, below `root`. Whatever it is answered it says to `notes`.
+
+    With `goes_on` calls may fail: when the store has stopped, it is closed and opened again.
+    """
+
+    def __init__(self, root: Path, notes: Notes, *, seed: int, durability: str, goes_on: bool = False) -> None:
+        self._root = root
+        self._notes = notes
+        self._durability = durability
+        self._goes_on = goes_on
+        self._dice = random.Random(f"script {seed}")
+        self._clock = ManualClock(START_MS)
+        self._recorder = Recorder(notes.line, self._clock.now_ms)
+        self._session = 0
+        self._payloads = 0
+        self._receipts: list[tuple[str, str]] = []
+        self._hf: Holdfast
+        self._is_open = False
+
+    def run(self) -> None:
+        self._step(self._open)
+        self._step(self._prepare)
+        for number in range(ROUNDS):
+            self._round(number)
+        self._step(self._close)
+        self._notes.note(Reached("end"))
+
+    def _step(self, step: Callable[[], object]) -> None:
+        if not self._goes_on:
+            step()
+            return
+        try:
+            step()
+            is_up = self._is_open and not self._engine_stopped()
+        except HoldfastError:
+            is_up = False
+        if not is_up and step != self._close:
+            self._refused_while_down()
+            self._restart()
+
+    def _open(self) -> None:
+        self._hf = open_small(
+            self._root / STORE, self._clock, durability=self._durability, seed=self._dice.randrange(1 << 30)
+        )
+        self._is_open = True
+        self._notes.line(Opened(session=self._session, durability=self._durability))
+        self._notes.note(Reached("open"))
+        self._session += 1
+        self._caller = Caller(self._hf, self._recorder)
+
+    def _close(self) -> None:
+        if self._is_open:
+            self._is_open = False
+            self._hf.close()
+
+    def _reopen(self) -> None:
+        self._close()
+        self._open()
+
+    # --- After a failure -------------------------------------------------------------------------------------------
+
+    def _engine_stopped(self) -> bool:
+        return not run(self._hf, core_of(self._hf).store.figures()).is_up
+
+    def _refused_while_down(self) -> None:
+        """A store that has stopped answers nobody."""
+        if self._is_open:
+            self._notes.note(Reached("down"))
+            self._enqueue_one()
+            self._work(MAIL, 1)
+            self._notes.note(Reached("up"))
+
+    def _restart(self) -> None:
+        for _ in range(RESTARTS):
+            try:
+                self._reopen()
+                return
+            except HoldfastError:
+                continue
+        raise AssertionError("the store does not open again")
+
+    # --- The operations --------------------------------------------------------------------------------------------
+
+    def _prepare(self) -> None:
+        for queue in QUEUES:
+            self._set_policy(queue, lease_ms=3_000)
+        self._schedule(1_500)
+
+    def _round(self, number: int) -> None:
+        steps: list[Callable[[], object]] = [
+            self._enqueue_one,
+            self._enqueue_batch,
+            self._enqueue_keys,
+            self._enqueue_groups,
+            self._enqueue_late,
+            lambda: self._work(MAIL, 4),
+            lambda: self._work(MAIL, 2),
+            lambda: self._work(PAY, 4),
+            lambda: self._work(LATE, 2),
+            self._forget_some,
+            self._use_old_receipt,
+            self._save_progress,
+            self._let_time_pass,
+        ]
+        steps += self._specials(number)
+        self._dice.shuffle(steps)
+        for step in steps:
+            self._step(step)
+
+    def _specials(self, number: int) -> list[Callable[[], object]]:
+        """Those that come once or twice."""
+        match number % ROUNDS:
+            case 1:
+                return [self._enqueue_large]
+            case 2:
+                return [lambda: self._schedule(2_500), lambda: self._set_policy(MAIL, lease_ms=4_000)]
+            case 3:
+                return [self._upload, lambda: self._caller.redrive(MAIL)]
+            case 4:
+                return [self._reopen]
+            case 5:
+                return [self._backup, lambda: self._caller.remove(MAIL, "purge_failed"), self._enqueue_gone]
+            case 6:
+                return [lambda: self._caller.remove(GONE, "delete", force_after="1s"), lambda: self._schedule(None)]
+            case 7:
+                return [lambda: self._caller.remove(LATE, "cancel"), self._remove_one]
+            case 8:
+                return [lambda: self._caller.remove(PAY, "purge"), lambda: self._schedule(4_000)]
+            case 9:
+                return [lambda: self._caller.redrive(MAIL)]
+        return []
+
+    # --- Enqueueing ------------------------------------------------------------------------------------------------
+
+    def _payload(self, size: int | None = None) -> bytes:
+        self._payloads += 1
+        size = int(self._dice.random() ** 3 * 6_000) if size is None else size
+        return b"%d:" % self._payloads + self._dice.randbytes(size)
+
+    def _enqueue_one(self) -> None:
+        self._caller.enqueue(MAIL, [NewMessage(self._payload(), max_retries=self._dice.choice([ENDLESS, 1, 0]))])
+
+    def _enqueue_batch(self) -> None:
+        many = [NewMessage(self._payload(), max_retries=1) for _ in range(self._dice.choice([2, 3, 5]))]
+        self._caller.enqueue(MAIL, many)
+
+    def _enqueue_keys(self) -> None:
+        """The payload of a key is always the same."""
+        keys = {f"k{self._dice.randrange(12)}" for _ in range(2)}
+        self._caller.enqueue(MAIL, [NewMessage(b"key %s" % key.encode(), key=key, max_retries=2) for key in keys])
+
+    def _enqueue_groups(self) -> None:
+        group = self._dice.choice(_GROUPS)
+        many = [NewMessage(self._payload(), group=group, max_retries=ENDLESS) for _ in range(2)]
+        self._caller.enqueue(PAY, many)
+
+    def _enqueue_late(self) -> None:
+        delays = [f"{self._dice.randrange(200, 4_000)}ms" for _ in range(2)]
+        self._caller.enqueue(LATE, [NewMessage(self._payload(), delay=delay, max_retries=1) for delay in delays])
+        self._caller.enqueue(LATE, [NewMessage(self._payload(), ttl=f"{self._dice.randrange(500, 5_000)}ms")])
+
+    def _enqueue_gone(self) -> None:
+        self._caller.enqueue(GONE, [NewMessage(self._payload(), max_retries=1) for _ in range(3)])
+
+    def _enqueue_large(self) -> None:
+        self._caller.enqueue(MAIL, [NewMessage(self._payload(LARGE), max_retries=ENDLESS)])
+
+    def _upload(self) -> None:
+        """A payload that comes bit by bit: its pieces are written before the message is."""
+        messages, ref = core_of(self._hf).messages, parse_ref(*MAIL.split("/"))
+        payload, n = self._payload(LARGE), self._recorder.number()
+        item = self._recorder.item(MAIL, NewMessage(payload, max_retries=ENDLESS))
+        self._notes.line(Enqueue(n=n, queue=MAIL, items=[item], at=self._clock.now_ms()))
+        upload = run(self._hf, messages.upload(ref, Draft(payload=b"", max_retries=ENDLESS)))
+        for at in range(0, len(payload), _UPLOADED_AT_ONCE):
+            run(self._hf, upload.write(payload[at : at + _UPLOADED_AT_ONCE]))
+        [answer] = run(self._hf, messages.enqueue(ref, [run(self._hf, upload.finish())]))
+        upload.close()
+        self._notes.line(Enqueued(n=n, ids=[answer.snowflake], at=self._clock.now_ms()))
+
+    # --- Claiming and settling -------------------------------------------------------------------------------------
+
+    def _claim(self, queue: str, limit: int) -> list[str]:
+        receipts = [each.receipt for each in self._caller.claim(queue, limit, lease_ms=3_000)]
+        self._receipts += [(queue, each) for each in receipts]
+        return receipts
+
+    def _work(self, queue: str, limit: int) -> None:
+        receipts = self._claim(queue, limit)
+        if receipts and self._dice.random() < 0.3:
+            self._caller.settle(queue, "ack", receipts)
+            return
+        for receipt in receipts:
+            self._act(queue, receipt)
+
+    def _act(self, queue: str, receipt: str) -> None:
+        match self._dice.choice(["ack", "ack", "ack", "extend", "nack", "final", "release", "defer", "leave"]):
+            case "leave":
+                pass
+            case "extend":
+                self._caller.settle(queue, "extend", [receipt], lease="5s")
+            case "nack" | "defer" as verb:
+                self._caller.settle(queue, verb, [receipt], delay=f"{self._dice.choice([0, 900])}ms")
+            case verb:
+                self._caller.settle(queue, verb, [receipt])
+
+    def _forget_some(self) -> None:
+        self._claim(self._dice.choice([MAIL, LATE]), 2)
+
+    def _use_old_receipt(self) -> None:
+        if self._receipts:
+            queue, receipt = self._dice.choice(self._receipts)
+            self._caller.settle(queue, self._dice.choice(["ack", "nack", "extend", "release"]), [receipt])
+
+    def _save_progress(self) -> None:
+        """A state document under a lease that holds."""
+        for receipt in self._claim(MAIL, 1):
+            parsed, document = Receipt.parse(receipt), b'"%d"' % self._dice.randrange(1 << 30)
+            core, ref = core_of(self._hf), parse_ref(*MAIL.split("/"))
+            was = run(self._hf, core.store.get(ref, parsed.id)).state
+            change = StateChange(document=document, etag=was.etag)
+            self._notes.set(
+                f"state {parsed.id}",
+                document.decode(),
+                partial(run, self._hf, core.messages.save_state(ref, parsed, change)),
+            )
+
+    def _remove_one(self) -> None:
+        infos = self._hf.queue("mail", tenant="acme").list(limit=5)
+        if infos:
+            self._caller.remove(MAIL, "remove", id=self._dice.choice(infos).snowflake)
+
+    # --- Operators and time ----------------------------------------------------------------------------------------
+
+    def _set_policy(self, queue: str, **changes: Any) -> None:
+        changes = {"backoff_base_ms": 100, "backoff_cap_ms": 2_000, **changes}
+        self._notes.set(f"policy {queue}", str(changes["lease_ms"]), lambda: self._caller.set_policy(queue, **changes))
+
+    def _schedule(self, every_ms: int | None) -> None:
+        ticks = self._hf.queue("ticks", tenant="acme")
+
+        def put() -> None:
+            if every_ms is None:
+                ticks.unschedule("often")
+            else:
+                ticks.schedule("often", every=f"{every_ms}ms", payload=b"tick")
+
+        self._notes.set("schedule", "" if every_ms is None else str(every_ms), put)
+
+    def _backup(self) -> None:
+        place = self._root / f"{COPY}-{self._session}"
+        self._notes.set("backup", place.name, lambda: self._hf.backup(str(place)))
+
+    def _let_time_pass(self) -> None:
+        self._notes.note(Time(self._clock.now_ms() + 1_700))
+        self._clock.advance(1_700)
+        sweep(self._hf)

@@ -1,0 +1,43 @@
+"""A small store for the scripts: on the manual clock, with buffers so small that it flushes and compacts."""
+
+from pathlib import Path
+from typing import Any, cast
+
+from holdfast.client.blocking import Holdfast
+from holdfast.dice import SeededDice
+from holdfast.server.compose import Core
+from holdfast.server.embedded import Embedded, open_blocking
+from holdfast.stores.rocks import RocksStore, database
+from holdfast.stores.rocks.engine import Durability
+from holdfast.testing.clock import ManualClock
+
+_WEEK_MS = 7 * 86_400_000
+# RocksDB's smallest.
+_SMALL_BUFFER = 64 << 10
+# A piece of a large payload fills several of them at once.
+_BUFFERS = 40
+_MAX_PAYLOAD = 4 << 20
+
+
+def open_small(path: Path, clock: ManualClock, *, durability: str, seed: int = 0, **options: Any) -> Holdfast:
+    """In a child of its own: the buffers stay small for as long as it lives."""
+    database._WRITE_BUFFER, database._WRITE_BUFFERS = _SMALL_BUFFER, _BUFFERS
+    options.setdefault("low_disk_bytes", 0)
+    store = RocksStore(
+        path, SeededDice(seed), durability=Durability(durability), journal_retention_ms=_WEEK_MS, **options
+    )
+    return open_blocking("", {"max_payload": _MAX_PAYLOAD}, clock=clock, store=store)
+
+
+def core_of(hf: Holdfast) -> Core:
+    return cast(Embedded, hf._inner._transport).core
+
+
+def run(hf: Holdfast, work: Any) -> Any:
+    return hf._driver.run(work)
+
+
+def sweep(hf: Holdfast) -> None:
+    """Until nothing is left to do now."""
+    while run(hf, core_of(hf).sweeper.sweep_once()):
+        pass

@@ -1,0 +1,29 @@
+"""A power cut loses nothing that was answered with durability `fsync`, and leaves no store inconsistent."""
+
+import pytest
+
+from holdfast.testing.disk import run_power_loss
+from holdfast.testing.disk.power import durability_of
+from holdfast.testing.disk.workers import Workers, make_place
+from tests.crash.proofs import check_outcome, say_progress, scaled, seed
+
+
+@pytest.mark.slow
+def test_of_a_hundred_disks_that_a_power_cut_left_all_keep_what_was_answered() -> None:
+    check_outcome(run_power_loss(100, seed=seed()), at_least=100)
+
+
+@pytest.mark.slow
+def test_a_store_that_answers_before_it_syncs_is_found_out() -> None:
+    with make_place() as place, Workers() as workers:
+        images = [image for image in range(60) if durability_of(image) == "os"]
+        done = [workers.call("power:cut_power", place=place, seed=1, image=image, binds=True) for image in images]
+    assert [each.error for each in done] == [None] * len(images)
+    found = [violation for each in done for violation in each.result["violations"]]
+    assert any("lost: " in violation for violation in found)
+    assert any("resurrected: " in violation for violation in found)
+
+
+@pytest.mark.proof
+def test_of_ten_thousand_disks_that_a_power_cut_left_all_keep_what_was_answered() -> None:
+    check_outcome(run_power_loss(scaled(10_000), seed=seed(), progress=say_progress, processes=2))
