@@ -1,4 +1,4 @@
-"""How many times a proof is run, and how its outcome is said."""
+"""How the outcome of a part of the proof is said, where it is run small."""
 
 import os
 import sys
@@ -6,19 +6,9 @@ import sys
 from holdfast.testing.proving import PartOutcome
 
 
-def scaled(number: int) -> int:
-    return max(1, int(number * float(os.environ.get("HOLDFAST_PROOF_SCALE", "1"))))
-
-
 def seed() -> int:
     """HOLDFAST_SEED repeats a run."""
     return int(os.environ.get("HOLDFAST_SEED") or int.from_bytes(os.urandom(4)))
-
-
-def say_progress(done: int, total: int, said: str = "") -> None:
-    if done % 100 == 0 or done == total:
-        sys.stderr.write(f"\r{done} of {total}, {said} ")
-        sys.stderr.flush()
 
 
 def check_outcome(outcome: PartOutcome, at_least: int = 1) -> None:

@@ -3,14 +3,9 @@
 import pytest
 
 from holdfast.testing.disk import run_crash_points
-from tests.crash.proofs import check_outcome, say_progress, seed
+from tests.crash.proofs import check_outcome, seed
 
 
 @pytest.mark.slow
 def test_a_kill_at_every_tenth_call_loses_nothing_that_was_answered() -> None:
     check_outcome(run_crash_points(10, seed=seed()), at_least=150)
-
-
-@pytest.mark.proof
-def test_a_kill_at_every_call_loses_nothing_that_was_answered() -> None:
-    check_outcome(run_crash_points(1, seed=seed(), progress=say_progress, processes=2), at_least=3_000)

@@ -10,7 +10,7 @@ from holdfast.client.blocking import Queue
 from holdfast.model.errors import StoreUnavailable
 from holdfast.testing import ManualClock
 from holdfast.testing.disk import run_full_disk, run_sync_failures
-from tests.crash.proofs import check_outcome, say_progress, seed
+from tests.crash.proofs import check_outcome, seed
 from tests.crash.rocks import open_store
 
 
@@ -24,16 +24,6 @@ def test_a_full_disk_loses_nothing_and_the_store_goes_on_once_there_is_room() ->
     check_outcome(run_full_disk(30, seed=seed()), at_least=30)
 
 
-@pytest.mark.proof
-def test_every_sync_that_fails_is_told_and_loses_nothing() -> None:
-    check_outcome(run_sync_failures(seed=seed(), progress=say_progress, processes=2), at_least=300)
-
-
-@pytest.mark.proof
-def test_a_disk_full_from_any_write_on_loses_nothing() -> None:
-    check_outcome(run_full_disk(1, seed=seed(), progress=say_progress, processes=2), at_least=600)
-
-
 # --- A disk that is really small -------------------------------------------------------------------------------------
 
 
@@ -41,10 +31,7 @@ def test_a_disk_full_from_any_write_on_loses_nothing() -> None:
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     place = tmp_path / "disk"
     place.mkdir()
-    try:
-        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(place)], check=True, capture_output=True)
-    except (OSError, subprocess.CalledProcessError):
-        pytest.skip("to mount a small disk takes root")
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(place)], check=True)  # as root
     yield place
     subprocess.run(["umount", str(place)], check=True)
 

@@ -5,7 +5,7 @@ import pytest
 from holdfast.testing.disk import run_power_loss
 from holdfast.testing.disk.power import durability_of
 from holdfast.testing.disk.workers import Workers, make_place
-from tests.crash.proofs import check_outcome, say_progress, scaled, seed
+from tests.crash.proofs import check_outcome, seed
 
 
 @pytest.mark.slow
@@ -22,8 +22,3 @@ def test_a_store_that_answers_before_it_syncs_is_found_out() -> None:
     found = [violation for each in done for violation in each.result["violations"]]
     assert any("lost: " in violation for violation in found)
     assert any("resurrected: " in violation for violation in found)
-
-
-@pytest.mark.proof
-def test_of_ten_thousand_disks_that_a_power_cut_left_all_keep_what_was_answered() -> None:
-    check_outcome(run_power_loss(scaled(10_000), seed=seed(), progress=say_progress, processes=2))

@@ -3,14 +3,9 @@
 import pytest
 
 from holdfast.testing.disk import run_rot
-from tests.crash.proofs import check_outcome, say_progress, scaled, seed
+from tests.crash.proofs import check_outcome, seed
 
 
 @pytest.mark.slow
 def test_a_store_with_any_damaged_file_is_refused_or_whole() -> None:
     check_outcome(run_rot(400, seed=seed()), at_least=400)
-
-
-@pytest.mark.proof
-def test_a_store_with_any_bit_flipped_is_refused_or_whole() -> None:
-    check_outcome(run_rot(scaled(30_000), seed=seed(), progress=say_progress, processes=2))

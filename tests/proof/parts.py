@@ -9,6 +9,7 @@ from pathlib import Path
 from time import monotonic
 from typing import NamedTuple
 
+from holdfast.testing.disk import run_crash_points, run_full_disk, run_power_loss, run_rot, run_sync_failures
 from holdfast.testing.kills import TARGETS, run_kills
 from holdfast.testing.proving import PartOutcome, Progress
 from holdfast.testing.simulation.proof import run as run_seeds
@@ -34,6 +35,27 @@ def _kills(target: str) -> Run:
     return partial(run_kills, TARGETS[target])
 
 
+# The store's own files are made and damaged in children of these many processes.
+_PROCESSES = 2
+
+
+def _crash_points(percent: int, *, seed: int, progress: Progress) -> PartOutcome:
+    return run_crash_points(max(1, 100 // percent), seed=seed, progress=progress, processes=_PROCESSES)
+
+
+def _full_disk(percent: int, *, seed: int, progress: Progress) -> PartOutcome:
+    return run_full_disk(max(1, 100 // percent), seed=seed, progress=progress, processes=_PROCESSES)
+
+
+def _sync_failures(percent: int, *, seed: int, progress: Progress) -> PartOutcome:
+    first = None if percent >= 100 else percent
+    return run_sync_failures(first, seed=seed, progress=progress, processes=_PROCESSES)
+
+
+_power_loss: Run = partial(run_power_loss, processes=_PROCESSES)
+_rot: Run = partial(run_rot, processes=_PROCESSES)
+
+
 def run_suite(total: int, *, seed: int, progress: Progress) -> PartOutcome:
     """The tests marked `proof`: machines against the model, fuzzing, large payloads."""
     outcome = PartOutcome(name="suite", unit="tests")
@@ -57,6 +79,11 @@ PARTS: dict[str, Part] = {
     "simulation": Part("the whole core and its clients on a seeded loop, 50 operations a seed", 100_000, run_seeds),
     "kills-embedded": Part("kill -9 of a program with the store in it", 1_000, _kills("embedded rocks")),
     "kills-served": Part("kill -9 of a server under eight clients", 1_000, _kills("served rocks")),
+    "crash-points": Part("a kill before and in the middle of every call that changes a file", 100, _crash_points),
+    "power-loss": Part("disks as a power cut may leave them: writes lost, torn, out of order", 10_000, _power_loss),
+    "rot": Part("files with a bit flipped, cut short or gone", 30_000, _rot),
+    "sync-failures": Part("every sync fails, one in each run", 100, _sync_failures),
+    "full-disk": Part("the disk is full from every write on, for a while", 100, _full_disk),
     "network": Part("connections cut, slowed and silenced in every phase of a call", 20_000, run_network_faults),
     "pauses": Part("workers and servers stopped for longer than a lease", 500, run_pauses),
     "clocks": Part("clocks that step back and forward, at random", 5_000, run_clock_steps),
