@@ -105,6 +105,15 @@ def test_a_lease_that_survived_a_power_cut_still_takes_one_receipt() -> None:
     assert broken(held, [PowerCut()], settle(3, 100, "ack", (1, 1))) == {"stale-accepted"}
 
 
+def test_a_power_cut_may_bring_back_the_end_of_a_lease_that_was_shortened() -> None:
+    held = enqueue(1, [1]) + claim(2, 10, delivered(1, 1, expires_at=100))
+    shortened = settle(3, 11, "extend", (1, 1), until=20)
+    late = settle(4, 50, "ack", (1, 1))
+    assert broken(held, shortened, late) == {"stale-accepted"}
+    assert not broken(held, shortened, [PowerCut()], late)
+    assert broken(held, shortened, [PowerCut()], settle(4, 100, "ack", (1, 1))) == {"stale-accepted"}
+
+
 def test_the_holder_of_a_lease_that_is_refused_was_robbed() -> None:
     held = enqueue(1, [1]) + claim(2, 10, delivered(1, 1, 100))
     again = claim(5, 200, delivered(1, 2, 300)) + settle(6, 201, "ack", (1, 2))

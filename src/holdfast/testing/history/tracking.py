@@ -26,6 +26,8 @@ class Lease:
     # Where the lease may end, as far as the history tells: it holds until `least`, and not beyond `most`.
     least: float
     most: float
+    # The latest end that an extension took back: a power cut may bring it back in turn.
+    longest: float = 0
     open_calls: int = 0
     # Verdicts called with its receipt, in all.
     calls: int = 0
@@ -113,6 +115,7 @@ class Tracked:
             self.marks.append((position, self.marks[-1][1], self.durable_attempt))
         if self.lease is not None:
             self.lease.least = 0
+            self.lease.most = max(self.lease.most, self.lease.longest)
 
 
 @dataclass(slots=True)

@@ -116,6 +116,8 @@ class Verdicts:
         if lease is None:
             return
         lease.open_calls -= 1
+        if verb == "extend":
+            lease.longest = max(lease.longest, known.most)
         if verb == "extend" and not lease.is_loose:
             lease.least = lease.most = known.most if until is None else until
 
