@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
+from functools import partial
 
 from msgspec.structs import replace
 
@@ -89,16 +90,20 @@ class QueueService:
         self._check_drafts([draft for drafts in batches.values() for draft in drafts])
         return {ref: await self.enqueue(ref, drafts) for ref, drafts in batches.items()}
 
-    async def upload(self, ref: QueueRef, draft: Draft) -> Upload:
-        """A message whose payload is yet to come, to be enqueued after; `draft` is all the rest of it."""
+    async def upload(self, ref: QueueRef, draft: Draft, size: int | None = None) -> Upload:
+        """A message whose payload is yet to come, to be enqueued after; `draft` is all the rest of it. Of a `size` that
+        is known, too much is refused before any of it has come."""
         self._check_drafts([draft])
+        if size is not None:
+            check_size("payload", size, self._max_payload)
         auto_create = self._directory.auto_create
 
         async def stage() -> PayloadWriter:
             return await self._store.stage(ref, draft, self._now_ms(), auto_create=auto_create)
 
         above = self._store.capabilities.streams_above
-        return Upload(draft, max_payload=self._max_payload, stages_above=above, stage=stage)
+        enqueue = partial(self.enqueue, ref)
+        return Upload(draft, max_payload=self._max_payload, stages_above=above, stage=stage, enqueue=enqueue)
 
     async def read_payload(self, ref: QueueRef, delivery: Delivery) -> PayloadReader:
         """Of a delivery that has its payload in pieces (`Ask.streams`)."""

@@ -4,10 +4,12 @@ from collections.abc import Awaitable, Callable
 
 from msgspec.structs import replace
 
+from holdfast.model.answers import Enqueued
 from holdfast.model.message import Draft, check_size
 from holdfast.stores.contract import PayloadWriter
 
 Stage = Callable[[], Awaitable[PayloadWriter]]
+Enqueue = Callable[[list[Draft]], Awaitable[list[Enqueued]]]
 
 
 class Upload:
@@ -16,8 +18,11 @@ class Upload:
     However it ends, whoever opened it calls `close`: what was not enqueued is gone after.
     """
 
-    def __init__(self, draft: Draft, *, max_payload: int, stages_above: int | None, stage: Stage) -> None:
+    def __init__(
+        self, draft: Draft, *, max_payload: int, stages_above: int | None, stage: Stage, enqueue: Enqueue
+    ) -> None:
         self._draft = draft
+        self._enqueue = enqueue
         self._max_payload = max_payload
         self._stages_above = stages_above
         self._stage = stage
@@ -43,6 +48,11 @@ class Upload:
         if self._writer is None:
             return replace(self._draft, payload=bytes(self._held))
         return replace(self._draft, pieces=await self._writer.finish())
+
+    async def enqueue(self) -> Enqueued:
+        """Finish it, and make it a message. Of a key that is known the message that has it is answered."""
+        [enqueued] = await self._enqueue([await self.finish()])
+        return enqueued
 
     def close(self) -> None:
         if self._writer is not None:
