@@ -8,22 +8,18 @@ from functools import partial
 from typing import Any
 
 from holdfast.client.http.connection import Answer, Connection, Lost
-from holdfast.client.http.failures import UNAVAILABLE, answer_error, is_closing, lost_error, retry_after_ms
+from holdfast.client.http.failures import answer_error
 from holdfast.client.http.pool import Pool
 from holdfast.client.http.settings import HttpSettings, check_token
+from holdfast.client.http.tries import Failure, Reused, Standing, Tries
 from holdfast.dice import SystemDice
-from holdfast.model.errors import HoldfastError, OverQuota, RateLimited, StoreUnavailable
-from holdfast.model.retry import backoff_ms
+from holdfast.model.errors import HoldfastError, StoreUnavailable
 
 _log = logging.getLogger("holdfast")
 
 JSON_TYPE = b"application/json"
-_BACKOFF_BASE_MS = 100
-_BACKOFF_CAP_MS = 5_000
-# While no call was ever answered the URL is more likely wrong than the server restarting: do not keep anybody waiting.
-_FIRST_RETRIES = 2
-# A call that got no answer in all its time is repeated once: that much longer would be too long.
-_TIMEOUTS = 1
+# Between two rounds of a call that goes on for ever.
+_ROUND_MS = 5_000
 # For the server to see that a caller left, and how long that caller waits for it.
 _LEAVE_S = 5.0
 _GONE_S = 1.0
@@ -68,9 +64,7 @@ class Calls:
         self.url = settings.address.url
         self._settings = settings
         self._pool = Pool(settings.address, settings.tls, settings.pool)
-        self._roll = SystemDice().roll
-        self._was_answered = False
-        self.is_closed = False
+        self._standing = Standing(self.url, settings.timeout_ms, settings.retries, SystemDice().roll)
         self._tasks: set[asyncio.Task[Any]] = set()
         # How each call that waits, and each stream, is left.
         self._leaving: dict[Connection, Leave] = {}
@@ -79,58 +73,34 @@ class Calls:
         token = settings.token
         self._credential = b"" if token is None or callable(token) else _bearer(token)
 
+    @property
+    def is_closed(self) -> bool:
+        return self._standing.is_closed
+
     # --- A call ----------------------------------------------------------------------------------------------------
 
     async def tell(self, request: Request) -> Told:
         """Its answer, be it a refusal (other than one to ask again)."""
-        retries, timeouts, is_unsure = 0, 0, False
-        paused_ms = 0
-        is_second_chance = True
+        tries = Tries(self._standing, is_repeatable=request.is_repeatable, is_shared=request.is_shared)
         while True:
-            if self.is_closed and not request.is_last:
-                raise StoreUnavailable("this client is closed: open another")
-            wait_ms: int | None
+            if not request.is_last:
+                self._standing.check_open()
+            failure: Failure | None
             try:
                 told = await self._try(request)
             except Lost as lost:
-                is_unsure = is_unsure or lost.was_sent
-                may_repeat = request.is_repeatable or not lost.was_sent
-                timeouts += lost.is_timeout and lost.was_sent
-                error: HoldfastError = lost_error(
-                    self.url,
-                    lost,
-                    is_repeatable=request.is_repeatable,
-                    was_answered=self._was_answered,
-                    is_unsure=is_unsure,
-                )
-                wait_ms = None
-                if may_repeat and isinstance(lost, _Reused) and is_second_chance:
-                    # The server closed it while it was idle, most likely: a fresh one needs no waiting.
-                    is_second_chance = False
-                    continue
+                failure = tries.lost(lost)
             else:
-                self._was_answered = True
-                answer = told.answer
-                told.is_unsure = is_unsure
-                if answer.status != 429 and answer.status not in UNAVAILABLE:
+                failure = tries.answered(told.answer)
+                if failure is None:
+                    told.is_unsure = tries.is_unsure
                     return told
-                error = answer_error(self.url, answer)
-                if isinstance(error, OverQuota) or (request.is_shared and isinstance(error, RateLimited)):
-                    return told  # waiting makes no room, or is each caller's own
-                is_undone = isinstance(error, RateLimited) or is_closing(answer)
-                is_unsure = is_unsure or not is_undone
-                may_repeat = request.is_repeatable or is_undone
-                wait_ms = retry_after_ms(answer)
             if self.is_closed and not request.is_last:
                 continue
-            if not may_repeat or retries >= self._most_retries() or timeouts > _TIMEOUTS:
-                raise error
-            pause_ms = self._pause_ms(retries, wait_ms)
-            paused_ms += pause_ms
-            if paused_ms > self._settings.timeout_ms:  # by then the caller should know
-                raise error
-            await asyncio.sleep(pause_ms / 1_000)
-            retries += 1
+            if failure.pause_ms is None:
+                raise failure.error
+            if failure.pause_ms:
+                await asyncio.sleep(failure.pause_ms / 1_000)
 
     async def ask(self, request: Request) -> Answer:
         """Its answer, if that is a success."""
@@ -146,27 +116,19 @@ class Calls:
             try:
                 return await self.tell(request)
             except StoreUnavailable as error:
-                if not self._was_answered or not self._settings.retries or self.is_closed:
+                if not self._standing.was_answered or not self._settings.retries or self.is_closed:
                     raise
                 _log.warning("still trying: %s", error.message)
-            await self.pause(rounds, _BACKOFF_CAP_MS)
+            await self.pause(rounds, _ROUND_MS)
             rounds += 1
 
     async def pause(self, retries: int, at_least_ms: int | None) -> None:
-        await asyncio.sleep(self._pause_ms(retries, at_least_ms) / 1_000)
-
-    def _pause_ms(self, retries: int, at_least_ms: int | None) -> int:
-        """Jitter on top of what was asked for: many callers were told to come back at the same moment."""
-        return (at_least_ms or 0) + backoff_ms(retries, _BACKOFF_BASE_MS, _BACKOFF_CAP_MS, self._roll())
-
-    def _most_retries(self) -> int:
-        retries = self._settings.retries
-        return retries if self._was_answered else min(retries, _FIRST_RETRIES)
+        await asyncio.sleep(self._standing.pause_ms(retries, at_least_ms) / 1_000)
 
     async def _try(self, request: Request) -> Told:
         is_long = request.is_long or request.is_stream or request.wait_ms != 0
-        timeout_s = self._settings.timeout_ms / 1_000
-        parts = [self._head(request), *request.body]
+        timeout_s = self.timeout_s
+        parts = [self.head(request.method, request.path, _framing(request)), *request.body]
         connection = await self._pool.take(is_long=is_long, timeout_s=timeout_s)
         limit_s = None if request.is_long or request.wait_ms is None else timeout_s + request.wait_ms / 1_000
         is_kept = False
@@ -181,7 +143,7 @@ class Calls:
             return Told(answer)
         except Lost as lost:
             if connection.is_reused and not connection.has_answer_begun and not lost.is_timeout:
-                raise _Reused(lost.reason, was_sent=lost.was_sent) from None
+                raise Reused(lost.reason, was_sent=lost.was_sent) from None
             raise
         except asyncio.CancelledError:
             if heard is not None:
@@ -215,14 +177,30 @@ class Calls:
         if leave is not None and not self.is_closed:
             self.spawn(leave())
 
-    def _head(self, request: Request) -> bytes:
+    def head(self, method: str, path: str, rest: bytes) -> bytes:
+        """`rest` is what says of the body what it is."""
         token = self._settings.token
         credential = _bearer(check_token(token())) if callable(token) else self._credential
-        head = f"{request.method} {self._prefix}{request.path} HTTP/1.1\r\n".encode() + self._host + credential
-        if not request.body:
-            return head + (b"\r\n" if request.method in ("GET", "DELETE") else b"Content-Length: 0\r\n\r\n")
-        length = sum(map(len, request.body))
-        return head + b"Content-Type: %b\r\nContent-Length: %d\r\n\r\n" % (request.content_type, length)
+        return f"{method} {self._prefix}{path} HTTP/1.1\r\n".encode() + self._host + credential + rest
+
+    # --- Calls that go out bit by bit ------------------------------------------------------------------------------
+
+    @property
+    def timeout_s(self) -> float:
+        return self._settings.timeout_ms / 1_000
+
+    def check_open(self) -> None:
+        self._standing.check_open()
+
+    def tries(self, *, is_repeatable: bool) -> Tries:
+        return Tries(self._standing, is_repeatable=is_repeatable)
+
+    async def connect(self) -> Connection:
+        """One that the server is not about to close as idle: what is sent may be impossible to send again."""
+        return await self._pool.take(is_long=True, timeout_s=self.timeout_s, is_fresh=True)
+
+    def put_back(self, connection: Connection) -> None:
+        self._pool.put_back(connection, is_long=True)
 
     # --- Work of its own -------------------------------------------------------------------------------------------
 
@@ -243,7 +221,7 @@ class Calls:
 
     async def close(self) -> None:
         """What callers left behind is given back first; calls under way end without an answer."""
-        self.is_closed = True
+        self._standing.is_closed = True
         for end in list(self._leaving.values()):
             self.spawn(end())
         while self._tasks:
@@ -251,8 +229,11 @@ class Calls:
         self._pool.close()
 
 
-class _Reused(Lost):
-    """Lost on a connection that had been idle, before a byte of an answer."""
+def _framing(request: Request) -> bytes:
+    if not request.body:
+        return b"\r\n" if request.method in ("GET", "DELETE") else b"Content-Length: 0\r\n\r\n"
+    length = sum(map(len, request.body))
+    return b"Content-Type: %b\r\nContent-Length: %d\r\n\r\n" % (request.content_type, length)
 
 
 def _bearer(token: str) -> bytes:

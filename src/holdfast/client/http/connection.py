@@ -7,11 +7,13 @@ repeated, and it can leave a call half-way without losing what the server may ha
 import asyncio
 import select
 from collections import deque
-from typing import NamedTuple, cast
+from typing import NamedTuple, TypeVar, cast
 
 import httptools
 
 from holdfast.clock import steady_s
+
+T = TypeVar("T")
 
 # Of a stream that its reader does not keep up with.
 _MAX_UNREAD = 1 << 20
@@ -52,6 +54,8 @@ class Connection(asyncio.Protocol):
         self._is_head_read = False
         self._unread = 0
         self._more: asyncio.Future[None] | None = None
+        # While more is written than the network has taken.
+        self._room: asyncio.Future[None] | None = None
         # None while it is open.
         self._end: str | None = None
         # It has carried a call before this one: the server may have been closing it as the call was sent.
@@ -78,19 +82,41 @@ class Connection(asyncio.Protocol):
 
     async def call(self, request: list[bytes], timeout_s: float | None, *, is_stream: bool = False) -> Answer:
         """The whole answer. Of a stream that begins well, its head: the rest is for `read`."""
+        waiter = self.begin(is_stream=is_stream)
         transport = cast(asyncio.Transport, self._transport)
-        if self._end is not None or transport.is_closing():
-            raise Lost(self._end or "the connection is closed", was_sent=False)
-        self._parser = httptools.HttpResponseParser(self)
-        self._headers, self._answer, self._is_head_read, self._is_streaming = {}, None, False, is_stream
-        waiter: asyncio.Future[Answer] = self._loop.create_future()
-        self._waiter = waiter
         if sum(map(len, request)) <= _JOINED_BYTES:
             transport.write(b"".join(request))
         else:
             for part in request:
                 transport.write(part)
-        timer = None if timeout_s is None else self._loop.call_later(timeout_s, self._time_out, timeout_s)
+        return await self.wait_for(waiter, timeout_s)
+
+    def begin(self, *, is_stream: bool = False) -> "asyncio.Future[Answer]":
+        """A call of which nothing is sent yet; what will be its answer."""
+        if self._end is not None or cast(asyncio.Transport, self._transport).is_closing():
+            raise Lost(self._end or "the connection is closed", was_sent=False)
+        self._parser = httptools.HttpResponseParser(self)
+        self._headers, self._answer, self._is_head_read, self._is_streaming = {}, None, False, is_stream
+        self._waiter = waiter = self._loop.create_future()
+        return waiter
+
+    async def send(self, parts: list[bytes], timeout_s: float) -> None:
+        """More of a request that goes out bit by bit. Returns once there is room for what follows, or once the call is
+        answered: whoever sends looks at what `begin` gave it."""
+        if self.is_readable():
+            # A refusal is heard before anything is written to a server that has left with it: the loop gets to it in
+            # its next turn, behind this task.
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+        if self._waiter is None or self._waiter.done():
+            return
+        for part in parts:
+            cast(asyncio.Transport, self._transport).write(part)
+        if self._room is not None:
+            await self.wait_for(self._room, timeout_s)
+
+    async def wait_for(self, waiter: "asyncio.Future[T]", timeout_s: float | None) -> T:
+        timer = None if timeout_s is None else self._loop.call_later(timeout_s, self.time_out, timeout_s)
         try:
             return await waiter
         finally:
@@ -147,7 +173,7 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def _time_out(self, timeout_s: float) -> None:
+    def time_out(self, timeout_s: float) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_exception(Lost(f"no answer within {timeout_s:g} s", was_sent=True, is_timeout=True))
         self.close()
@@ -171,6 +197,14 @@ class Connection(asyncio.Protocol):
             self._finish("what answers there does not speak HTTP/1.1")
             self.close()
 
+    def pause_writing(self) -> None:
+        self._room = self._loop.create_future()
+
+    def resume_writing(self) -> None:
+        room, self._room = self._room, None
+        if room is not None and not room.done():
+            room.set_result(None)
+
     def connection_lost(self, error: Exception | None) -> None:
         if (
             error is None
@@ -186,6 +220,7 @@ class Connection(asyncio.Protocol):
         self._end = self._end or reason
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_exception(Lost(self._end, was_sent=True))
+        self.resume_writing()
         self._tell_more()
 
     def _finish_reading(self) -> None:
@@ -233,4 +268,5 @@ class Connection(asyncio.Protocol):
             cast(asyncio.Transport, self._transport).close()
         if waiter is not None and not waiter.done():
             waiter.set_result(answer)
+        self.resume_writing()
         self._tell_more()

@@ -22,12 +22,21 @@ UNAVAILABLE = frozenset({502, 503, 504})
 _any = msgspec.json.Decoder()
 
 
-def lost_error(url: str, lost: Lost, *, is_repeatable: bool, was_answered: bool, is_unsure: bool) -> StoreUnavailable:
-    """`is_unsure`: this try, or one before it, may have been carried out. `outcome` says so to programs."""
+def lost_error(
+    url: str, lost: Lost, *, is_repeatable: bool, was_answered: bool, is_unsure: bool, is_cut: bool = False
+) -> StoreUnavailable:
+    """`is_unsure`: this try, or one before it, may have been carried out. `outcome` says so to programs. `is_cut`: not
+    all of it was sent."""
     outcome = "unknown" if is_unsure else "nothing happened"
     if not lost.was_sent:
         return StoreUnavailable(
             f"cannot reach {url}: {lost.reason}. Is `holdfast serve` running there, and is the URL right?",
+            url=url,
+            outcome=outcome,
+        )
+    if is_cut and not is_unsure:
+        return StoreUnavailable(
+            f"{url} was lost in the middle of the payload: {lost.reason}. Nothing was enqueued: asking again is safe.",
             url=url,
             outcome=outcome,
         )

@@ -28,13 +28,13 @@ class Pool:
         self._loop = asyncio.get_running_loop()
         self._is_closed = False
 
-    async def take(self, *, is_long: bool, timeout_s: float | None) -> Connection:
-        """A connection for one call, an idle one where there is one. Calls that wait long do not count: however many
-        of them there are, a verdict still finds its way."""
+    async def take(self, *, is_long: bool, timeout_s: float | None, is_fresh: bool = False) -> Connection:
+        """A connection for one call, an idle one where there is one (and it need not be a fresh one). Calls that wait
+        long do not count: however many of them there are, a verdict still finds its way."""
         if not is_long:
             await self._room.acquire()
         try:
-            connection = self._take_idle() or await self._connect(timeout_s)
+            connection = (None if is_fresh else self._take_idle()) or await self._connect(timeout_s)
         except BaseException:
             if not is_long:
                 self._room.release()
