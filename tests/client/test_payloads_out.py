@@ -2,9 +2,6 @@
 
 import asyncio
 import io
-import threading
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
 from typing import Any, BinaryIO
@@ -19,85 +16,16 @@ from holdfast.client.message import AsyncMessage
 from holdfast.client.reading import PART, Reading, opened, write_all
 from holdfast.model.answers import Delivery
 from holdfast.model.message import Pieces, Receipt
-from holdfast.server.embedded import open_blocking, open_on_loop
 from holdfast.testing import ManualClock
 from holdfast.testing.proxy import Fault, FaultProxy, Kind
-from tests.doors.serving import Server, serve
+from tests.client.large import PATIENCE_S
+from tests.doors.serving import Server
 
-MAX_PAYLOAD = 16 << 20
 PAYLOAD = Random(0).randbytes(5 * PART // 2)
-PATIENCE_S = 30
 
 
 class Order(msgspec.Struct):
     note: str
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@asynccontextmanager
-async def served(clock: ManualClock, directory: Path) -> AsyncIterator[Server]:
-    store = str(directory / "data")
-    async with serve(clock, store=store, durability="os", max_payload=MAX_PAYLOAD) as serving:
-        yield serving
-
-
-@pytest.fixture
-async def server(clock: ManualClock, tmp_path: Path) -> AsyncIterator[Server]:
-    async with served(clock, tmp_path) as serving:
-        yield serving
-
-
-@pytest.fixture(params=["http", "embedded"])
-async def hf(request: pytest.FixtureRequest, clock: ManualClock, tmp_path: Path) -> AsyncIterator[AsyncHoldfast]:
-    if request.param == "embedded":
-        settings = {"durability": "os", "max_payload": MAX_PAYLOAD}
-        async with open_on_loop(str(tmp_path / "data"), settings, clock=clock) as opened_here:
-            yield opened_here
-        return
-    async with served(clock, tmp_path) as serving, holdfast.open_async(serving.url) as opened_there:
-        yield opened_there
-
-
-@pytest.fixture(params=["http", "embedded"])
-def blocking(
-    request: pytest.FixtureRequest, clock: ManualClock, tmp_path: Path, served_in_thread: Any
-) -> Iterator[holdfast.Holdfast]:
-    if request.param == "embedded":
-        settings = {"durability": "os", "max_payload": MAX_PAYLOAD}
-        with open_blocking(str(tmp_path / "data"), settings, clock=clock) as opened_here:
-            yield opened_here
-        return
-    with holdfast.open(served_in_thread(clock, tmp_path)) as opened_there:
-        yield opened_there
-
-
-@pytest.fixture
-def served_in_thread() -> Iterator[Any]:
-    """A server on a loop of its own, for callers that block theirs."""
-    runner = asyncio.Runner()
-    loop, contexts = runner.get_loop(), []
-    thread = threading.Thread(target=loop.run_forever, daemon=True)
-    thread.start()
-
-    def on_loop(work: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, loop).result(PATIENCE_S)
-
-    def start(clock: ManualClock, directory: Path) -> str:
-        context = served(clock, directory)
-        server: Server = on_loop(context.__aenter__())
-        contexts.append(context)
-        return server.url
-
-    yield start
-    for context in contexts:
-        on_loop(context.__aexit__(None, None, None))
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join(PATIENCE_S)
-    runner.close()
 
 
 async def claimed(hf: AsyncHoldfast, payload: Any = PAYLOAD, **options: Any) -> AsyncMessage:

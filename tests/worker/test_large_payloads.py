@@ -145,6 +145,27 @@ async def test_a_worker_over_a_blocking_client_reads_large_payloads_too(tmp_path
     assert got == [PAYLOAD]
 
 
+async def test_handlers_upload_through_whatever_their_worker_has(tmp_path: Path) -> None:
+    """The worker's connection may be of another thread, or of another loop, than its handlers."""
+
+    async def copy(message: holdfast.AsyncMessage) -> None:
+        await worker.client.queue("copies").upload(message.chunks())
+
+    def copy_blocking(message: holdfast.BlockingMessage) -> None:
+        worker.blocking_client.queue("copies").upload(message.chunks())
+
+    with holdfast.open(str(tmp_path / "data"), durability="os", max_payload=MAX_PAYLOAD) as hf:
+        for queue in ("async", "blocking"):
+            hf.queue(queue).enqueue(PAYLOAD)
+        worker = holdfast.Worker(hf)
+        seen = Seen(worker)
+        worker.handler("async", stream=True)(copy)
+        worker.handler("blocking")(copy_blocking)
+        async with asyncio.timeout(PATIENCE_S), worker:
+            assert await seen.kinds(2) == ["succeeded"] * 2
+        assert [message.payload for message in hf.queue("copies").claim(limit=2)] == [PAYLOAD] * 2
+
+
 async def test_a_payload_that_cannot_be_read_for_now_counts_no_failure(tmp_path: Path) -> None:
     outage = Outage()
     got: list[int] = []

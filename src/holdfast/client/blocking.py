@@ -10,6 +10,8 @@ from holdfast.client.message import AsyncMessage
 from holdfast.client.options import NOT_GIVEN, ClaimOptions, EnqueueOptions, ScheduledOptions
 from holdfast.client.plain import PlainMessage
 from holdfast.client.queue import AsyncQueue, FilterLike, Settled
+from holdfast.client.sources import Source
+from holdfast.client.uploads import draft_of, upload_blocking
 from holdfast.model.answers import (
     Changed,
     Events,
@@ -98,6 +100,12 @@ class Queue:
 
     def enqueue(self, payload: Any, **options: Unpack[EnqueueOptions]) -> list[MessageId]:
         return self._run(self._inner.enqueue(payload, **options))
+
+    def upload(self, source: Source, **options: Unpack[EnqueueOptions]) -> MessageId:
+        """As the async one, of a path, an open binary file or an iterable of bytes; it is read in this thread."""
+        inner = self._inner
+        enqueued = upload_blocking(self._run, inner._messages, inner.ref, source, draft_of(options))
+        return MessageId(enqueued.snowflake, enqueued.given_correlation_id, enqueued.duplicate)
 
     def claim(self, limit: int = 1, **options: Unpack[ClaimOptions]) -> list[BlockingMessage]:
         """As the async one; but here large payloads are left where they are unless `stream=False` says otherwise, for

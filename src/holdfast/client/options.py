@@ -64,6 +64,11 @@ def drafts_of(payload: Any, options: Mapping[str, Any]) -> list[Draft]:
     ]
 
 
+def draft_of_bytes(options: Mapping[str, Any]) -> Draft:
+    """Of bytes that are yet to come."""
+    return _draft(b"", options)
+
+
 def _draft(payload: Any, options: Mapping[str, Any]) -> Draft:
     body, content_type = encode(payload)
     if not options:

@@ -14,8 +14,10 @@ from holdfast.client.options import (
     drafts_of,
 )
 from holdfast.client.payloads import encode, encode_json
+from holdfast.client.sources import AsyncSource
 from holdfast.client.tracing import with_trace
 from holdfast.client.transport import Transport
+from holdfast.client.uploads import draft_of, upload
 from holdfast.model.answers import Changed, Delivery, Info, LedgerEntry, Page, Result, Stats
 from holdfast.model.checks import check_integer
 from holdfast.model.durations import Duration, parse_duration_ms
@@ -42,6 +44,15 @@ class AsyncQueue:
         """Add one payload, or each of a list, all or none; answers their ids."""
         enqueued = await self._messages.enqueue(self.ref, with_trace(drafts_of(payload, options)))
         return [MessageId(each.snowflake, each.given_correlation_id, each.duplicate) for each in enqueued]
+
+    async def upload(self, source: AsyncSource, **options: Unpack[EnqueueOptions]) -> MessageId:
+        """Add one payload that need not be in memory; answers its id, one and not a list.
+
+        `source` is a path, an open binary file (read from where it stands), or an iterable of bytes, async or not. If
+        it raises, that goes on, and nothing was enqueued.
+        """
+        enqueued = await upload(self._messages, self.ref, source, draft_of(options))
+        return MessageId(enqueued.snowflake, enqueued.given_correlation_id, enqueued.duplicate)
 
     async def claim(self, limit: int = 1, **options: Unpack[ClaimOptions]) -> list[AsyncMessage]:
         """Take up to `limit` ready messages under a lease; if none is ready, wait up to `wait` for one.

@@ -18,6 +18,7 @@ from holdfast.model.answers import (
     Stats,
     TenantSummary,
 )
+from holdfast.model.errors import HoldfastError
 from holdfast.model.message import Draft, Receipt, State
 from holdfast.model.names import QueueRef
 from holdfast.model.policy import QueuePolicy, TenantConfig
@@ -25,8 +26,32 @@ from holdfast.model.requests import Ask, Edit, Filter, StateChange, Verdict
 from holdfast.model.schedules import Change, ScheduleInfo
 
 
+class Interrupted(Exception):
+    """An upload was lost on its way, and may be written again from its first byte. `error`: for those who cannot."""
+
+    def __init__(self, error: HoldfastError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class Upload(Protocol):
+    """An enqueue whose payload comes bit by bit. However it ends, whoever began it calls `abandon`."""
+
+    async def write(self, part: bytes) -> None:
+        """A refusal is raised as soon as it is known. `Interrupted`."""
+
+    async def enqueue(self) -> Enqueued:
+        """The payload is whole. `Interrupted`."""
+
+    async def abandon(self) -> None:
+        """What was not enqueued is gone. Does nothing to what was."""
+
+
 class Messages(Protocol):
     async def enqueue(self, ref: QueueRef, drafts: list[Draft]) -> list[Enqueued]: ...
+
+    async def upload(self, ref: QueueRef, draft: Draft, size: int | None = None) -> Upload:
+        """Of the message all but its payload, which is to come; its length where it is known."""
 
     async def claim(self, ref: QueueRef, ask: Ask, wait_ms: int | None) -> list[Delivery]: ...
 

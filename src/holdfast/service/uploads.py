@@ -57,3 +57,7 @@ class Upload:
     def close(self) -> None:
         if self._writer is not None:
             self._writer.abandon()
+
+    async def abandon(self) -> None:
+        """As `close`, for callers of another thread: they are let in to calls alone."""
+        self.close()

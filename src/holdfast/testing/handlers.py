@@ -252,3 +252,19 @@ class _NotingMessages:
         for draft in drafts:
             self._note(ref, draft)
         return enqueued
+
+    async def upload(self, ref: QueueRef, draft: Draft, size: int | None = None) -> "_NotingUpload":
+        return _NotingUpload(self, ref, await self._inner.upload(ref, draft, size))
+
+
+class _NotingUpload:
+    def __init__(self, messages: _NotingMessages, ref: QueueRef, inner: Any) -> None:
+        self._messages = messages
+        self._ref = ref
+        self._inner = inner
+        self.write = inner.write
+        self.abandon = inner.abandon
+
+    async def enqueue(self) -> Enqueued:
+        [enqueued] = await self._messages.enqueue(self._ref, [await self._inner.finish()])
+        return enqueued

@@ -81,9 +81,15 @@ class _Carried:
         return lambda *args, **named: self._carry(call(*args, **named))
 
 
+class _CarriedMessages(_Carried):
+    async def upload(self, *args: Any, **named: Any) -> Any:
+        """What it answers has calls of its own."""
+        return _Carried(await self.__getattr__("upload")(*args, **named), self._carry)
+
+
 class _CarriedTransport:
     def __init__(self, inner: Transport, carry: Carry) -> None:
-        self.messages = _Carried(inner.messages, carry)
+        self.messages = _CarriedMessages(inner.messages, carry)
         self.admin = _Carried(inner.admin, carry)
 
     async def close(self) -> None:

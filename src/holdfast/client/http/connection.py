@@ -58,6 +58,8 @@ class Connection(asyncio.Protocol):
         self._room: asyncio.Future[None] | None = None
         # None while it is open.
         self._end: str | None = None
+        # asyncio has let go of its transport, which then must not be touched.
+        self._is_lost = False
         # It has carried a call before this one: the server may have been closing it as the call was sent.
         self.is_reused = False
         self.idle_since = 0.0
@@ -170,7 +172,7 @@ class Connection(asyncio.Protocol):
         return self._answer
 
     def close(self) -> None:
-        if self._transport is not None:
+        if self._transport is not None and not self._is_lost:
             self._transport.abort()
 
     def time_out(self, timeout_s: float) -> None:
@@ -206,6 +208,7 @@ class Connection(asyncio.Protocol):
             room.set_result(None)
 
     def connection_lost(self, error: Exception | None) -> None:
+        self._is_lost = True
         if (
             error is None
             and self._is_head_read

@@ -1,6 +1,5 @@
 """Messages over HTTP: what `client.transport.Messages` asks for, as requests."""
 
-import secrets
 from collections.abc import AsyncIterator
 from functools import partial
 from typing import Any, TypeVar
@@ -21,10 +20,10 @@ from holdfast.client.http.shapes import (
     is_json,
     ledger_entry_of,
     message_in,
-    meta_in,
     result_of,
 )
 from holdfast.client.http.streams import stream
+from holdfast.client.http.uploads import PATH, Form, HttpUpload
 from holdfast.client.http.verdicts import Verdicts
 from holdfast.model.answers import Delivery, Enqueued, Events, Exchanged, Info, LedgerEntry, Page, Part, Result, Stats
 from holdfast.model.checks import check_integer, check_text
@@ -117,7 +116,7 @@ class HttpMessages:
         document = EnqueueRequest(tenant=ref.tenant, queue=ref.queue, messages=[message_in(each) for each in drafts])
         request = Request(
             "POST",
-            "/v1/queue/enqueue",
+            PATH,
             [encode(document)],
             is_repeatable=all(draft.key is not None for draft in drafts),
             is_shared=is_shared and len(drafts) > 1,
@@ -125,19 +124,20 @@ class HttpMessages:
         return self._enqueued_of(await self._calls.ask(request))
 
     async def _enqueue_parts(self, ref: QueueRef, draft: Draft) -> list[Enqueued]:
-        boundary = secrets.token_hex(16).encode()
-        head = b'--%b\r\nContent-Disposition: form-data; name="%b"\r\nContent-Type: %b\r\n\r\n'
-        meta = encode(meta_in(draft, ref.tenant, ref.queue))
-        before = head % (boundary, b"meta", b"application/json") + meta + b"\r\n"
-        before += head % (boundary, b"payload", b"application/octet-stream")
+        form = Form(ref, draft)
         request = Request(
             "POST",
-            "/v1/queue/enqueue",
-            [before, draft.payload, b"\r\n--%b--\r\n" % boundary],
-            content_type=b"multipart/form-data; boundary=" + boundary,
+            PATH,
+            [form.before, draft.payload, form.after],
+            content_type=form.content_type,
             is_repeatable=draft.key is not None,
         )
         return self._enqueued_of(await self._calls.ask(request))
+
+    async def upload(self, ref: QueueRef, draft: Draft, size: int | None = None) -> HttpUpload:
+        """Nothing is sent before its first byte is written."""
+        check_draft(draft, _ANY_SIZE)
+        return HttpUpload(self._calls, ref, draft, size)
 
     def _enqueued_of(self, answer: Answer) -> list[Enqueued]:
         return [enqueued_of(each) for each in decode(self._calls, _enqueued, answer).messages]

@@ -1,0 +1,70 @@
+"""A payload from its source into a queue, bit by bit: the two APIs differ in who reads the source.
+
+The blocking one reads it in the caller's thread, between two calls: the source may take its time, or use the client
+itself, and nobody else waits for it.
+"""
+
+from collections.abc import Mapping
+from contextlib import aclosing, suppress
+from typing import TYPE_CHECKING, Any
+
+from holdfast.client.options import draft_of_bytes
+from holdfast.client.sources import Opened, open_source, open_source_async
+from holdfast.client.tracing import with_trace
+from holdfast.client.transport import Interrupted, Messages
+from holdfast.model.answers import Enqueued
+from holdfast.model.errors import StoreUnavailable
+from holdfast.model.message import Draft
+from holdfast.model.names import QueueRef
+
+if TYPE_CHECKING:
+    from holdfast.client.blocking import Run
+
+
+def draft_of(options: Mapping[str, Any]) -> Draft:
+    """The message, but for its payload."""
+    [draft] = with_trace([draft_of_bytes(options)])
+    return draft
+
+
+async def upload(messages: Messages, ref: QueueRef, source: Any, draft: Draft) -> Enqueued:
+    opened = await open_source_async(source)
+    try:
+        going = await messages.upload(ref, draft, opened.size)
+        try:
+            while True:
+                try:
+                    async with aclosing(opened.parts_async()) as parts:  # type: ignore[type-var]  # a generator
+                        async for part in parts:
+                            await going.write(part)
+                    return await going.enqueue()
+                except Interrupted as interrupted:
+                    _rewind(opened, interrupted)
+        finally:
+            await going.abandon()
+    finally:
+        opened.close()
+
+
+def upload_blocking(run: "Run", messages: Messages, ref: QueueRef, source: Any, draft: Draft) -> Enqueued:
+    opened = open_source(source)
+    try:
+        going = run(messages.upload(ref, draft, opened.size))
+        try:
+            while True:
+                try:
+                    for part in opened.parts():
+                        run(going.write(part))
+                    return run(going.enqueue())
+                except Interrupted as interrupted:
+                    _rewind(opened, interrupted)
+        finally:
+            with suppress(StoreUnavailable):  # closed meanwhile: then there is nothing left of it
+                run(going.abandon())
+    finally:
+        opened.close()
+
+
+def _rewind(opened: Opened, interrupted: Interrupted) -> None:
+    if not opened.rewind():
+        raise interrupted.error from None
