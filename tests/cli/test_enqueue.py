@@ -1,6 +1,8 @@
 """`holdfast enqueue`: what goes in, and what is said of it."""
 
 import json
+import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -50,6 +52,61 @@ def test_stdin_and_files_are_taken_as_they_are(run: Run, store: str, tmp_path: P
         first, second = hf.queue("jobs").claim(2)
         assert (first.payload, first.content_type) == (b"\x00\xff bytes", "application/octet-stream")
         assert second.payload == b"\xfe\n"
+
+
+@pytest.mark.parametrize("given", ["a file", "stdin", "a pipe by its path"])
+def test_a_large_payload_is_uploaded_as_it_is(
+    run: Run, store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str
+) -> None:
+    monkeypatch.setenv("HOLDFAST_MAX_PAYLOAD", "32MiB")
+    body, path = b'{"json": "or not"}' * (1 << 20), tmp_path / "large"
+    options = ("--key", "k", "--content-type", "video/mp4", "--json")
+    match given:
+        case "a file":
+            path.write_bytes(body)
+            ran = run("enqueue", "films", f"@{path}", *options)
+        case "stdin":
+            ran = run("enqueue", "films", "-", *options, stdin=body)
+        case _:
+            os.mkfifo(path)
+            writing = threading.Thread(target=path.write_bytes, args=(body,))
+            writing.start()
+            ran = run("enqueue", "films", f"@{path}", *options)
+            writing.join()
+
+    assert (ran.code, ran.err) == (0, "")
+    with holdfast.open(store, max_payload="32MiB") as hf:
+        [message] = hf.queue("films").claim(lease=60)
+        assert (message.id, message.content_type) == (ran.json["id"], "video/mp4")
+        assert message.payload == body
+
+
+def test_a_large_payload_that_is_too_large_is_refused(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "large"
+    with path.open("wb") as file:
+        file.truncate(16 << 20)
+
+    for ran in (run("enqueue", "films", f"@{path}"), run("enqueue", "films", "-", stdin=bytes(16 << 20))):
+        assert (ran.code, ran.out) == (4, "")
+        assert "max_payload" in ran.err
+    assert run("queues", "--json").lines == []
+
+
+@pytest.mark.parametrize("is_slow", [True, False])
+def test_the_progress_of_a_large_payload_is_shown_when_it_takes_a_while(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_slow: bool
+) -> None:
+    monkeypatch.setenv("HOLDFAST_MAX_PAYLOAD", "32MiB")
+    monkeypatch.setattr("holdfast.cli.enqueue._PATIENCE_S", 1e-9 if is_slow else 1_000)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    path = tmp_path / "large"
+    path.write_bytes(bytes(16 << 20))
+
+    ran = run("enqueue", "films", f"@{path}")
+
+    assert ran.code == 0
+    assert ("to default/films" in ran.err) == is_slow
 
 
 def test_every_option_of_the_api_reaches_the_message(run: Run) -> None:

@@ -15,6 +15,7 @@ import typer
 from holdfast.cli.failures import Usage
 from holdfast.cli.place import DEFAULT_URL, Place, find_place
 from holdfast.cli.show import Output
+from holdfast.clock import steady_s
 from holdfast.model.errors import QueueNotFound
 from holdfast.model.names import QueueRef, parse_ref
 
@@ -73,17 +74,30 @@ class Session:
         typer.confirm(question, abort=True, err=True)
 
     @contextmanager
-    def progress(self, what: str, total: int | None) -> Iterator[Callable[[int], None]]:
-        """A bar on a terminal's stderr, nothing elsewhere."""
+    def progress(self, what: str, total: int | None, *, after_s: float = 0) -> Iterator[Callable[[int], None]]:
+        """A bar on a terminal's stderr, nothing elsewhere. `after_s`: for what may be over before anybody wonders."""
         if self.output.is_quiet or not sys.stderr.isatty():
             yield lambda done: None
             return
         from rich.console import Console
         from rich.progress import Progress
 
-        with Progress(console=Console(stderr=True), transient=True) as bars:
-            task = bars.add_task(what, total=total)
-            yield lambda done: bars.update(task, completed=done)
+        bars = Progress(console=Console(stderr=True), transient=True)
+        task = bars.add_task(what, total=total)
+        shown_at = steady_s() + after_s
+
+        def tell(done: int) -> None:
+            bars.update(task, completed=done)
+            if not bars.live.is_started and steady_s() >= shown_at:
+                bars.start()
+
+        if not after_s:
+            bars.start()
+        try:
+            yield tell
+        finally:
+            if bars.live.is_started:
+                bars.stop()
 
     def close(self) -> None:
         if self._opened is not None:

@@ -3,6 +3,7 @@
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import datetime
 from itertools import islice, repeat
 from pathlib import Path
@@ -13,6 +14,7 @@ import typer
 
 from holdfast.cli.command import QueueName, Session, duration
 from holdfast.cli.failures import Usage
+from holdfast.cli.payload import Payload, opened
 from holdfast.clock import steady_s
 from holdfast.model.errors import HoldfastError, InvalidArgument
 from holdfast.model.ids import MessageId
@@ -23,6 +25,8 @@ _TICKS_PER_S = 20
 _JSON = "application/json"
 _TEXT = "text/plain; charset=utf-8"
 _MOST_LINE = 64 << 20
+# A large payload that is on its way by then needs no bar.
+_PATIENCE_S = 2.0
 
 Header = Annotated[
     list[str] | None, typer.Option("--header", "-H", metavar="NAME=VALUE", help="A header; may be given several times.")
@@ -89,8 +93,22 @@ def enqueue(
     given = {name: value for name, value in options.items() if value is not None}
     if key is not None and (lines or (count or 1) > 1):
         raise Usage("one --key for several messages would keep the first alone: enqueue them one by one")
-    bodies = _lines(payload) if lines else repeat(read_payload(payload or "-"), count or 1)
-    _send(cli, queue, bodies, given, rate=rate, total=None if lines else count or 1)
+    if lines:
+        _send(cli, queue, _lines(payload), given, rate=rate, total=None)
+        return
+    with opened(payload or "-") as whole:
+        if whole.is_large and (count or 1) == 1:
+            _print(cli, [_upload(cli, queue, whole, given)])
+        else:
+            _send(cli, queue, repeat(whole.read(), count or 1), given, rate=rate, total=count or 1)
+
+
+def _upload(cli: Session, name: str, payload: Payload, options: dict[str, Any]) -> MessageId:
+    """As it is: what kind of payload it is cannot be seen without reading all of it."""
+    queue = cli.queue(name)
+    bar = cli.progress(f"to {queue.ref}", payload.size, after_s=_PATIENCE_S)
+    with bar as told, closing(payload.source(told)) as source:
+        return queue.upload(source, **options)
 
 
 def _send(
@@ -169,14 +187,6 @@ def typed(body: bytes, content_type: str | None) -> tuple[Any, str | None]:
         return body, _TEXT if body else None
     except UnicodeDecodeError:
         return body, None
-
-
-def read_payload(given: str) -> bytes:
-    if given == "-":
-        return sys.stdin.buffer.read()
-    if given.startswith("@"):
-        return Path(given[1:]).read_bytes()
-    return given.encode("utf-8", "surrogateescape")
 
 
 def _lines(given: str | None) -> Iterator[bytes]:

@@ -6,8 +6,9 @@ import msgspec
 import typer
 
 from holdfast.cli.command import QueueName, Session, Yes, duration
-from holdfast.cli.enqueue import Header, pairs_of, read_payload, typed
+from holdfast.cli.enqueue import Header, pairs_of, typed
 from holdfast.cli.failures import Usage
+from holdfast.cli.payload import read_payload
 from holdfast.model.errors import MessageNotFound
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ import typer
 
 from holdfast.cli.command import Session
 from holdfast.cli.dequeue import OfQueue, taken
-from holdfast.cli.enqueue import read_payload
 from holdfast.cli.failures import Usage
 from holdfast.cli.handoff import PREFIX, as_exports, state_text
+from holdfast.cli.payload import read_payload
 
 
 def state(
