@@ -57,6 +57,9 @@ class Runtime(Protocol):
     def offload(self, function: Callable[[], T]) -> Ticket[T]:
         """Run a blocking function on a thread of its own; calls run one after the other."""
 
+    def enter(self, callback: Callable[[], None]) -> None:
+        """Call from any thread: the callback runs as a step of its own, soon."""
+
 
 async def sleep_until(runtime: Runtime, at_ms: int) -> None:
     ticket = runtime.ticket()
@@ -167,6 +170,9 @@ class LoopRuntime:
             self._executor = ThreadPoolExecutor(1, thread_name_prefix="holdfast-offload")
         return self._loop.run_in_executor(self._executor, function)
 
+    def enter(self, callback: Callable[[], None]) -> None:
+        self._loop.call_soon_threadsafe(callback)
+
     async def idle(self) -> None:
         """Until no background work is left."""
         while self._tasks:
@@ -274,7 +280,7 @@ class ThreadRuntime:
             due = _DueCall(callback)
             self.spawn(due.run())  # after this step, never within it
             return due
-        return self._alarm.call_at(at_ms, lambda: self._enter(callback))
+        return self._alarm.call_at(at_ms, lambda: self.enter(callback))
 
     def offload(self, function: Callable[[], T]) -> Ticket[T]:
         if self._executor is None:
@@ -285,9 +291,9 @@ class ThreadRuntime:
             try:
                 value = function()
             except BaseException as error:  # the ticket's owner raises it
-                self._enter(lambda failure=error: ticket.set_exception(failure))  # type: ignore[misc]
+                self.enter(lambda failure=error: ticket.set_exception(failure))  # type: ignore[misc]
             else:
-                self._enter(lambda: ticket.set_result(value))
+                self.enter(lambda: ticket.set_result(value))
 
         self._executor.submit(run)
         return ticket
@@ -347,7 +353,7 @@ class ThreadRuntime:
             raise RuntimeError(f"the core waits for tickets alone, not for {waits_for!r}")
         return waits_for
 
-    def _enter(self, callback: Callable[[], None]) -> None:
+    def enter(self, callback: Callable[[], None]) -> None:
         """Run a callback from outside (a timer, the executor) as a step of its own."""
         with self._lock:
             try:

@@ -249,8 +249,9 @@ class Dispatcher:
         served = line.first(PASS_LIMIT)
         cost = 0
         if served:
+            asked_at = self._runtime.clock.now_ms()
             try:
-                claims = await self._store.claim(line.ref, [each.ask for each in served], self._runtime.clock.now_ms())
+                claims = await self._store.claim(line.ref, [each.ask for each in served], asked_at)
             except Exception as error:  # whatever it is, those who wait must hear it
                 self._fail(line.ref, served, error)
                 if line:
@@ -263,7 +264,7 @@ class Dispatcher:
                 if deliveries or claims.is_reread or not waiter.is_patient:
                     self._hand_over(line.ref, waiter, deliveries)
             if line:
-                self._go_on(line, claims, made_progress=cost > 0)
+                self._go_on(line, claims, asked_at, made_progress=cost > 0)
         if not line and not line.has_turn and self._lines.get(line.ref) is line:
             self._drop(line)
         return cost
@@ -273,10 +274,12 @@ class Dispatcher:
             # It left while the store was at work.
             self._give_back_unseen(ref, waiter, deliveries)
 
-    def _go_on(self, line: Line, claims: Claims, *, made_progress: bool) -> None:
+    def _go_on(self, line: Line, claims: Claims, asked_at: int, *, made_progress: bool) -> None:
         """After a pass that left waiters: another at once if it may find more, else when that may be."""
         now_ms, next_at = self._runtime.clock.now_ms(), claims.next_at
-        if line.has_unasked or (made_progress and next_at is not None and next_at <= now_ms):
+        is_due = next_at is not None and next_at <= now_ms
+        # What came due while the store was at work is as good as what it has not given yet.
+        if line.has_unasked or (is_due and (made_progress or (next_at is not None and next_at > asked_at))):
             self._give_turn(line)
             return
         # What this pass did not find, those behind it will not find either.

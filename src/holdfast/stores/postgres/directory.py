@@ -1,0 +1,180 @@
+"""Tenants and queues: which there are, what each may do, and what this server remembers of them."""
+
+from typing import Any
+
+from holdfast.model.names import QueueRef
+from holdfast.model.policy import QueuePolicy, Quotas, TenantConfig
+from holdfast.stores.answers import being_deleted, no_such_queue
+from holdfast.stores.contract import QueueRow, TenantRow
+from holdfast.stores.postgres.cluster import Cluster
+from holdfast.stores.postgres.queues import (
+    QueueInfo,
+    decode_config,
+    encode_config,
+    encode_policy,
+    info_of,
+    queue_row_of,
+)
+from holdfast.stores.postgres.statements import SQL
+from holdfast.stores.quotas import check_room_for_queue
+
+# Queues remembered at once; beyond it the oldest known are asked for again.
+_REMEMBERED = 50_000
+
+
+class Directory:
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._known: dict[QueueRef, QueueInfo] = {}
+
+    # --- Tenants -----------------------------------------------------------------------------------------------
+
+    async def tenant(self, tenant: str) -> TenantRow | None:
+        rows = await self._cluster.home_of(tenant).fetch(SQL["tenant"], tenant)
+        return _tenant_row(rows[0]) if rows else None
+
+    async def tenants(self) -> list[TenantRow]:
+        """As far as their databases answer: of one that is down the others know those that have queues with them."""
+        found: dict[str, TenantRow] = {}
+        for shard in self._cluster.shards:
+            for row in await shard.fetch(SQL["tenants"]):
+                if self._cluster.home_of(row["tenant"]) is shard or row["tenant"] not in found:
+                    found[row["tenant"]] = _tenant_row(row)
+        return [found[name] for name in sorted(found)]
+
+    async def put_tenant(self, tenant: str, config: TenantConfig) -> TenantRow:
+        home = self._cluster.home_of(tenant)
+
+        async def put(connection: Any) -> Any:
+            raw = encode_config(config)
+            await connection.execute(SQL["make_tenant"], tenant, None, home.number, raw)
+            return await connection.fetchrow(SQL["put_tenant"], tenant, raw)
+
+        row = _tenant_row(await home.step(put))
+        for shard in self._cluster.shards:
+            if shard is not home:
+                await shard.fetch(SQL["copy_tenant"], tenant, row.tenant_id, encode_config(config))
+        for ref in [ref for ref in self._known if ref.tenant == tenant]:
+            self.forget(ref)
+        return row
+
+    # --- Queues ------------------------------------------------------------------------------------------------
+
+    async def known(self, ref: QueueRef) -> QueueInfo | None:
+        """As this server last saw it, which every statement checks; None only if there is none now."""
+        return self._known.get(ref) or await self.load(ref)
+
+    async def load(self, ref: QueueRef) -> QueueInfo | None:
+        shard = self._cluster.shard_of(ref)
+        rows = await shard.fetch(SQL["queue"], ref.tenant, ref.queue, None)
+        if not rows:
+            self.forget(ref)
+            return None
+        return self.remember(info_of(rows[0], shard))
+
+    async def require(self, ref: QueueRef) -> QueueInfo:
+        info = await self.load(ref)
+        if info is None:
+            raise no_such_queue(ref)
+        return info
+
+    async def require_open(self, ref: QueueRef) -> QueueInfo:
+        info = await self.require(ref)
+        if info.row.drain_until is not None:
+            raise being_deleted(ref)
+        return info
+
+    def remember(self, info: QueueInfo) -> QueueInfo:
+        if len(self._known) >= _REMEMBERED:
+            self._known.pop(next(iter(self._known)))
+        self._known[info.ref] = info
+        return info
+
+    def forget(self, ref: QueueRef) -> None:
+        self._known.pop(ref, None)
+
+    async def list_queues(self, tenant: str) -> list[QueueRow]:
+        rows = [row for shard in self._cluster.shards for row in await shard.fetch(SQL["queues_of"], tenant)]
+        return sorted((queue_row_of(row) for row in rows), key=lambda row: row.ref)
+
+    async def keys_of(self, tenant: str) -> dict[int, list[int]]:
+        """The tenant's queues by shard."""
+        return {
+            number: [row["key"] for row in await shard.fetch(SQL["queues_of"], tenant)]
+            for number, shard in enumerate(self._cluster.shards)
+        }
+
+    async def create(self, ref: QueueRef) -> QueueInfo:
+        number = await self.take_number(ref)
+
+        async def make(connection: Any) -> QueueInfo:
+            return await self.make_in(connection, ref, number)
+
+        return self.remember(await self._cluster.shard_of(ref).step(make))
+
+    async def take_number(self, ref: QueueRef) -> tuple[TenantRow, int] | None:
+        """The queue's number, given by the tenant's home where that is another database; None: it is the same one,
+        and the number is taken together with the rest."""
+        home = self._cluster.home_of(ref.tenant)
+        if home is self._cluster.shard_of(ref):
+            return None
+
+        async def take(connection: Any) -> tuple[TenantRow, int]:
+            return await self._take_number(connection, ref, home.number)
+
+        return await home.step(take)
+
+    async def make_in(self, connection: Any, ref: QueueRef, number: tuple[TenantRow, int] | None) -> QueueInfo:
+        """The queue's row in a transaction of its database; made if there is none."""
+        shard = self._cluster.shard_of(ref)
+        row = await connection.fetchrow(SQL["queue"], ref.tenant, ref.queue, None)
+        if row is None:
+            if number is None:
+                number = await self._take_number(connection, ref, shard.number)
+            tenant, queue_id = number
+            raw = encode_config(tenant.config)
+            if self._cluster.home_of(ref.tenant) is not shard:
+                await connection.execute(SQL["copy_tenant"], ref.tenant, tenant.tenant_id, raw)
+            await connection.execute(
+                SQL["make_queue"], ref.tenant, ref.queue, tenant.tenant_id, queue_id, *_policy_columns(QueuePolicy())
+            )
+            row = await connection.fetchrow(SQL["queue"], ref.tenant, ref.queue, None)
+        return info_of(row, shard)
+
+    async def _take_number(self, connection: Any, ref: QueueRef, shard: int) -> tuple[TenantRow, int]:
+        found = await connection.fetchrow(SQL["tenant"], ref.tenant)
+        quotas = Quotas() if found is None else decode_config(found["config"]).quotas
+        if found is None:
+            check_room_for_queue(ref.tenant, quotas, 0)
+            await connection.execute(SQL["make_tenant"], ref.tenant, None, shard, encode_config(TenantConfig()))
+        row = await connection.fetchrow(SQL["tenant_locked"], ref.tenant)
+        known = await connection.fetchval(SQL["directory_find"], ref.tenant, ref.queue)
+        if known is None:
+            count = await connection.fetchval(SQL["directory_count"], ref.tenant)
+            check_room_for_queue(ref.tenant, decode_config(row["config"]).quotas, count)
+            known = await connection.fetchval(SQL["directory_put"], ref.tenant, ref.queue)
+        return _tenant_row(row), known
+
+    async def put_policy(self, ref: QueueRef, policy: QueuePolicy) -> QueueRow:
+        return await self._change(ref, SQL["put_policy"], *_policy_columns(policy))
+
+    async def pause(self, ref: QueueRef, is_paused: bool) -> QueueRow:
+        return await self._change(ref, SQL["put_paused"], is_paused)
+
+    async def drain(self, ref: QueueRef, until_ms: int) -> QueueRow:
+        return await self._change(ref, SQL["drain"], until_ms)
+
+    async def _change(self, ref: QueueRef, sql: str, *args: Any) -> QueueRow:
+        self.forget(ref)
+        rows = await self._cluster.shard_of(ref).fetch(sql, ref.tenant, ref.queue, *args)
+        if not rows:
+            raise no_such_queue(ref)
+        return queue_row_of(rows[0])
+
+
+def _policy_columns(policy: QueuePolicy) -> tuple[bytes, int, int, bool]:
+    return encode_policy(policy), policy.lease_ms, policy.max_lease_ms, policy.keep_succeeded_ms > 0
+
+
+def _tenant_row(row: Any) -> TenantRow:
+    return TenantRow(tenant=row["tenant"], tenant_id=row["tenant_id"], config=decode_config(row["config"]))

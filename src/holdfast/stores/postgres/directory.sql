@@ -1,0 +1,86 @@
+-- Tenants and queues, and what each tenant keeps.
+
+-- name: tenant
+SELECT * FROM tenants WHERE tenant = $1;
+
+-- name: tenant_locked
+SELECT * FROM tenants WHERE tenant = $1 FOR UPDATE;
+
+-- name: tenants
+SELECT * FROM tenants ORDER BY tenant;
+
+-- name: make_tenant
+-- $2 its number, or NULL: the next of this shard, which is $3.
+INSERT INTO tenants (tenant, tenant_id, config)
+VALUES ($1, coalesce($2, nextval('tenant_numbers') * 1024 + $3), $4) ON CONFLICT DO NOTHING;
+
+-- name: put_tenant
+UPDATE tenants SET config = $2, revision = revision + 1 WHERE tenant = $1 RETURNING *;
+
+-- name: copy_tenant
+-- As the tenant's home has it.
+INSERT INTO tenants AS t (tenant, tenant_id, config) VALUES ($1, $2, $3)
+ON CONFLICT (tenant) DO UPDATE SET config = excluded.config, revision = t.revision + 1
+WHERE t.config <> excluded.config;
+
+-- name: directory_count
+SELECT count(*) FROM directory WHERE tenant = $1;
+
+-- name: directory_find
+SELECT queue_id FROM directory WHERE tenant = $1 AND queue = $2;
+
+-- name: directory_put
+WITH number AS (
+    UPDATE tenants SET next_queue_id = next_queue_id + 1 WHERE tenant = $1 RETURNING next_queue_id - 1 AS queue_id
+)
+INSERT INTO directory (tenant, queue, queue_id) SELECT $1, $2, queue_id FROM number RETURNING queue_id;
+
+-- name: directory_drop
+DELETE FROM directory WHERE tenant = $1 AND queue = $2 AND queue_id = $3;
+
+-- name: make_queue
+INSERT INTO queues (tenant, queue, tenant_id, queue_id, policy, lease_ms, max_lease_ms, keeps)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT DO NOTHING;
+
+-- name: queues_of
+SELECT * FROM queues WHERE tenant = $1 AND gone_at IS NULL ORDER BY queue;
+
+-- name: put_policy
+UPDATE queues SET policy = $3, lease_ms = $4, max_lease_ms = $5, keeps = $6, revision = revision + 1
+WHERE tenant = $1 AND queue = $2 AND gone_at IS NULL RETURNING *;
+
+-- name: put_paused
+UPDATE queues SET is_paused = $3, revision = revision + 1
+WHERE tenant = $1 AND queue = $2 AND gone_at IS NULL RETURNING *;
+
+-- name: drain
+WITH q AS (
+    UPDATE queues SET drain_until = $3, revision = revision + 1
+    WHERE tenant = $1 AND queue = $2 AND gone_at IS NULL RETURNING *
+),
+unscheduled AS (DELETE FROM schedules USING q WHERE schedules.queue_key = q.key)
+SELECT * FROM q;
+
+-- name: lock_queue
+SELECT has_groups FROM queues WHERE key = $1 FOR NO KEY UPDATE;
+
+-- name: has_groups
+UPDATE queues SET has_groups = true, highest_grouped = greatest(highest_grouped, $2) WHERE key = $1;
+
+-- name: usage
+SELECT
+    coalesce(sum(waiting + in_flight + failed + kept), 0)::bigint AS messages, coalesce(sum(c.bytes), 0)::bigint AS bytes
+FROM queues JOIN all_counts AS c ON c.queue_key = queues.key WHERE tenant = $1;
+
+-- name: known_keys
+-- $2 keys, $3 the time.
+SELECT key, id, correlation_id FROM seen_keys WHERE queue_key = $1 AND key = ANY($2::text[]) AND ends_at > $3;
+
+-- name: remember_keys
+-- $2-$4 in the order of keys; $5 until when, $6 the time. Answers those that were new.
+INSERT INTO seen_keys AS k (queue_key, key, id, correlation_id, ends_at)
+SELECT $1, u.key, u.id, u.correlation_id, $5
+FROM unnest($2::text[], $3::bigint[], $4::text[]) AS u (key, id, correlation_id)
+ON CONFLICT (queue_key, key) DO UPDATE
+SET id = excluded.id, correlation_id = excluded.correlation_id, ends_at = excluded.ends_at WHERE k.ends_at <= $6
+RETURNING key;

@@ -1,0 +1,201 @@
+"""Enqueueing: in one statement where nothing has to be decided first, else in a transaction."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from holdfast.model.answers import Enqueued
+from holdfast.model.errors import StoreUnavailable
+from holdfast.model.events import Event
+from holdfast.model.message import Draft
+from holdfast.model.names import QueueRef
+from holdfast.stores.answers import being_deleted, no_such_queue
+from holdfast.stores.contract import TenantRow
+from holdfast.stores.postgres.cluster import Cluster
+from holdfast.stores.postgres.directory import Directory
+from holdfast.stores.postgres.grants import Grants, Short
+from holdfast.stores.postgres.news import News
+from holdfast.stores.postgres.nodes import Nodes
+from holdfast.stores.postgres.queues import QueueInfo, info_of
+from holdfast.stores.postgres.rows import columns_of_drafts
+from holdfast.stores.postgres.statements import SQL
+from holdfast.stores.quotas import check_quotas
+
+# How often a call begins again because the queue or its tenant was changed meanwhile.
+_TRIES = 10
+
+# Writes what belongs to the same step: is given the connection, the queue and what was enqueued.
+Also = Callable[[Any, QueueInfo, list[Enqueued]], Awaitable[None]]
+
+
+class _Changed(Exception):
+    """The queue is no longer what this call was checked against."""
+
+
+class Intake:
+    def __init__(self, cluster: Cluster, directory: Directory, nodes: Nodes, grants: Grants) -> None:
+        self._cluster = cluster
+        self._directory = directory
+        self._nodes = nodes
+        self._grants = grants
+
+    async def enqueue(
+        self, ref: QueueRef, drafts: list[Draft], now_ms: int, news: News, *, auto_create: bool
+    ) -> list[Enqueued]:
+        if all(draft.key is None and draft.group is None for draft in drafts):
+            info = await self._directory.known(ref)
+            for _ in range(_TRIES):
+                if info is None or info.row.drain_until is not None or info.has_quotas:
+                    break
+                check_quotas(ref.tenant, info.config.quotas, 0, 0, [draft.bytes for draft in drafts])
+                ids = self._nodes.take_ids(len(drafts), self._cluster.stored(now_ms))
+                [row] = await info.shard.fetch(SQL["enqueue"], *self._arguments(info, drafts, ids, now_ms, None))
+                if row["key"] is not None:
+                    self._tell(info, drafts, row, now_ms, news)
+                    return [_enqueued(id, draft) for id, draft in zip(ids, drafts, strict=True)]
+                info = await self._directory.load(ref)
+        return await self.enqueue_in_step(ref, drafts, now_ms, news, auto_create=auto_create)
+
+    async def enqueue_in_step(
+        self,
+        ref: QueueRef,
+        drafts: list[Draft],
+        now_ms: int,
+        news: News,
+        *,
+        auto_create: bool,
+        reason: str | None = None,
+        also: Also | None = None,
+    ) -> list[Enqueued]:
+        """`reason` is for the journal."""
+        number = None
+        if auto_create and await self._directory.known(ref) is None:
+            number = await self._directory.take_number(ref)
+        for _ in range(_TRIES):
+            fresh = News()
+
+            async def work(connection: Any, fresh: News = fresh) -> list[Enqueued]:
+                info = await self._open(connection, ref, drafts, number, auto_create=auto_create)
+                enqueued = await self._enqueue(connection, info, drafts, now_ms, fresh, reason)
+                if also is not None:
+                    await also(connection, info, enqueued)
+                return enqueued
+
+            try:
+                enqueued = await self._cluster.shard_of(ref).step(work)
+            except _Changed:
+                continue
+            except Short as short:
+                await self._grants.widen(short)
+                continue
+            news.add(fresh)
+            return enqueued
+        raise StoreUnavailable(f"queue {ref} was changed again and again: try once more")
+
+    async def _open(
+        self,
+        connection: Any,
+        ref: QueueRef,
+        drafts: list[Draft],
+        number: tuple[TenantRow, int] | None,
+        *,
+        auto_create: bool,
+    ) -> QueueInfo:
+        is_grouped = any(draft.group is not None for draft in drafts)
+        sql = SQL["queue_locked" if is_grouped else "queue"]
+        row = await connection.fetchrow(sql, ref.tenant, ref.queue, None)
+        if row is None:
+            if not auto_create:
+                raise no_such_queue(ref)
+            await self._directory.make_in(connection, ref, number)
+            row = await connection.fetchrow(sql, ref.tenant, ref.queue, None)
+            if row is None:
+                raise _Changed
+        if row["drain_until"] is not None:
+            raise being_deleted(ref)
+        return info_of(row, self._cluster.shard_of(ref))
+
+    async def _enqueue(
+        self, connection: Any, info: QueueInfo, drafts: list[Draft], now_ms: int, news: News, reason: str | None
+    ) -> list[Enqueued]:
+        stored_ms = self._cluster.stored(now_ms)
+        groups = sorted({draft.group for draft in drafts if draft.group is not None})
+        answers: list[Enqueued | None] = [None] * len(drafts)
+        keyed = [place for place, draft in enumerate(drafts) if draft.key is not None]
+        ids = self._nodes.take_ids(len(drafts), stored_ms, info.highest_grouped if groups else 0)
+        if keyed:
+            now = await connection.fetchval("SELECT now_ms($1)", self._cluster.given(now_ms))
+            await self._match_keys(connection, info, drafts, ids, answers, now, news)
+        fresh = [place for place, answer in enumerate(answers) if answer is None]
+        sizes = [drafts[place].bytes for place in fresh]
+        await self._grants.check(connection, info, sizes)
+        if groups:
+            await connection.execute(SQL["has_groups"], info.key, ids[-1])
+        if fresh:
+            new, new_ids = [drafts[place] for place in fresh], [ids[place] for place in fresh]
+            row = await connection.fetchrow(SQL["enqueue"], *self._arguments(info, new, new_ids, now_ms, reason))
+            if row["key"] is None:
+                raise _Changed
+            if groups:
+                await connection.execute(SQL["show_heads"], info.key, self._cluster.given(now_ms), groups)
+            self._tell(info, new, row, now_ms, news)
+        return [
+            _enqueued(id, draft) if answer is None else answer
+            for id, draft, answer in zip(ids, drafts, answers, strict=True)
+        ]
+
+    async def _match_keys(
+        self,
+        connection: Any,
+        info: QueueInfo,
+        drafts: list[Draft],
+        ids: list[int],
+        answers: list[Enqueued | None],
+        now_ms: int,
+        news: News,
+    ) -> None:
+        """Answer those whose key is known, to the queue or to this call, and remember the others' keys."""
+        places: dict[str, list[int]] = {}
+        for place, draft in enumerate(drafts):
+            if draft.key is not None:
+                places.setdefault(draft.key, []).append(place)
+        window_ms = info.row.policy.dedup_window_ms
+        keys = sorted(places)
+        new: set[str] = set()
+        if window_ms:
+            firsts = [places[key][0] for key in keys]
+            columns = [ids[place] for place in firsts], [drafts[place].correlation_id for place in firsts]
+            ends_at = now_ms + window_ms
+            rows = await connection.fetch(SQL["remember_keys"], info.key, keys, *columns, ends_at, now_ms)
+            new = {row["key"] for row in rows}
+            news.deadline(ends_at)
+            for key in new:
+                first, *others = places[key]
+                for place in others:
+                    answers[place] = _enqueued(ids[first], drafts[first], duplicate=True)
+        old = [key for key in keys if key not in new]
+        if old:
+            for row in await connection.fetch(SQL["known_keys"], info.key, old, now_ms):
+                seen = Enqueued(snowflake=row["id"], given_correlation_id=row["correlation_id"], duplicate=True)
+                for place in places[row["key"]]:
+                    answers[place] = seen
+
+    def _arguments(
+        self, info: QueueInfo, drafts: list[Draft], ids: list[int], now_ms: int, reason: str | None
+    ) -> list[Any]:
+        given = self._cluster.given(now_ms)
+        columns = columns_of_drafts(drafts, ids, info.default_ttl_ms)
+        return [info.key, given, info.revision, info.tenant_revision, reason, *columns]
+
+    def _tell(self, info: QueueInfo, drafts: list[Draft], row: Any, now_ms: int, news: News) -> None:
+        self._cluster.note_now(row["now"], now_ms)
+        news.tally(info.ref, Event.ENQUEUED, len(drafts))
+        if not row["is_paused"]:
+            news.ready(info.ref, row["visible_at"])
+        default = info.default_ttl_ms
+        ttls = [ttl for draft in drafts if (ttl := default if draft.ttl_ms is None else draft.ttl_ms) is not None]
+        if ttls:
+            news.deadline(row["now"] + min(ttls))
+
+
+def _enqueued(id: int, draft: Draft, *, duplicate: bool = False) -> Enqueued:
+    return Enqueued(snowflake=id, given_correlation_id=draft.correlation_id, duplicate=duplicate)

@@ -1,0 +1,99 @@
+"""The journal: read in the order of transactions, and only as far as none that is under way could still write."""
+
+import asyncio
+from typing import Any
+
+from holdfast.model.errors import InvalidArgument
+from holdfast.model.events import JournalEvent
+from holdfast.stores.contract import JOURNAL_STEP, JournalPage
+from holdfast.stores.postgres.cluster import Cluster
+from holdfast.stores.postgres.rows import EVENTS, decode_error
+from holdfast.stores.postgres.shard import Shard
+from holdfast.stores.postgres.statements import SQL
+
+# A reader waits this long for transactions that were under way when it came: mostly they end within a millisecond, and
+# whoever has just been answered finds its own events. A long one holds readers back, nobody else.
+_PATIENCE_S = 1.0
+_LOOK_S = 0.002
+
+
+class Journal:
+    def __init__(self, cluster: Cluster, retention_ms: int) -> None:
+        self._cluster = cluster
+        self._retention_ms = retention_ms
+
+    async def read(self, after: str | None, limit: int, tenant: str | None, oldest_at: int) -> JournalPage:
+        shards = self._cluster.shards
+        position = parse_positions(after, len(shards))
+        events: list[JournalEvent] = []
+        looked = 0
+        for shard in shards:
+            room = min(limit - len(events), JOURNAL_STEP - looked) if tenant is None else JOURNAL_STEP - looked
+            if room <= 0 or len(events) == limit:
+                break
+            for row in await self._rows(shard, position[shard.number], room):
+                if len(events) == limit:
+                    break
+                looked += 1
+                position[shard.number] = row["seq"]
+                if (tenant is None or row["tenant"] == tenant) and row["at"] >= oldest_at:
+                    events.append(_event(row, shard.number))
+        return JournalPage(events, format_positions(position))
+
+    async def _rows(self, shard: Shard, after: int, limit: int) -> list[Any]:
+        [start] = await shard.fetch(SQL["horizon"])
+        ends, waited = start["ends"], 0.0
+        while ends <= start["last"] and waited < _PATIENCE_S:
+            await asyncio.sleep(_LOOK_S)
+            waited += _LOOK_S
+            [now] = await shard.fetch(SQL["horizon"])
+            ends = now["ends"]
+        return await shard.fetch(SQL["journal"], after, ends, limit)
+
+    async def trim(self, shard: Shard, limit: int, now_ms: int) -> int:
+        """Forget what is older than the retention; up to `limit` events."""
+
+        async def work(connection: Any) -> int:
+            status = await connection.execute(SQL["trim"], now_ms - self._retention_ms, limit)
+            return int(status.rpartition(" ")[2])
+
+        return await shard.use(work)
+
+    async def next_trim_at(self, shard: Shard) -> int | None:
+        rows = await shard.fetch("SELECT at FROM journal ORDER BY seq LIMIT 1")
+        return rows[0]["at"] + self._retention_ms if rows else None
+
+
+def parse_positions(after: object, shards: int) -> list[int]:
+    """One number per shard, as `format_positions` wrote them; of shards that came later, from their beginning."""
+    if after is None:
+        return [0] * shards
+    parts = after.split("-") if isinstance(after, str) else []
+    if not 1 <= len(parts) <= shards or not all(part.isascii() and part.isdigit() and len(part) < 20 for part in parts):
+        raise InvalidArgument(f"{str(after)[:80]!r} is not a journal position: give the `next` of an earlier answer")
+    return [*map(int, parts), *[0] * (shards - len(parts))]
+
+
+def format_positions(position: list[int]) -> str:
+    return "-".join(map(str, position))
+
+
+def _event(row: Any, shard: int) -> JournalEvent:
+    return JournalEvent(
+        seq=row["seq"],
+        shard=shard,
+        at=row["at"],
+        event=EVENTS[row["event"]],
+        tenant=row["tenant"],
+        queue=row["queue"],
+        snowflake=row["id"],
+        given_correlation_id=row["correlation_id"],
+        attempt=row["attempt"],
+        version=row["version"],
+        priority=row["priority"],
+        enqueued_at=row["created_at"],
+        claimed_at=row["claimed_at"],
+        bytes=row["bytes"],
+        error=decode_error(row["error"]),
+        reason=row["reason"],
+    )

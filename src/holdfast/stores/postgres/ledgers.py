@@ -1,0 +1,82 @@
+"""Claim ledgers: a consumer's numbered claims, to be read again by number."""
+
+from typing import Any
+
+import msgspec
+
+from holdfast.model import lifecycle
+from holdfast.model.answers import Delivery, LedgerEntry
+from holdfast.model.errors import InvalidArgument
+from holdfast.model.message import Receipt
+from holdfast.stores.answers import delivery_of
+from holdfast.stores.postgres.queues import QueueInfo
+from holdfast.stores.postgres.rows import whole_entry_of
+from holdfast.stores.postgres.statements import SQL
+from holdfast.stores.postgres.steps import Step
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(list[Receipt]).decode
+
+_PUT = "INSERT INTO ledgers (queue_key, consumer, number, claimed_at, receipts) VALUES ($1, $2, $3, $4, $5)"
+_ONE = "SELECT receipts FROM ledgers WHERE queue_key = $1 AND consumer = $2 AND number = $3"
+_OPEN = "SELECT number, claimed_at, receipts FROM ledgers WHERE queue_key = $1 AND consumer = $2 ORDER BY number"
+_CLOSED = "SELECT closed_upto FROM ledger_ends WHERE queue_key = $1 AND consumer = $2"
+_CLOSE = "DELETE FROM ledgers WHERE queue_key = $1 AND consumer = $2 AND number <= $3 RETURNING number, receipts"
+_END = (
+    "INSERT INTO ledger_ends AS e VALUES ($1, $2, $3) "
+    "ON CONFLICT (queue_key, consumer) DO UPDATE SET closed_upto = greatest(e.closed_upto, excluded.closed_upto)"
+)
+
+
+class Ledgers:
+    async def reread(self, step: Step, info: QueueInfo, consumer: str, number: int) -> list[Delivery] | None:
+        """What an open claim of this number still holds; None if the number is new."""
+        closed_upto = await step.connection.fetchval(_CLOSED, info.key, consumer)
+        if closed_upto is not None and number <= closed_upto:
+            raise InvalidArgument(
+                f"ledger number {number} of {consumer!r} is closed: claim with a number above {closed_upto}",
+                closed_upto=closed_upto,
+            )
+        raw = await step.connection.fetchval(_ONE, info.key, consumer, number)
+        if raw is None:
+            return None
+        return await self._held(step.connection, info.key, _decode(raw), step.now_ms)
+
+    async def put(self, step: Step, info: QueueInfo, consumer: str, number: int, receipts: list[Receipt]) -> None:
+        await step.connection.execute(_PUT, info.key, consumer, number, step.now_ms, _encode(receipts))
+
+    async def entries(self, connection: Any, info: QueueInfo, consumer: str, now_ms: int) -> list[LedgerEntry]:
+        entries = []
+        for row in await connection.fetch(_OPEN, info.key, consumer):
+            receipts = _decode(row["receipts"])
+            held = await self._held(connection, info.key, receipts, now_ms)
+            entries.append(
+                LedgerEntry(
+                    number=row["number"],
+                    claimed_at=row["claimed_at"],
+                    deliveries=held,
+                    lost=len(receipts) - len(held),
+                )
+            )
+        return entries
+
+    async def receipts(self, connection: Any, info: QueueInfo, consumer: str) -> list[Receipt]:
+        """Of all open claims."""
+        rows = await connection.fetch(_OPEN, info.key, consumer)
+        return [receipt for row in rows for receipt in _decode(row["receipts"])]
+
+    async def close(self, step: Step, info: QueueInfo, consumer: str, upto: int) -> list[Receipt]:
+        """The receipts of the claims up to this number, which are closed."""
+        rows = await step.connection.fetch(_CLOSE, info.key, consumer, upto)
+        await step.connection.execute(_END, info.key, consumer, upto)
+        return [receipt for row in sorted(rows, key=lambda row: row["number"]) for receipt in _decode(row["receipts"])]
+
+    async def _held(self, connection: Any, key: int, receipts: list[Receipt], now_ms: int) -> list[Delivery]:
+        rows = await connection.fetch(SQL["by_ids"], key, [receipt.id for receipt in receipts])
+        found = {row["id"]: whole_entry_of(row) for row in rows}
+        held = []
+        for receipt in receipts:
+            entry = found.get(receipt.id)
+            if entry is not None and lifecycle.holds(entry.life, receipt, now_ms):
+                held.append(delivery_of(entry.envelope, entry.life, entry.state))
+        return held

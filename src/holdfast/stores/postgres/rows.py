@@ -1,0 +1,217 @@
+"""Rows of `items` to messages and back."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from holdfast.model.answers import Delivery, Found
+from holdfast.model.events import Event
+from holdfast.model.lifecycle import Lease, Life
+from holdfast.model.message import BYTES, JSON, Draft, Envelope, Pieces, Receipt, State
+from holdfast.model.requests import NO_STATE, StateDocument
+
+READY, IN_FLIGHT, SUCCEEDED, FAILED, BEHIND, DELAYED = range(6)
+WAITING = (READY, BEHIND, DELAYED)
+
+STATES = {
+    READY: State.READY,
+    IN_FLIGHT: State.IN_FLIGHT,
+    SUCCEEDED: State.SUCCEEDED,
+    FAILED: State.FAILED,
+    BEHIND: State.READY,
+    DELAYED: State.READY,
+}
+STATUSES = {
+    State.READY: WAITING,
+    State.IN_FLIGHT: (IN_FLIGHT,),
+    State.SUCCEEDED: (SUCCEEDED,),
+    State.FAILED: (FAILED,),
+}
+# By their numbers in the journal: never renumbered.
+EVENTS = (
+    *(Event.ENQUEUED, Event.CLAIMED, Event.SUCCEEDED, Event.RETRIED, Event.FAILED, Event.EXPIRED, Event.RELEASED),
+    *(Event.EXTENDED, Event.REDRIVEN, Event.REMOVED, Event.MOVED),
+)
+EVENT_NUMBERS = {event: number for number, event in enumerate(EVENTS)}
+
+# Two content types are nearly all: they take no room.
+_TYPES = {BYTES: None, JSON: "json"}
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_headers = msgspec.msgpack.Decoder(dict[str, str]).decode
+_decode_state = msgspec.msgpack.Decoder(StateDocument).decode
+
+
+@dataclass(slots=True)
+class Entry:
+    """A stored message as a step reads and changes it. Without its payload, unless that was read too."""
+
+    envelope: Envelope
+    life: Life
+    bytes: int
+    status: int
+    state: StateDocument = NO_STATE
+
+
+def entry_of(row: Any) -> Entry:
+    """Of a row with the columns LIFE."""
+    return Entry(_envelope(row, b""), _life(row), row["bytes"], row["status"])
+
+
+def whole_entry_of(row: Any) -> Entry:
+    """Of a row with the columns WHOLE."""
+    state = NO_STATE if row["state"] is None else decode_state(row["state"])
+    return Entry(_envelope(row, row["payload"]), _life(row), row["bytes"], row["status"], state)
+
+
+def found_of(row: Any) -> Found:
+    entry = whole_entry_of(row)
+    return Found(entry.envelope, entry.life, entry.state)
+
+
+def delivery_of_row(row: Any, *, with_state: bool) -> Delivery:
+    """Of a row that the statement `claim` gave."""
+    id, headers, state = row["id"], row["headers"], None
+    if with_state:
+        state = NO_STATE if row["state"] is None else decode_state(row["state"])
+    return Delivery(
+        snowflake=id,
+        given_correlation_id=row["correlation_id"],
+        receipt=Receipt(id, row["lease_token"], row["version"]),
+        payload=row["payload"],
+        content_type=decode_type(row["content_type"]),
+        is_json=row["is_json"],
+        headers=_decode_headers(headers) if headers else {},
+        priority=row["priority"],
+        attempt=row["attempt"],
+        enqueued_at=row["created_at"],
+        lease_expires_at=row["lease_expires_at"],
+        group=row["group_name"],
+        state=state,
+    )
+
+
+def encode_headers(headers: dict[str, str]) -> bytes | None:
+    return _encode(headers) if headers else None
+
+
+def encode_type(content_type: str) -> str | None:
+    return _TYPES.get(content_type, content_type)
+
+
+def decode_type(stored: str | None) -> str:
+    return BYTES if stored is None else JSON if stored == "json" else stored
+
+
+def encode_state(state: StateDocument) -> bytes:
+    return _encode(state)
+
+
+def decode_state(raw: bytes) -> StateDocument:
+    return _decode_state(raw)
+
+
+def encode_error(error: str | None) -> bytes | None:
+    return None if error is None else error.encode()
+
+
+def decode_error(raw: bytes | None) -> str | None:
+    return None if raw is None else raw.decode()
+
+
+def columns_of_drafts(drafts: list[Draft], ids: Sequence[int], default_ttl_ms: int | None) -> list[list[Any]]:
+    """The arguments of `enqueue` from $6 on."""
+    return [
+        list(ids),
+        [draft.payload for draft in drafts],
+        [draft.priority for draft in drafts],
+        [draft.delay_ms for draft in drafts],
+        [draft.deliver_at for draft in drafts],
+        [default_ttl_ms if draft.ttl_ms is None else draft.ttl_ms for draft in drafts],
+        [draft.ttl_ms for draft in drafts],
+        [draft.bytes for draft in drafts],
+        [draft.content_type == JSON if draft.is_json is None else draft.is_json for draft in drafts],
+        [encode_type(draft.content_type) for draft in drafts],
+        [encode_headers(draft.headers) for draft in drafts],
+        [draft.group for draft in drafts],
+        [draft.correlation_id for draft in drafts],
+        [draft.max_retries for draft in drafts],
+    ]
+
+
+def life_columns(lives: list[tuple[int, int, Life]]) -> list[list[Any]]:
+    """The arguments of `change` from $2 on, of (id, status, life)."""
+    leases = [life.lease for _, _, life in lives]
+    return [
+        [id for id, _, _ in lives],
+        [status for _, status, _ in lives],
+        [life.priority for _, _, life in lives],
+        [life.visible_at for _, _, life in lives],
+        [life.expires_at for _, _, life in lives],
+        [life.attempt for _, _, life in lives],
+        [life.failures for _, _, life in lives],
+        [life.expiries for _, _, life in lives],
+        [life.releases for _, _, life in lives],
+        [life.version for _, _, life in lives],
+        [lease and lease.token for lease in leases],
+        [lease and lease.claimed_at for lease in leases],
+        [lease and lease.expires_at for lease in leases],
+        [lease and lease.ends_at for lease in leases],
+        [lease and lease.owner for lease in leases],
+        [lease and lease.ledger and lease.ledger[0] for lease in leases],
+        [lease.ledger[1] if lease and lease.ledger else None for lease in leases],
+        [encode_error(life.error) for _, _, life in lives],
+        [life.reason for _, _, life in lives],
+        [life.settled_at for _, _, life in lives],
+        [life.keep_until for _, _, life in lives],
+    ]
+
+
+def _envelope(row: Any, payload: bytes) -> Envelope:
+    headers = row["headers"]
+    place = row["piece_place"]
+    return Envelope(
+        id=row["id"],
+        enqueued_at=row["created_at"],
+        payload=payload,
+        pieces=None if place is None else Pieces(place, row["piece_size"], row["piece_checksum"]),
+        content_type=decode_type(row["content_type"]),
+        headers=_decode_headers(headers) if headers else {},
+        ttl_ms=row["ttl_ms"],
+        group=row["group_name"],
+        given_correlation_id=row["correlation_id"],
+        max_retries=row["max_retries"],
+        is_json=row["is_json"],
+    )
+
+
+def _life(row: Any) -> Life:
+    lease = None
+    if row["status"] == IN_FLIGHT:
+        consumer = row["consumer"]
+        lease = Lease(
+            token=row["lease_token"],
+            claimed_at=row["claimed_at"],
+            expires_at=row["lease_expires_at"],
+            ends_at=row["lease_ends_at"],
+            owner=row["owner"],
+            ledger=None if consumer is None else (consumer, row["ledger_number"]),
+        )
+    return Life(
+        state=STATES[row["status"]],
+        priority=row["priority"],
+        visible_at=row["deliver_after"],
+        expires_at=row["expires_at"],
+        attempt=row["attempt"],
+        failures=row["failures"],
+        expiries=row["expiries"],
+        releases=row["releases"],
+        version=row["version"],
+        lease=lease,
+        error=decode_error(row["error"]),
+        reason=row["reason"],
+        settled_at=row["settled_at"],
+        keep_until=row["keep_until"],
+    )

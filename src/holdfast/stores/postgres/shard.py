@@ -1,0 +1,209 @@
+"""One database: its connections, what its errors mean, and a rest after it was found to be down."""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+from urllib.parse import urlsplit, urlunsplit
+
+import asyncpg
+from asyncpg import exceptions
+
+from holdfast.clock import steady_s
+from holdfast.model.errors import HoldfastError, StoreUnavailable
+
+T = TypeVar("T")
+
+_CONNECTIONS = 8
+_CONNECT_S = 5.0
+_COMMAND_S = 60.0
+# After a failed connect nobody tries for so long, doubling up to the longest.
+_FIRST_REST_S, _LONGEST_REST_S = 0.1, 3.0
+# A deadlock or a lost race is worked through again this often.
+_TRIES = 8
+
+# Every statement goes by an index, whatever the statistics of a table that was empty a moment ago say; and is planned
+# once for each connection.
+_SETTINGS = {
+    "application_name": "holdfast",
+    "search_path": "holdfast",
+    "enable_seqscan": "off",
+    "enable_bitmapscan": "off",
+    "enable_sort": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    "plan_cache_mode": "force_generic_plan",
+    "jit": "off",
+    "default_transaction_isolation": "read committed",
+}
+
+# The connection, or the server behind it, is gone or going; or it takes no writes, as after a failover.
+LOST: tuple[type[BaseException], ...] = (
+    OSError,
+    asyncio.TimeoutError,
+    exceptions.PostgresConnectionError,
+    exceptions.InterfaceError,
+    exceptions.OperatorInterventionError,
+    exceptions.InsufficientResourcesError,
+    exceptions.ReadOnlySQLTransactionError,
+    exceptions.InternalClientError,
+)
+_AGAIN = (exceptions.DeadlockDetectedError, exceptions.SerializationError)
+
+
+def shown(url: str) -> str:
+    """A URL for people: without its password."""
+    parts = urlsplit(url)
+    if parts.password is None:
+        return url
+    user, _, host = parts.netloc.rpartition("@")
+    return urlunsplit(parts._replace(netloc=f"{user.partition(':')[0]}@{host}"))
+
+
+def said(error: BaseException) -> str:
+    return str(error) or type(error).__name__
+
+
+async def connect(url: str, settings: dict[str, str] | None = None) -> Any:
+    """One connection, or `StoreUnavailable`."""
+    try:
+        return await asyncpg.connect(
+            url, timeout=_CONNECT_S, command_timeout=_COMMAND_S, server_settings=_SETTINGS | (settings or {})
+        )
+    except (*LOST, exceptions.PostgresError, ValueError) as error:
+        raise StoreUnavailable(f"{shown(url)} cannot be reached: {said(error)}") from error
+
+
+class Shard:
+    """All of it runs on the driver's loop."""
+
+    def __init__(self, url: str, settings: dict[str, str], connections: int = _CONNECTIONS) -> None:
+        self.url = url
+        self.number = 0
+        self._settings = settings
+        self._room = connections
+        self._idle: list[Any] = []
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._rest_s = _FIRST_REST_S
+        self._rests_until = 0.0
+        self._why = ""
+        self._is_closed = False
+        # Statements that reached the database, and those that did not.
+        self.statements = 0
+        self.failures = 0
+
+    @property
+    def is_up(self) -> bool:
+        return not self._is_closed and not self._why
+
+    async def fetch(self, sql: str, *args: Any) -> list[Any]:
+        """One statement, which is one transaction."""
+
+        async def once(connection: Any) -> list[Any]:
+            rows: list[Any] = await connection.fetch(sql, *args)
+            return rows
+
+        return await self.use(once)
+
+    async def step(self, work: Callable[[Any], Awaitable[T]]) -> T:
+        """`work` in one transaction; begun afresh if others stood in its way."""
+
+        async def once(connection: Any) -> T:
+            async with connection.transaction():
+                return await work(connection)
+
+        return await self.use(once)
+
+    async def use(self, work: Callable[[Any], Awaitable[T]]) -> T:
+        for tries_left in range(_TRIES, -1, -1):
+            connection = await self._take()
+            self.statements += 1
+            try:
+                return await work(connection)
+            except _AGAIN:
+                if not tries_left:
+                    raise
+            except HoldfastError:
+                raise
+            except LOST as error:
+                self.failures += 1
+                if not isinstance(error, exceptions.PostgresError) or connection.is_closed():
+                    connection.terminate()
+                raise StoreUnavailable(f"{shown(self.url)} failed in the middle of a call: {said(error)}") from error
+            except BaseException:
+                if connection.is_in_transaction():
+                    connection.terminate()
+                raise
+            finally:
+                self._give(connection)
+        raise AssertionError("unreachable")
+
+    def rest(self, error: BaseException) -> None:
+        """Nobody asks for a while."""
+        self._why = said(error)
+        self._rests_until = steady_s() + self._rest_s
+        self._rest_s = min(2 * self._rest_s, _LONGEST_REST_S)
+
+    async def close(self) -> None:
+        self._is_closed = True
+        while self._waiting:
+            waiting = self._waiting.popleft()
+            if not waiting.done():
+                waiting.set_result(None)
+        idle, self._idle = self._idle, []
+        for connection in idle:
+            try:
+                await connection.close(timeout=1.0)
+            except (*LOST, exceptions.PostgresError):
+                connection.terminate()
+
+    async def _take(self) -> Any:
+        while True:
+            self._check()
+            while self._idle:
+                connection = self._idle.pop()
+                if not connection.is_closed():
+                    return connection
+                self._room += 1
+            if self._room:
+                break
+            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append(turn)
+            await turn
+        self._room -= 1
+        try:
+            connection = await connect(self.url, self._settings)
+        except StoreUnavailable as error:
+            self._room += 1
+            self.failures += 1
+            self.rest(error)
+            self._wake()
+            raise
+        except BaseException:
+            self._room += 1
+            self._wake()
+            raise
+        self._why, self._rest_s = "", _FIRST_REST_S
+        return connection
+
+    def _check(self) -> None:
+        if self._is_closed:
+            raise StoreUnavailable("this queue was closed: open it again")
+        if self._why and steady_s() < self._rests_until:
+            raise StoreUnavailable(self._why)
+
+    def _give(self, connection: Any) -> None:
+        if connection.is_closed() or self._is_closed:
+            self._room += 1
+            if not connection.is_closed():
+                connection.terminate()
+        else:
+            self._idle.append(connection)
+        self._wake()
+
+    def _wake(self) -> None:
+        while self._waiting:
+            waiting = self._waiting.popleft()
+            if not waiting.done():
+                waiting.set_result(None)
+                return

@@ -1,0 +1,343 @@
+"""The PostgreSQL store: the contract over the databases of a cluster."""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from holdfast.dice import Dice
+from holdfast.model.answers import Counts, Enqueued, Found, LedgerEntry, Result
+from holdfast.model.errors import Internal, InvalidArgument, StoreUnavailable
+from holdfast.model.events import Event
+from holdfast.model.message import Draft, Pieces, Receipt, State
+from holdfast.model.names import QueueRef
+from holdfast.model.policy import QueuePolicy, TenantConfig
+from holdfast.model.requests import Ask, Filter, Settle, StateChange, Verb, Verdict
+from holdfast.model.schedules import Schedule, Tick
+from holdfast.runtime import Runtime
+from holdfast.stores.contract import (
+    AlterStep,
+    Capabilities,
+    Claims,
+    DueSchedules,
+    JournalPage,
+    Listener,
+    Listing,
+    PayloadReader,
+    PayloadWriter,
+    QueueRow,
+    Swept,
+    TenantRow,
+)
+from holdfast.stores.postgres.altering import Altering
+from holdfast.stores.postgres.claiming import Claiming
+from holdfast.stores.postgres.cluster import Cluster
+from holdfast.stores.postgres.directory import Directory
+from holdfast.stores.postgres.grants import Grants
+from holdfast.stores.postgres.intake import Intake
+from holdfast.stores.postgres.journal import Journal
+from holdfast.stores.postgres.ledgers import Ledgers
+from holdfast.stores.postgres.link import Link
+from holdfast.stores.postgres.news import News
+from holdfast.stores.postgres.nodes import Nodes
+from holdfast.stores.postgres.queues import QueueInfo
+from holdfast.stores.postgres.reading import Reading
+from holdfast.stores.postgres.settling import Settling
+from holdfast.stores.postgres.steps import Step
+from holdfast.stores.postgres.sweeping import Sweeping
+from holdfast.stores.postgres.timetable import Timetable
+from holdfast.stores.postgres.upkeep import Upkeep
+from holdfast.telemetry.figures import Figures
+
+T = TypeVar("T")
+
+
+class PostgresStore:
+    capabilities = Capabilities(claims_inline=False, is_durable=True, pushes_wakeups=False)
+
+    def __init__(
+        self,
+        urls: list[str],
+        dice: Dice,
+        *,
+        journal_retention_ms: int,
+        durability: str = "fsync",
+        shard_map: str = "slots",
+        goes_by_caller: bool = False,
+    ) -> None:
+        """`goes_by_caller` is for tests: time is what callers say, not what the databases' clock says."""
+        self._cluster = Cluster(urls, durability=durability, shard_map=shard_map, goes_by_caller=goes_by_caller)
+        self._directory = Directory(self._cluster)
+        self._nodes = Nodes(self._cluster)
+        self._grants = Grants(self._cluster)
+        self._upkeep = Upkeep(self._cluster)
+        self._ledgers = Ledgers()
+        self._intake = Intake(self._cluster, self._directory, self._nodes, self._grants)
+        self._claiming = Claiming(self._cluster, self._directory, self._upkeep, self._ledgers, dice)
+        self._settling = Settling(self._cluster, self._directory, self._upkeep, dice)
+        self._reading = Reading(self._cluster, self._directory)
+        self._altering = Altering(self._cluster, self._directory, self._reading, self._upkeep, self._grants)
+        self._timetable = Timetable(self._cluster, self._directory, self._intake)
+        self._journal = Journal(self._cluster, journal_retention_ms)
+        self._sweeping = Sweeping(self._cluster, self._directory, self._upkeep, self._journal, journal_retention_ms)
+        self._tallies: defaultdict[QueueRef, Counter[Event]] = defaultdict(Counter)
+        self._link: Link | None = None
+
+    async def open(self, listener: Listener, runtime: Runtime) -> None:
+        self._listener = listener
+        self._runtime = runtime
+        self._link = Link(runtime)
+        try:
+            await self._link.call(self._open())
+        except BaseException:
+            await self._close()
+            raise
+        self._link.background(self._nodes.keep())
+        listener.deadline(runtime.clock.now_ms())
+
+    async def _open(self) -> None:
+        await self._cluster.open()
+        await self._nodes.lease()
+
+    async def close(self) -> None:
+        if self._link is not None:
+            await self._close()
+
+    async def _close(self) -> None:
+        async def last() -> None:
+            with suppress(StoreUnavailable):  # then its lease runs out by itself
+                await self._nodes.release()
+            await self._cluster.close()
+
+        link, self._link = self._link, None
+        assert link is not None
+        await link.close(last())
+
+    def shard_of(self, ref: QueueRef) -> int:
+        return self._cluster.number_of(ref)
+
+    # --- Calls and what they lead to ---------------------------------------------------------------------------
+
+    async def _call(self, work: Coroutine[Any, Any, T]) -> T:
+        """What changes nothing."""
+        if self._link is None:
+            work.close()
+            raise StoreUnavailable("this queue was closed: open it again")
+        return await self._link.call(work)
+
+    async def _change(self, make: Callable[[News], Coroutine[Any, Any, T]]) -> T:
+        """What changes something, and is told."""
+        if self._link is None:
+            raise StoreUnavailable("this queue was closed: open it again")
+        news = News()
+        return await self._link.call(make(news), lambda _: self._tell(news))
+
+    def _tell(self, news: News) -> None:
+        callers = self._cluster.callers
+        for ref, counted in news.tallies.items():
+            self._tallies[ref] += counted
+        for ref, at_ms in news.ready_at.items():
+            self._listener.ready(ref, callers(at_ms))
+        if news.deadline_at is not None:
+            self._listener.deadline(callers(news.deadline_at))
+        if news.scheduled_at is not None:
+            self._listener.scheduled(callers(news.scheduled_at))
+
+    # --- The directory -----------------------------------------------------------------------------------------
+
+    async def find_tenant(self, tenant: str) -> TenantRow | None:
+        return await self._call(self._directory.tenant(tenant))
+
+    async def find_queue(self, ref: QueueRef) -> QueueRow | None:
+        info = await self._call(self._directory.load(ref))
+        return None if info is None else info.row
+
+    async def list_tenants(self) -> list[TenantRow]:
+        return await self._call(self._directory.tenants())
+
+    async def list_queues(self, tenant: str) -> list[QueueRow]:
+        return await self._call(self._directory.list_queues(tenant))
+
+    async def put_tenant(self, tenant: str, config: TenantConfig) -> TenantRow:
+        return await self._call(self._directory.put_tenant(tenant, config))
+
+    async def create_queue(self, ref: QueueRef, now_ms: int) -> QueueRow:
+        async def create() -> QueueRow:
+            info = await self._directory.load(ref)
+            return (info or await self._directory.create(ref)).row
+
+        return await self._call(create())
+
+    async def put_policy(self, ref: QueueRef, policy: QueuePolicy, now_ms: int) -> QueueRow:
+        return await self._change_row(ref, self._directory.put_policy(ref, policy), now_ms)
+
+    async def pause(self, ref: QueueRef, is_paused: bool, now_ms: int) -> QueueRow:
+        return await self._change_row(ref, self._directory.pause(ref, is_paused), now_ms)
+
+    async def drain(self, ref: QueueRef, until_ms: int, now_ms: int) -> QueueRow:
+        return await self._change_row(ref, self._directory.drain(ref, self._cluster.stored(until_ms)), now_ms)
+
+    async def _change_row(self, ref: QueueRef, work: Coroutine[Any, Any, QueueRow], now_ms: int) -> QueueRow:
+        async def change(news: News) -> QueueRow:
+            row = await work
+            news.ready(ref, self._cluster.stored(now_ms))
+            if row.drain_until is not None:
+                news.deadline(self._cluster.stored(now_ms))
+            return row
+
+        return await self._change(change)
+
+    # --- Messages ----------------------------------------------------------------------------------------------
+
+    async def enqueue(self, ref: QueueRef, drafts: list[Draft], now_ms: int, *, auto_create: bool) -> list[Enqueued]:
+        return await self._change(lambda news: self._intake.enqueue(ref, drafts, now_ms, news, auto_create=auto_create))
+
+    async def stage(self, ref: QueueRef, draft: Draft, now_ms: int, *, auto_create: bool) -> PayloadWriter:
+        raise Internal("this store takes every payload whole")
+
+    async def read_payload(self, ref: QueueRef, id: int, pieces: Pieces) -> PayloadReader:
+        raise Internal("this store gives every payload whole")
+
+    async def claim(self, ref: QueueRef, asks: list[Ask], now_ms: int) -> Claims:
+        return await self._change(lambda news: self._claiming.claim(ref, asks, now_ms, news))
+
+    async def settle(self, ref: QueueRef, verdicts: list[Verdict], now_ms: int) -> list[Result]:
+        if not verdicts:
+            return []
+        return await self._change(lambda news: self._settling.settle(ref, verdicts, now_ms, news))
+
+    async def save_state(self, ref: QueueRef, receipt: Receipt, change: StateChange, now_ms: int) -> str | None:
+        return await self._call(self._settling.save_state(ref, receipt, change, now_ms))
+
+    # --- Inspection --------------------------------------------------------------------------------------------
+
+    async def get(self, ref: QueueRef, id: int) -> Found | None:
+        async def get() -> Found | None:
+            return await self._reading.get(await self._directory.require(ref), id)
+
+        return await self._call(get())
+
+    async def peek(self, ref: QueueRef, limit: int, now_ms: int) -> list[Found]:
+        async def peek() -> list[Found]:
+            return await self._reading.peek(await self._directory.require(ref), limit, now_ms)
+
+        return await self._call(peek())
+
+    async def browse(
+        self, ref: QueueRef, state: State | None, which: Filter, after: int | None, limit: int, now_ms: int
+    ) -> Listing:
+        async def browse() -> Listing:
+            info = await self._directory.require(ref)
+            return await self._reading.browse(info, state, which, after, limit, now_ms)
+
+        return await self._call(browse())
+
+    async def counts(self, ref: QueueRef, now_ms: int) -> Counts:
+        async def count() -> Counts:
+            info = await self._directory.require(ref)
+            [counts] = await self._reading.counts(info.shard, [info.key], now_ms)
+            return counts
+
+        return await self._call(count())
+
+    async def tenant_counts(self, tenant: str, now_ms: int) -> Counts:
+        async def count() -> Counts:
+            every: list[Counts] = []
+            for number, keys in (await self._directory.keys_of(tenant)).items():
+                every += await self._reading.counts(self._cluster.shards[number], keys, now_ms)
+            return Counts.total(every)
+
+        return await self._call(count())
+
+    # --- Operators ---------------------------------------------------------------------------------------------
+
+    async def alter(
+        self, ref: QueueRef, verb: Verb, which: Filter, after: int | None, limit: int, now_ms: int
+    ) -> AlterStep:
+        return await self._change(lambda news: self._altering.alter(ref, verb, which, after, limit, now_ms, news))
+
+    # --- The claim ledger --------------------------------------------------------------------------------------
+
+    async def ledger(self, ref: QueueRef, consumer: str, now_ms: int) -> list[LedgerEntry]:
+        async def read() -> list[LedgerEntry]:
+            info = await self._directory.require(ref)
+
+            async def entries(connection: Any) -> list[LedgerEntry]:
+                return await self._ledgers.entries(connection, info, consumer, self._cluster.stored(now_ms))
+
+            return await info.shard.use(entries)
+
+        return await self._call(read())
+
+    async def ledger_ack(self, ref: QueueRef, consumer: str, upto: int, now_ms: int) -> list[Result]:
+        async def ack(news: News) -> list[Result]:
+            info = await self._directory.require(ref)
+
+            async def choose(step: Step, info: QueueInfo) -> list[Verdict]:
+                receipts = await self._ledgers.close(step, info, consumer, upto)
+                return [Verdict(settle=Settle.ACK, receipt=receipt) for receipt in receipts]
+
+            return await self._settling.settle_in_step(info, choose, now_ms, news) or []
+
+        return await self._change(ack)
+
+    async def ledger_extend(self, ref: QueueRef, consumer: str, lease_ms: int | None, now_ms: int) -> list[Result]:
+        async def extend(news: News) -> list[Result]:
+            info = await self._directory.require(ref)
+
+            async def choose(step: Step, info: QueueInfo) -> list[Verdict]:
+                receipts = await self._ledgers.receipts(step.connection, info, consumer)
+                return [Verdict(settle=Settle.EXTEND, receipt=receipt, lease_ms=lease_ms) for receipt in receipts]
+
+            return await self._settling.settle_in_step(info, choose, now_ms, news) or []
+
+        return await self._change(extend)
+
+    # --- Schedules ---------------------------------------------------------------------------------------------
+
+    async def find_schedule(self, ref: QueueRef, name: str) -> Schedule | None:
+        return await self._call(self._timetable.find(ref, name))
+
+    async def list_schedules(self, ref: QueueRef, after: str | None, limit: int) -> list[Schedule]:
+        return await self._call(self._timetable.page(ref, after, limit))
+
+    async def put_schedule(self, ref: QueueRef, was: Schedule | None, schedule: Schedule, now_ms: int) -> bool:
+        return await self._change(lambda news: self._timetable.put(ref, was, schedule, news))
+
+    async def fire_schedule(self, ref: QueueRef, schedule: Schedule, tick: Tick, now_ms: int) -> Enqueued | None:
+        return await self._change(lambda news: self._timetable.fire(ref, schedule, tick, now_ms, news))
+
+    async def delete_schedule(self, ref: QueueRef, name: str, now_ms: int) -> bool:
+        return await self._call(self._timetable.delete(ref, name))
+
+    async def due_schedules(self, limit: int, now_ms: int) -> DueSchedules:
+        return await self._call(self._timetable.due(limit, now_ms))
+
+    # --- Upkeep ------------------------------------------------------------------------------------------------
+
+    async def sweep(self, limit: int, now_ms: int) -> Swept:
+        return await self._change(lambda news: self._sweeping.sweep(limit, now_ms, news))
+
+    async def backup(self, target: str) -> None:
+        raise InvalidArgument(
+            "a PostgreSQL store is backed up by PostgreSQL's own tools, as pg_basebackup", field="url"
+        )
+
+    async def journal(self, after: str | None, limit: int, tenant: str | None, now_ms: int) -> JournalPage:
+        async def read() -> JournalPage:
+            row = None if tenant is None else await self._directory.tenant(tenant)
+            retention_ms = None if row is None else row.config.journal_retention_ms
+            oldest_at = 0 if retention_ms is None else self._cluster.stored(now_ms) - retention_ms
+            return await self._journal.read(after, limit, tenant, oldest_at)
+
+        return await self._call(read())
+
+    # --- Figures -----------------------------------------------------------------------------------------------
+
+    async def take_tallies(self) -> Mapping[QueueRef, Mapping[Event, int]]:
+        taken, self._tallies = self._tallies, defaultdict(Counter)
+        return taken
+
+    async def figures(self) -> Figures:
+        is_up = self._link is not None and all(shard.is_up for shard in self._cluster.shards)
+        return Figures(is_up=is_up, writes=sum(shard.statements for shard in self._cluster.shards))

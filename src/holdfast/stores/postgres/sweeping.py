@@ -1,0 +1,117 @@
+"""One sweep: everything that time has ended, up to a limit that all databases share."""
+
+import asyncio
+from typing import Any
+
+from holdfast.model import lifecycle
+from holdfast.model.errors import StoreUnavailable
+from holdfast.model.names import QueueRef
+from holdfast.stores.contract import Swept
+from holdfast.stores.postgres.cluster import Cluster
+from holdfast.stores.postgres.directory import Directory
+from holdfast.stores.postgres.journal import Journal
+from holdfast.stores.postgres.news import News
+from holdfast.stores.postgres.rows import entry_of
+from holdfast.stores.postgres.shard import Shard
+from holdfast.stores.postgres.statements import SQL
+from holdfast.stores.postgres.upkeep import Upkeep
+
+# Other servers' leases end too, and nobody says so: each server looks this often at least.
+LOOK_MS = 5_000
+# Lines of counts that are summed up in one statement.
+FOLD = 5_000
+
+
+class Sweeping:
+    def __init__(
+        self, cluster: Cluster, directory: Directory, upkeep: Upkeep, journal: Journal, retention_ms: int
+    ) -> None:
+        self._cluster = cluster
+        self._directory = directory
+        self._upkeep = upkeep
+        self._journal = journal
+        self._retention_ms = retention_ms
+        # One after the other: a sweep that came second would find the first one's work neither done nor to do.
+        self._turn = asyncio.Lock()
+
+    async def sweep(self, limit: int, now_ms: int, news: News) -> Swept:
+        """A database that is down is left out, and the others are swept."""
+        async with self._turn:
+            return await self._sweep(limit, now_ms, news)
+
+    async def _sweep(self, limit: int, now_ms: int, news: News) -> Swept:
+        changed, ends, failure = 0, [self._cluster.stored(now_ms) + LOOK_MS], None
+        for shard in self._cluster.shards:
+            try:
+                changed += await self._sweep_shard(shard, max(1, limit - changed), now_ms, news)
+                ends += await self._next_ends(shard)
+            except StoreUnavailable as error:
+                failure = error
+        if failure is not None and len(self._cluster.shards) == 1:
+            raise failure
+        return Swept(changed, self._cluster.callers(min(ends)))
+
+    async def _sweep_shard(self, shard: Shard, limit: int, now_ms: int, news: News) -> int:
+        stored_ms = self._cluster.stored(now_ms)
+        changed = 0
+        for row in await shard.fetch(SQL["ends"]):
+            if row["at"] <= stored_ms and changed < limit:
+                changed += await self._upkeep.end_on(shard, row["queue_key"], limit - changed, now_ms, news)
+        for row in await shard.fetch(SQL["draining"]):
+            if changed < limit and (not row["has_leases"] or row["drain_until"] <= stored_ms):
+                changed += await self._delete_some(shard, row, limit - changed, now_ms, news)
+        for sql, at in ((SQL["forget_keys"], stored_ms), (SQL["forget_queues"], stored_ms - self._retention_ms)):
+            if changed < limit:
+                changed += await _execute(shard, sql, at, limit - changed)
+        if changed < limit:
+            changed += await self._journal.trim(shard, limit - changed, stored_ms)
+        await shard.fetch(SQL["fold"], FOLD)
+        return changed
+
+    async def _next_ends(self, shard: Shard) -> list[int]:
+        ends = [row["at"] for row in await shard.fetch(SQL["ends"])]
+        [keys] = await shard.fetch(SQL["next_key_end"])
+        ends += [at for at in (keys["at"], await self._journal.next_trim_at(shard)) if at is not None]
+        ends += [row["drain_until"] if row["has_leases"] else 0 for row in await shard.fetch(SQL["draining"])]
+        return ends
+
+    async def _delete_some(self, shard: Shard, queue: Any, limit: int, now_ms: int, news: News) -> int:
+        """Carry on the deletion of a queue; with its last message goes the queue."""
+
+        async def work(connection: Any) -> tuple[int, bool, News]:
+            fresh = News()
+            await connection.execute(SQL["lock_queue"], queue["key"])
+            opened = await self._upkeep.open(connection, shard, queue["key"], now_ms, fresh)
+            if opened is None:
+                return 0, False, fresh
+            info, step = opened
+            rows = await connection.fetch(SQL["oldest"], info.key, limit)
+            for row in rows:
+                entry = entry_of(row)
+                step.apply(info, entry, lifecycle.remove(entry.life, "queue deleted"))
+            await step.write()
+            is_last = len(rows) < limit
+            if is_last:
+                await connection.execute(SQL["end_queue"], info.key, step.now_ms)
+                if self._cluster.home_of(info.ref.tenant) is shard:
+                    await connection.execute(SQL["directory_drop"], info.ref.tenant, info.ref.queue, info.row.queue_id)
+            return len(rows) + 1, is_last, fresh
+
+        ref = QueueRef(queue["tenant"], queue["queue"])
+        home = self._cluster.home_of(ref.tenant)
+        if home is not shard:
+            # First here: a queue that is made again meanwhile has a number of its own.
+            await home.fetch(SQL["directory_drop"], ref.tenant, ref.queue, queue["queue_id"])
+        changed, is_gone, fresh = await shard.step(work)
+        if is_gone:
+            self._directory.forget(ref)
+        news.add(fresh)
+        return changed
+
+
+async def _execute(shard: Shard, sql: str, *args: Any) -> int:
+    async def work(connection: Any) -> int:
+        status = await connection.execute(sql, *args)
+        return int(status.rpartition(" ")[2])
+
+    return await shard.use(work)

@@ -1,0 +1,123 @@
+"""Schedules: replaced only where nobody else has, and fired together with their message."""
+
+from typing import Any
+
+import msgspec
+
+from holdfast.model.answers import Enqueued
+from holdfast.model.errors import OverQuota
+from holdfast.model.names import QueueRef
+from holdfast.model.schedules import MAX_SCHEDULES, Schedule, Tick, draft_at, fired, reason_of
+from holdfast.stores.answers import being_deleted
+from holdfast.stores.contract import DueSchedules
+from holdfast.stores.postgres.cluster import Cluster
+from holdfast.stores.postgres.directory import Directory
+from holdfast.stores.postgres.intake import Intake
+from holdfast.stores.postgres.news import News
+from holdfast.stores.postgres.queues import QueueInfo
+from holdfast.stores.postgres.statements import SQL
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Schedule).decode
+
+_FIND = "SELECT body FROM schedules WHERE queue_key = $1 AND name = $2"
+_FIND_LOCKED = _FIND + " FOR UPDATE"
+_PAGE = "SELECT body FROM schedules WHERE queue_key = $1 AND name > $2 ORDER BY name LIMIT $3"
+_COUNT = "SELECT count(*) FROM schedules WHERE queue_key = $1"
+_PUT = (
+    "INSERT INTO schedules AS s VALUES ($1, $2, $3, $4) "
+    "ON CONFLICT (queue_key, name) DO UPDATE SET body = excluded.body, next_at = excluded.next_at"
+)
+_DELETE = "DELETE FROM schedules WHERE queue_key = $1 AND name = $2 RETURNING name"
+_DUE = (
+    "SELECT body, next_at, tenant, queue FROM schedules JOIN queues ON queues.key = schedules.queue_key "
+    "WHERE next_at IS NOT NULL ORDER BY next_at, queue_key, name LIMIT $1"
+)
+
+
+class _Taken(Exception):
+    """Another has replaced it."""
+
+
+class Timetable:
+    def __init__(self, cluster: Cluster, directory: Directory, intake: Intake) -> None:
+        self._cluster = cluster
+        self._directory = directory
+        self._intake = intake
+
+    async def find(self, ref: QueueRef, name: str) -> Schedule | None:
+        info = await self._directory.require(ref)
+        rows = await info.shard.fetch(_FIND, info.key, name)
+        return _decode(rows[0]["body"]) if rows else None
+
+    async def page(self, ref: QueueRef, after: str | None, limit: int) -> list[Schedule]:
+        info = await self._directory.require(ref)
+        rows = await info.shard.fetch(_PAGE, info.key, after or "", limit)
+        return [_decode(row["body"]) for row in rows]
+
+    async def put(self, ref: QueueRef, was: Schedule | None, schedule: Schedule, news: News) -> bool:
+        info = await self._directory.require_open(ref)
+
+        async def work(connection: Any) -> bool:
+            # The queue's own lock: two that find no schedule of a name have no row to wait for.
+            row = await connection.fetchrow(SQL["queue_locked"], ref.tenant, ref.queue, None)
+            if row is None or row["drain_until"] is not None:
+                raise being_deleted(ref)
+            raw = await connection.fetchval(_FIND_LOCKED, info.key, schedule.name)
+            if (None if raw is None else _decode(raw)) != was:
+                return False
+            if raw is None and (count := await connection.fetchval(_COUNT, info.key)) >= MAX_SCHEDULES:
+                raise OverQuota(
+                    f"queue {ref} has {count} schedules, which is the most",
+                    quota="max_schedules",
+                    limit=MAX_SCHEDULES,
+                )
+            await connection.execute(_PUT, info.key, schedule.name, _encode(schedule), schedule.next_at)
+            return True
+
+        is_put = await info.shard.step(work)
+        if is_put and schedule.next_at is not None:
+            news.scheduled(schedule.next_at)
+        return is_put
+
+    async def fire(self, ref: QueueRef, schedule: Schedule, tick: Tick, now_ms: int, news: News) -> Enqueued | None:
+        await self._directory.require_open(ref)
+
+        async def move_on(connection: Any, info: QueueInfo, enqueued: list[Enqueued]) -> None:
+            raw = await connection.fetchval(_FIND_LOCKED, info.key, schedule.name)
+            if raw is None or _decode(raw) != schedule:
+                raise _Taken
+            after = fired(schedule, tick, enqueued[0].snowflake)
+            await connection.execute(_PUT, info.key, after.name, _encode(after), after.next_at)
+
+        try:
+            [enqueued] = await self._intake.enqueue_in_step(
+                ref,
+                [draft_at(schedule, tick.at)],
+                now_ms,
+                news,
+                auto_create=False,
+                reason=reason_of(schedule, tick.at),
+                also=move_on,
+            )
+        except _Taken:
+            return None
+        if tick.next_at is not None:
+            news.scheduled(tick.next_at)
+        return enqueued
+
+    async def delete(self, ref: QueueRef, name: str) -> bool:
+        info = await self._directory.require(ref)
+        return bool(await info.shard.fetch(_DELETE, info.key, name))
+
+    async def due(self, limit: int, now_ms: int) -> DueSchedules:
+        """Of all databases that answer; one that is down has its ticks when it is back."""
+        now_ms = self._cluster.stored(now_ms)
+        rows = [row for shard in self._cluster.shards for row in await shard.fetch(_DUE, limit + 1)]
+        rows.sort(key=lambda row: row["next_at"])
+        due = [row for row in rows[:limit] if row["next_at"] <= now_ms]
+        next_at = rows[len(due)]["next_at"] if len(rows) > len(due) else None
+        return DueSchedules(
+            [(QueueRef(row["tenant"], row["queue"]), _decode(row["body"])) for row in due],
+            None if next_at is None else self._cluster.callers(next_at),
+        )

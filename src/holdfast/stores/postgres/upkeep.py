@@ -1,0 +1,73 @@
+"""What time ends: leases, TTLs, the keeping of what succeeded, delays; of one queue, in one transaction."""
+
+from typing import Any
+
+from holdfast.model import lifecycle
+from holdfast.stores.postgres.cluster import Cluster
+from holdfast.stores.postgres.news import News
+from holdfast.stores.postgres.queues import QueueInfo, info_of
+from holdfast.stores.postgres.rows import entry_of
+from holdfast.stores.postgres.shard import Shard
+from holdfast.stores.postgres.statements import SQL
+from holdfast.stores.postgres.steps import Step
+
+_LOCK = "SELECT pg_advisory_xact_lock(1751739236, ($1::bigint & 2147483647)::integer)"
+
+
+class Upkeep:
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    async def end_by_time(self, info: QueueInfo, limit: int, now_ms: int, news: News) -> int:
+        return await self.end_on(info.shard, info.key, limit, now_ms, news)
+
+    async def end_on(self, shard: Shard, key: int, limit: int, now_ms: int, news: News) -> int:
+        """Up to `limit` of each kind; answers how many messages changed their state."""
+
+        async def work(connection: Any) -> tuple[int, News]:
+            fresh = News()
+            # One at a time. Whoever waited for a row of another's would go on holding it, though it is not his to end,
+            # and a claim that comes then would pass it by.
+            await connection.execute(_LOCK, key)
+            opened = await self.open(connection, shard, key, now_ms, fresh)
+            if opened is None:
+                return 0, fresh
+            info, step = opened
+            changed = await self._end(step, info, limit)
+            await step.write()
+            await connection.fetch(SQL["promote"], key, step.given_now, limit)
+            return changed, fresh
+
+        changed, fresh = await shard.step(work)
+        news.add(fresh)
+        return changed
+
+    async def open(
+        self, connection: Any, shard: Shard, key: int, now_ms: int, news: News
+    ) -> tuple[QueueInfo, Step] | None:
+        """A step on one queue, under its lock if it has groups."""
+        given = self._cluster.given(now_ms)
+        row = await connection.fetchrow(SQL["queue_by_key"], key, given)
+        if row is not None and row["has_groups"]:
+            await connection.execute(SQL["lock_queue"], key)
+            row = await connection.fetchrow(SQL["queue_by_key"], key, given)
+        if row is None or row["gone_at"] is not None:
+            return None
+        self._cluster.note_now(row["now"], now_ms)
+        return info_of(row, shard), Step(connection, row["now"], given, news)
+
+    async def _end(self, step: Step, info: QueueInfo, limit: int) -> int:
+        connection, now_ms, policy = step.connection, step.now_ms, info.row.policy
+        changed = 0
+        for row in await connection.fetch(SQL["expired"], info.key, now_ms, limit):
+            entry = entry_of(row)
+            step.apply(info, entry, lifecycle.expire(entry.life, entry.envelope, policy, now_ms))
+            changed += 1
+        for row in await connection.fetch(SQL["overdue"], info.key, now_ms, limit):
+            entry = entry_of(row)
+            step.apply(info, entry, lifecycle.end_by_ttl(entry.life, policy, now_ms))
+            changed += 1
+        for row in await connection.fetch(SQL["kept"], info.key, now_ms, limit):
+            step.drop(info, entry_of(row))
+            changed += 1
+        return changed

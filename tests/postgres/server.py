@@ -1,0 +1,168 @@
+"""A PostgreSQL server of the tests' own: a new cluster in a temporary directory, reached by its socket alone."""
+
+import asyncio
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+
+from holdfast.stores.postgres.migrations import migrate
+
+# Debian keeps the server's programs out of PATH.
+_DEBIAN = "/usr/lib/postgresql/*/bin"
+_START_S = 60.0
+
+
+def find_program(name: str) -> str:
+    """A service that is missing fails the run: no test is skipped for it."""
+    found = shutil.which(name)
+    if found is None:
+        debian = sorted(Path("/").glob(f"{_DEBIAN[1:]}/{name}"))
+        found = str(debian[-1]) if debian else None
+    if found is None:
+        raise RuntimeError(f"the tests need PostgreSQL's {name}: run `make setup` as root, or install postgresql-15")
+    return found
+
+
+def _owner() -> dict[str, Any]:
+    """PostgreSQL refuses to run as root: then it runs as another user."""
+    if os.geteuid() != 0:
+        return {}
+    for name in ("postgres", "nobody"):
+        try:
+            user = pwd.getpwnam(name)
+        except KeyError:
+            continue
+        return {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
+    raise RuntimeError("the tests run as root and there is no user `postgres` or `nobody` to run PostgreSQL as")
+
+
+class PostgresServer:
+    """`fsync` is off but for tests of durability: a killed server loses nothing without it either."""
+
+    def __init__(self, *, fsync: bool = False, settings: dict[str, str] | None = None) -> None:
+        self.path = Path(tempfile.mkdtemp(prefix="holdfast-pg-"))
+        self._owner = _owner()
+        if self._owner:
+            os.chown(self.path, self._owner["user"], self._owner["group"])
+        self._settings = {
+            "listen_addresses": "",
+            "unix_socket_directories": str(self.path),
+            "fsync": "on" if fsync else "off",
+            "shared_buffers": "64MB",
+            "max_connections": "200",
+            "max_wal_size": "1GB",
+            "log_min_messages": "fatal",
+            **(settings or {}),
+        }
+        self.process: subprocess.Popen[bytes] | None = None
+        self._initialise()
+
+    def _initialise(self) -> None:
+        done = subprocess.run(
+            [
+                *(find_program("initdb"), "-D", str(self.path / "data"), "-U", "holdfast"),
+                *("--auth=trust", "--no-sync", "--encoding=UTF8", "--locale=C"),
+            ],
+            cwd=self.path,
+            capture_output=True,
+            text=True,
+            **self._owner,
+        )
+        if done.returncode:
+            raise RuntimeError(f"initdb failed: {done.stderr}")
+
+    def start(self) -> None:
+        options = [part for name, value in self._settings.items() for part in ("-c", f"{name}={value}")]
+        log = (self.path / "log").open("ab")
+        with log:
+            self.process = subprocess.Popen(
+                [find_program("postgres"), "-D", str(self.path / "data"), *options],
+                cwd=self.path,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                **self._owner,
+            )
+        deadline = time.monotonic() + _START_S
+        while True:
+            try:
+                run(self._hello())
+                return
+            except (OSError, asyncpg.PostgresError):
+                if self.process.poll() is not None or time.monotonic() > deadline:
+                    raise RuntimeError(f"PostgreSQL did not start: {(self.path / 'log').read_text()}") from None
+                time.sleep(0.05)
+
+    async def _hello(self) -> None:
+        connection = await asyncpg.connect(self.url("postgres"))
+        await connection.close()
+
+    def stop(self, how: signal.Signals = signal.SIGINT) -> None:
+        """By its own id. SIGINT: fast; SIGQUIT: immediately, as a crash."""
+        if self.process is not None:
+            self.process.send_signal(how)
+            self.process.wait()
+            self.process = None
+
+    def close(self) -> None:
+        self.stop(signal.SIGQUIT)
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    def url(self, database: str) -> str:
+        return f"postgres://holdfast@/{database}?host={self.path}"
+
+    def make_databases(self, *names: str) -> list[str]:
+        """The databases of a new store."""
+        return run(self._make_databases(names))
+
+    async def _make_databases(self, names: tuple[str, ...]) -> list[str]:
+        connection = await asyncpg.connect(self.url("postgres"))
+        try:
+            for name in names:
+                await connection.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
+                await connection.execute(f'CREATE DATABASE "{name}"')
+        finally:
+            await connection.close()
+        opened = [await asyncpg.connect(self.url(name)) for name in names]
+        try:
+            await migrate(opened)
+        finally:
+            for each in opened:
+                await each.close()
+        return [self.url(name) for name in names]
+
+    def empty(self, urls: list[str]) -> None:
+        """Databases of a store, as they were when they were made."""
+        run(self._empty(urls))
+
+    async def _empty(self, urls: list[str]) -> None:
+        for url in urls:
+            connection = await asyncpg.connect(url)
+            try:
+                rows = await connection.fetch(
+                    "SELECT relname FROM pg_class WHERE relnamespace = 'holdfast'::regnamespace AND relkind = 'r' "
+                    "AND relname NOT IN ('migrations', 'cluster', 'slots')"
+                )
+                names = ", ".join(f"holdfast.{row['relname']}" for row in rows)
+                await connection.execute(f"TRUNCATE {names} RESTART IDENTITY")
+            finally:
+                await connection.close()
+
+
+def run(work: Coroutine[Any, Any, Any]) -> Any:
+    """On a loop of its own, in whatever thread: fixtures run beside a test's loop."""
+    loop = asyncio.new_event_loop()
+    try:
+        return loop.run_until_complete(work)
+    finally:
+        loop.close()
