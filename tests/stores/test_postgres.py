@@ -31,3 +31,9 @@ class TestPostgresStore(StoreLaws):
     @pytest.fixture
     def subject(self, postgres: PostgresServer, one_database: list[str]) -> Iterator[Subject]:
         yield from _subject(postgres, one_database)
+
+
+class TestPostgresStoreOnTwoDatabases(StoreLaws):
+    @pytest.fixture
+    def subject(self, postgres: PostgresServer, two_databases: list[str]) -> Iterator[Subject]:
+        yield from _subject(postgres, two_databases)

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from holdfast.model.errors import StoreUnavailable
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Filter, Move, Redrive, Verb, states_of
 from holdfast.model.verdicts import alter
@@ -9,7 +10,8 @@ from holdfast.stores.answers import being_deleted, edited, no_such_queue
 from holdfast.stores.contract import AlterStep
 from holdfast.stores.postgres.cluster import Cluster
 from holdfast.stores.postgres.directory import Directory
-from holdfast.stores.postgres.grants import Grants
+from holdfast.stores.postgres.grants import Grants, Part, Short
+from holdfast.stores.postgres.moving import Moving
 from holdfast.stores.postgres.news import News
 from holdfast.stores.postgres.queues import QueueInfo
 from holdfast.stores.postgres.reading import Reading
@@ -17,6 +19,9 @@ from holdfast.stores.postgres.rows import STATUSES, Entry, encode_type, entry_of
 from holdfast.stores.postgres.statements import SQL
 from holdfast.stores.postgres.steps import Step
 from holdfast.stores.postgres.upkeep import Upkeep
+
+# How often a step begins again because its database had to be granted more of a quota.
+_TRIES = 10
 
 _EDIT = (
     "UPDATE items SET payload = $3, content_type = $4, is_json = $5, bytes = $6, "
@@ -27,13 +32,20 @@ _MOVE = "UPDATE items SET queue_key = $3 WHERE queue_key = $1 AND id = ANY($2::b
 
 class Altering:
     def __init__(
-        self, cluster: Cluster, directory: Directory, reading: Reading, upkeep: Upkeep, grants: Grants
+        self,
+        cluster: Cluster,
+        directory: Directory,
+        reading: Reading,
+        upkeep: Upkeep,
+        grants: Grants,
+        moving: Moving,
     ) -> None:
         self._cluster = cluster
         self._directory = directory
         self._reading = reading
         self._upkeep = upkeep
         self._grants = grants
+        self._moving = moving
 
     async def alter(
         self, ref: QueueRef, verb: Verb, which: Filter, after: int | None, limit: int, now_ms: int, news: News
@@ -46,6 +58,9 @@ class Altering:
         if not meant:
             return AlterStep(0, 0, None)
         ids = [entry.envelope.id for entry in meant]
+        if isinstance(verb, Move) and target.shard is not info.shard:
+            changed = await self._moving.move(info, target, verb, which, ids, statuses, now_ms, news)
+            return AlterStep(changed, changed, ids[-1] if len(ids) == limit else None)
         changed = await self._alter(info, target, verb, which, ids, statuses, now_ms, news)
         return AlterStep(changed, changed, ids[-1] if len(ids) == limit else None)
 
@@ -89,14 +104,20 @@ class Altering:
                 fresh.deadline(step.now_ms)
             return len(meant), fresh
 
-        changed, fresh = await info.shard.step(work)
-        news.add(fresh)
-        return changed
+        for _ in range(_TRIES):
+            try:
+                changed, fresh = await info.shard.step(work)
+            except Short as short:
+                await self._grants.widen(short)
+                continue
+            news.add(fresh)
+            return changed
+        raise StoreUnavailable(f"the quotas of {target.ref.tenant} were used up again and again: try once more")
 
     async def _alter_one(self, step: Step, info: QueueInfo, entry: Entry, verb: Verb) -> None:
         if isinstance(verb, Redrive) and verb.edit is not None:
             envelope = edited(entry.envelope, verb.edit)
-            await self._grants.check(step.connection, info, [envelope.bytes], freed=(1, entry.bytes))
+            await self._grants.check(step.connection, info, [envelope.bytes], freed=Part(1, entry.bytes))
             await step.connection.execute(
                 _EDIT,
                 info.key,

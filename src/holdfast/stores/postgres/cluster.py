@@ -90,6 +90,19 @@ class Cluster:
         """Where what is one per tenant is kept."""
         return self.shards[0 if len(self.shards) == 1 else home_of(tenant, self._slots)]
 
+    async def fetch_all(self, sql: str, *args: Any) -> list[tuple[Shard, list[Any]]]:
+        """Of every database that answers; `StoreUnavailable` if none does."""
+        found: list[tuple[Shard, list[Any]]] = []
+        failure: StoreUnavailable | None = None
+        for shard in self.shards:
+            try:
+                found.append((shard, await shard.fetch(sql, *args)))
+            except StoreUnavailable as error:
+                failure = error
+        if failure is not None and not found:
+            raise failure
+        return found
+
     # --- Time --------------------------------------------------------------------------------------------------
 
     def given(self, now_ms: int) -> int | None:

@@ -36,8 +36,8 @@ class Directory:
     async def tenants(self) -> list[TenantRow]:
         """As far as their databases answer: of one that is down the others know those that have queues with them."""
         found: dict[str, TenantRow] = {}
-        for shard in self._cluster.shards:
-            for row in await shard.fetch(SQL["tenants"]):
+        for shard, rows in await self._cluster.fetch_all(SQL["tenants"]):
+            for row in rows:
                 if self._cluster.home_of(row["tenant"]) is shard or row["tenant"] not in found:
                     found[row["tenant"]] = _tenant_row(row)
         return [found[name] for name in sorted(found)]
@@ -94,7 +94,8 @@ class Directory:
         self._known.pop(ref, None)
 
     async def list_queues(self, tenant: str) -> list[QueueRow]:
-        rows = [row for shard in self._cluster.shards for row in await shard.fetch(SQL["queues_of"], tenant)]
+        """As far as their databases answer."""
+        rows = [row for _, found in await self._cluster.fetch_all(SQL["queues_of"], tenant) for row in found]
         return sorted((queue_row_of(row) for row in rows), key=lambda row: row.ref)
 
     async def keys_of(self, tenant: str) -> dict[int, list[int]]:

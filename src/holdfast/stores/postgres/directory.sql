@@ -15,12 +15,14 @@ INSERT INTO tenants (tenant, tenant_id, config)
 VALUES ($1, coalesce($2, nextval('tenant_numbers') * 1024 + $3), $4) ON CONFLICT DO NOTHING;
 
 -- name: put_tenant
-UPDATE tenants SET config = $2, revision = revision + 1 WHERE tenant = $1 RETURNING *;
+UPDATE tenants SET config = $2, revision = revision + 1, granted_messages = 0, granted_bytes = 0
+WHERE tenant = $1 RETURNING *;
 
 -- name: copy_tenant
 -- As the tenant's home has it.
 INSERT INTO tenants AS t (tenant, tenant_id, config) VALUES ($1, $2, $3)
-ON CONFLICT (tenant) DO UPDATE SET config = excluded.config, revision = t.revision + 1
+ON CONFLICT (tenant) DO UPDATE
+SET config = excluded.config, revision = t.revision + 1, granted_messages = 0, granted_bytes = 0
 WHERE t.config <> excluded.config;
 
 -- name: directory_count
@@ -68,9 +70,29 @@ SELECT has_groups FROM queues WHERE key = $1 FOR NO KEY UPDATE;
 UPDATE queues SET has_groups = true, highest_grouped = greatest(highest_grouped, $2) WHERE key = $1;
 
 -- name: usage
-SELECT
-    coalesce(sum(waiting + in_flight + failed + kept), 0)::bigint AS messages, coalesce(sum(c.bytes), 0)::bigint AS bytes
-FROM queues JOIN all_counts AS c ON c.queue_key = queues.key WHERE tenant = $1;
+-- What the tenant keeps on this database, with what is on its way here.
+SELECT sum(messages)::bigint AS messages, sum(bytes)::bigint AS bytes FROM (
+    SELECT coalesce(sum(waiting + in_flight + failed + kept), 0) AS messages, coalesce(sum(c.bytes), 0) AS bytes
+    FROM queues JOIN all_counts AS c ON c.queue_key = queues.key WHERE tenant = $1
+    UNION ALL
+    SELECT coalesce(sum(messages), 0), coalesce(sum(bytes), 0)
+    FROM queues JOIN arrivals ON arrivals.queue_key = queues.key WHERE tenant = $1
+) AS both_kinds;
+
+-- name: grants
+SELECT shard, messages, bytes, version FROM grants WHERE tenant = $1;
+
+-- name: put_grant
+INSERT INTO grants AS g (tenant, shard, messages, bytes) VALUES ($1, $2, $3, $4)
+ON CONFLICT (tenant, shard) DO UPDATE SET messages = $3, bytes = $4, version = g.version + 1 RETURNING version;
+
+-- name: lower_grant
+UPDATE grants SET messages = $4, bytes = $5 WHERE tenant = $1 AND shard = $2 AND version = $3;
+
+-- name: take_grant
+-- On the shard itself. An older grant that comes late changes nothing.
+UPDATE tenants SET granted_messages = $2, granted_bytes = $3, grant_version = $4
+WHERE tenant = $1 AND grant_version < $4;
 
 -- name: known_keys
 -- $2 keys, $3 the time.

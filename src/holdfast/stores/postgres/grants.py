@@ -1,33 +1,153 @@
-"""Quotas of a tenant whose queues may lie on several databases (SPEC 8.9)."""
+"""Quotas of a tenant whose queues may lie on several databases (SPEC 8.9).
 
-from typing import Any
+The tenant's home grants each shard a part; the parts together are never more than the quota, and no shard keeps more
+than its part. A shard that needs more asks its home. What is granted and not used is taken back before anybody is
+refused: so a refusal is exact, unless others enqueue at the same time.
 
+Raising: first the home notes it, then the shard learns it. Lowering: the other way round. Each grant has a number, and
+a shard takes none that is older than the one it has: so no crash and no delay leaves a shard with more than was noted.
+"""
+
+from typing import Any, NamedTuple
+
+from holdfast.model.policy import Quotas
 from holdfast.stores.postgres.cluster import Cluster
-from holdfast.stores.postgres.queues import QueueInfo
+from holdfast.stores.postgres.queues import QueueInfo, decode_config
+from holdfast.stores.postgres.shard import Shard
 from holdfast.stores.postgres.statements import SQL
 from holdfast.stores.quotas import check_quotas
 
+# Granted beyond what is needed at the moment, as long as there is plenty.
+_SPARE_MESSAGES, _SPARE_BYTES = 1_000, 4 << 20
+
+
+class Part(NamedTuple):
+    messages: int
+    bytes: int
+
+    def plus(self, other: "Part") -> "Part":
+        return Part(self.messages + other.messages, self.bytes + other.bytes)
+
+    def is_within(self, quotas: Quotas) -> bool:
+        return (quotas.max_messages is None or self.messages <= quotas.max_messages) and (
+            quotas.max_bytes is None or self.bytes <= quotas.max_bytes
+        )
+
+
+_NONE = Part(0, 0)
+
 
 class Short(Exception):
-    """A shard has not been granted enough of its tenant's quota."""
+    """A shard has not been granted enough of its tenant's quota for what it would keep."""
+
+    def __init__(self, tenant: str, shard: Shard, used: Part, sizes: list[int]) -> None:
+        super().__init__(tenant)
+        self.tenant = tenant
+        self.shard = shard
+        self.used = used
+        self.sizes = sizes
+
+    @property
+    def needed(self) -> Part:
+        return self.used.plus(Part(len(self.sizes), sum(self.sizes)))
 
 
 class Grants:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 
-    async def check(self, connection: Any, info: QueueInfo, sizes: list[int], freed: tuple[int, int] = (0, 0)) -> None:
+    async def check(self, connection: Any, info: QueueInfo, sizes: list[int], freed: Part = _NONE) -> None:
         """Refuse messages of these sizes if they would take the tenant past a quota, in the transaction that adds
-        them. `freed` are messages and bytes that go in the same step."""
-        quotas = info.config.quotas
-        if not info.has_quotas:
-            check_quotas(info.ref.tenant, quotas, 0, 0, sizes)
+        them; `Short` if that cannot be said here. `freed` goes in the same step."""
+        quotas, tenant = info.config.quotas, info.ref.tenant
+        check_quotas(tenant, Quotas(max_message_bytes=quotas.max_message_bytes), 0, 0, sizes)
+        if not info.has_quotas or not sizes:
             return
         # Whoever adds for this tenant waits here: nobody counts what another is about to add.
-        await connection.execute(SQL["tenant_locked"], info.ref.tenant)
-        used = await connection.fetchrow(SQL["usage"], info.ref.tenant)
-        messages, size = used["messages"] - freed[0], used["bytes"] - freed[1]
-        check_quotas(info.ref.tenant, quotas, messages, size, sizes)
+        row = await connection.fetchrow(SQL["tenant_locked"], tenant)
+        counted = await connection.fetchrow(SQL["usage"], tenant)
+        used = Part(counted["messages"] - freed.messages, counted["bytes"] - freed.bytes)
+        if len(self._cluster.shards) == 1:
+            check_quotas(tenant, quotas, used.messages, used.bytes, sizes)
+            return
+        short = Short(tenant, info.shard, used, sizes)
+        if not short.needed.is_within(_as_quotas(quotas, row["granted_messages"], row["granted_bytes"])):
+            raise short
 
     async def widen(self, short: Short) -> None:
-        raise NotImplementedError
+        """Grant what is needed, or `OverQuota`."""
+        if await self._grant(short):
+            return
+        for shard in self._cluster.shards:
+            if shard is not short.shard:
+                await self._take_back(short.tenant, shard)
+        if not await self._grant(short):
+            quotas, others = await self._home_of(short.tenant).step(lambda each: self._others(each, short))
+            before = short.used.plus(others)
+            check_quotas(short.tenant, quotas, before.messages, before.bytes, short.sizes)
+
+    async def _grant(self, short: Short) -> bool:
+        async def work(connection: Any) -> tuple[Part, int] | None:
+            quotas, others = await self._others(connection, short)
+            if not others.plus(short.needed).is_within(quotas):
+                return None
+            part = short.needed
+            spare = part.plus(Part(_SPARE_MESSAGES, _SPARE_BYTES))
+            if others.plus(spare).plus(spare).is_within(quotas):
+                part = spare
+            version = await connection.fetchval(SQL["put_grant"], short.tenant, short.shard.number, *part)
+            return part, version
+
+        granted = await self._home_of(short.tenant).step(work)
+        if granted is None:
+            return False
+        part, version = granted
+        await short.shard.fetch(SQL["take_grant"], short.tenant, *part, version)
+        return True
+
+    async def _others(self, connection: Any, short: Short) -> tuple[Quotas, Part]:
+        """The tenant's quotas, and what all other shards were granted."""
+        row = await connection.fetchrow(SQL["tenant_locked"], short.tenant)
+        total = _NONE
+        for grant in await connection.fetch(SQL["grants"], short.tenant):
+            if grant["shard"] != short.shard.number:
+                total = total.plus(Part(grant["messages"], grant["bytes"]))
+        return decode_config(row["config"]).quotas, total
+
+    async def _take_back(self, tenant: str, shard: Shard) -> None:
+        """What a shard was granted and does not use."""
+
+        async def number(connection: Any) -> int | None:
+            await connection.fetchrow(SQL["tenant_locked"], tenant)
+            for grant in await connection.fetch(SQL["grants"], tenant):
+                if grant["shard"] == shard.number:
+                    part = grant["messages"], grant["bytes"]
+                    version: int = await connection.fetchval(SQL["put_grant"], tenant, shard.number, *part)
+                    return version
+            return None
+
+        async def lower(connection: Any) -> Part:
+            await connection.fetchrow(SQL["tenant_locked"], tenant)
+            used = await connection.fetchrow(SQL["usage"], tenant)
+            part = Part(used["messages"], used["bytes"])
+            status = await connection.execute(SQL["take_grant"], tenant, *part, version)
+            return part if status == "UPDATE 1" else Part(-1, -1)
+
+        home = self._home_of(tenant)
+        version = await home.step(number)
+        if version is None:
+            return
+        part = await shard.step(lower)
+        if part.messages >= 0:
+            await home.fetch(SQL["lower_grant"], tenant, shard.number, version, *part)
+
+    def _home_of(self, tenant: str) -> Shard:
+        return self._cluster.home_of(tenant)
+
+
+def _as_quotas(quotas: Quotas, messages: int, size: int) -> Quotas:
+    """What a shard was granted of these."""
+    return Quotas(
+        max_messages=None if quotas.max_messages is None else messages,
+        max_bytes=None if quotas.max_bytes is None else size,
+    )

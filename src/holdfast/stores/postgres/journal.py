@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from holdfast.model.errors import InvalidArgument
+from holdfast.model.errors import InvalidArgument, StoreUnavailable
 from holdfast.model.events import JournalEvent
 from holdfast.stores.contract import JOURNAL_STEP, JournalPage
 from holdfast.stores.postgres.cluster import Cluster
@@ -31,7 +31,13 @@ class Journal:
             room = min(limit - len(events), JOURNAL_STEP - looked) if tenant is None else JOURNAL_STEP - looked
             if room <= 0 or len(events) == limit:
                 break
-            for row in await self._rows(shard, position[shard.number], room):
+            try:
+                rows = await self._rows(shard, position[shard.number], room)
+            except StoreUnavailable:
+                if len(shards) == 1:
+                    raise
+                continue  # what it has comes when it is back
+            for row in rows:
                 if len(events) == limit:
                     break
                 looked += 1

@@ -68,11 +68,21 @@ class Step:
         self._gone[info.key].append(entry.envelope.id)
         self.count(info.key, entry.status, None, entry.bytes)
 
-    def arrive(self, info: QueueInfo, target: QueueInfo, entry: Entry) -> None:
-        """It has been moved from one queue to another as it is: what counts and shows it there."""
+    def leave(self, info: QueueInfo, entry: Entry) -> None:
+        """It goes to another database; what is told of it is told."""
+        self._gone[info.key].append(entry.envelope.id)
+        self.count(info.key, entry.status, None, entry.bytes)
+        if entry.envelope.group is not None:
+            self._groups[info.key].add(entry.envelope.group)
+            self.news.ready(info.ref, self.now_ms)
+
+    def arrive(self, info: QueueInfo | None, target: QueueInfo, entry: Entry) -> None:
+        """Its row is another queue's now, as it was: what counts and shows it there. `info` is None if it comes from
+        another database."""
         was = entry.status
         entry.status = self.status_of(entry.life, entry.envelope.group)
-        self.count(info.key, was, None, entry.bytes)
+        if info is not None:
+            self.count(info.key, was, None, entry.bytes)
         self.count(target.key, None, entry.status, entry.bytes)
         if entry.status != was:
             self._lives[target.key][entry.envelope.id] = (entry.status, entry.life)

@@ -38,6 +38,7 @@ from holdfast.stores.postgres.intake import Intake
 from holdfast.stores.postgres.journal import Journal
 from holdfast.stores.postgres.ledgers import Ledgers
 from holdfast.stores.postgres.link import Link
+from holdfast.stores.postgres.moving import Moving
 from holdfast.stores.postgres.news import News
 from holdfast.stores.postgres.nodes import Nodes
 from holdfast.stores.postgres.queues import QueueInfo
@@ -76,10 +77,15 @@ class PostgresStore:
         self._claiming = Claiming(self._cluster, self._directory, self._upkeep, self._ledgers, dice)
         self._settling = Settling(self._cluster, self._directory, self._upkeep, dice)
         self._reading = Reading(self._cluster, self._directory)
-        self._altering = Altering(self._cluster, self._directory, self._reading, self._upkeep, self._grants)
+        self._moving = Moving(self._cluster, self._upkeep, self._grants)
+        self._altering = Altering(
+            self._cluster, self._directory, self._reading, self._upkeep, self._grants, self._moving
+        )
         self._timetable = Timetable(self._cluster, self._directory, self._intake)
         self._journal = Journal(self._cluster, journal_retention_ms)
-        self._sweeping = Sweeping(self._cluster, self._directory, self._upkeep, self._journal, journal_retention_ms)
+        self._sweeping = Sweeping(
+            self._cluster, self._directory, self._upkeep, self._journal, self._moving, journal_retention_ms
+        )
         self._tallies: defaultdict[QueueRef, Counter[Event]] = defaultdict(Counter)
         self._link: Link | None = None
 

@@ -10,10 +10,13 @@ from holdfast.stores.contract import Swept
 from holdfast.stores.postgres.cluster import Cluster
 from holdfast.stores.postgres.directory import Directory
 from holdfast.stores.postgres.journal import Journal
+from holdfast.stores.postgres.moving import Moving
 from holdfast.stores.postgres.news import News
+from holdfast.stores.postgres.queues import info_of
 from holdfast.stores.postgres.rows import entry_of
 from holdfast.stores.postgres.shard import Shard
 from holdfast.stores.postgres.statements import SQL
+from holdfast.stores.postgres.steps import Step
 from holdfast.stores.postgres.upkeep import Upkeep
 
 # Other servers' leases end too, and nobody says so: each server looks this often at least.
@@ -24,12 +27,19 @@ FOLD = 5_000
 
 class Sweeping:
     def __init__(
-        self, cluster: Cluster, directory: Directory, upkeep: Upkeep, journal: Journal, retention_ms: int
+        self,
+        cluster: Cluster,
+        directory: Directory,
+        upkeep: Upkeep,
+        journal: Journal,
+        moving: Moving,
+        retention_ms: int,
     ) -> None:
         self._cluster = cluster
         self._directory = directory
         self._upkeep = upkeep
         self._journal = journal
+        self._moving = moving
         self._retention_ms = retention_ms
         # One after the other: a sweep that came second would find the first one's work neither done nor to do.
         self._turn = asyncio.Lock()
@@ -65,6 +75,10 @@ class Sweeping:
                 changed += await _execute(shard, sql, at, limit - changed)
         if changed < limit:
             changed += await self._journal.trim(shard, limit - changed, stored_ms)
+        for row in await shard.fetch(SQL["strays"], limit):
+            changed += await self._end_strays(shard, row["key"], limit, now_ms, news)
+        if len(self._cluster.shards) > 1:
+            changed += await self._moving.resolve(shard, now_ms, news)
         await shard.fetch(SQL["fold"], FOLD)
         return changed
 
@@ -107,6 +121,25 @@ class Sweeping:
             self._directory.forget(ref)
         news.add(fresh)
         return changed
+
+    async def _end_strays(self, shard: Shard, key: int, limit: int, now_ms: int, news: News) -> int:
+        """An enqueue that began before its queue was being deleted may commit after it is gone."""
+
+        async def work(connection: Any) -> tuple[int, News]:
+            fresh = News()
+            given = self._cluster.given(now_ms)
+            row = await connection.fetchrow(SQL["queue_by_key"], key, given)
+            info, step = info_of(row, shard), Step(connection, row["now"], given, fresh)
+            rows = await connection.fetch(SQL["oldest"], key, limit)
+            for each in rows:
+                entry = entry_of(each)
+                step.apply(info, entry, lifecycle.remove(entry.life, "queue deleted"))
+            await step.write()
+            return len(rows), fresh
+
+        removed, fresh = await shard.step(work)
+        news.add(fresh)
+        return removed
 
 
 async def _execute(shard: Shard, sql: str, *args: Any) -> int:

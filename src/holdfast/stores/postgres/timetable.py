@@ -113,7 +113,7 @@ class Timetable:
     async def due(self, limit: int, now_ms: int) -> DueSchedules:
         """Of all databases that answer; one that is down has its ticks when it is back."""
         now_ms = self._cluster.stored(now_ms)
-        rows = [row for shard in self._cluster.shards for row in await shard.fetch(_DUE, limit + 1)]
+        rows = [row for _, found in await self._cluster.fetch_all(_DUE, limit + 1) for row in found]
         rows.sort(key=lambda row: row["next_at"])
         due = [row for row in rows[:limit] if row["next_at"] <= now_ms]
         next_at = rows[len(due)]["next_at"] if len(rows) > len(due) else None

@@ -28,9 +28,10 @@ CREATE TABLE tenants (
     config         bytea NOT NULL,
     revision       bigint NOT NULL DEFAULT 1,
     next_queue_id  bigint NOT NULL DEFAULT 1,
-    -- What this database may keep for the tenant; NULL: no quota.
-    granted_messages  bigint,
-    granted_bytes     bigint
+    -- What this database may keep of the tenant's quotas; by which grant.
+    granted_messages  bigint NOT NULL DEFAULT 0,
+    granted_bytes     bigint NOT NULL DEFAULT 0,
+    grant_version     bigint NOT NULL DEFAULT 0
 );
 
 CREATE SEQUENCE tenant_numbers AS bigint;
@@ -47,8 +48,9 @@ CREATE TABLE directory (
 CREATE TABLE grants (
     tenant    text COLLATE "C" NOT NULL,
     shard     integer NOT NULL,
-    messages  bigint NOT NULL,
-    bytes     bigint NOT NULL,
+    messages  bigint NOT NULL DEFAULT 0,
+    bytes     bigint NOT NULL DEFAULT 0,
+    version   bigint NOT NULL DEFAULT 1,
     PRIMARY KEY (tenant, shard)
 );
 
@@ -227,19 +229,21 @@ CREATE INDEX schedules_due ON schedules (next_at, queue_key, name) WHERE next_at
 
 -- Moves from this database to another: what is written here is decided (stores/postgres/moving.py).
 CREATE TABLE moves (
-    move      uuid PRIMARY KEY,
-    is_made   boolean NOT NULL,
-    at        timestamptz NOT NULL DEFAULT clock_timestamp()
+    move  uuid PRIMARY KEY,
+    -- Of the messages that went; none: it was called off.
+    ids   bigint[] NOT NULL,
+    at    timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 -- On the database they go to: messages on their way, until their move is decided.
 CREATE TABLE arrivals (
-    move       uuid PRIMARY KEY,
-    from_shard integer NOT NULL,
-    queue_key  bigint NOT NULL,
-    messages   bigint NOT NULL,
-    bytes      bigint NOT NULL,
-    body       bytea NOT NULL,
-    at         timestamptz NOT NULL DEFAULT clock_timestamp()
+    move        uuid PRIMARY KEY,
+    from_shard  integer NOT NULL,
+    from_queue  text NOT NULL,
+    queue_key   bigint NOT NULL,
+    messages    bigint NOT NULL,
+    bytes       bigint NOT NULL,
+    body        bytea NOT NULL,
+    at          timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 
 -- The database's clock; `given` stands still instead, for tests.

@@ -1,0 +1,190 @@
+"""Messages from a queue on one database to a queue on another.
+
+    1. target   `arrivals`: the messages as they were seen, counted against quotas, not yet there
+    2. source   `moves`: those that are still as they were seen go, and their ids are written: it is decided
+    3. target   those ids become messages; the arrival goes
+    4. source   the decision is forgotten
+
+A crash after 1 or 2 leaves an arrival. Sweeps find it and look for the decision; where there is none they write that
+it was called off, which a step 2 that comes late runs into.
+"""
+
+from typing import Any
+from uuid import UUID, uuid4
+
+import msgspec
+
+from holdfast.model.lifecycle import TRANSITIONS, Cause, Change
+from holdfast.model.requests import Filter, Move
+from holdfast.model.verdicts import alter
+from holdfast.stores.answers import being_deleted, no_such_queue
+from holdfast.stores.postgres.cluster import Cluster
+from holdfast.stores.postgres.grants import Grants, Short
+from holdfast.stores.postgres.news import News
+from holdfast.stores.postgres.queues import QueueInfo
+from holdfast.stores.postgres.rows import Entry, entry_of, whole_entry_of
+from holdfast.stores.postgres.shard import Shard
+from holdfast.stores.postgres.statements import SQL, WHOLE
+from holdfast.stores.postgres.steps import Step
+from holdfast.stores.postgres.upkeep import Upkeep
+
+# An arrival this old is one whose server died, or is slow: whoever finds it ends it.
+_ABANDONED_S = 10.0
+_TRIES = 10
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(list[list[Any]]).decode
+
+_ANNOUNCE = (
+    "INSERT INTO arrivals (move, from_shard, from_queue, queue_key, messages, bytes, body) "
+    "VALUES ($1, $2, $3, $4, $5, $6, $7)"
+)
+_DECIDE = "INSERT INTO moves (move, ids) VALUES ($1, $2) ON CONFLICT DO NOTHING RETURNING move"
+_DECIDED = "SELECT ids FROM moves WHERE move = $1"
+_FORGET = "DELETE FROM moves WHERE move = $1"
+_ARRIVAL = "SELECT * FROM arrivals WHERE move = $1 FOR UPDATE"
+_ARRIVED = "DELETE FROM arrivals WHERE move = $1"
+_WAITING = "SELECT move, from_shard FROM arrivals WHERE at < clock_timestamp() - make_interval(secs => $1) LIMIT 100"
+_OLD = "DELETE FROM moves WHERE at < clock_timestamp() - interval '1 day'"
+_INSERT = (
+    f"INSERT INTO items (queue_key, {', '.join(WHOLE)}) "
+    f"VALUES ({', '.join(f'${place}' for place in range(1, len(WHOLE) + 2))})"
+)
+
+
+class Moving:
+    def __init__(self, cluster: Cluster, upkeep: Upkeep, grants: Grants) -> None:
+        self._cluster = cluster
+        self._upkeep = upkeep
+        self._grants = grants
+
+    async def move(
+        self,
+        info: QueueInfo,
+        target: QueueInfo,
+        verb: Move,
+        which: Filter,
+        ids: list[int],
+        statuses: list[int],
+        now_ms: int,
+        news: News,
+    ) -> int:
+        """How many went."""
+        rows = await info.shard.fetch(SQL["by_ids"], info.key, ids)
+        stored_ms = self._cluster.stored(now_ms)
+        meant = [
+            (row, entry)
+            for row, entry in ((row, whole_entry_of(row)) for row in rows)
+            if entry.status in statuses and which.matches(entry.envelope, entry.life, stored_ms)
+        ]
+        if not meant:
+            return 0
+        move = uuid4()
+        await self._announce(move, info, target, meant, now_ms)
+        gone = await self._decide(move, info, target, verb, [entry for _, entry in meant], now_ms, news)
+        await self._arrive(move, target.shard, gone, now_ms, news)
+        await info.shard.fetch(_FORGET, move)
+        return len(gone)
+
+    async def _announce(
+        self, move: UUID, info: QueueInfo, target: QueueInfo, meant: list[tuple[Any, Entry]], now_ms: int
+    ) -> None:
+        sizes = [entry.bytes for _, entry in meant]
+        body = _encode([[row[column] for column in WHOLE] for row, _ in meant])
+
+        async def work(connection: Any) -> None:
+            opened = await self._upkeep.open(connection, target.shard, target.key, now_ms, News())
+            if opened is None:
+                raise no_such_queue(target.ref)
+            queue = opened[0]
+            if queue.row.drain_until is not None:
+                raise being_deleted(target.ref)
+            if target.ref.tenant != info.ref.tenant:
+                await self._grants.check(connection, queue, sizes)
+            await connection.execute(
+                *(_ANNOUNCE, move, info.shard.number, str(info.ref), target.key, len(sizes), sum(sizes), body)
+            )
+
+        for _ in range(_TRIES):
+            try:
+                await target.shard.step(work)
+                return
+            except Short as short:
+                await self._grants.widen(short)
+
+    async def _decide(
+        self, move: UUID, info: QueueInfo, target: QueueInfo, verb: Move, seen: list[Entry], now_ms: int, news: News
+    ) -> list[int]:
+        as_seen = {entry.envelope.id: entry for entry in seen}
+
+        async def work(connection: Any) -> tuple[list[int], News]:
+            fresh = News()
+            opened = await self._upkeep.open(connection, info.shard, info.key, now_ms, fresh)
+            if opened is None:
+                return [], fresh
+            queue, step = opened
+            rows = await connection.fetch(SQL["lock_by_ids"], queue.key, sorted(as_seen))
+            gone = []
+            for row in rows:
+                entry = entry_of(row)
+                known = as_seen[entry.envelope.id]
+                if entry.life != known.life:
+                    continue
+                change = alter(entry.life, entry.envelope, verb, queue.default_ttl_ms, step.now_ms)
+                step.tell(queue, entry, change, reason=f"to {target.ref}")
+                step.leave(queue, entry)
+                gone.append(entry.envelope.id)
+            if await connection.fetchval(_DECIDE, move, gone) is None:
+                raise no_such_queue(target.ref)  # it took so long that another has called it off
+            await step.write()
+            return gone, fresh
+
+        gone, fresh = await info.shard.step(work)
+        news.add(fresh)
+        return gone
+
+    async def _arrive(self, move: UUID, shard: Shard, ids: list[int], now_ms: int, news: News) -> None:
+        wanted = set(ids)
+
+        async def work(connection: Any) -> News:
+            fresh = News()
+            arrival = await connection.fetchrow(_ARRIVAL, move)
+            if arrival is None:
+                return fresh  # another has done it
+            await connection.execute(_ARRIVED, move)
+            opened = await self._upkeep.open(connection, shard, arrival["queue_key"], now_ms, fresh)
+            if opened is None:
+                return fresh  # the queue was deleted meanwhile, and these with it
+            queue, step = opened
+            rows = [row for row in _decode(arrival["body"]) if row[0] in wanted]
+            if rows:
+                await connection.executemany(_INSERT, [(queue.key, *row) for row in rows])
+                await self._show(step, queue, [row[0] for row in rows], arrival["from_queue"])
+                await step.write()
+            return fresh
+
+        news.add(await shard.step(work))
+
+    async def _show(self, step: Step, queue: QueueInfo, ids: list[int], from_queue: str) -> None:
+        entries = [entry_of(row) for row in await step.connection.fetch(SQL["lock_by_ids"], queue.key, ids)]
+        grouped = [entry.envelope.id for entry in entries if entry.envelope.group is not None]
+        if grouped:
+            await step.connection.execute(SQL["has_groups"], queue.key, max(grouped))
+        for entry in entries:
+            event = TRANSITIONS[entry.life.state, Cause.MOVE].event
+            step.tell(queue, entry, Change(entry.life, event), reason=f"from {from_queue}")
+            step.arrive(None, queue, entry)
+
+    # --- What a crash left -------------------------------------------------------------------------------------
+
+    async def resolve(self, shard: Shard, now_ms: int, news: News) -> int:
+        """Arrivals on this database whose move nobody carries on."""
+        resolved = 0
+        for row in await shard.fetch(_WAITING, _ABANDONED_S):
+            source = self._cluster.shards[row["from_shard"]]
+            await source.fetch(_DECIDE, row["move"], [])
+            [decided] = await source.fetch(_DECIDED, row["move"])
+            await self._arrive(row["move"], shard, decided["ids"], now_ms, news)
+            resolved += 1
+        await shard.fetch(_OLD)
+        return resolved
