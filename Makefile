@@ -8,7 +8,7 @@
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test check bench proof clean static
+.PHONY: help setup demo test check bench proof clean static services
 
 VENV  := .venv
 BIN   := $(VENV)/bin
@@ -22,22 +22,22 @@ RECENT := import sys; sys.exit(sys.version_info < (3, 11))
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: $(READY) ## make .venv and install everything the other targets need
+setup: $(READY) services ## make .venv and install everything the other targets need
 	@echo "setup: $(VENV) is ready"
 
 demo: $(READY) ## run producers and workers through an embedded queue for ten seconds
 	@$(BIN)/holdfast demo $(ARGS)
 
-test: static ## format, lint, types, import directions and every test but the proofs
+test: static services ## format, lint, types, import directions and every test but the proofs
 	$(PY) -m pytest -m "not proof" -n $(JOBS) $(ARGS)
 
-check: static ## format, lint, types, import directions and the fast tests
+check: static services ## format, lint, types, import directions and the fast tests
 	$(PY) -m pytest -m "not proof and not slow" -n $(JOBS) $(ARGS)
 
 bench: $(READY) ## measure the speed ratios
 	@$(PY) -m bench $(ARGS)
 
-proof: $(READY) ## fault and soak runs with large numbers; writes docs/proof.md
+proof: $(READY) services ## fault and soak runs with large numbers; writes docs/proof.md
 	$(PY) -m tests.proof --scale $(SCALE) $(ARGS)
 
 clean: ## remove .venv, caches and build output
@@ -45,6 +45,27 @@ clean: ## remove .venv, caches and build output
 	@for dir in src tests bench examples; do \
 	  if [ -d "$$dir" ]; then find "$$dir" -name __pycache__ -type d -prune -exec rm -rf {} +; fi; \
 	done
+
+# What the tests start for themselves: PostgreSQL and Redis, from the system's packages.
+services:
+	@set -eu; \
+	missing=; \
+	command -v postgres >/dev/null 2>&1 || ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || \
+	  missing="$$missing postgresql"; \
+	command -v redis-server >/dev/null 2>&1 || missing="$$missing redis-server"; \
+	if [ -n "$$missing" ]; then \
+	  if [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null 2>&1; then \
+	    echo "setup: the tests need$$missing: install it, or run make setup as root where apt-get is" >&2; \
+	    exit 1; \
+	  fi; \
+	  echo "setup: installing$$missing"; \
+	  mkdir -p /etc/postgresql-common; \
+	  [ -e /etc/postgresql-common/createcluster.conf ] || \
+	    echo "create_main_cluster = false" > /etc/postgresql-common/createcluster.conf; \
+	  export DEBIAN_FRONTEND=noninteractive; \
+	  apt-get install -qq -y --no-install-recommends $$missing >/dev/null 2>&1 || \
+	    { apt-get update -qq && apt-get install -qq -y --no-install-recommends $$missing >/dev/null; }; \
+	fi
 
 static: $(READY)
 	$(BIN)/ruff format --check .

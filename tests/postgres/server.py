@@ -20,6 +20,21 @@ from holdfast.stores.postgres.migrations import migrate
 _DEBIAN = "/usr/lib/postgresql/*/bin"
 _START_S = 60.0
 
+# Most tests leave little behind: to delete that is ten times as fast as to truncate every table.
+_EMPTY = """
+DO $$ DECLARE name text; BEGIN
+    FOR name IN
+        SELECT relname FROM pg_class WHERE relnamespace = 'holdfast'::regnamespace AND relkind = 'r'
+        AND relname NOT IN ('migrations', 'cluster', 'slots')
+    LOOP
+        EXECUTE format('DELETE FROM holdfast.%I', name);
+        IF pg_relation_size(format('holdfast.%I', name)::regclass) > 1000000 THEN
+            EXECUTE format('TRUNCATE holdfast.%I', name);
+        END IF;
+    END LOOP;
+END $$
+"""
+
 
 def find_program(name: str) -> str:
     """A service that is missing fails the run: no test is skipped for it."""
@@ -149,12 +164,7 @@ class PostgresServer:
         for url in urls:
             connection = await asyncpg.connect(url)
             try:
-                rows = await connection.fetch(
-                    "SELECT relname FROM pg_class WHERE relnamespace = 'holdfast'::regnamespace AND relkind = 'r' "
-                    "AND relname NOT IN ('migrations', 'cluster', 'slots')"
-                )
-                names = ", ".join(f"holdfast.{row['relname']}" for row in rows)
-                await connection.execute(f"TRUNCATE {names} RESTART IDENTITY")
+                await connection.execute(_EMPTY)
             finally:
                 await connection.close()
 

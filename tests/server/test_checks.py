@@ -19,9 +19,7 @@ def test_what_this_version_cannot_honour_is_not_ignored(name: str) -> None:
         check_startable(loaded)
 
 
-@pytest.mark.parametrize(
-    "url", ["postgres://u:canary@h/db", "postgresql://h,postgresql://g", "s3://b", "file:///d", "az://c", "gs://b"]
-)
+@pytest.mark.parametrize("url", ["s3://u:canary@b", "file:///d", "az://c", "gs://b"])
 def test_a_store_of_a_kind_to_come_is_not_opened_as_another(url: str) -> None:
     with pytest.raises(InvalidArgument, match="this version cannot open yet") as refused:
         check_startable(load_settings({"store": url}, {}))
@@ -50,6 +48,7 @@ def test_a_setting_without_its_other_half_is_refused(given: dict[str, str], miss
     [
         {},
         {"store": "memory://"},
+        {"store": "postgres://h/a,postgres://h/b", "shard_map": "fnv-mod"},
         {"tls_cert": "c"},
         {"tls_cert": "c", "tls_key": "k", "jwt_keys": "k", "jwt_issuer": "i", "jwt_audience": "a"},
         {"tls_cert": "c", "tls_client_ca": "a", "mtls_tenants": "a=b"},

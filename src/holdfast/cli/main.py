@@ -11,6 +11,7 @@ import typer
 
 from holdfast.cli.bench import bench
 from holdfast.cli.command import LOOK, MESSAGES, OPERATE, STORE, client_command
+from holdfast.cli.db import db
 from holdfast.cli.demo import demo
 from holdfast.cli.dequeue import ack, dequeue, extend, nack, release
 from holdfast.cli.doctor import doctor
@@ -54,6 +55,7 @@ for _checkup in (doctor, bench):
     client_command(app, STORE)(_checkup)
 for _upkeep in (demo, verify, backup):
     app.command(rich_help_panel=STORE)(_upkeep)
+app.add_typer(db, rich_help_panel=STORE)
 
 _MOST_USED = """\
 Holdfast, a message queue. The most used commands:

@@ -39,7 +39,7 @@ def check_startable(loaded: Loaded) -> None:
     if has_scheme and scheme.lower() in LATER_STORE_SCHEMES:
         raise InvalidArgument(
             f"store ({loaded.origin('store')}) is a {scheme}:// URL, which this version cannot open yet: "
-            "give memory://, or a directory with data",
+            "give postgres://, memory://, or a directory with data",
             setting="store",
         )
     for need in _NEEDS:

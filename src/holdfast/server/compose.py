@@ -1,5 +1,7 @@
 """The one place that names concrete classes."""
 
+from importlib.util import find_spec
+
 from holdfast.dice import Dice
 from holdfast.dispatch.dispatcher import Dispatcher
 from holdfast.dispatch.polling import Polling
@@ -8,6 +10,7 @@ from holdfast.dispatch.sweeper import Sweeper
 from holdfast.dispatch.wakeups import Wakeups
 from holdfast.model.errors import InvalidArgument
 from holdfast.runtime import Runtime
+from holdfast.server.kinds import without_password
 from holdfast.server.settings import Settings
 from holdfast.service.admin import AdminService
 from holdfast.service.admission import Admission
@@ -81,4 +84,26 @@ def make_store(url: str, settings: Settings, dice: Dice) -> Store:
             journal_retention_ms=settings.journal_retention_ms,
             shards=settings.shards,
         )
-    raise InvalidArgument(f"{url!r} is not a store this version can open: give memory:// or a directory", field="url")
+    if url.lower().startswith(("postgres://", "postgresql://")):
+        return _postgres_store([part.strip() for part in url.split(",")], settings, dice)
+    raise InvalidArgument(
+        f"{without_password(url)!r} is not a store this version can open: give postgres://, memory:// or a directory",
+        field="url",
+    )
+
+
+def _postgres_store(urls: list[str], settings: Settings, dice: Dice) -> Store:
+    if find_spec("asyncpg") is None:
+        raise InvalidArgument(
+            "a PostgreSQL store needs more than is installed: pip install 'holdfast[postgres]'", field="url"
+        )
+    # Imported here: nobody else loads the driver.
+    from holdfast.stores.postgres import PostgresStore
+
+    return PostgresStore(
+        urls,
+        dice,
+        durability=settings.durability,
+        journal_retention_ms=settings.journal_retention_ms,
+        shard_map=settings.shard_map,
+    )

@@ -86,7 +86,7 @@ class Url(Text):
         return text
 
     def show(self, value: str) -> str:
-        return ",".join(_without_password(part) for part in value.split(","))
+        return ",".join(without_password(part) for part in value.split(","))
 
 
 class Secrets:
@@ -245,7 +245,7 @@ def _grant(given: object) -> str:
     return given.strip()
 
 
-def _without_password(url: str) -> str:
+def without_password(url: str) -> str:
     try:
         has_password = urlsplit(url).password is not None
     except ValueError:

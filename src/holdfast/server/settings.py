@@ -18,8 +18,8 @@ from holdfast.server.setting import Setting, Spec
 DEFAULT_DATA = "./holdfast-data"
 
 # Stores that this version opens, and those it knows by name only.
-STORE_SCHEMES = ("memory",)
-LATER_STORE_SCHEMES = ("postgres", "postgresql", "file", "s3", "az", "gs")
+STORE_SCHEMES = ("memory", "postgres", "postgresql")
+LATER_STORE_SCHEMES = ("file", "s3", "az", "gs")
 
 _DAY_MS = 24 * 3_600_000
 _MANY = 1_000_000
@@ -58,12 +58,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         str | None,
         Spec(
             Url(
-                "memory://, or a directory",
+                "memory://, postgres://…, or a directory",
                 (*STORE_SCHEMES, *LATER_STORE_SCHEMES),
                 or_path=True,
             ),
             _STORE,
-            "The store by its URL, instead of `data`: `memory://` keeps everything in memory alone.",
+            "The store by its URL, instead of `data`: `postgres://…`, several databases separated by commas; "
+            "`memory://` keeps everything in memory alone.",
             default_text="the directory `data`",
         ),
     ] = None
@@ -85,6 +86,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             is_embedded=True,
         ),
     ] = 1
+    shard_map: Annotated[
+        Literal["slots", "fnv-mod"],
+        Spec(
+            Choice("slots", "fnv-mod"),
+            _STORE,
+            "How queues are spread over several databases: by the stored table of slots, or by their hash alone.",
+            is_embedded=True,
+        ),
+    ] = "slots"
     journal_retention_ms: Annotated[
         int, Spec(Duration(), _STORE, "How long the journal keeps its events.", is_embedded=True)
     ] = 7 * _DAY_MS
@@ -166,8 +176,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Spec(
             Duration(),
             _QUEUES,
-            "How often waiting claims look into a store that other servers share. The stores of this version are not "
-            "shared and wake them at once.",
+            "How often waiting claims look into a store that other servers share (PostgreSQL).",
             is_embedded=True,
         ),
     ] = 3_000
@@ -258,15 +267,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     prefetch_batch: Annotated[
         int, Spec(Integer(1, 10_000), _LATER, "Messages reserved ahead at most.", awaits=_FAST_PATH)
     ] = 50
-    shard_map: Annotated[
-        Literal["slots", "fnv-mod"],
-        Spec(
-            Choice("slots", "fnv-mod"),
-            _LATER,
-            "How queues are spread over several databases.",
-            awaits="the PostgreSQL store",
-        ),
-    ] = "slots"
     capnp_port: Annotated[
         int | None,
         Spec(

@@ -5,7 +5,7 @@ from typing import Any
 from holdfast.model.errors import InvalidArgument, StoreUnavailable
 from holdfast.model.names import QueueRef
 from holdfast.stores.postgres import migrations
-from holdfast.stores.postgres.shard import Shard, connect, shown
+from holdfast.stores.postgres.shard import Shard, shown
 from holdfast.stores.postgres.slots import SLOTS, fnv32a, home_of, slot_of
 
 
@@ -31,23 +31,18 @@ class Cluster:
         failure: StoreUnavailable | None = None
         for shard in self.shards:
             try:
-                connection = await connect(shard.url)
+                found, slots = await shard.use(_look)
             except StoreUnavailable as error:
-                shard.rest(error)
                 lost.append(shard)
                 failure = error
                 continue
-            try:
-                found = await migrations.status(connection)
-                migrations.check(found, shown(shard.url))
-                assert found.shard is not None
-                if found.shard in placed:
-                    raise InvalidArgument(f"{shown(shard.url)} was given twice", field="store")
-                placed[found.shard] = shard
-                cluster_ids.add(found.cluster_id)
-                epochs[found.epoch] = await self._read_slots(connection)
-            finally:
-                await connection.close()
+            migrations.check(found, shown(shard.url))
+            assert found.shard is not None
+            if found.shard in placed:
+                raise InvalidArgument(f"{shown(shard.url)} was given twice", field="store")
+            placed[found.shard] = shard
+            cluster_ids.add(found.cluster_id)
+            epochs[found.epoch] = slots
         if failure is not None and not placed:
             raise failure
         if len(cluster_ids) > 1:
@@ -69,10 +64,6 @@ class Cluster:
     async def close(self) -> None:
         for shard in self.shards:
             await shard.close()
-
-    async def _read_slots(self, connection: Any) -> list[int]:
-        rows = await connection.fetch("SELECT shard FROM holdfast.slots ORDER BY slot")
-        return [row["shard"] for row in rows]
 
     # --- Which database --------------------------------------------------------------------------------------
 
@@ -121,3 +112,11 @@ class Cluster:
     def callers(self, at_ms: int) -> int:
         """The database's instant, by the caller's clock."""
         return at_ms - self._ahead_ms
+
+
+async def _look(connection: Any) -> tuple[migrations.Status, list[int]]:
+    found = await migrations.status(connection)
+    if found.cluster_id is None:
+        return found, []
+    rows = await connection.fetch("SELECT shard FROM slots ORDER BY slot")
+    return found, [row["shard"] for row in rows]

@@ -8,6 +8,7 @@ Raising: first the home notes it, then the shard learns it. Lowering: the other 
 a shard takes none that is older than the one it has: so no crash and no delay leaves a shard with more than was noted.
 """
 
+import asyncio
 from typing import Any, NamedTuple
 
 from holdfast.model.policy import Quotas
@@ -27,6 +28,9 @@ class Part(NamedTuple):
 
     def plus(self, other: "Part") -> "Part":
         return Part(self.messages + other.messages, self.bytes + other.bytes)
+
+    def or_more(self, other: "Part") -> "Part":
+        return Part(max(self.messages, other.messages), max(self.bytes, other.bytes))
 
     def is_within(self, quotas: Quotas) -> bool:
         return (quotas.max_messages is None or self.messages <= quotas.max_messages) and (
@@ -55,6 +59,8 @@ class Short(Exception):
 class Grants:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
+        # Of one tenant one after the other: else they take back what was just granted.
+        self._turns: dict[str, asyncio.Lock] = {}
 
     async def check(self, connection: Any, info: QueueInfo, sizes: list[int], freed: Part = _NONE) -> None:
         """Refuse messages of these sizes if they would take the tenant past a quota, in the transaction that adds
@@ -76,25 +82,36 @@ class Grants:
 
     async def widen(self, short: Short) -> None:
         """Grant what is needed, or `OverQuota`."""
+        async with self._turns.setdefault(short.tenant, asyncio.Lock()):
+            await self._widen(short)
+
+    async def _widen(self, short: Short) -> None:
         if await self._grant(short):
             return
         for shard in self._cluster.shards:
             if shard is not short.shard:
                 await self._take_back(short.tenant, shard)
         if not await self._grant(short):
-            quotas, others = await self._home_of(short.tenant).step(lambda each: self._others(each, short))
+            quotas, others, _ = await self._home_of(short.tenant).step(lambda each: self._parts(each, short))
             before = short.used.plus(others)
             check_quotas(short.tenant, quotas, before.messages, before.bytes, short.sizes)
 
     async def _grant(self, short: Short) -> bool:
         async def work(connection: Any) -> tuple[Part, int] | None:
-            quotas, others = await self._others(connection, short)
-            if not others.plus(short.needed).is_within(quotas):
-                return None
-            part = short.needed
-            spare = part.plus(Part(_SPARE_MESSAGES, _SPARE_BYTES))
+            quotas, others, mine = await self._parts(connection, short)
+            added = Part(len(short.sizes), sum(short.sizes))
+            # Never less than before: the shard may have used it since it was short. With room to spare if there is
+            # plenty; else so much more that others who were short meanwhile have theirs besides; else what is needed.
+            least = mine.or_more(short.needed)
+            spare = least.plus(Part(_SPARE_MESSAGES, _SPARE_BYTES))
             if others.plus(spare).plus(spare).is_within(quotas):
                 part = spare
+            elif others.plus(least.or_more(mine.plus(added))).is_within(quotas):
+                part = least.or_more(mine.plus(added))
+            elif others.plus(least).is_within(quotas):
+                part = least
+            else:
+                return None
             version = await connection.fetchval(SQL["put_grant"], short.tenant, short.shard.number, *part)
             return part, version
 
@@ -105,14 +122,17 @@ class Grants:
         await short.shard.fetch(SQL["take_grant"], short.tenant, *part, version)
         return True
 
-    async def _others(self, connection: Any, short: Short) -> tuple[Quotas, Part]:
-        """The tenant's quotas, and what all other shards were granted."""
+    async def _parts(self, connection: Any, short: Short) -> tuple[Quotas, Part, Part]:
+        """The tenant's quotas, what all other shards were granted, and what this one was."""
         row = await connection.fetchrow(SQL["tenant_locked"], short.tenant)
-        total = _NONE
+        others = mine = _NONE
         for grant in await connection.fetch(SQL["grants"], short.tenant):
-            if grant["shard"] != short.shard.number:
-                total = total.plus(Part(grant["messages"], grant["bytes"]))
-        return decode_config(row["config"]).quotas, total
+            part = Part(grant["messages"], grant["bytes"])
+            if grant["shard"] == short.shard.number:
+                mine = part
+            else:
+                others = others.plus(part)
+        return decode_config(row["config"]).quotas, others, mine
 
     async def _take_back(self, tenant: str, shard: Shard) -> None:
         """What a shard was granted and does not use."""

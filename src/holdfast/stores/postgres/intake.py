@@ -21,7 +21,7 @@ from holdfast.stores.postgres.statements import SQL
 from holdfast.stores.quotas import check_quotas
 
 # How often a call begins again because the queue or its tenant was changed meanwhile.
-_TRIES = 10
+_TRIES = 50
 
 # Writes what belongs to the same step: is given the connection, the queue and what was enqueued.
 Also = Callable[[Any, QueueInfo, list[Enqueued]], Awaitable[None]]

@@ -30,6 +30,7 @@ from holdfast.stores.contract import (
     TenantRow,
 )
 from holdfast.stores.postgres.altering import Altering
+from holdfast.stores.postgres.bell import Bell
 from holdfast.stores.postgres.claiming import Claiming
 from holdfast.stores.postgres.cluster import Cluster
 from holdfast.stores.postgres.directory import Directory
@@ -86,6 +87,7 @@ class PostgresStore:
         self._sweeping = Sweeping(
             self._cluster, self._directory, self._upkeep, self._journal, self._moving, journal_retention_ms
         )
+        self._bell = Bell(self._cluster, self._nodes, self._hear)
         self._tallies: defaultdict[QueueRef, Counter[Event]] = defaultdict(Counter)
         self._link: Link | None = None
 
@@ -98,7 +100,8 @@ class PostgresStore:
         except BaseException:
             await self._close()
             raise
-        self._link.background(self._nodes.keep())
+        for work in (self._nodes.keep(), *self._bell.works()):
+            self._link.background(work)
         listener.deadline(runtime.clock.now_ms())
 
     async def _open(self) -> None:
@@ -136,7 +139,13 @@ class PostgresStore:
         if self._link is None:
             raise StoreUnavailable("this queue was closed: open it again")
         news = News()
-        return await self._link.call(make(news), lambda _: self._tell(news))
+
+        async def work() -> T:
+            value = await make(news)
+            self._bell.ring(news)
+            return value
+
+        return await self._link.call(work(), lambda _: self._tell(news))
 
     def _tell(self, news: News) -> None:
         callers = self._cluster.callers
@@ -148,6 +157,18 @@ class PostgresStore:
             self._listener.deadline(callers(news.deadline_at))
         if news.scheduled_at is not None:
             self._listener.scheduled(callers(news.scheduled_at))
+
+    def _hear(self, ref: QueueRef | None, at_ms: int) -> None:
+        """What another server's changes make possible; on the driver's loop."""
+
+        def tell() -> None:
+            if ref is None:
+                self._listener.scheduled(self._cluster.callers(at_ms))
+            elif self._listener.is_waited_for(ref):
+                self._listener.ready(ref, self._cluster.callers(at_ms))
+
+        if self._link is not None:
+            self._link.enter(tell)
 
     # --- The directory -----------------------------------------------------------------------------------------
 
