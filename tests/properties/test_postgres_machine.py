@@ -3,17 +3,22 @@
 import os
 
 import pytest
-from hypothesis import settings
+from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
+from holdfast.client.blocking import Holdfast
 from holdfast.dice import Dice
 from holdfast.stores.contract import Store
 from holdfast.stores.postgres import PostgresStore
 from holdfast.testing.machine import QueueMachine
+from tests.crash.rocks import sweep
 from tests.postgres.server import PostgresServer
 from tests.properties.test_memory_machine import COMMON
 
 _WEEK_MS = 7 * 24 * 3_600_000
+
+# A call takes a hundred times as long as in memory: a history that fails is shown as it was found.
+_PHASES = (Phase.explicit, Phase.reuse, Phase.generate)
 
 
 def machine_on(server: PostgresServer, urls: list[str]) -> type[QueueMachine]:
@@ -23,6 +28,13 @@ def machine_on(server: PostgresServer, urls: list[str]) -> type[QueueMachine]:
         def make_store(self, dice: Dice) -> Store:
             server.empty(urls)
             return PostgresStore(urls, dice, journal_retention_ms=_WEEK_MS, goes_by_caller=True)
+
+        def _open(self, store: Store) -> Holdfast:
+            """A store sweeps when it is opened: so that is done to its end, here and in the model."""
+            hf = super()._open(store)
+            sweep(hf)
+            self.model.sweep(self._now)
+            return hf
 
         def reopen(self) -> Store:
             """All that a server knows by itself is gone with it; the database has the rest."""
@@ -36,7 +48,7 @@ def machine_on(server: PostgresServer, urls: list[str]) -> type[QueueMachine]:
 @pytest.mark.parametrize("databases", [1, 2])
 def test_the_postgres_store_does_what_the_model_does(postgres: PostgresServer, databases: int) -> None:
     urls = postgres.make_databases(*(f"machine_{databases}_{number}" for number in range(databases)))
-    examples = settings(COMMON, max_examples=25, stateful_step_count=30)
+    examples = settings(COMMON, max_examples=25, stateful_step_count=30, phases=_PHASES)
     run_state_machine_as_test(machine_on(postgres, urls), settings=examples)
 
 

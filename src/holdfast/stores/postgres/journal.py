@@ -1,10 +1,11 @@
 """The journal: read in the order of transactions, and only as far as none that is under way could still write."""
 
 import asyncio
+from collections import deque
 from typing import Any
 
 from holdfast.model.errors import InvalidArgument, StoreUnavailable
-from holdfast.model.events import JournalEvent
+from holdfast.model.events import Event, JournalEvent
 from holdfast.stores.contract import JOURNAL_STEP, JournalPage
 from holdfast.stores.postgres.cluster import Cluster
 from holdfast.stores.postgres.rows import EVENTS, decode_error
@@ -23,28 +24,29 @@ class Journal:
         self._retention_ms = retention_ms
 
     async def read(self, after: str | None, limit: int, tenant: str | None, oldest_at: int) -> JournalPage:
-        shards = self._cluster.shards
-        position = parse_positions(after, len(shards))
+        """Of each database in its order; of several by their time, as far as that is known."""
+        position = parse_positions(after, len(self._cluster.shards))
+        room = limit if tenant is None else JOURNAL_STEP // len(position)
+        waiting = [deque(await self._rows_if_up(shard, position[shard.number], room)) for shard in self._cluster.shards]
         events: list[JournalEvent] = []
-        looked = 0
-        for shard in shards:
-            room = min(limit - len(events), JOURNAL_STEP - looked) if tenant is None else JOURNAL_STEP - looked
-            if room <= 0 or len(events) == limit:
-                break
-            try:
-                rows = await self._rows(shard, position[shard.number], room)
-            except StoreUnavailable:
-                if len(shards) == 1:
-                    raise
-                continue  # what it has comes when it is back
-            for row in rows:
-                if len(events) == limit:
-                    break
-                looked += 1
-                position[shard.number] = row["seq"]
-                if (tenant is None or row["tenant"] == tenant) and row["at"] >= oldest_at:
-                    events.append(_event(row, shard.number))
+        while len(events) < limit and any(waiting):
+            shard = min(
+                (number for number, rows in enumerate(waiting) if rows), key=lambda number: _time(waiting[number])
+            )
+            row = waiting[shard].popleft()
+            position[shard] = row["seq"]
+            if (tenant is None or row["tenant"] == tenant) and row["at"] >= oldest_at:
+                events.append(_event(row, shard))
         return JournalPage(events, format_positions(position))
+
+    async def _rows_if_up(self, shard: Shard, after: int, limit: int) -> list[Any]:
+        """Nothing of a database that is down: what it has comes when it is back."""
+        try:
+            return await self._rows(shard, after, limit)
+        except StoreUnavailable:
+            if len(self._cluster.shards) == 1:
+                raise
+            return []
 
     async def _rows(self, shard: Shard, after: int, limit: int) -> list[Any]:
         [start] = await shard.fetch(SQL["horizon"])
@@ -82,6 +84,12 @@ def parse_positions(after: object, shards: int) -> list[int]:
 
 def format_positions(position: list[int]) -> str:
     return "-".join(map(str, position))
+
+
+def _time(rows: deque[Any]) -> tuple[int, bool]:
+    """Where a database's next event stands beside the others': what arrives from one, after it has left there."""
+    at: int = rows[0]["at"]
+    return at, EVENTS[rows[0]["event"]] is Event.MOVED and rows[0]["reason"].startswith("from ")
 
 
 def _event(row: Any, shard: int) -> JournalEvent:

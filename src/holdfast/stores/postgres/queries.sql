@@ -1,5 +1,8 @@
 -- The statements of the hot path, and what every change is written by. $1 is the queue's key; $2 a time that stands
 -- still, for tests, or NULL for the database's own. Each statement reads its time once.
+--
+-- Where rows are changed by a list of ids, the list carries the queue's key too, and the rows are joined by both: else
+-- the planner, who has seen the table empty, would begin with all rows of the queue.
 
 -- name: enqueue
 -- $3, $4 the revisions this call was checked against: if the queue or its tenant has changed since, nothing is written
@@ -74,14 +77,14 @@ q AS MATERIALIZED (
     FROM queues, ends, t WHERE key = $1 AND gone_at IS NULL
 ),
 picked AS MATERIALIZED (
-    SELECT id, priority, deliver_after FROM items
+    SELECT queue_key, id, priority, deliver_after FROM items
     WHERE queue_key = $1 AND status = 0 AND deliver_after <= (SELECT now FROM t)
       AND (expires_at IS NULL OR expires_at > (SELECT now FROM t))
       AND (SELECT NOT (is_paused OR has_groups OR (is_due AND $9)) AND drain_until IS NULL FROM q)
     ORDER BY priority, deliver_after, id LIMIT $3 FOR UPDATE SKIP LOCKED
 ),
 placed AS MATERIALIZED (
-    SELECT id, row_number() OVER (ORDER BY priority, deliver_after, id) AS place FROM picked
+    SELECT queue_key, id, row_number() OVER (ORDER BY priority, deliver_after, id) AS place FROM picked
 ),
 taken AS (
     UPDATE items SET
@@ -93,7 +96,7 @@ taken AS (
     JOIN unnest($5::bigint[], $6::bigint[], $7::bigint[], $8::text[]) AS ask (first, last, lease_ms, owner)
         ON place BETWEEN ask.first AND ask.last
     CROSS JOIN t CROSS JOIN q
-    WHERE items.queue_key = $1 AND items.id = placed.id
+    WHERE items.queue_key = placed.queue_key AND items.id = placed.id
     RETURNING
         place, items.id, items.priority, items.attempt, items.version, items.lease_token, items.lease_expires_at,
         items.created_at, items.bytes, items.is_json, items.content_type, items.headers, items.group_name,
@@ -120,10 +123,14 @@ FROM q CROSS JOIN t CROSS JOIN ends LEFT JOIN taken ON true ORDER BY place;
 -- $3-$5 the receipts. Those of messages in groups, and of a queue that keeps what succeeded, are not dealt with here.
 WITH t AS MATERIALIZED (SELECT now_ms($2) AS now),
 q AS MATERIALIZED (SELECT drain_until FROM queues WHERE key = $1 AND gone_at IS NULL AND NOT keeps),
+given AS MATERIALIZED (
+    SELECT $1::bigint AS queue_key, u.*
+    FROM unnest($3::bigint[], $4::bytea[], $5::bigint[]) WITH ORDINALITY AS u (id, token, version, place)
+),
 gone AS (
-    DELETE FROM items
-    USING unnest($3::bigint[], $4::bytea[], $5::bigint[]) WITH ORDINALITY AS given (id, token, version, place), t, q
-    WHERE items.queue_key = $1 AND items.id = given.id AND items.status = 1 AND items.version = given.version
+    DELETE FROM items USING given, t, q
+    -- Only what is in flight has a token.
+    WHERE items.queue_key = given.queue_key AND items.id = given.id AND items.version = given.version
       AND items.lease_token = given.token AND items.lease_expires_at > t.now
       AND items.group_name IS NULL AND items.piece_place IS NULL
     RETURNING
@@ -147,21 +154,25 @@ SELECT t.now, q.drain_until, gone.id, gone.correlation_id FROM t LEFT JOIN q ON 
 
 -- name: change
 -- Every part of a life, by message; $2 is not a time here but the ids.
+WITH given AS MATERIALIZED (
+    SELECT $1::bigint AS queue_key, u.*
+    FROM unnest(
+        $2::bigint[], $3::smallint[], $4::smallint[], $5::bigint[], $6::bigint[], $7::integer[], $8::integer[],
+        $9::integer[], $10::integer[], $11::bigint[], $12::bytea[], $13::bigint[], $14::bigint[], $15::bigint[],
+        $16::text[], $17::text[], $18::bigint[], $19::bytea[], $20::text[], $21::bigint[], $22::bigint[]
+    ) AS u (
+        id, status, priority, deliver_after, expires_at, attempt, failures, expiries, releases, version, lease_token,
+        claimed_at, lease_expires_at, lease_ends_at, owner, consumer, ledger_number, error, reason, settled_at,
+        keep_until
+    )
+)
 UPDATE items SET
     status = u.status, priority = u.priority, deliver_after = u.deliver_after, expires_at = u.expires_at,
     attempt = u.attempt, failures = u.failures, expiries = u.expiries, releases = u.releases, version = u.version,
     lease_token = u.lease_token, claimed_at = u.claimed_at, lease_expires_at = u.lease_expires_at,
     lease_ends_at = u.lease_ends_at, owner = u.owner, consumer = u.consumer, ledger_number = u.ledger_number,
     error = u.error, reason = u.reason, settled_at = u.settled_at, keep_until = u.keep_until
-FROM unnest(
-    $2::bigint[], $3::smallint[], $4::smallint[], $5::bigint[], $6::bigint[], $7::integer[], $8::integer[],
-    $9::integer[], $10::integer[], $11::bigint[], $12::bytea[], $13::bigint[], $14::bigint[], $15::bigint[],
-    $16::text[], $17::text[], $18::bigint[], $19::bytea[], $20::text[], $21::bigint[], $22::bigint[]
-) AS u (
-    id, status, priority, deliver_after, expires_at, attempt, failures, expiries, releases, version, lease_token,
-    claimed_at, lease_expires_at, lease_ends_at, owner, consumer, ledger_number, error, reason, settled_at, keep_until
-)
-WHERE items.queue_key = $1 AND items.id = u.id;
+FROM given AS u WHERE items.queue_key = u.queue_key AND items.id = u.id;
 
 -- name: delete
 DELETE FROM items WHERE queue_key = $1 AND id = ANY($2::bigint[]);
@@ -171,7 +182,7 @@ DELETE FROM items WHERE queue_key = $1 AND id = ANY($2::bigint[]);
 WITH t AS MATERIALIZED (SELECT now_ms($2) AS now),
 heads AS MATERIALIZED (
     SELECT
-        name,
+        $1::bigint AS key, name,
         (SELECT true FROM items WHERE queue_key = $1 AND group_name = name AND status = 1 LIMIT 1) AS is_busy,
         (
             SELECT id FROM items WHERE queue_key = $1 AND group_name = name AND status IN (0, 4, 5)
@@ -181,19 +192,20 @@ heads AS MATERIALIZED (
 ),
 shown AS MATERIALIZED (
     SELECT items.id, status, deliver_after, head, is_busy FROM heads
-    JOIN items ON queue_key = $1 AND group_name = name AND status IN (0, 5)
+    JOIN items ON queue_key = heads.key AND group_name = name AND status IN (0, 5)
     UNION
-    SELECT items.id, status, deliver_after, head, is_busy FROM heads JOIN items ON queue_key = $1 AND items.id = head
+    SELECT items.id, status, deliver_after, head, is_busy FROM heads
+    JOIN items ON queue_key = heads.key AND items.id = head
 ),
 wanted AS MATERIALIZED (
     SELECT
-        id, status AS was,
+        $1::bigint AS queue_key, id, status AS was,
         CASE WHEN is_busy OR id <> head THEN 4 WHEN deliver_after <= now THEN 0 ELSE 5 END AS becomes
     FROM shown, t
 ),
 changed AS (
     UPDATE items SET status = becomes FROM wanted
-    WHERE items.queue_key = $1 AND items.id = wanted.id AND was <> becomes
+    WHERE items.queue_key = wanted.queue_key AND items.id = wanted.id AND was <> becomes
     RETURNING (becomes = 5)::integer - (was = 5)::integer AS delayed
 )
 INSERT INTO count_lines (queue_key, waiting, delayed, in_flight, failed, kept, bytes)
@@ -203,11 +215,12 @@ SELECT $1, 0, sum(delayed), 0, 0, 0, 0 FROM changed HAVING sum(delayed) <> 0;
 -- Up to $3 of those that have come due.
 WITH t AS MATERIALIZED (SELECT now_ms($2) AS now),
 due AS MATERIALIZED (
-    SELECT id FROM items WHERE queue_key = $1 AND status = 5 AND deliver_after <= (SELECT now FROM t)
+    SELECT queue_key, id FROM items WHERE queue_key = $1 AND status = 5 AND deliver_after <= (SELECT now FROM t)
     ORDER BY deliver_after LIMIT $3 FOR UPDATE
 ),
 shown AS (
-    UPDATE items SET status = 0 FROM due WHERE items.queue_key = $1 AND items.id = due.id RETURNING 1
+    UPDATE items SET status = 0 FROM due
+    WHERE items.queue_key = due.queue_key AND items.id = due.id RETURNING 1
 )
 INSERT INTO count_lines (queue_key, waiting, delayed, in_flight, failed, kept, bytes)
 SELECT $1, 0, -count(*), 0, 0, 0, 0 FROM shown HAVING count(*) > 0 RETURNING -delayed AS changed;
