@@ -20,6 +20,7 @@ WRITTEN: dict[str, tuple[str, str, str]] = {
     "store": ("memory://", "./two", "/three"),
     "durability": ("fsync", "os", "fsync"),
     "shards": ("1", "2", "3"),
+    "shard_map": ("slots", "fnv-mod", "slots"),
     "journal_retention": ("1d", "2h", "3m"),
     "host": ("127.0.0.1", "localhost", "::1"),
     "port": ("1", "2", "65535"),
@@ -50,7 +51,6 @@ WRITTEN: dict[str, tuple[str, str, str]] = {
     "flush_interval": ("1ms", "2ms", "3ms"),
     "flush_batch": ("1", "2", "3"),
     "prefetch_batch": ("1", "2", "3"),
-    "shard_map": ("slots", "fnv-mod", "slots"),
     "capnp_port": ("1", "2", "3"),
 }
 _NUMBERS = ("", "-1", "1.5", "ten", "0x10", "99999999999999999999", "\u0661")
@@ -60,6 +60,7 @@ WRONG: dict[str, tuple[str, ...]] = {
     "store": ("", "ftp://x", "http://127.0.0.1:7077", "mem://"),
     "durability": ("", "none", "FSYNC"),
     "shards": (*_NUMBERS, "0"),
+    "shard_map": ("", "mod"),
     "journal_retention": (*_DURATIONS, "0"),
     "host": ("", " "),
     "port": (*_NUMBERS, "65536", "tcp://10.0.0.1:7077"),
@@ -90,7 +91,6 @@ WRONG: dict[str, tuple[str, ...]] = {
     "flush_interval": (*_DURATIONS, "0"),
     "flush_batch": (*_NUMBERS, "0"),
     "prefetch_batch": (*_NUMBERS, "0"),
-    "shard_map": ("", "mod"),
     "capnp_port": (*_NUMBERS, "65536"),
 }
 

@@ -27,12 +27,14 @@ def _subject(server: PostgresServer, urls: list[str]) -> Iterator[Subject]:
     server.empty(urls)
 
 
+@pytest.mark.slow
 class TestPostgresStore(StoreLaws):
     @pytest.fixture
     def subject(self, postgres: PostgresServer, one_database: list[str]) -> Iterator[Subject]:
         yield from _subject(postgres, one_database)
 
 
+@pytest.mark.slow
 class TestPostgresStoreOnTwoDatabases(StoreLaws):
     @pytest.fixture
     def subject(self, postgres: PostgresServer, two_databases: list[str]) -> Iterator[Subject]:
