@@ -46,13 +46,14 @@ clean: ## remove .venv, caches and build output
 	  if [ -d "$$dir" ]; then find "$$dir" -name __pycache__ -type d -prune -exec rm -rf {} +; fi; \
 	done
 
-# What the tests start for themselves: PostgreSQL and Redis, from the system's packages.
+# What the tests start for themselves, PostgreSQL and Redis, and the compiler of their disk shim: the system's packages.
 services:
 	@set -eu; \
 	missing=; \
 	command -v postgres >/dev/null 2>&1 || ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || \
 	  missing="$$missing postgresql"; \
 	command -v redis-server >/dev/null 2>&1 || missing="$$missing redis-server"; \
+	command -v cc >/dev/null 2>&1 || missing="$$missing gcc libc6-dev"; \
 	if [ -n "$$missing" ]; then \
 	  if [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null 2>&1; then \
 	    echo "setup: the tests need$$missing: install it, or run make setup as root where apt-get is" >&2; \

@@ -222,7 +222,7 @@ class PostgresStore:
     async def stage(self, ref: QueueRef, draft: Draft, now_ms: int, *, auto_create: bool) -> PayloadWriter:
         raise Internal("this store takes every payload whole")
 
-    async def read_payload(self, ref: QueueRef, id: int, pieces: Pieces) -> PayloadReader:
+    async def read_payload(self, ref: QueueRef, id: int, pieces: Pieces, start: int = 0) -> PayloadReader:
         raise Internal("this store gives every payload whole")
 
     async def claim(self, ref: QueueRef, asks: list[Ask], now_ms: int) -> Claims:

@@ -89,6 +89,9 @@ class SimulatedRuntime:
             self._run_offloaded_soon()
         return ticket
 
+    def enter(self, callback: Callable[[], None]) -> None:
+        self._loop.call_at(self._loop.now_ms, callback, self)
+
     def kill(self) -> None:
         """Everything ends where it stands."""
         self.is_dead = True
