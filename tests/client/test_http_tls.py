@@ -1,5 +1,6 @@
 """The client over TLS: who the server is, and who the client is."""
 
+import io
 import ipaddress
 from pathlib import Path
 
@@ -36,6 +37,22 @@ def test_a_server_is_trusted_by_its_authority_alone(tls: list[str | Path], autho
             assert q.claim(wait=0.01) == []
         with holdfast.open(url) as hf, pytest.raises(holdfast.StoreUnavailable, match="not trusted"):
             hf.queue("q").stats()
+
+
+def test_a_payload_is_uploaded_over_tls_and_refused_in_the_middle(tls: list[str | Path], authority: Authority) -> None:
+    payload = bytes(range(256)) * 4_096 * 3
+    with (
+        Served(*tls, "--max-payload", "4MiB") as served,
+        holdfast.open(f"https://127.0.0.1:{served.port}", tls_ca=authority.cert) as hf,
+    ):
+        q = hf.queue("q")
+        for source in (io.BytesIO(payload), [payload]):
+            q.upload(source)
+            [message] = q.claim()
+            assert message.payload == payload
+        for too_much in (io.BytesIO(payload * 40), iter([payload] * 40)):
+            with pytest.raises(holdfast.PayloadTooLarge):
+                q.upload(too_much)
 
 
 def test_a_client_certificate_says_whose_tenant_it_is(tls: list[str | Path], authority: Authority) -> None:
