@@ -6,6 +6,7 @@ import pwd
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Coroutine
@@ -19,6 +20,14 @@ from holdfast.stores.postgres.migrations import migrate
 # Debian keeps the server's programs out of PATH.
 _DEBIAN = "/usr/lib/postgresql/*/bin"
 _START_S = 60.0
+
+# Its input ends with the process that runs the tests, however that ends: then the server goes too.
+_GUARD = """
+import os, shutil, signal, sys
+sys.stdin.read()
+os.kill(int(sys.argv[1]), signal.SIGQUIT)
+shutil.rmtree(sys.argv[2], ignore_errors=True)
+"""
 
 # Most tests leave little behind: to delete that is ten times as fast as to truncate every table.
 _EMPTY = """
@@ -79,6 +88,7 @@ class PostgresServer:
             **(settings or {}),
         }
         self.process: subprocess.Popen[bytes] | None = None
+        self._guard: subprocess.Popen[bytes] | None = None
         self._initialise()
 
     def _initialise(self) -> None:
@@ -108,6 +118,11 @@ class PostgresServer:
                 start_new_session=True,
                 **self._owner,
             )
+        self._guard = subprocess.Popen(
+            [sys.executable, "-c", _GUARD, str(self.process.pid), str(self.path)],
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+        )
         deadline = time.monotonic() + _START_S
         while True:
             try:
@@ -124,6 +139,10 @@ class PostgresServer:
 
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:
         """By its own id. SIGINT: fast; SIGQUIT: immediately, as a crash."""
+        if self._guard is not None:
+            self._guard.kill()
+            self._guard.communicate()
+            self._guard = None
         if self.process is not None:
             self.process.send_signal(how)
             self.process.wait()
