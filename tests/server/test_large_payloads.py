@@ -21,8 +21,8 @@ HEAD = (
 )
 TAIL = b"\r\n--b--\r\n"
 
-# What RocksDB holds however large a payload is: two write buffers of 32 MiB at most, and what it caches. The bound
-# beyond it is small beside the payloads, and generous beside the few pieces that are in memory at a time.
+# What RocksDB holds however large a payload is: its write buffers, of which two of 32 MiB fill, and what it caches. The
+# bound beyond it is small beside the payloads, and generous beside the few pieces that are in memory at a time.
 WARM_MIB = 64
 BOUND_MIB = 32
 
