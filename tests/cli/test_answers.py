@@ -1,7 +1,7 @@
 """One model feeds the table and the JSON."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -48,14 +48,22 @@ def id(store: str) -> str:
 
 
 def test_every_command_that_answers_has_json() -> None:
-    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
     without = {
         name
-        for name, command in commands.items()
+        for name, command in every_command(typer.main.get_command(app))
         if not any("--json" in parameter.opts for parameter in command.params)
     }
 
     assert without == WITHOUT_JSON
+
+
+def every_command(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:
+    """With those of the groups in it."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from every_command(command, f"{before}{name} ")
+        else:
+            yield f"{before}{name}", command
 
 
 @pytest.mark.parametrize("arguments", LISTS, ids=" ".join)
