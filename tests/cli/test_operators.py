@@ -264,6 +264,9 @@ def test_ctrl_c_ends_a_follower_quietly(run: Run) -> None:
         assert tail.stdout is not None
         assert "enqueued" in tail.stdout.readline()
         tail.send_signal(2)
-        _, err = tail.communicate(timeout=30)
+        try:
+            _, err = tail.communicate(timeout=30)
+        finally:
+            tail.kill()  # or a follower that goes on would hold up everything
 
     assert (tail.returncode, err) == (130, "")
