@@ -19,9 +19,12 @@ class Upkeep:
         self._cluster = cluster
 
     async def end_by_time(self, info: QueueInfo, limit: int, now_ms: int, news: News) -> int:
-        return await self.end_on(info.shard, info.key, limit, now_ms, news)
+        """For a claim, which has no business with what succeeded: sweeps end the keeping of that."""
+        return await self.end_on(info.shard, info.key, limit, now_ms, news, ends_kept=False)
 
-    async def end_on(self, shard: Shard, key: int, limit: int, now_ms: int, news: News) -> int:
+    async def end_on(
+        self, shard: Shard, key: int, limit: int, now_ms: int, news: News, *, ends_kept: bool = True
+    ) -> int:
         """Up to `limit` of each kind; answers how many messages changed their state."""
 
         async def work(connection: Any) -> tuple[int, News]:
@@ -33,7 +36,7 @@ class Upkeep:
             if opened is None:
                 return 0, fresh
             info, step = opened
-            changed = await self._end(step, info, limit)
+            changed = await self._end(step, info, limit, ends_kept=ends_kept)
             await step.write()
             await connection.fetch(SQL["promote"], key, step.given_now, limit)
             return changed, fresh
@@ -56,7 +59,7 @@ class Upkeep:
         self._cluster.note_now(row["now"], now_ms)
         return info_of(row, shard), Step(connection, row["now"], given, news)
 
-    async def _end(self, step: Step, info: QueueInfo, limit: int) -> int:
+    async def _end(self, step: Step, info: QueueInfo, limit: int, *, ends_kept: bool) -> int:
         connection, now_ms, policy = step.connection, step.now_ms, info.row.policy
         changed = 0
         for row in await connection.fetch(SQL["expired"], info.key, now_ms, limit):
@@ -67,7 +70,7 @@ class Upkeep:
             entry = entry_of(row)
             step.apply(info, entry, lifecycle.end_by_ttl(entry.life, policy, now_ms))
             changed += 1
-        for row in await connection.fetch(SQL["kept"], info.key, now_ms, limit):
+        for row in await connection.fetch(SQL["kept"], info.key, now_ms, limit) if ends_kept else ():
             step.drop(info, entry_of(row))
             changed += 1
         return changed
