@@ -105,6 +105,16 @@ def test_a_lease_that_survived_a_power_cut_still_takes_one_receipt() -> None:
     assert broken(held, [PowerCut()], settle(3, 100, "ack", (1, 1))) == {"stale-accepted"}
 
 
+def test_a_power_cut_and_a_clock_set_back_may_bring_back_the_lease_before() -> None:
+    held = enqueue(1, [1]) + claim(2, 10, delivered(1, 1, 100)) + claim(3, 110, delivered(1, 2, 200))
+    cut: list[Line] = [PowerCut(), Stepped(was=120, at=20), Opened(session=1)]
+    late = settle(4, 30, "ack", (1, 1))
+    assert broken(held, late) == {"stale-accepted"}
+    assert not broken(held, cut, late)
+    confirmed = settle(4, 115, "nack", (1, 2))
+    assert broken(held, confirmed, cut, settle(5, 30, "ack", (1, 1))) == {"stale-accepted"}
+
+
 def test_a_power_cut_may_bring_back_the_end_of_a_lease_that_was_shortened() -> None:
     held = enqueue(1, [1]) + claim(2, 10, delivered(1, 1, expires_at=100))
     shortened = settle(3, 11, "extend", (1, 1), until=20)

@@ -51,7 +51,8 @@ class Tracked:
     unanswered_removals: int = 0
     closings: int = 0  # acks and final nacks called and not refused
     uncounted: int = 0  # releases and defers called
-    undone: int = 0  # deliveries that a power cut may have undone
+    undone: int = 0  # deliveries that a power cut may have undone, and their versions
+    undone_versions: list[int] = field(default_factory=list)
     delivered: int = 0
     # Of each delivery in order: its line, and the highest version and attempt until then.
     marks: list[tuple[int, int, int]] = field(default_factory=list)
@@ -88,6 +89,11 @@ class Tracked:
                 return version, attempt
         return 0, 0
 
+    def may_be_undone(self, above: int, upto: int) -> bool:
+        """Whether a power cut may have undone every delivery between two versions."""
+        between = [version for version in self.versions if above < version <= upto]
+        return all(version in self.undone_versions for version in between)
+
     def deliver(self, position: int, version: int, attempt: int) -> None:
         _, top_version, top_attempt = self.marks[-1] if self.marks else (0, 0, 0)
         self.marks.append((position, max(version, top_version), max(attempt, top_attempt)))
@@ -110,6 +116,7 @@ class Tracked:
         and once more than its budget allows. Its version still grows: what is undone is not given out again.
         """
         self.undone += self.delivered - self.durable_deliveries
+        self.undone_versions.extend(self.versions[self.durable_deliveries :])
         self.durable_deliveries = self.delivered
         if self.marks:
             self.marks.append((position, self.marks[-1][1], self.durable_attempt))

@@ -90,7 +90,7 @@ class Verdicts:
         self, position: int, called: int, call: h.Settle, message: Tracked, version: int, known: Known
     ) -> None:
         what = f"{call.verb} of {message.id} as version {version} held after"
-        if known.newest > version:
+        if known.newest > version and not message.may_be_undone(version, known.newest):
             message.blame(self._findings, Rule.STALE_ACCEPTED, f"{what} version {known.newest} was delivered")
         elif known.was_settled:
             message.blame(self._findings, Rule.STALE_ACCEPTED, f"{what} it was settled")
