@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Self
+from typing import Self
 
 import msgspec
 
@@ -59,7 +59,7 @@ class Workers:
             while selector.get_map():
                 for key, _ in selector.select():
                     worker = key.data
-                    done = _answer(worker.stdout)
+                    done = _answer(worker)
                     selector.unregister(worker.stdout)
                     self._give(worker, waiting, selector)
                     yield done
@@ -87,10 +87,11 @@ class Workers:
         self._stack.close()
 
 
-def _answer(output: IO[bytes]) -> Done:
-    line = output.readline()
+def _answer(worker: subprocess.Popen[bytes]) -> Done:
+    assert worker.stdout is not None
+    line = worker.stdout.readline()
     if not line:
-        raise RuntimeError("a driver ended before it answered")
+        raise RuntimeError(f"a driver ended before it answered, with status {worker.wait(5)}")
     return msgspec.json.decode(line, type=Done)
 
 
