@@ -25,7 +25,7 @@ from holdfast.stores.rocks.marker import MARKER, boot_id
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.disk.aftermath import Aftermath
 from holdfast.testing.disk.driver import Job, in_child
-from holdfast.testing.disk.store import open_small
+from holdfast.testing.disk.store import SMALL_BUFFER, open_small
 from holdfast.testing.disk.workers import Workers, make_place
 from holdfast.testing.proving import PartOutcome, Progress, say_nothing
 
@@ -36,6 +36,7 @@ STORES = {
 }
 # Of a long log each so many bytes, and of all others each one.
 _LONG_STEP = 7
+_ROOM_FOR_ALL = 4 << 20
 # RocksDB's own text, and what nothing is read from.
 _UNREAD = ("LOG", "LOCK", "OPTIONS", "IDENTITY")
 
@@ -94,7 +95,9 @@ def make(place: str, store: str) -> list[Damage]:
     path = Path(place) / store
 
     def fill() -> None:
-        hf = open_small(path, ManualClock(), durability="fsync")
+        # One log holds all of a killed store: none is left behind by a flush.
+        buffer = SMALL_BUFFER if store == "closed" else _ROOM_FOR_ALL
+        hf = open_small(path, ManualClock(), durability="fsync", buffer_bytes=buffer)
         for number in range(len(STORES[store])):
             hf.queue("mail").enqueue(payload(store, number))
         if store == "closed":

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -63,12 +64,9 @@ class DiskScript:
         if not self._goes_on:
             step()
             return
-        try:
+        with suppress(HoldfastError):  # a step that was refused, as a backup without room is, need not stop the store
             step()
-            is_up = self._is_open and not self._engine_stopped()
-        except HoldfastError:
-            is_up = False
-        if not is_up and step != self._close:
+        if step != self._close and (not self._is_open or self._engine_stopped()):
             self._refused_while_down()
             self._restart()
 

@@ -13,15 +13,23 @@ from holdfast.testing.clock import ManualClock
 
 _WEEK_MS = 7 * 86_400_000
 # RocksDB's smallest.
-_SMALL_BUFFER = 64 << 10
+SMALL_BUFFER = 64 << 10
 # A piece of a large payload fills several of them at once.
 _BUFFERS = 40
 _MAX_PAYLOAD = 4 << 20
 
 
-def open_small(path: Path, clock: ManualClock, *, durability: str, seed: int = 0, **options: Any) -> Holdfast:
+def open_small(
+    path: Path,
+    clock: ManualClock,
+    *,
+    durability: str,
+    seed: int = 0,
+    buffer_bytes: int = SMALL_BUFFER,
+    **options: Any,
+) -> Holdfast:
     """In a child of its own: the buffers stay small for as long as it lives."""
-    database._WRITE_BUFFER, database._WRITE_BUFFERS = _SMALL_BUFFER, _BUFFERS
+    database._WRITE_BUFFER, database._WRITE_BUFFERS = buffer_bytes, _BUFFERS
     options.setdefault("low_disk_bytes", 0)
     store = RocksStore(
         path, SeededDice(seed), durability=Durability(durability), journal_retention_ms=_WEEK_MS, **options
