@@ -3,9 +3,10 @@
 import pytest
 
 from holdfast.testing.disk import run_crash_points
-from tests.crash.proofs import check_outcome, seed
+from tests.crash.proofs import check_outcome
+from tests.seeds import run_seed
 
 
 @pytest.mark.slow
 def test_a_kill_at_every_tenth_call_loses_nothing_that_was_answered() -> None:
-    check_outcome(run_crash_points(10, seed=seed()), at_least=150)
+    check_outcome(run_crash_points(10, seed=run_seed()), at_least=150)

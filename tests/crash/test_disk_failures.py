@@ -10,18 +10,19 @@ from holdfast.client.blocking import Queue
 from holdfast.model.errors import StoreUnavailable
 from holdfast.testing import ManualClock
 from holdfast.testing.disk import run_full_disk, run_sync_failures
-from tests.crash.proofs import check_outcome, seed
+from tests.crash.proofs import check_outcome
 from tests.crash.rocks import open_store
+from tests.seeds import run_seed
 
 
 @pytest.mark.slow
 def test_a_sync_that_fails_is_told_to_whoever_waits_for_it_and_loses_nothing() -> None:
-    check_outcome(run_sync_failures(50, seed=seed()), at_least=50)
+    check_outcome(run_sync_failures(50, seed=run_seed()), at_least=50)
 
 
 @pytest.mark.slow
 def test_a_full_disk_loses_nothing_and_the_store_goes_on_once_there_is_room() -> None:
-    check_outcome(run_full_disk(30, seed=seed()), at_least=30)
+    check_outcome(run_full_disk(30, seed=run_seed()), at_least=30)
 
 
 # --- A disk that is really small -------------------------------------------------------------------------------------

@@ -1,11 +1,11 @@
 """kill -9 at random moments: nothing that was answered is lost, and nothing acked comes back (SPEC 4.3)."""
 
-import os
 import sys
 
 import pytest
 
 from holdfast.testing.kills import TARGETS, run_kills
+from tests.seeds import run_seed
 
 CYCLES = 20
 
@@ -17,8 +17,7 @@ def test_a_killed_process_loses_nothing_it_was_answered(target: str) -> None:
 
 
 def _check(target: str, cycles: int, **options: int) -> None:
-    """HOLDFAST_SEED repeats the choices of a run; its timing is the machine's own."""
-    seed = int(os.environ.get("HOLDFAST_SEED") or int.from_bytes(os.urandom(4)))
+    seed = run_seed()
     sys.stdout.write(f"seed {seed}\n")
     outcome = run_kills(TARGETS[target], cycles, seed=seed, **options)
     sys.stdout.write(f"{outcome.counts}\n")

@@ -5,12 +5,13 @@ import pytest
 from holdfast.testing.disk import run_power_loss
 from holdfast.testing.disk.power import durability_of
 from holdfast.testing.disk.workers import Workers, make_place
-from tests.crash.proofs import check_outcome, seed
+from tests.crash.proofs import check_outcome
+from tests.seeds import run_seed
 
 
 @pytest.mark.slow
 def test_of_a_hundred_disks_that_a_power_cut_left_all_keep_what_was_answered() -> None:
-    check_outcome(run_power_loss(100, seed=seed()), at_least=100)
+    check_outcome(run_power_loss(100, seed=run_seed()), at_least=100)
 
 
 @pytest.mark.slow

@@ -3,9 +3,10 @@
 import pytest
 
 from holdfast.testing.disk import run_rot
-from tests.crash.proofs import check_outcome, seed
+from tests.crash.proofs import check_outcome
+from tests.seeds import run_seed
 
 
 @pytest.mark.slow
 def test_a_store_with_any_damaged_file_is_refused_or_whole() -> None:
-    check_outcome(run_rot(400, seed=seed()), at_least=400)
+    check_outcome(run_rot(400, seed=run_seed()), at_least=400)

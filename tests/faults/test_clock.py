@@ -1,6 +1,5 @@
 """A clock that steps back or ahead, stands still or races: nothing is lost, and no id comes twice (T10)."""
 
-import os
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -15,6 +14,7 @@ from holdfast.testing import ManualClock
 from holdfast.testing.proving import PartOutcome
 from holdfast.testing.subject import fire_due
 from tests.faults.clocks import HOUR_MS, YEAR_MS, run_clock_steps
+from tests.seeds import run_seed
 
 SEEDS = 20
 
@@ -44,12 +44,7 @@ async def payloads(q: AsyncQueue) -> list[bytes]:
 
 @pytest.mark.slow
 def test_whatever_steps_the_clock_makes_nothing_is_lost_or_leased_twice() -> None:
-    _check(run_clock_steps(SEEDS, seed=_seed()), SEEDS)
-
-
-def _seed() -> int:
-    """HOLDFAST_SEED repeats a run."""
-    return int(os.environ.get("HOLDFAST_SEED") or int.from_bytes(os.urandom(4)))
+    _check(run_clock_steps(SEEDS, seed=run_seed()), SEEDS)
 
 
 def _check(outcome: PartOutcome, seeds: int) -> None:

@@ -1,6 +1,5 @@
 """A call that got no answer happened once or not at all, whatever the network did to it (T13)."""
 
-import os
 import sys
 
 import pytest
@@ -9,13 +8,14 @@ from holdfast.client.http.calls import Calls, Request, Told
 from holdfast.testing.proving import PartOutcome
 from holdfast.testing.proxy import Kind
 from tests.faults.network import ROUND, run_network_faults, run_round
+from tests.seeds import run_seed
 
 FAULTS = 200
 
 
 @pytest.mark.slow
 def test_network_faults_lose_nothing_bring_nothing_back_and_lease_nothing_twice() -> None:
-    _check(run_network_faults(FAULTS, seed=_seed()), FAULTS)
+    _check(run_network_faults(FAULTS, seed=run_seed()), FAULTS)
 
 
 @pytest.mark.slow
@@ -29,11 +29,6 @@ def test_a_client_that_repeats_what_it_must_not_is_caught(monkeypatch: pytest.Mo
     monkeypatch.setattr(Calls, "tell", repeat_anything)
     broken = {violation.rule for violation in run_round((7, 2 * ROUND)).findings.violations}
     assert "duplicated" in broken
-
-
-def _seed() -> int:
-    """HOLDFAST_SEED repeats the faults of a run; its timing is the machine's own."""
-    return int(os.environ.get("HOLDFAST_SEED") or int.from_bytes(os.urandom(4)))
 
 
 def _check(outcome: PartOutcome, faults: int) -> None:

@@ -1,24 +1,19 @@
 """A process that stands still for longer than a lease has lost it, and hears so when it goes on (T14)."""
 
-import os
 import sys
 
 import pytest
 
 from holdfast.testing.proving import PartOutcome
 from tests.faults.pauses import run_pauses
+from tests.seeds import run_seed
 
 PAUSES = 20
 
 
 @pytest.mark.slow
 def test_verdicts_of_workers_and_servers_that_stood_still_are_refused_and_nothing_is_lost() -> None:
-    _check(run_pauses(PAUSES, seed=_seed()), PAUSES)
-
-
-def _seed() -> int:
-    """HOLDFAST_SEED repeats the choices of a run; its timing is the machine's own."""
-    return int(os.environ.get("HOLDFAST_SEED") or int.from_bytes(os.urandom(4)))
+    _check(run_pauses(PAUSES, seed=run_seed()), PAUSES)
 
 
 def _check(outcome: PartOutcome, pauses: int) -> None:
