@@ -5,6 +5,7 @@ import pytest
 
 if TYPE_CHECKING:
     from tests.postgres.server import PostgresServer
+    from tests.redis.server import RedisServer
 
 # The laws are ordinary modules of the package: without this their assertions would fail without saying why.
 pytest.register_assert_rewrite("holdfast.testing.laws", "holdfast.testing.machine")
@@ -16,6 +17,19 @@ def postgres() -> "Iterator[PostgresServer]":
     from tests.postgres.server import PostgresServer
 
     server = PostgresServer()
+    try:
+        server.start()
+        yield server
+    finally:
+        server.close()
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> "Iterator[RedisServer]":
+    """One Redis for each process of the tests; a test that kills it starts one of its own."""
+    from tests.redis.server import RedisServer
+
+    server = RedisServer()
     try:
         server.start()
         yield server

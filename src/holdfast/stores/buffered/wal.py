@@ -264,6 +264,9 @@ class Wal:
             gone += 1
         return gone
 
+    def can_trim(self) -> bool:
+        return self._landed_whole() is not None
+
     def _landed_whole(self) -> int | None:
         with self._guard:
             oldest, waiting = next(iter(self._waiting.items()))

@@ -64,6 +64,9 @@ class Directory:
         """As this server last saw it, which every statement checks; None only if there is none now."""
         return self._known.get(ref) or await self.load(ref)
 
+    def remembered(self, ref: QueueRef) -> QueueInfo | None:
+        return self._known.get(ref)
+
     async def load(self, ref: QueueRef) -> QueueInfo | None:
         shard = self._cluster.shard_of(ref)
         rows = await shard.fetch(SQL["queue"], ref.tenant, ref.queue, None)

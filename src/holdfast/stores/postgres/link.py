@@ -51,6 +51,13 @@ class Link:
         else:
             self._loop.call_soon_threadsafe(self._start, work, self._background)
 
+    def post(self, callback: Callable[[], None]) -> None:
+        """From a step of the runtime: on the driver's loop, soon."""
+        if self._thread is None:
+            callback()
+        else:
+            self._loop.call_soon_threadsafe(callback)
+
     def enter(self, callback: Callable[[], None]) -> None:
         """From the driver's loop: a step of the runtime."""
         if self._thread is None:

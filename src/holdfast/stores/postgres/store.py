@@ -35,6 +35,7 @@ from holdfast.stores.postgres.claiming import Claiming
 from holdfast.stores.postgres.cluster import Cluster
 from holdfast.stores.postgres.directory import Directory
 from holdfast.stores.postgres.grants import Grants
+from holdfast.stores.postgres.ground import Ground
 from holdfast.stores.postgres.intake import Intake
 from holdfast.stores.postgres.journal import Journal
 from holdfast.stores.postgres.ledgers import Ledgers
@@ -146,6 +147,16 @@ class PostgresStore:
             return value
 
         return await self._link.call(work(), lambda _: self._tell(news))
+
+    def _publish(self, news: News) -> None:
+        """From the driver's loop: what a change led to that no call waits for."""
+        if self._link is not None:
+            self._link.enter(lambda: self._tell(news))
+
+    def ground(self) -> Ground:
+        """For a store that buffers for this one; once it is open."""
+        assert self._link is not None
+        return Ground(self._cluster, self._directory, self._nodes, self._link, self._publish)
 
     def _tell(self, news: News) -> None:
         callers = self._cluster.callers

@@ -1,0 +1,228 @@
+"""What this server has answered for and not stored yet, in memory, by lane; and how it lands.
+
+The log has the same on disk. Redis has it too, for other servers; nothing here depends on that.
+"""
+
+import asyncio
+import logging
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import NamedTuple, Protocol
+from uuid import UUID
+
+from holdfast.model.errors import HoldfastError, StoreUnavailable
+from holdfast.model.names import QueueRef
+from holdfast.stores.buffered.cache import Cache
+from holdfast.stores.buffered.wal import Place
+from holdfast.stores.logged import LoggedCall, decode_call
+
+_log = logging.getLogger("holdfast")
+
+# In one transaction at most.
+_MESSAGES = 5_000
+_BYTES = 8 << 20
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
+
+
+class Lander(Protocol):
+    async def land(
+        self, node: UUID, epoch: int, lane: int, calls: list[tuple[int, LoggedCall]], span: range | None, now_ms: int
+    ) -> int: ...
+
+
+class Waiting(NamedTuple):
+    place: Place
+    segment: int
+    call: LoggedCall
+    size: int
+
+
+@dataclass(slots=True)
+class _Lane:
+    waiting: deque[Waiting] = field(default_factory=deque)
+    refs: Counter[QueueRef] = field(default_factory=Counter)
+    messages: int = 0
+    bytes: int = 0
+    # Of each opening of the log: below it everything has landed.
+    landed_below: dict[int, int] = field(default_factory=dict)
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    wanted: asyncio.Event = field(default_factory=asyncio.Event)
+    failure: Exception | None = None
+
+
+class Buffer:
+    """All of it runs on the driver's loop."""
+
+    def __init__(
+        self,
+        lander: Lander,
+        cache: Cache,
+        landed: Callable[[list[int]], None],
+        now_ms: Callable[[], int],
+        *,
+        batch: int,
+        interval_ms: int,
+    ) -> None:
+        self._lander = lander
+        self._cache = cache
+        # Told the segment of each record that has landed.
+        self._landed = landed
+        self._now_ms = now_ms
+        self._batch = batch
+        self._interval_s = interval_ms / 1_000
+        self._lanes: defaultdict[int, _Lane] = defaultdict(_Lane)
+        self._is_ending = False
+
+    def add(self, waiting: list[Waiting]) -> None:
+        """In the order of their places."""
+        for each in waiting:
+            lane = self._lanes[each.place.lane]
+            lane.waiting.append(each)
+            lane.refs[each.call.ref] += 1
+            lane.messages += len(each.call.messages)
+            lane.bytes += each.size
+            if lane.messages >= self._batch or len(lane.waiting) == 1:
+                lane.wanted.set()
+
+    def held_bytes(self) -> int:
+        return sum(lane.bytes for lane in self._lanes.values())
+
+    def is_stuck(self, lane: int) -> bool:
+        """What is here does not land at the moment."""
+        return self._lanes[lane].failure is not None
+
+    def is_empty(self) -> bool:
+        return not any(lane.waiting for lane in self._lanes.values())
+
+    # --- Landing what is ours ------------------------------------------------------------------------------------
+
+    async def run(self, lane: int) -> None:
+        """Until `end`; a flush that is under way comes to its end."""
+        state = self._lanes[lane]
+        pause_s = _FIRST_PAUSE_S
+        while True:
+            await state.wanted.wait()
+            state.wanted.clear()
+            if state.messages < self._batch and not self._is_ending:
+                # Few: whoever comes within the interval goes along; if many come, they are not waited with.
+                await _either(state.wanted, self._interval_s)
+            if self._is_ending:
+                return
+            try:
+                while await self.flush_once(lane):
+                    pause_s = _FIRST_PAUSE_S
+            except Exception as error:
+                _log.warning(
+                    "what is buffered has not landed, and will be tried again: %s",
+                    error,
+                    exc_info=not isinstance(error, HoldfastError),
+                )
+                await _either(state.wanted, pause_s)
+                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+                state.wanted.set()
+
+    def end(self) -> None:
+        self._is_ending = True
+        for state in self._lanes.values():
+            state.wanted.set()
+
+    async def flush_once(self, lane: int) -> int:
+        """One transaction with what waits longest; answers how many calls have landed."""
+        state = self._lanes[lane]
+        async with state.turn:
+            batch = _head(state.waiting)
+            if not batch:
+                return 0
+            first, last = batch[0].place, batch[-1].place
+            # All between was this opening's, and was here, or is not to be stored.
+            span = range(min(state.landed_below.get(first.epoch, first.place), first.place), last.place + 1)
+            calls = [(each.place.place, each.call) for each in batch]
+            try:
+                await self._lander.land(first.node, first.epoch, lane, calls, span, self._now_ms())
+            except Exception as error:
+                state.failure = error
+                raise
+            state.failure = None
+            state.landed_below[first.epoch] = last.place + 1
+            for each in batch:
+                state.waiting.popleft()
+                state.refs[each.call.ref] -= 1
+                if not state.refs[each.call.ref]:
+                    del state.refs[each.call.ref]
+                state.messages -= len(each.call.messages)
+                state.bytes -= each.size
+        self._landed([each.segment for each in batch])
+        gone: defaultdict[QueueRef, list[Place]] = defaultdict(list)
+        for each in batch:
+            gone[each.call.ref].append(each.place)
+        await self._cache.remove(gone)
+        return len(batch)
+
+    async def flush(self) -> None:
+        """All that is here now."""
+        for lane in list(self._lanes):
+            await self._flush_lane(lane)
+
+    async def _flush_lane(self, lane: int) -> None:
+        state = self._lanes[lane]
+        last = state.waiting[-1].place if state.waiting else None
+        while last is not None and state.landed_below.get(last.epoch, -1) <= last.place:
+            await self.flush_once(lane)
+
+    # --- Landing what is anybody's -------------------------------------------------------------------------------
+
+    async def settle(self, ref: QueueRef, lane: int) -> None:
+        """Land all that was answered for on this queue, here or by another server."""
+        if ref in self._lanes[lane].refs:
+            await self._flush_lane(lane)
+        if self._cache.is_up:
+            try:
+                held = await self._cache.held(ref)
+            except StoreUnavailable:
+                return  # each server lands its own within its interval
+            if held:
+                await self._land_held(ref, held)
+
+    async def _land_held(self, ref: QueueRef, held: list[tuple[Place, bytes]]) -> None:
+        by_lane: defaultdict[tuple[UUID, int, int], list[tuple[int, LoggedCall]]] = defaultdict(list)
+        done: list[Place] = []
+        for place, body in held:
+            below = self._lanes[place.lane].landed_below.get(place.epoch)
+            if below is None:  # another's, or from before this server's last start
+                by_lane[place.node, place.epoch, place.lane].append((place.place, decode_call(body)))
+                done.append(place)
+            elif place.place < below:
+                done.append(place)
+        for (node, epoch, lane), calls in by_lane.items():
+            calls.sort(key=lambda each: each[0])
+            await self._lander.land(node, epoch, lane, calls, None, self._now_ms())
+        if done:
+            await self._cache.remove({ref: done})
+
+    def own(self, epoch: int, lanes: int) -> None:
+        """This server's own opening of the log: what others find of it in Redis it lands from here."""
+        for lane in range(lanes):
+            self._lanes[lane].landed_below[epoch] = 0
+
+
+async def _either(event: asyncio.Event, seconds: float) -> None:
+    """Until the event is set, or so long."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
+
+
+def _head(waiting: deque[Waiting]) -> list[Waiting]:
+    """Of one opening of the log, as much as one transaction takes; one call at least."""
+    batch: list[Waiting] = []
+    messages = size = 0
+    for each in islice(waiting, _MESSAGES):
+        messages += len(each.call.messages)
+        size += each.size
+        if batch and (messages > _MESSAGES or size > _BYTES or each.place.epoch != batch[0].place.epoch):
+            break
+        batch.append(each)
+    return batch

@@ -1,0 +1,163 @@
+"""Redis, where servers find what others have buffered. A cache: it may lose everything, or vanish, at any instant.
+
+After a failed call nobody asks for a while, but for a look now and then whether it is back.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+
+from holdfast.model.errors import StoreUnavailable
+from holdfast.model.names import QueueRef
+from holdfast.stores.buffered.keys import barred_key, buffer_key, field_of, place_of
+from holdfast.stores.buffered.wal import Place
+
+T = TypeVar("T")
+
+_log = logging.getLogger("holdfast")
+
+_WAIT_S = 1.0
+_LOOK_S = 0.2
+# Nobody needs a buffer that nobody wrote to for so long; a queue is barred until every server has seen it deleted.
+_BUFFER_MS = 24 * 3_600_000
+_BARRED_MS = 60_000
+# Lua cannot hand more values to one command.
+_FIELDS = 2_000
+
+# A deleted queue takes nothing; a buffer goes by itself in the end.
+_PUSH = """
+if redis.call('EXISTS', KEYS[2]) == 1 then return 0 end
+redis.call('HSET', KEYS[1], unpack(ARGV, 2))
+redis.call('PEXPIRE', KEYS[1], ARGV[1])
+return 1
+"""
+
+Held = tuple[Place, bytes]
+
+
+class Cache:
+    """All of it runs on the driver's loop."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._why = ""
+        self._is_ending = asyncio.Event()
+        self._redis: Redis = Redis.from_url(
+            url,
+            socket_timeout=_WAIT_S,
+            socket_connect_timeout=_WAIT_S,
+            # Once more, on a new connection: the one before may have died with an earlier Redis.
+            retry=Retry(NoBackoff(), 1),
+            retry_on_error=[ConnectionError],
+        )
+
+    @property
+    def is_up(self) -> bool:
+        return not self._why
+
+    def check(self) -> None:
+        if self._why:
+            raise StoreUnavailable(f"Redis is down, and on_redis_down is `fail`: {self._why}")
+
+    async def push(self, held: dict[QueueRef, list[Held]]) -> set[QueueRef]:
+        """Answers the queues that take nothing any more. `StoreUnavailable`."""
+
+        async def push() -> set[QueueRef]:
+            asked: list[QueueRef] = []
+            async with self._redis.pipeline(transaction=False) as pipeline:
+                for ref, calls in held.items():
+                    keys = [buffer_key(ref), barred_key(ref)]
+                    for at in range(0, len(calls), _FIELDS):
+                        fields = [part for place, body in calls[at : at + _FIELDS] for part in (field_of(place), body)]
+                        # By its text: by its digest, a Redis that was restarted would not know it.
+                        pipeline.eval(_PUSH, len(keys), *keys, _BUFFER_MS, *fields)
+                        asked.append(ref)
+                answers = await pipeline.execute()
+            return {ref for ref, took in zip(asked, answers, strict=True) if not took}
+
+        return await self._ask(push)
+
+    async def held(self, ref: QueueRef) -> list[Held]:
+        """What is buffered of a queue, by whichever server."""
+
+        async def read() -> list[Held]:
+            found: dict[bytes, bytes] = await _awaited(self._redis.hgetall(buffer_key(ref)))
+            return [(place, body) for field, body in found.items() if (place := place_of(field)) is not None]
+
+        return await self._ask(read)
+
+    async def remove(self, landed: dict[QueueRef, list[Place]]) -> None:
+        """After the commit. What stays here, because Redis is away, is known by its place to have landed."""
+        if not self.is_up or not landed:
+            return
+
+        async def remove() -> None:
+            async with self._redis.pipeline(transaction=False) as pipeline:
+                for ref, places in landed.items():
+                    for at in range(0, len(places), _FIELDS):
+                        pipeline.hdel(buffer_key(ref), *(field_of(place) for place in places[at : at + _FIELDS]))
+                await pipeline.execute()
+
+        try:
+            await self._ask(remove)
+        except StoreUnavailable as error:
+            _log.debug("what has landed stays in Redis: %s", error.message)
+
+    async def bar(self, ref: QueueRef) -> None:
+        """From now on no server's fast path takes a message for this queue."""
+
+        async def bar() -> None:
+            await self._redis.set(barred_key(ref), 1, px=_BARRED_MS)
+
+        await self._ask(bar)
+
+    async def watch(self) -> None:
+        """Until `end`: notice when it goes, and when it is back."""
+        # By an event, for the driver may swallow a cancellation.
+        while not self._is_ending.is_set():
+            try:
+                async with asyncio.timeout(_LOOK_S):
+                    await self._is_ending.wait()
+            except TimeoutError:
+                await self.look()
+
+    def end(self) -> None:
+        self._is_ending.set()
+
+    async def look(self) -> None:
+        was_up = self.is_up
+        try:
+            await _awaited(self._redis.ping())
+        except (RedisError, OSError, TimeoutError) as error:
+            self._lost(error)
+            return
+        self._why = ""
+        if not was_up:
+            _log.warning("Redis is back")
+
+    async def close(self) -> None:
+        await self._redis.aclose()
+
+    async def _ask(self, work: Callable[[], Awaitable[T]]) -> T:
+        try:
+            return await work()
+        except (RedisError, OSError, TimeoutError) as error:
+            raise self._lost(error) from error
+
+    def _lost(self, error: BaseException) -> StoreUnavailable:
+        why = str(error) or type(error).__name__
+        if not self._why:
+            _log.warning("Redis does not answer: %s", why)
+        self._why = why
+        return StoreUnavailable(f"Redis failed in the middle of a call: {why}")
+
+
+async def _awaited(answer: Any) -> Any:
+    """The driver's types say that an answer may be there already."""
+    return await answer

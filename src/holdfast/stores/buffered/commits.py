@@ -1,0 +1,179 @@
+"""Group commit: all calls that wait at a moment share one write and one sync of the log, and one call of Redis.
+
+Redis is asked side by side with the disk. A call is answered once the log has it on disk; one that Redis did not take
+is voided in the log first, if it is to be refused, so that a refusal means that nothing is stored.
+"""
+
+import asyncio
+from collections import defaultdict, deque
+from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from holdfast.model.answers import Enqueued
+from holdfast.model.errors import HoldfastError, Internal, StoreUnavailable
+from holdfast.model.message import Draft
+from holdfast.model.names import QueueRef
+from holdfast.runtime import Ticket
+from holdfast.stores.buffered.buffer import Buffer, Waiting
+from holdfast.stores.buffered.cache import Cache, Held
+from holdfast.stores.buffered.records import record_size
+from holdfast.stores.buffered.wal import Wal
+from holdfast.stores.logged import LoggedCall, encode_call, log_call
+
+T = TypeVar("T")
+
+_CALLS = 2_000
+_BYTES = 4 << 20
+
+
+class Offer(NamedTuple):
+    """A call that waits; answered None if it is to go to the store directly."""
+
+    ref: QueueRef
+    drafts: list[Draft]
+    now_ms: int
+    lane: int
+    queue_id: int
+    default_ttl_ms: int | None
+    ticket: Ticket[list[Enqueued] | None]
+
+
+class Ids(Protocol):
+    def take_ids(self, number: int, stored_ms: int) -> list[int]: ...
+    def stored_ms(self, lane: int, now_ms: int) -> int: ...
+
+
+class _Stamped(NamedTuple):
+    offer: Offer
+    place: int
+    call: LoggedCall
+    body: bytes
+
+
+class Commits:
+    """On the driver's loop, but for the log's own calls, which have a thread."""
+
+    def __init__(
+        self,
+        wal: Wal,
+        cache: Cache,
+        buffer: Buffer,
+        ids: Ids,
+        thread: Executor,
+        answer: Callable[[list[tuple[Offer, Any]]], None],
+        *,
+        needs_redis: bool,
+    ) -> None:
+        self._wal = wal
+        self._cache = cache
+        self._buffer = buffer
+        self._ids = ids
+        self._thread = thread
+        # Given each call with its answer, or the error that it is to raise.
+        self._answer = answer
+        self._needs_redis = needs_redis
+        self._offers: deque[Offer] = deque()
+        self._wanted = asyncio.Event()
+        self._is_ending = False
+
+    def add(self, offer: Offer) -> None:
+        if self._is_ending:
+            self._answer([(offer, None)])
+            return
+        self._offers.append(offer)
+        self._wanted.set()
+
+    async def run(self) -> None:
+        """Until `end`, and until nobody waits."""
+        while not self._is_ending or self._offers:
+            await self._wanted.wait()
+            self._wanted.clear()
+            while self._offers:
+                await self.commit_once()
+
+    def end(self) -> None:
+        self._is_ending = True
+        self._wanted.set()
+
+    async def commit_once(self) -> int:
+        """One group; answers how many calls it answered. One after the other: so what is buffered comes in the order of
+        its places."""
+        offers = self._take()
+        try:
+            await self._commit(offers)
+        except HoldfastError as error:
+            self._answer([(offer, error) for offer in offers])
+        except Exception as error:
+            failure = Internal(f"the log could not be written: {error}")
+            failure.__cause__ = error
+            self._answer([(offer, failure) for offer in offers])
+        return len(offers)
+
+    def _take(self) -> list[Offer]:
+        offers: list[Offer] = []
+        size = 0
+        while self._offers and len(offers) < _CALLS and size < _BYTES:
+            offers.append(self._offers.popleft())
+            size += sum(draft.bytes for draft in offers[-1].drafts)
+        return offers
+
+    async def _commit(self, offers: list[Offer]) -> None:
+        calls = self._calls(offers)
+        bodies = [encode_call(call) for call in calls]
+        size = sum(map(record_size, bodies))
+        if not self._wal.has_room(size):
+            await self._on_thread(lambda: self._wal.make_room(size))
+        stamped = []
+        for offer, call, body in zip(offers, calls, bodies, strict=True):
+            [place] = self._wal.places(offer.lane, 1)
+            stamped.append(_Stamped(offer, place, call, body))
+        records = [(each.offer.lane, each.place, each.body) for each in stamped]
+        written = self._on_thread(lambda: self._wal.append(records))
+        segment, pushed = await asyncio.gather(written, self._push(stamped), return_exceptions=True)
+        if isinstance(segment, BaseException):
+            raise segment
+        is_refused = isinstance(pushed, BaseException) and self._needs_redis
+        barred: set[QueueRef] = pushed if isinstance(pushed, set) else set()
+        void = stamped if is_refused else [each for each in stamped if each.offer.ref in barred]
+        if void:
+            await self._on_thread(lambda: self._wal.void([(each.offer.lane, each.place) for each in void]))
+            # They are counted as waiting; they are not, any more.
+            self._wal.landed([segment] * len(void))
+        kept = [] if is_refused else [each for each in stamped if each.offer.ref not in barred]
+        self._buffer.add(
+            [Waiting(self._wal.place(each.offer.lane, each.place), segment, each.call, len(each.body)) for each in kept]
+        )
+        answers: list[tuple[Offer, Any]] = [(each.offer, _enqueued(each)) for each in kept]
+        answers += [(each.offer, pushed if is_refused else None) for each in void]
+        self._answer(answers)
+
+    def _calls(self, offers: list[Offer]) -> list[LoggedCall]:
+        calls = []
+        for ref, drafts, now_ms, lane, queue_id, default_ttl_ms, _ in offers:
+            stored_ms = self._ids.stored_ms(lane, now_ms)
+            ids = self._ids.take_ids(len(drafts), stored_ms)
+            calls.append(log_call(ref, queue_id, drafts, ids, stored_ms, default_ttl_ms))
+        return calls
+
+    async def _push(self, stamped: list[_Stamped]) -> set[QueueRef]:
+        held: defaultdict[QueueRef, list[Held]] = defaultdict(list)
+        for each in stamped:
+            held[each.offer.ref].append((self._wal.place(each.offer.lane, each.place), each.body))
+        try:
+            return await self._cache.push(held)
+        except HoldfastError:
+            raise
+        except Exception as error:
+            # Whatever it is, what is in the log has to be kept or voided.
+            raise StoreUnavailable(f"Redis could not be asked: {error}") from error
+
+    async def _on_thread(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+
+def _enqueued(stamped: _Stamped) -> list[Enqueued]:
+    return [
+        Enqueued(snowflake=message.id, given_correlation_id=message.correlation_id, duplicate=False)
+        for message in stamped.call.messages
+    ]

@@ -1,0 +1,160 @@
+"""What a store that buffers for this one asks of it, beyond the contract. All but `call` on the driver's loop."""
+
+from collections.abc import Callable, Coroutine
+from typing import Any, NamedTuple, TypeVar
+from uuid import UUID
+
+from holdfast.clock import steady_s
+from holdfast.model.events import Event
+from holdfast.model.message import Draft
+from holdfast.model.names import QueueRef
+from holdfast.stores.logged import LoggedCall
+from holdfast.stores.postgres.cluster import Cluster
+from holdfast.stores.postgres.directory import Directory
+from holdfast.stores.postgres.landing import Landed, Lane, land
+from holdfast.stores.postgres.link import Link
+from holdfast.stores.postgres.news import News
+from holdfast.stores.postgres.nodes import Nodes
+from holdfast.stores.postgres.queues import QueueInfo
+from holdfast.stores.quotas import check_quotas
+
+T = TypeVar("T")
+
+# What this server knows of a queue, and of a database's clock, is believed for so long without asking.
+_FRESH_S = 5.0
+# A clock that goes back by more than this was set back. Within it, times of messages do not go back.
+_STEP_BACK_MS = 1_000
+_NOW = "SELECT now_ms(NULL) AS now"
+_REMEMBERED = 50_000
+
+
+class Admitted(NamedTuple):
+    """A queue that takes messages, as far as this server knows."""
+
+    lane: int
+    queue_id: int
+    default_ttl_ms: int | None
+
+
+class Ground:
+    def __init__(
+        self,
+        cluster: Cluster,
+        directory: Directory,
+        nodes: Nodes,
+        link: Link,
+        publish: Callable[[News], None],
+    ) -> None:
+        self._cluster = cluster
+        self._directory = directory
+        self._nodes = nodes
+        self._link = link
+        self._publish = publish
+        # When each queue was last seen to be as it is remembered.
+        self._seen_s: dict[QueueRef, float] = {}
+        # What each database's clock said, and when that was heard: so a time made from it is never ahead of the clock.
+        self._clocks: dict[int, tuple[int, float]] = {}
+        self._last_ms: dict[int, int] = {}
+
+    # --- Between the loops -------------------------------------------------------------------------------------
+
+    async def call(self, work: Coroutine[Any, Any, T]) -> T:
+        return await self._link.call(work)
+
+    def post(self, callback: Callable[[], None]) -> None:
+        self._link.post(callback)
+
+    def enter(self, callback: Callable[[], None]) -> None:
+        self._link.enter(callback)
+
+    # --- Enqueueing --------------------------------------------------------------------------------------------
+
+    def lanes(self) -> int:
+        return len(self._cluster.shards)
+
+    def lane_of(self, ref: QueueRef) -> int:
+        return self._cluster.number_of(ref)
+
+    def admit(self, ref: QueueRef, drafts: list[Draft]) -> Admitted | None:
+        """None: this is for the database to decide. `PayloadTooLarge`."""
+        info = self._directory.remembered(ref)
+        if info is None or not _is_simple(info) or not info.shard.is_up:
+            return None
+        check_quotas(ref.tenant, info.config.quotas, 0, 0, [draft.bytes for draft in drafts])
+        return Admitted(info.shard.number, info.row.queue_id, info.default_ttl_ms)
+
+    def is_known(self, ref: QueueRef) -> bool:
+        seen_s = self._seen_s.get(ref)
+        _, heard_s = self._clocks.get(self.lane_of(ref), (0, -_FRESH_S))
+        is_fresh = seen_s is not None and steady_s() - min(seen_s, heard_s) < _FRESH_S
+        return is_fresh and self._directory.remembered(ref) is not None
+
+    async def ask(self, ref: QueueRef) -> None:
+        """As the database knows it, if it does."""
+        if await self._directory.load(ref) is not None:
+            [row] = await self._cluster.shard_of(ref).fetch(_NOW)
+            self._clocks[self.lane_of(ref)] = row["now"], steady_s()
+            self._note(ref)
+
+    def take_ids(self, number: int, stored_ms: int) -> list[int]:
+        return self._nodes.take_ids(number, stored_ms)
+
+    def stored_ms(self, lane: int, now_ms: int) -> int:
+        """The time by the lane's database, of a queue that is known."""
+        given = self._cluster.given(now_ms)
+        if given is not None:
+            return given
+        said_ms, heard_s = self._clocks[lane]
+        at_ms, last_ms = said_ms + int((steady_s() - heard_s) * 1_000), self._last_ms.get(lane, 0)
+        if last_ms - _STEP_BACK_MS < at_ms < last_ms:
+            at_ms = last_ms  # or messages would change places
+        self._last_ms[lane] = at_ms
+        return at_ms
+
+    # --- Landing -----------------------------------------------------------------------------------------------
+
+    async def land(
+        self,
+        node: UUID,
+        epoch: int,
+        lane: int,
+        calls: list[tuple[int, LoggedCall]],
+        span: range | None,
+        now_ms: int,
+    ) -> int:
+        """`landing.land`, and what comes of it is told; answers how many messages it stored."""
+        given_now = self._cluster.given(now_ms)
+
+        async def work(connection: Any) -> Landed:
+            return await land(connection, Lane(node, epoch, lane), calls, span=span, given_now=given_now)
+
+        landed = await self._cluster.shards[lane].use(work)
+        news = News()
+        for queue in landed.queues:
+            news.tally(queue.ref, Event.ENQUEUED, queue.stored)
+            if not queue.is_paused:
+                news.ready(queue.ref, queue.visible_at)
+            if queue.expires_at is not None:
+                news.deadline(queue.expires_at)
+        for ref, number in landed.dropped.items():
+            self._directory.forget(ref)
+            news.tally(ref, Event.ENQUEUED, number)
+            news.tally(ref, Event.REMOVED, number)
+        for ref, revisions in landed.revisions.items():
+            known = self._directory.remembered(ref)
+            if known is not None and (known.revision, known.tenant_revision) == revisions:
+                self._note(ref)
+            else:
+                self._directory.forget(ref)
+        self._publish(news)
+        return sum(queue.stored for queue in landed.queues)
+
+    def _note(self, ref: QueueRef) -> None:
+        if len(self._seen_s) >= _REMEMBERED:
+            self._seen_s.pop(next(iter(self._seen_s)))
+        self._seen_s[ref] = steady_s()
+
+
+def _is_simple(info: QueueInfo) -> bool:
+    """Nothing about it has to be decided together with what else is stored."""
+    return info.row.drain_until is None and not info.has_quotas
