@@ -5,6 +5,7 @@ import errno
 import os
 import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +14,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.dice import SystemDice
 from holdfast.model.errors import Draining, StoreUnavailable
 from holdfast.model.message import State
 from holdfast.model.names import QueueRef
 from holdfast.model.policy import Quotas, TenantConfig
 from holdfast.model.requests import EVERYTHING, Cancel, Move, Purge, Reprioritise
-from holdfast.stores.buffered import BufferedStore
+from holdfast.server.embedded import open_blocking
+from holdfast.stores.buffered import BufferedStore, Terms
 from holdfast.stores.buffered.keys import buffer_key, field_of, place_of
 from holdfast.stores.buffered.wal import Place
+from holdfast.stores.postgres import PostgresStore
 from tests.postgres.server import PostgresServer
-from tests.redis.buffered import REF, now_ms, opened, put, take
+from tests.redis.buffered import REF, WEEK_MS, now_ms, opened, put, take
 from tests.redis.server import RedisServer
 
 
@@ -361,3 +365,18 @@ def test_a_field_names_one_place(place: Place) -> None:
 @given(st.binary(max_size=40))
 def test_any_field_is_a_place_or_none(field: bytes) -> None:
     place_of(field)
+
+
+# --- Callers with threads ---------------------------------------------------------------------------------------------
+
+
+def test_threads_that_call_share_the_log(urls: list[str], redis_server: RedisServer, tmp_path: Path) -> None:
+    inner = PostgresStore(urls, SystemDice(), journal_retention_ms=WEEK_MS)
+    store = BufferedStore(inner, Terms(redis_url=redis_server.url, wal_dir=str(tmp_path)))
+    with open_blocking("", {}, store=store) as hf:
+        queue = hf.queue("mail")
+        queue.enqueue(b"first")
+        with ThreadPoolExecutor(8) as threads:
+            list(threads.map(lambda number: queue.enqueue(b"%d" % number), range(100)))
+        assert queue.stats().ready == 101
+        assert len({message.id for message in queue.claim(limit=200, wait=0)}) == 101

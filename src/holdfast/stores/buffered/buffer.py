@@ -162,9 +162,15 @@ class Buffer:
         return len(batch)
 
     async def flush(self) -> None:
-        """All that is here now."""
+        """All that is here now. A database that is down keeps nothing from the others; then it raises."""
+        failure: Exception | None = None
         for lane in list(self._lanes):
-            await self._flush_lane(lane)
+            try:
+                await self._flush_lane(lane)
+            except Exception as error:
+                failure = error
+        if failure is not None:
+            raise failure
 
     async def _flush_lane(self, lane: int) -> None:
         state = self._lanes[lane]
