@@ -35,6 +35,8 @@ def test_a_store_of_a_kind_to_come_is_not_opened_as_another(url: str) -> None:
         ({"tls_client_ca": "a", "tls_cert": "c"}, "mtls_tenants"),
         ({"mtls_tenants": "a=b", "tls_cert": "c"}, "tls_client_ca"),
         ({"jwt_issuer": "i"}, "jwt_secret"),
+        ({"redis_url": "redis://h"}, "wal_dir"),
+        ({"wal_dir": "d"}, "redis_url"),
         ({"jwt_audience": "a"}, "jwt_keys"),
     ],
 )
@@ -49,6 +51,7 @@ def test_a_setting_without_its_other_half_is_refused(given: dict[str, str], miss
         {},
         {"store": "memory://"},
         {"store": "postgres://h/a,postgres://h/b", "shard_map": "fnv-mod"},
+        {"store": "postgres://h/a", "redis_url": "redis://h", "wal_dir": "d", "on_redis_down": "direct"},
         {"tls_cert": "c"},
         {"tls_cert": "c", "tls_key": "k", "jwt_keys": "k", "jwt_issuer": "i", "jwt_audience": "a"},
         {"tls_cert": "c", "tls_client_ca": "a", "mtls_tenants": "a=b"},

@@ -14,8 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import holdfast
 from holdfast.dice import SystemDice
-from holdfast.model.errors import Draining, StoreUnavailable
+from holdfast.model.errors import Draining, InvalidArgument, StoreUnavailable
 from holdfast.model.message import State
 from holdfast.model.names import QueueRef
 from holdfast.model.policy import Quotas, TenantConfig
@@ -380,3 +381,45 @@ def test_threads_that_call_share_the_log(urls: list[str], redis_server: RedisSer
             list(threads.map(lambda number: queue.enqueue(b"%d" % number), range(100)))
         assert queue.stats().ready == 101
         assert len({message.id for message in queue.claim(limit=200, wait=0)}) == 101
+
+
+# --- By its settings --------------------------------------------------------------------------------------------------
+
+
+def test_a_store_is_opened_with_the_fast_path_by_its_settings(
+    urls: list[str], redis_server: RedisServer, tmp_path: Path
+) -> None:
+    settings = {"redis_url": redis_server.url, "wal_dir": str(tmp_path), "flush_interval": "1h", "flush_batch": 9_999}
+    with holdfast.open(urls[0], **settings) as hf:
+        queue = hf.queue("mail")
+        queue.enqueue(b"first")
+        queue.enqueue(b"second")
+        assert redis_server.keys() == [b"holdfast:buffer:default:mail"]
+        assert [message.payload for message in queue.claim(limit=9, wait=0)] == [b"first", b"second"]
+
+
+@pytest.mark.parametrize("settings", [{"redis_url": "redis://h"}, {"wal_dir": "d"}])
+@pytest.mark.parametrize("url", ["memory://", "postgres://h/d"])
+def test_half_of_the_fast_path_or_one_over_another_store_is_refused(url: str, settings: dict[str, str]) -> None:
+    with pytest.raises(InvalidArgument, match=r"redis_url|wal_dir"):
+        holdfast.open(url, **settings)
+
+
+async def test_who_waits_on_another_server_is_woken_by_what_is_buffered(
+    urls: list[str], redis_server: RedisServer, tmp_path: Path
+) -> None:
+    def connect(name: str) -> holdfast.AsyncHoldfast:
+        settings = {"redis_url": redis_server.url, "wal_dir": str(tmp_path / name), "flush_interval": "1h"}
+        return holdfast.open_async(urls[0], queue_poll_interval="1h", flush_batch=9_999, **settings)
+
+    async with connect("a") as one, connect("b") as other:
+        await one.queue("mail").enqueue(b"first")
+        [first] = await other.queue("mail").claim(wait=20)
+        await first.ack()
+        async with asyncio.timeout(20):
+            waiting = asyncio.create_task(other.queue("mail").claim(wait=None))
+            await asyncio.sleep(6)  # until each knows that it is not alone
+            await one.queue("mail").enqueue(b"second")
+            [second] = await waiting
+            assert second.payload == b"second"
+            await second.ack()

@@ -20,6 +20,8 @@ _NEEDS = (
     _Need("tls_client_ca", ("tls_cert",), "client certificates are shown over TLS"),
     _Need("tls_client_ca", ("mtls_tenants", *_KEYS), "else no caller could say which tenant it is"),
     _Need("mtls_tenants", ("tls_client_ca",), "else no certificate could be checked"),
+    _Need("redis_url", ("wal_dir",), "what is answered from Redis alone would be lost with it"),
+    _Need("wal_dir", ("redis_url",), "other servers find there what is in the log"),
     # Whoever sets these believes that tokens are checked.
     _Need("jwt_issuer", _KEYS, "else no token could be checked"),
     _Need("jwt_audience", _KEYS, "else no token could be checked"),

@@ -1,6 +1,7 @@
 """The one place that names concrete classes."""
 
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 from holdfast.dice import Dice
 from holdfast.dispatch.dispatcher import Dispatcher
@@ -20,6 +21,9 @@ from holdfast.stores.contract import Store
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.rocks import RocksStore
 from holdfast.stores.rocks.engine import Durability
+
+if TYPE_CHECKING:
+    from holdfast.stores.postgres import PostgresStore
 
 
 class Core:
@@ -74,6 +78,9 @@ def _polling(store: Store, settings: Settings) -> Polling:
 
 
 def make_store(url: str, settings: Settings, dice: Dice) -> Store:
+    for name, given in (("redis_url", settings.redis_url), ("wal_dir", settings.wal_dir)):
+        if given is not None and not _is_postgres(url):
+            raise InvalidArgument(f"{name} is for a PostgreSQL store: leave it out", field=name)
     if url == "memory://":
         return MemoryStore(dice, settings.journal_retention_ms)
     if url and "://" not in url:
@@ -84,12 +91,16 @@ def make_store(url: str, settings: Settings, dice: Dice) -> Store:
             journal_retention_ms=settings.journal_retention_ms,
             shards=settings.shards,
         )
-    if url.lower().startswith(("postgres://", "postgresql://")):
+    if _is_postgres(url):
         return _postgres_store([part.strip() for part in url.split(",")], settings, dice)
     raise InvalidArgument(
         f"{without_password(url)!r} is not a store this version can open: give postgres://, memory:// or a directory",
         field="url",
     )
+
+
+def _is_postgres(url: str) -> bool:
+    return url.lower().startswith(("postgres://", "postgresql://"))
 
 
 def _postgres_store(urls: list[str], settings: Settings, dice: Dice) -> Store:
@@ -100,10 +111,31 @@ def _postgres_store(urls: list[str], settings: Settings, dice: Dice) -> Store:
     # Imported here: nobody else loads the driver.
     from holdfast.stores.postgres import PostgresStore
 
-    return PostgresStore(
+    store = PostgresStore(
         urls,
         dice,
         durability=settings.durability,
         journal_retention_ms=settings.journal_retention_ms,
         shard_map=settings.shard_map,
     )
+    return store if settings.redis_url is None and settings.wal_dir is None else _buffered_store(store, settings)
+
+
+def _buffered_store(inner: "PostgresStore", settings: Settings) -> Store:
+    if settings.redis_url is None or settings.wal_dir is None:
+        raise InvalidArgument("the fast path needs both redis_url and wal_dir", field="redis_url")
+    if find_spec("redis") is None:
+        raise InvalidArgument(
+            "the fast path needs more than is installed: pip install 'holdfast[redis]'", field="redis_url"
+        )
+    from holdfast.stores.buffered import BufferedStore, Terms
+
+    terms = Terms(
+        redis_url=settings.redis_url,
+        wal_dir=settings.wal_dir,
+        on_redis_down=settings.on_redis_down,
+        flush_batch=settings.flush_batch,
+        flush_interval_ms=settings.flush_interval_ms,
+        drain_ms=settings.shutdown_grace_ms // 2,
+    )
+    return BufferedStore(inner, terms)

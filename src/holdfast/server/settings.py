@@ -44,8 +44,6 @@ _QUEUES = "Queues"
 _OPERATION = "Operation"
 _LATER = "Not in this version yet"
 
-_FAST_PATH = "the PostgreSQL store with its fast path"
-
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of a server; of an embedded core those that `is_embedded` marks, the rest at their defaults."""
@@ -95,6 +93,53 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             is_embedded=True,
         ),
     ] = "slots"
+    redis_url: Annotated[
+        str | None,
+        Spec(
+            Url("a redis:// or rediss:// URL", ("redis", "rediss")),
+            _STORE,
+            "Redis, for the fast path of a PostgreSQL store; with `wal_dir`.",
+            default_text="none",
+            is_embedded=True,
+        ),
+    ] = None
+    wal_dir: Annotated[
+        str | None,
+        Spec(
+            _path("DIR"),
+            _STORE,
+            "Directory of the fast path's write-ahead log, on a disk that lasts; one for each server.",
+            default_text="none",
+            is_embedded=True,
+        ),
+    ] = None
+    on_redis_down: Annotated[
+        Literal["fail", "direct"],
+        Spec(
+            Choice("fail", "direct"),
+            _STORE,
+            "What enqueues do while Redis is down: they are refused, or go to PostgreSQL before they are answered.",
+            is_embedded=True,
+        ),
+    ] = "fail"
+    flush_interval_ms: Annotated[
+        int,
+        Spec(
+            Duration(),
+            _STORE,
+            "How long a message that was answered from the log waits at most, until it is stored.",
+            is_embedded=True,
+        ),
+    ] = 100
+    flush_batch: Annotated[
+        int,
+        Spec(
+            Integer(1, 10_000),
+            _STORE,
+            "So many messages are stored at once, without waiting for the interval; with all that wait besides.",
+            is_embedded=True,
+        ),
+    ] = 50
     journal_retention_ms: Annotated[
         int, Spec(Duration(), _STORE, "How long the journal keeps its events.", is_embedded=True)
     ] = 7 * _DAY_MS
@@ -236,36 +281,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = 1_000
 
-    redis_url: Annotated[
-        str | None,
-        Spec(
-            Url("a redis:// or rediss:// URL", ("redis", "rediss")),
-            _LATER,
-            "Redis, for the fast path.",
-            default_text="none",
-            awaits=_FAST_PATH,
-        ),
-    ] = None
-    wal_dir: Annotated[
-        str | None,
-        Spec(_path("DIR"), _LATER, "Directory of the write-ahead log.", default_text="none", awaits=_FAST_PATH),
-    ] = None
-    on_redis_down: Annotated[
-        Literal["fail", "direct"],
-        Spec(Choice("fail", "direct"), _LATER, "What writes do while Redis is down.", awaits=_FAST_PATH),
-    ] = "fail"
     flusher: Annotated[
         Literal["server", "spark"],
-        Spec(Choice("server", "spark"), _LATER, "Who moves the buffer into PostgreSQL.", awaits=_FAST_PATH),
+        Spec(Choice("server", "spark"), _LATER, "Who stores what is buffered.", awaits="the flush job on Spark"),
     ] = "server"
-    flush_interval_ms: Annotated[
-        int, Spec(Duration(), _LATER, "How often the buffer is flushed at least.", awaits=_FAST_PATH)
-    ] = 100
-    flush_batch: Annotated[
-        int, Spec(Integer(1, 10_000), _LATER, "Messages in one flush at most.", awaits=_FAST_PATH)
-    ] = 50
     prefetch_batch: Annotated[
-        int, Spec(Integer(1, 10_000), _LATER, "Messages reserved ahead at most.", awaits=_FAST_PATH)
+        int, Spec(Integer(1, 10_000), _LATER, "Messages reserved ahead at most.", awaits="the prefetcher")
     ] = 50
     capnp_port: Annotated[
         int | None,

@@ -39,9 +39,14 @@ class Offer(NamedTuple):
     ticket: Ticket[list[Enqueued] | None]
 
 
-class Ids(Protocol):
+class Peers(Protocol):
+    """What a server shares with the others."""
+
     def take_ids(self, number: int, stored_ms: int) -> list[int]: ...
     def stored_ms(self, lane: int, now_ms: int) -> int: ...
+
+    def ring(self, ready: dict[QueueRef, int]) -> None:
+        """Other servers' waiters can look, from these times on."""
 
 
 class _Stamped(NamedTuple):
@@ -59,7 +64,7 @@ class Commits:
         wal: Wal,
         cache: Cache,
         buffer: Buffer,
-        ids: Ids,
+        peers: Peers,
         thread: Executor,
         answer: Callable[[list[tuple[Offer, Any]]], None],
         *,
@@ -68,7 +73,7 @@ class Commits:
         self._wal = wal
         self._cache = cache
         self._buffer = buffer
-        self._ids = ids
+        self._peers = peers
         self._thread = thread
         # Given each call with its answer, or the error that it is to raise.
         self._answer = answer
@@ -144,6 +149,11 @@ class Commits:
         self._buffer.add(
             [Waiting(self._wal.place(each.offer.lane, each.place), segment, each.call, len(each.body)) for each in kept]
         )
+        ready: dict[QueueRef, int] = {}
+        for each in kept:
+            at_ms = min(message.visible_at for message in each.call.messages)
+            ready[each.offer.ref] = min(at_ms, ready.get(each.offer.ref, at_ms))
+        self._peers.ring(ready)
         answers: list[tuple[Offer, Any]] = [(each.offer, _enqueued(each)) for each in kept]
         answers += [(each.offer, pushed if is_refused else None) for each in void]
         self._answer(answers)
@@ -151,8 +161,8 @@ class Commits:
     def _calls(self, offers: list[Offer]) -> list[LoggedCall]:
         calls = []
         for ref, drafts, now_ms, lane, queue_id, default_ttl_ms, _ in offers:
-            stored_ms = self._ids.stored_ms(lane, now_ms)
-            ids = self._ids.take_ids(len(drafts), stored_ms)
+            stored_ms = self._peers.stored_ms(lane, now_ms)
+            ids = self._peers.take_ids(len(drafts), stored_ms)
             calls.append(log_call(ref, queue_id, drafts, ids, stored_ms, default_ttl_ms))
         return calls
 

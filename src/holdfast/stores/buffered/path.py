@@ -12,7 +12,7 @@ from holdfast.model.message import Draft
 from holdfast.model.names import QueueRef
 from holdfast.stores.buffered.buffer import Buffer, Lander, Waiting
 from holdfast.stores.buffered.cache import Cache
-from holdfast.stores.buffered.commits import Commits, Ids, Offer
+from holdfast.stores.buffered.commits import Commits, Offer, Peers
 from holdfast.stores.buffered.wal import SEGMENT_BYTES, Wal
 from holdfast.stores.logged import decode_call
 
@@ -37,7 +37,7 @@ class Terms(NamedTuple):
     segment_bytes: int = SEGMENT_BYTES
 
 
-class Ground(Lander, Ids, Protocol):
+class Ground(Lander, Peers, Protocol):
     """The store that is buffered for, beyond the contract. All but `call` on its driver's loop."""
 
     async def call(self, work: Coroutine[Any, Any, T]) -> T: ...

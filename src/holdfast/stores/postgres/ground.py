@@ -44,12 +44,14 @@ class Ground:
         nodes: Nodes,
         link: Link,
         publish: Callable[[News], None],
+        ring: Callable[[News], None],
     ) -> None:
         self._cluster = cluster
         self._directory = directory
         self._nodes = nodes
         self._link = link
         self._publish = publish
+        self._ring = ring
         # When each queue was last seen to be as it is remembered.
         self._seen_s: dict[QueueRef, float] = {}
         # What each database's clock said, and when that was heard: so a time made from it is never ahead of the clock.
@@ -110,6 +112,13 @@ class Ground:
             at_ms = last_ms  # or messages would change places
         self._last_ms[lane] = at_ms
         return at_ms
+
+    def ring(self, ready: dict[QueueRef, int]) -> None:
+        """Tell the other servers from when on there is something in these queues, though it has not landed."""
+        news = News()
+        for ref, at_ms in ready.items():
+            news.ready(ref, at_ms)
+        self._ring(news)
 
     # --- Landing -----------------------------------------------------------------------------------------------
 

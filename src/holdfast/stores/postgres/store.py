@@ -151,12 +151,13 @@ class PostgresStore:
     def _publish(self, news: News) -> None:
         """From the driver's loop: what a change led to that no call waits for."""
         if self._link is not None:
+            self._bell.ring(news)
             self._link.enter(lambda: self._tell(news))
 
     def ground(self) -> Ground:
         """For a store that buffers for this one; once it is open."""
         assert self._link is not None
-        return Ground(self._cluster, self._directory, self._nodes, self._link, self._publish)
+        return Ground(self._cluster, self._directory, self._nodes, self._link, self._publish, self._bell.ring)
 
     def _tell(self, news: News) -> None:
         callers = self._cluster.callers
