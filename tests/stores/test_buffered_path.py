@@ -8,9 +8,11 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import asyncpg
 import pytest
+import redis
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -231,6 +233,24 @@ async def test_a_queue_deleted_by_one_server_takes_nothing_by_another(
             await other.sweep(100, now_ms())
         await put(one, b"to the new one")
         assert await take(one) == [b"to the new one"]
+
+
+async def test_what_does_not_belong_in_a_buffer_is_not_stored(
+    urls: list[str], redis_server: RedisServer, tmp_path: Path
+) -> None:
+    async with opened(urls, redis_server.url, tmp_path) as store:
+        await know(store)
+        other = QueueRef("other", "mail")
+        await know(store, other)
+        await put(store, b"theirs", ref=other)
+        with redis.Redis(port=redis_server.port) as client:
+            [(_, body)] = client.hgetall(buffer_key(other)).items()
+            places = [Place(UUID(int=number), 1, number, 0) for number in range(3)]
+            for place, wrong in zip(places, (body, b"\xc1 not a call", body), strict=True):
+                client.hset(buffer_key(REF), field_of(place), wrong)
+            client.hset(buffer_key(REF), "not a field", b"")
+        assert await take(store) == []
+        assert await take(store, ref=other) == [b"theirs"], "once"
 
 
 # --- Redis goes -----------------------------------------------------------------------------------------------------

@@ -13,6 +13,8 @@ from itertools import islice
 from typing import NamedTuple, Protocol
 from uuid import UUID
 
+import msgspec
+
 from holdfast.model.errors import HoldfastError, StoreUnavailable
 from holdfast.model.names import QueueRef
 from holdfast.stores.buffered.cache import Cache
@@ -190,19 +192,25 @@ class Buffer:
             except StoreUnavailable:
                 return  # each server lands its own within its interval
             if held:
-                await self._land_held(ref, held)
+                await self._land_held(ref, lane, held)
 
-    async def _land_held(self, ref: QueueRef, held: list[tuple[Place, bytes]]) -> None:
-        by_lane: defaultdict[tuple[UUID, int, int], list[tuple[int, LoggedCall]]] = defaultdict(list)
+    async def _land_held(self, ref: QueueRef, lane: int, held: list[tuple[Place, bytes]]) -> None:
+        landed_below = self._lanes[lane].landed_below
+        by_epoch: defaultdict[tuple[UUID, int], list[tuple[int, LoggedCall]]] = defaultdict(list)
         done: list[Place] = []
         for place, body in held:
-            below = self._lanes[place.lane].landed_below.get(place.epoch)
-            if below is None:  # another's, or from before this server's last start
-                by_lane[place.node, place.epoch, place.lane].append((place.place, decode_call(body)))
-                done.append(place)
-            elif place.place < below:
-                done.append(place)
-        for (node, epoch, lane), calls in by_lane.items():
+            below = landed_below.get(place.epoch)
+            if below is not None:  # ours: it lands from here, or has
+                if place.place < below:
+                    done.append(place)
+                continue
+            done.append(place)
+            call = _call_of(body)
+            if call is None or call.ref != ref or place.lane != lane:
+                _log.error("what was found in the buffer of %s in Redis is not of that queue: it is removed", ref)
+            else:
+                by_epoch[place.node, place.epoch].append((place.place, call))
+        for (node, epoch), calls in by_epoch.items():
             calls.sort(key=lambda each: each[0])
             await self._lander.land(node, epoch, lane, calls, None, self._now_ms())
         if done:
@@ -212,6 +220,14 @@ class Buffer:
         """This server's own opening of the log: what others find of it in Redis it lands from here."""
         for lane in range(lanes):
             self._lanes[lane].landed_below[epoch] = 0
+
+
+def _call_of(body: bytes) -> LoggedCall | None:
+    """None: these are not the bytes of a call. Whoever wrote it has it in its log."""
+    try:
+        return decode_call(body)
+    except msgspec.MsgspecError:
+        return None
 
 
 async def _either(event: asyncio.Event, seconds: float) -> None:

@@ -80,19 +80,20 @@ class FastPath:
 
     async def open(self) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="holdfast-log")
+        terms = self._terms
         try:
-            self._wal = await self._on_thread(lambda: Wal(self._terms.wal_dir, segment_bytes=self._terms.segment_bytes))
+            self._wal = await self._on_thread(lambda: Wal(terms.wal_dir, segment_bytes=terms.segment_bytes))
         except BaseException:
             self._thread.shutdown()
             raise
-        self._cache = Cache(self._terms.redis_url)
+        self._cache = Cache(terms.redis_url)
         self.buffer = Buffer(
             self._ground,
             self._cache,
             self._landed,
             self._now_ms,
-            batch=self._terms.flush_batch,
-            interval_ms=self._terms.flush_interval_ms,
+            batch=terms.flush_batch,
+            interval_ms=terms.flush_interval_ms,
         )
         self._commits = Commits(
             self._wal,
@@ -101,10 +102,14 @@ class FastPath:
             self._ground,
             self._thread,
             self._answer,
-            needs_redis=self._terms.on_redis_down == "fail",
+            needs_redis=terms.on_redis_down == "fail",
         )
-        await self._cache.look()
-        await self._replay()
+        try:
+            await self._cache.look()
+            await self._replay()
+        except BaseException:
+            await self._let_go()
+            raise
         lanes = range(self._ground.lanes())
         works = [self._commits.run(), self._cache.watch(), *(self.buffer.run(lane) for lane in lanes)]
         self._tasks = [asyncio.get_running_loop().create_task(work) for work in works]
@@ -173,6 +178,9 @@ class FastPath:
         left = self._wal.waiting
         if left:
             _log.warning("%d calls are left to the log in %s: the next start lands them", left, self._terms.wal_dir)
+        await self._let_go()
+
+    async def _let_go(self) -> None:
         await self._on_thread(self._wal.close)
         await self._cache.close()
         self._thread.shutdown()
@@ -182,10 +190,16 @@ class FastPath:
     def _landed(self, segments: list[int]) -> None:
         self._wal.landed(segments)
         if self._wal.can_trim():
-            self._thread.submit(self._wal.trim)
+            self._thread.submit(self._trim_quietly)
 
     async def _trim(self) -> None:
-        await self._on_thread(self._wal.trim)
+        await self._on_thread(self._trim_quietly)
+
+    def _trim_quietly(self) -> None:
+        try:
+            self._wal.trim()
+        except OSError as error:  # it is tried again with what lands next, and by the next opening
+            _log.warning("a segment of the log in %s could not be removed: %s", self._wal.path, error)
 
     async def _on_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
