@@ -1,4 +1,4 @@
-"""The PostgreSQL store with the fast path before it keeps the laws."""
+"""The PostgreSQL store with the fast path before it keeps the laws, on one database and on two."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,16 +21,32 @@ def one_database(postgres: PostgresServer) -> list[str]:
     return postgres.make_databases("buffered")
 
 
+@pytest.fixture(scope="module")
+def two_databases(postgres: PostgresServer) -> list[str]:
+    return postgres.make_databases("buffered_a", "buffered_b")
+
+
+def _subject(server: PostgresServer, redis: RedisServer, urls: list[str], path: Path) -> Iterator[Subject]:
+    def make_store(dice: Dice) -> BufferedStore:
+        inner = PostgresStore(urls, dice, journal_retention_ms=WEEK_MS, goes_by_caller=True)
+        return BufferedStore(inner, Terms(redis_url=redis.url, wal_dir=str(path / "log"), segment_bytes=64 << 10))
+
+    yield EmbeddedSubject(make_store)
+    server.empty(urls)
+    redis.flush()
+
+
 class TestBufferedStore(StoreLaws):
     @pytest.fixture
     def subject(
         self, postgres: PostgresServer, redis_server: RedisServer, one_database: list[str], tmp_path: Path
     ) -> Iterator[Subject]:
-        def make_store(dice: Dice) -> BufferedStore:
-            inner = PostgresStore(one_database, dice, journal_retention_ms=WEEK_MS, goes_by_caller=True)
-            terms = Terms(redis_url=redis_server.url, wal_dir=str(tmp_path / "log"), segment_bytes=64 << 10)
-            return BufferedStore(inner, terms)
+        yield from _subject(postgres, redis_server, one_database, tmp_path)
 
-        yield EmbeddedSubject(make_store)
-        postgres.empty(one_database)
-        redis_server.flush()
+
+class TestBufferedStoreOnTwoDatabases(StoreLaws):
+    @pytest.fixture
+    def subject(
+        self, postgres: PostgresServer, redis_server: RedisServer, two_databases: list[str], tmp_path: Path
+    ) -> Iterator[Subject]:
+        yield from _subject(postgres, redis_server, two_databases, tmp_path)
