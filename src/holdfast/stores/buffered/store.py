@@ -216,8 +216,8 @@ class BufferedStore:
     async def stage(self, ref: QueueRef, draft: Draft, now_ms: int, *, auto_create: bool) -> PayloadWriter:
         return await self._inner.stage(ref, draft, now_ms, auto_create=auto_create)
 
-    async def read_payload(self, ref: QueueRef, id: int, pieces: Pieces) -> PayloadReader:
-        return await self._inner.read_payload(ref, id, pieces)
+    async def read_payload(self, ref: QueueRef, id: int, pieces: Pieces, start: int = 0) -> PayloadReader:
+        return await self._inner.read_payload(ref, id, pieces, start)
 
     async def settle(self, ref: QueueRef, verdicts: list[Verdict], now_ms: int) -> list[Result]:
         return await self._inner.settle(ref, verdicts, now_ms)
