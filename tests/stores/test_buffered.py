@@ -36,6 +36,7 @@ def _subject(server: PostgresServer, redis: RedisServer, urls: list[str], path: 
     redis.flush()
 
 
+@pytest.mark.slow
 class TestBufferedStore(StoreLaws):
     @pytest.fixture
     def subject(
@@ -44,6 +45,7 @@ class TestBufferedStore(StoreLaws):
         yield from _subject(postgres, redis_server, one_database, tmp_path)
 
 
+@pytest.mark.proof
 class TestBufferedStoreOnTwoDatabases(StoreLaws):
     @pytest.fixture
     def subject(

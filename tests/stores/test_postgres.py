@@ -27,7 +27,7 @@ def _subject(server: PostgresServer, urls: list[str]) -> Iterator[Subject]:
     server.empty(urls)
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 class TestPostgresStore(StoreLaws):
     @pytest.fixture
     def subject(self, postgres: PostgresServer, one_database: list[str]) -> Iterator[Subject]:
