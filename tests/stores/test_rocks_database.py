@@ -7,11 +7,14 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from threading import Event
 
 import pytest
 
 import holdfast
 from holdfast.model.errors import HoldfastError, InvalidArgument, StoreUnavailable
+from holdfast.stores.rocks import database
+from holdfast.stores.rocks.database import Database
 from holdfast.testing import ManualClock
 from tests.crash.rocks import contents, copy_store, open_store
 from tests.stores.damage import MESSAGES, cut, flip, payload, read_all
@@ -175,6 +178,17 @@ async def test_closing_on_a_loop_lets_the_same_process_open_again_at_once(tmp_pa
 def test_a_closed_store_has_no_owner(tmp_path: Path) -> None:
     open_store(tmp_path / "store").close()
     assert str(os.getpid()) not in (tmp_path / "store" / "HOLDFAST").read_text()
+
+
+def test_a_closing_that_does_not_end_is_left_by_a_named_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recovered = Event()
+    monkeypatch.setattr(database, "_try_to_close", lambda parts, failures: recovered.wait(PATIENCE_S))
+    opened = Database(tmp_path / "store")
+    with pytest.raises(StoreUnavailable, match="stays locked until this process ends"):
+        opened.close(within_s=0.01)
+    with pytest.raises(StoreUnavailable, match=rf"in use by process {os.getpid()}"):
+        Database(tmp_path / "store")
+    recovered.set()
 
 
 # --- Killed while it was made ----------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 from rocksdict import (
@@ -262,7 +263,9 @@ class Database:
         """Estimates that RocksDB has at hand: all families together take a fraction of a millisecond."""
         return {name: _figures_of(family) for name, family in self._families.items()}
 
-    def close(self) -> None:
+    def close(self, *, within_s: float | None = None) -> None:
+        """`within_s`: for one that an error has stopped. RocksDB tries to recover from some errors by itself, and a
+        closing that comes in the middle of that may never end."""
         # The lock on the directory is held while any of these lives.
         self.handles.clear()
         self.families.let_go()
@@ -271,7 +274,20 @@ class Database:
             return
         database, self._db = self._db, None
         families.pop(keys.DIRECTORY)
-        failures = [failure for part in (*families.values(), database) if (failure := _try_to_close(part)) is not None]
+        failures: list[Exception] = []
+        parts = [*families.values(), database]
+        closing = Thread(target=_try_to_close, args=(parts, failures), name="holdfast-closing", daemon=True)
+        if within_s is None:
+            closing.run()
+        else:
+            closing.start()
+            closing.join(within_s)
+            if closing.is_alive():
+                raise StoreUnavailable(
+                    f"{self.path} is not closed after {within_s:.0f} s: RocksDB waits for its own recovery. What was "
+                    "answered is kept; the directory stays locked until this process ends",
+                    path=str(self.path),
+                )
         if not failures:
             try:
                 write_marker(self.path, None)
@@ -305,13 +321,13 @@ def _figures_of(family: Rdict) -> FamilyFigures:
     )
 
 
-def _try_to_close(part: Rdict) -> Exception | None:
+def _try_to_close(parts: list[Rdict], failures: list[Exception]) -> None:
     """Closing flushes, which may fail on a full disk; the other parts are to be closed all the same."""
-    try:
-        part.close()
-    except Exception as error:
-        return error
-    return None
+    for part in parts:
+        try:
+            part.close()
+        except Exception as error:
+            failures.append(error)
 
 
 def _options(family: str | None = None) -> Options:

@@ -64,6 +64,8 @@ from holdfast.telemetry.figures import Figures
 _ENDED_PER_CLAIM = 1_000
 # With less than this left on the disk nothing is taken in: acks must still find room.
 LOW_DISK_BYTES = 64 << 20
+# What the closing of a store that an error has stopped may take.
+_CLOSING_S = 20.0
 
 _log = logging.getLogger("holdfast")
 
@@ -162,7 +164,7 @@ class RocksStore:
             finally:
                 self._let_go()
                 try:
-                    database.close()
+                    database.close(within_s=_CLOSING_S if had_stopped else None)
                 except StoreUnavailable as error:
                     if not had_stopped:
                         raise
