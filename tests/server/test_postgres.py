@@ -98,6 +98,12 @@ async def test_two_servers_serve_one_store(fresh: list[str]) -> None:
         receipts = [each["receipt"] for each in taken.json["messages"]]
         acked = await one.call("/v1/queue/ack", {"queue": "q", "receipts": receipts})
         assert acked.status == 200
+        async with holdfast.open_async(other.url) as hf:
+            first = await hf.journal(limit=7)
+            rest = await hf.journal(first.next)
+        told = [(event.event, event.snowflake) for event in [*first, *rest]]
+        sent_ids = [int(each["snowflake"]) for each in sent.json["messages"]]
+        assert told == [(event, id) for event in ("enqueued", "claimed", "succeeded") for id in sent_ids]
         for server in (one, other):
             server.signal()
             assert server.end() == 0
