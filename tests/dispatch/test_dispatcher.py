@@ -306,6 +306,70 @@ class TestAClaimThatIsCancelled:
         assert delivery.payload == b"x"
 
 
+@pytest.fixture
+async def slow() -> AsyncIterator[tuple[Bench, HeldCalls]]:
+    """A store whose claims take as long as the test likes."""
+    calls = HeldCalls(asyncio.get_running_loop().create_future, before=set(), after={"claim"})
+    made = Bench(with_faults(MemoryStore(SeededDice(1), 7 * DAY_MS), calls))
+    await made.open()
+    yield made, calls
+    calls.let_go()
+    made.dispatcher.close()
+    made.sweeper.close()
+    await made.runtime.aclose()
+
+
+async def test_a_wait_that_ends_while_the_store_is_at_work_ends_with_what_the_store_answers(
+    slow: tuple[Bench, HeldCalls],
+) -> None:
+    bench, calls = slow
+    await bench.enqueue()
+    full, empty = bench.claim(wait_ms=10), bench.claim(QueueRef("acme", "empty"), wait_ms=10)
+    await settle_loop()
+    bench.clock.advance(1_000)
+    await settle_loop()
+    assert not full.done()
+    assert not empty.done()
+    for _ in range(2):
+        calls.let_go()
+        await settle_loop()
+    assert [each.attempt for each in await full] == [1]
+    assert await empty == []
+    assert bench.dispatcher._waiting == 0
+    assert bench.dispatcher._lines == {}
+
+
+async def test_a_wait_that_ends_before_the_store_was_asked_is_answered_by_the_next_pass(
+    slow: tuple[Bench, HeldCalls],
+) -> None:
+    bench, calls = slow
+    await bench.enqueue()
+    first = bench.claim(wait_ms=None)
+    await settle_loop()
+    second, third = bench.claim(wait_ms=10), bench.claim(wait_ms=10)
+    await settle_loop()
+    bench.clock.advance(10)
+    await bench.enqueue()
+    for _ in range(4):
+        calls.let_go()
+        await settle_loop()
+    assert [len(await each) for each in (first, second, third)] == [1, 1, 0]
+    assert bench.dispatcher._waiting == 0
+
+
+async def test_a_wait_that_ends_while_nobody_asks_ends_at_once(slow: tuple[Bench, HeldCalls]) -> None:
+    bench, calls = slow
+    waiting = bench.claim(wait_ms=10)
+    await settle_loop()
+    calls.let_go()
+    await settle_loop()
+    assert not waiting.done()
+    bench.clock.advance(10)
+    await settle_loop()
+    assert waiting.done()
+    assert await waiting == []
+
+
 async def test_a_failing_store_fails_the_claim_and_the_next_one_works() -> None:
     bench = Bench(with_faults(CountedStore(), SeededFaults(7, refuse=0.5)))
     await bench.open()

@@ -76,6 +76,7 @@ class Dispatcher:
             if claims.per_ask[0] or wait_ms == 0 or claims.is_reread:
                 return claims.per_ask[0]
             line, waiter = self._join(ref, ask, wait_ms)
+            waiter.is_due_an_answer = False
             self._arm(line, claims.next_at)
             self._arm_poll(line)
         else:
@@ -170,7 +171,13 @@ class Dispatcher:
         return True
 
     def _give_up(self, ref: QueueRef, waiter: Waiter) -> None:
-        self._answer(ref, waiter, [])
+        """The wait is over. However short it was, the store is asked once, and what it is asked for is waited for: else
+        with a store that takes longer than its callers wait nobody would ever be given anything."""
+        if waiter.is_due_an_answer:
+            waiter.is_patient, waiter.timer = False, None
+            self._waiting -= 1
+        else:
+            self._answer(ref, waiter, [])
 
     def _answer(self, ref: QueueRef, waiter: Waiter, deliveries: list[Delivery]) -> bool:
         """Hand over and let go; false if the waiter had gone."""
@@ -249,6 +256,8 @@ class Dispatcher:
         served = line.first(PASS_LIMIT)
         cost = 0
         if served:
+            for waiter in served:
+                waiter.is_due_an_answer = True
             asked_at = self._runtime.clock.now_ms()
             try:
                 claims = await self._store.claim(line.ref, [each.ask for each in served], asked_at)
@@ -260,6 +269,7 @@ class Dispatcher:
             if self._watchers:
                 self._watchers.claimed(line.ref, claims)
             for waiter, deliveries in zip(served, claims.per_ask, strict=True):
+                waiter.is_due_an_answer = False
                 cost += cost_of(len(deliveries), sum(each.bytes for each in deliveries))
                 if deliveries or claims.is_reread or not waiter.is_patient:
                     self._hand_over(line.ref, waiter, deliveries)
@@ -276,6 +286,8 @@ class Dispatcher:
 
     def _go_on(self, line: Line, claims: Claims, asked_at: int, *, made_progress: bool) -> None:
         """After a pass that left waiters: another at once if it may find more, else when that may be."""
+        if line.has_turn:
+            return  # somebody came, or something, after the store was asked: the next pass sees to all of them
         now_ms, next_at = self._runtime.clock.now_ms(), claims.next_at
         is_due = next_at is not None and next_at <= now_ms
         # What came due while the store was at work is as good as what it has not given yet.

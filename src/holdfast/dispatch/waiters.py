@@ -12,14 +12,18 @@ from holdfast.runtime import Ticket
 
 
 class Waiter:
-    """One claim. `is_patient` is false for a claim that takes what the next pass finds, be it nothing."""
+    """One claim. `is_patient` is false for a claim that takes what the next pass finds, be it nothing.
 
-    __slots__ = ("ask", "is_patient", "ticket", "timer")
+    `is_due_an_answer`: the store is at work for it, or has never been asked for it.
+    """
+
+    __slots__ = ("ask", "is_due_an_answer", "is_patient", "ticket", "timer")
 
     def __init__(self, ask: Ask, ticket: Ticket[Any], is_patient: bool) -> None:
         self.ask = ask
         self.ticket: Ticket[list[Delivery]] = ticket
         self.is_patient = is_patient
+        self.is_due_an_answer = True
         self.timer: Timer | None = None
 
 
