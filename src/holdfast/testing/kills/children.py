@@ -68,11 +68,29 @@ class Children:
             raise AssertionError(f"the process did not come to {words!r} in {PATIENCE_S:.0f} s: {self._said()}")
         return line
 
-    def kill_after(self, seconds: float) -> None:
-        """SIGKILL after so long; that it ends before by itself is a fault."""
+    def comes_to(self, words: str) -> bool:
+        """As `wait_for`, of a process that may end before: then false."""
+        try:
+            self.wait_for(words)
+        except AssertionError:
+            if self._pid is not None:
+                raise
+            return False
+        return True
+
+    def check_alive(self) -> None:
+        line = self._line("ended ", 0.0)
+        if line is not None:
+            self._pid = None
+            raise AssertionError(f"the process ended by itself ({line}): {self._said()}")
+
+    def kill_after(self, seconds: float, *, may_have_ended: bool = False) -> None:
+        """SIGKILL after so long; that it ends before by itself is a fault, unless it may."""
         line = self._line("ended ", seconds)
         if line is not None:
             self._pid = None
+            if may_have_ended:
+                return
             raise AssertionError(f"the process ended by itself ({line}): {self._said()}")
         assert self._pid is not None
         os.kill(self._pid, signal.SIGKILL)

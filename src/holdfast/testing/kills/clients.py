@@ -1,16 +1,20 @@
-"""The clients of a server that is killed: they live on, and write down what they were answered and what they were not.
+"""The clients of servers that are killed: they live on, and write down what they were answered and what they were not.
 
-    python -m holdfast.testing.kills.clients URL HISTORY SEED
+    python -m holdfast.testing.kills.clients URL,… HISTORY SEED RETRIES
 
-goes on until its input ends, then drains the queues, for which the server must be up.
+goes on until its input ends, then drains the queues, for which every server must be up. A client whose call failed goes
+to the next server, as one behind a balancer would. With RETRIES every other client repeats calls as often by itself;
+the others try each call once, so that what a try may have done stands in the history.
 """
 
 import asyncio
 import os
 import sys
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
+from itertools import cycle
 from pathlib import Path
 
+from holdfast.client.client import AsyncHoldfast
 from holdfast.client.http.transport import open_http_on_loop
 from holdfast.clock import SystemClock
 from holdfast.model.errors import Unavailable
@@ -20,82 +24,114 @@ from holdfast.testing.kills.load import POLICY, QUEUES, Load, Steps
 PRODUCERS = 4
 CONSUMERS = 4
 _PAUSE_S = 0.005
-# Between two tries while the server is down, and between two of the operator's verbs.
+# Between two tries while a server is down, and between two of the operator's verbs.
 _DOWN_S = 0.02
 _OPERATE_S = 0.02
-# Each call is tried once: what a try of it may have done stands in the history.
-_SETTINGS = {"retries": 0, "timeout": 10}
+_TIMEOUT_S = 10
+# A client makes this many calls at most, so that their numbers never meet.
+_CALLS_PER_CLIENT = 10_000_000
+
+
+class Client:
+    """Its calls go to one of the servers until one fails, then to the next."""
+
+    def __init__(self, number: int, servers: list[AsyncHoldfast], sink: h.FileSink) -> None:
+        self._sink = sink
+        self._has_failed = False
+        self._at = number
+        recorder = h.Recorder(self._say, SystemClock().now_ms, number * _CALLS_PER_CLIENT)
+        self.callers = [h.AsyncCaller(hf, recorder) for hf in servers]
+
+    def _say(self, line: h.Line) -> None:
+        self._has_failed = self._has_failed or isinstance(line, h.Unknown | h.Refused)
+        self._sink(line)
+
+    async def run(self, script: Steps, is_over: asyncio.Event, every_s: float = 0.0) -> None:
+        step = next(script)
+        while not is_over.is_set():
+            self._has_failed = False
+            answer = None if step is None else await step(self.callers[self._at % len(self.callers)])
+            self._at += self._has_failed
+            pause_s = _DOWN_S if self._has_failed else _PAUSE_S if step is None else every_s
+            if pause_s:
+                await asyncio.sleep(pause_s)
+            step = script.send(answer)
 
 
 class Clients:
-    def __init__(self, history: Path, seed: int) -> None:
+    def __init__(self, history: Path, seed: int, retries: int) -> None:
         self._sink = h.FileSink(history)
-        self._recorder = h.Recorder(self._say, SystemClock().now_ms)
         self._load = Load(seed, 0)
-        self._failures = 0
+        self._retries = retries
+        self._clients = 0
         self._is_over = asyncio.Event()
 
-    def _say(self, line: h.Line) -> None:
-        self._failures += isinstance(line, h.Unknown | h.Refused)
-        self._sink(line)
-
-    async def run(self, url: str) -> None:
+    async def run(self, urls: list[str]) -> None:
         asyncio.get_running_loop().add_reader(sys.stdin.fileno(), self._hear)
-        async with open_http_on_loop(url, _SETTINGS) as hf:
-            caller = h.AsyncCaller(hf, self._recorder)
-            for name in QUEUES:
-                await self._set_policy(caller, name)
+        async with AsyncExitStack() as stack:
+            once = await self._open(stack, urls, 0)
+            often = await self._open(stack, urls, self._retries) if self._retries else once
+            last = self._client(once)
+            await self._set_policies(last.callers)
             os.write(1, b"working\n")
             async with asyncio.TaskGroup() as tasks:
-                for number in range(PRODUCERS):
-                    tasks.create_task(self._go_on(caller, self._load.produce(number)))
-                for number in range(CONSUMERS):
-                    tasks.create_task(self._go_on(caller, self._load.consume(number)))
-                tasks.create_task(self._go_on(caller, self._load.operate(), _OPERATE_S))
-                tasks.create_task(self._look(caller))
-            for name in QUEUES:
-                await caller.count(name)
-            await caller.drain(QUEUES)
-            await caller.read_journal()
+                for each in range(PRODUCERS):
+                    client = self._client(once if each % 2 else often)
+                    tasks.create_task(client.run(self._load.produce(each), self._is_over))
+                for each in range(CONSUMERS):
+                    client = self._client(once if each % 2 else often)
+                    tasks.create_task(client.run(self._load.consume(each), self._is_over))
+                tasks.create_task(self._client(once).run(self._load.operate(), self._is_over, _OPERATE_S))
+                tasks.create_task(self._look(self._client(once).callers))
+            await self._drain(last.callers)
         os.write(1, b"drained\n")
+
+    async def _open(self, stack: AsyncExitStack, urls: list[str], retries: int) -> list[AsyncHoldfast]:
+        settings = {"retries": retries, "timeout": _TIMEOUT_S}
+        return [await stack.enter_async_context(open_http_on_loop(url, settings)) for url in urls]
+
+    def _client(self, servers: list[AsyncHoldfast]) -> Client:
+        self._clients += 1
+        return Client(self._clients, servers, self._sink)
 
     def _hear(self) -> None:
         if not os.read(sys.stdin.fileno(), 1 << 10):
             asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
             self._is_over.set()
 
-    async def _go_on(self, caller: h.AsyncCaller, script: Steps, every_s: float = 0.0) -> None:
-        step = next(script)
-        while not self._is_over.is_set():
-            failures = self._failures
-            answer = None if step is None else await step(caller)
-            pause_s = _DOWN_S if self._failures > failures else _PAUSE_S if step is None else every_s
-            if pause_s:
-                await asyncio.sleep(pause_s)
-            step = script.send(answer)
+    async def _set_policies(self, callers: list[h.AsyncCaller]) -> None:
+        for name in QUEUES:
+            for caller in cycle(callers):
+                try:
+                    await caller.set_policy(name, **POLICY)
+                    break
+                except Unavailable:
+                    await asyncio.sleep(_DOWN_S)
 
-    async def _set_policy(self, caller: h.AsyncCaller, name: str) -> None:
-        while True:
-            try:
-                await caller.set_policy(name, **POLICY)
-                return
-            except Unavailable:
-                await asyncio.sleep(_DOWN_S)
-
-    async def _look(self, caller: h.AsyncCaller) -> None:
+    async def _look(self, callers: list[h.AsyncCaller]) -> None:
         """How much there is: what was killed on its way is in no count of ours."""
-        while not self._is_over.is_set():
+        for caller in cycle(callers):
+            if self._is_over.is_set():
+                return
             with suppress(Unavailable):
                 self._load.backlog = await caller.backlog(QUEUES)
             await asyncio.sleep(0.2)
 
+    async def _drain(self, callers: list[h.AsyncCaller]) -> None:
+        # Each server is asked for its counts, and so brings what it has answered for to where all of them see it.
+        for caller in callers:
+            for name in QUEUES:
+                await caller.count(name)
+        await callers[0].drain(QUEUES)
+        await callers[0].read_journal()
 
-def main(url: str, history: str, seed: str) -> None:
-    asyncio.run(_main(url, Path(history), int(seed)))
+
+def main(urls: str, history: str, seed: str, retries: str = "0") -> None:
+    asyncio.run(_main(urls.split(","), Path(history), int(seed), int(retries)))
 
 
-async def _main(url: str, history: Path, seed: int) -> None:
-    await Clients(history, seed).run(url)
+async def _main(urls: list[str], history: Path, seed: int, retries: int) -> None:
+    await Clients(history, seed, retries).run(urls)
 
 
 if __name__ == "__main__":

@@ -1,26 +1,21 @@
 """What is killed: each store behind each door, and how its history and its files are looked at."""
 
 import random
-import select
-import socket
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from holdfast.stores.rocks.verify import verify
 from holdfast.testing import history as h
-from holdfast.testing.kills.children import PATIENCE_S, Children
+from holdfast.testing.kills.children import Children
+from holdfast.testing.kills.crowd import Crowd
 from holdfast.testing.kills.cycles import Run, Target
-from holdfast.testing.kills.load import MAX_PAYLOAD
+from holdfast.testing.kills.serving import MODULE, SERVED, SKEW_MS, free_port
 
 # Some kills fall into the opening of the store.
 _OPENINGS = 0.15
 _OPENING_S = (0.0, 0.15)
 _WORKING_S = (0.02, 0.5)
-# Client and server read one clock, each from its own start.
-_SKEW_MS = 25
 
 
 class EmbeddedRocks:
@@ -66,7 +61,7 @@ class ServedRocks:
     @contextmanager
     def begin(self, directory: Path, seed: int) -> Iterator[Run]:
         with ExitStack() as stack:
-            servers = stack.enter_context(Children("holdfast.testing.kills.server", directory / "stderr"))
+            servers = stack.enter_context(Children(MODULE, directory / "stderr"))
             run = _ServedRun(directory, servers, seed)
             stack.callback(run.close)
             yield run
@@ -78,70 +73,37 @@ class _ServedRun:
         self._history = directory / "history"
         self._servers = servers
         self._say = h.FileSink(self._history)
-        self._port = _free_port()
-        self._errors = directory / "clients-stderr"
-        arguments = [f"http://127.0.0.1:{self._port}", self._history, seed]
-        with self._errors.open("wb") as errors:
-            self._clients = subprocess.Popen(
-                [sys.executable, "-m", "holdfast.testing.kills.clients", *map(str, arguments)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-            )
+        self._port = free_port()
+        url = f"http://127.0.0.1:{self._port}"
+        self._crowd = Crowd([url], self._history, seed, directory / "clients-stderr")
 
     def kill_once(self, number: int, dice: random.Random) -> None:
         self._serve(number, dice.choice(["fsync", "os"]))
         if not number:
             self._servers.wait_for("http://")
-            self._wait_for_clients(b"working\n")
+            self._crowd.wait_until_working()
         _kill_some_time(self._servers, dice, "http://" if number else "")
-        if self._clients.poll() is not None:
-            raise AssertionError(f"the clients ended by themselves: {self._told()}")
+        self._crowd.check_alive()
 
     def drain(self, number: int) -> None:
         self._serve(number, "fsync")
         self._servers.wait_for("http://")
-        assert self._clients.stdin is not None
-        self._clients.stdin.close()
-        self._wait_for_clients(b"drained\n")
-        if self._clients.wait(PATIENCE_S):
-            raise AssertionError(f"the clients failed: {self._told()}")
+        self._crowd.drain()
         self._servers.kill_after(0.0)
 
     def _serve(self, number: int, durability: str) -> None:
         self._say(h.Opened(session=number, durability=durability))
-        settings = {
-            "data": self._store,
-            "port": self._port,
-            "durability": durability,
-            "max_payload": MAX_PAYLOAD,
-            "queue_max_consumers": 128,
-        }
+        settings = {"data": self._store, "port": self._port, "durability": durability, **SERVED}
         self._servers.begin(*(f"{name}={value}" for name, value in settings.items()))
-
-    def _wait_for_clients(self, word: bytes) -> None:
-        assert self._clients.stdout is not None
-        ready, _, _ = select.select([self._clients.stdout], [], [], PATIENCE_S)
-        said = self._clients.stdout.readline() if ready else b""
-        if said != word:
-            raise AssertionError(f"the clients did not come to {word!r} but to {said!r}: {self._told()}")
-
-    def _told(self) -> str:
-        return self._errors.read_text(errors="replace")[-4_000:]
 
     def verify(self) -> list[str]:
         return _verify_rocks(self._store)
 
     def findings(self) -> h.Findings:
-        return h.check(h.read_history(self._history), allow_refusals=True, skew_ms=_SKEW_MS)
+        return h.check(h.read_history(self._history), allow_refusals=True, skew_ms=SKEW_MS)
 
     def close(self) -> None:
-        if self._clients.poll() is None:
-            self._clients.kill()
-            self._clients.wait(PATIENCE_S)
-        for pipe in (self._clients.stdin, self._clients.stdout):
-            if pipe is not None:
-                pipe.close()
+        self._crowd.close()
         self._say.close()
 
 
@@ -164,11 +126,3 @@ def _verify_rocks(store: Path) -> list[str]:
     if not (store / "HOLDFAST").exists():
         return []  # killed before it was ever made
     return [str(each) for each in verify(store).violations]
-
-
-def _free_port() -> int:
-    """For a server that is started again at the same address. Somebody else may take it meanwhile: then it says so."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -1,0 +1,217 @@
+"""Several servers over what they share, under clients that go from one to the next: any of it is struck, at any moment.
+
+A new store is a new `Footing`: what its servers stand on, how each of them is set up, and what can be done to it.
+"""
+
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
+from typing import Protocol
+
+from holdfast.testing import history as h
+from holdfast.testing.kills.children import Children
+from holdfast.testing.kills.crowd import Crowd
+from holdfast.testing.kills.cycles import Run
+from holdfast.testing.kills.serving import MODULE, SERVED, SKEW_MS, free_port
+
+_WORKING_S = (0.1, 0.7)
+_AWAY_S = (0.0, 0.3)
+# So often what was struck is still away when the next fault strikes.
+_OVERLAPS = 0.3
+# So often a server that starts again is killed while it starts.
+_OPENINGS = 0.2
+_OPENING_S = (0.0, 0.3)
+# Every other client repeats a call that failed so often, as programs do.
+_RETRIES = 3
+
+
+class Fault(Protocol):
+    """One kind of thing that goes wrong."""
+
+    name: str
+
+    def strike(self, dice: random.Random) -> None: ...
+
+    def mend(self, dice: random.Random, *, is_alone: bool) -> bool:
+        """Whether it is mended. `is_alone`: nothing else is amiss, so it must be."""
+
+
+class Footing(Protocol):
+    """What the servers stand on."""
+
+    def settings(self, server: int, dice: random.Random) -> Mapping[str, object]:
+        """Of this server, which is about to start."""
+
+    def faults(self) -> Sequence[Fault]:
+        """What can be done to it, beside killing servers."""
+
+    def verify(self) -> list[str]:
+        """Every invariant that is broken, looked at while the servers are at work."""
+
+    def verify_drained(self) -> list[str]:
+        """As `verify`, once everything was claimed and acked, while the servers are still up."""
+
+
+class ServedCluster:
+    """So many servers on one footing. In every round each kind of fault strikes once, in any order."""
+
+    def __init__(self, name: str, servers: int, footing: Callable[[Path], AbstractContextManager[Footing]]) -> None:
+        self.name = name
+        self._servers = servers
+        self._footing = footing
+
+    @contextmanager
+    def begin(self, directory: Path, seed: int) -> Iterator[Run]:
+        with ExitStack() as stack:
+            footing = stack.enter_context(self._footing(directory))
+            servers = [
+                _Server(number, footing, stack.enter_context(Children(MODULE, directory / f"server-{number}-stderr")))
+                for number in range(self._servers)
+            ]
+            run = _ClusterRun(directory, footing, servers, seed)
+            stack.callback(run.close)
+            yield run
+
+
+class _Server:
+    def __init__(self, number: int, footing: Footing, children: Children) -> None:
+        self._number = number
+        self._footing = footing
+        self._children = children
+        self._port = free_port()
+        self.url = f"http://127.0.0.1:{self._port}"
+
+    def begin(self, dice: random.Random) -> None:
+        settings = {"port": self._port, **SERVED, **self._footing.settings(self._number, dice)}
+        self._children.begin(*(f"{name}={value}" for name, value in settings.items()))
+
+    def wait_until_up(self) -> None:
+        self._children.wait_for("http://")
+
+    def comes_up(self) -> bool:
+        """False: it ended before, having said why."""
+        return self._children.comes_to("http://")
+
+    def kill_after(self, seconds: float) -> None:
+        self._children.kill_after(seconds)
+
+    def end_at_start(self, seconds: float) -> None:
+        """Killed while it starts, unless it had ended by itself."""
+        if self._children.comes_to("opening"):
+            self._children.kill_after(seconds, may_have_ended=True)
+
+    def check_alive(self) -> None:
+        self._children.check_alive()
+
+
+class _ServerKilled:
+    """kill -9 of one of the servers. While something else is away it may refuse to start again."""
+
+    name = "server"
+
+    def __init__(self, servers: list[_Server]) -> None:
+        self._servers = servers
+        self.down: _Server | None = None
+
+    def strike(self, dice: random.Random) -> None:
+        self.down = dice.choice(self._servers)
+        self.down.kill_after(0.0)
+
+    def mend(self, dice: random.Random, *, is_alone: bool) -> bool:
+        assert self.down is not None
+        is_killed_again, opening_s = dice.random() < _OPENINGS, dice.uniform(*_OPENING_S)
+        if is_killed_again:
+            self.down.begin(dice)
+            self.down.end_at_start(opening_s)
+        self.down.begin(dice)
+        if is_alone:
+            self.down.wait_until_up()
+        elif not self.down.comes_up():
+            return False
+        self.down = None
+        return True
+
+
+class _ClusterRun:
+    def __init__(self, directory: Path, footing: Footing, servers: list[_Server], seed: int) -> None:
+        self._history = directory / "history"
+        self._footing = footing
+        self._servers = servers
+        self._killing = _ServerKilled(servers)
+        self._faults: list[Fault] = [self._killing, *footing.faults()]
+        # Of this round, those to come.
+        self._round: list[Fault] = []
+        # What was struck before and is away yet.
+        self._away: list[Fault] = []
+        self._crowd: Crowd | None = None
+        self._seed = seed
+        self._directory = directory
+        self._is_drained = False
+        self.struck: dict[str, int] = {}
+
+    def kill_once(self, number: int, dice: random.Random) -> None:
+        if self._crowd is None:
+            self._crowd = self._start(dice)
+        if not self._round:
+            self._round = dice.sample(self._faults, len(self._faults))
+        fault = self._round.pop()
+        time.sleep(dice.uniform(*_WORKING_S))
+        self._check_alive()
+        fault.strike(dice)
+        self.struck[fault.name] = self.struck.get(fault.name, 0) + 1
+        is_left, away_s = dice.random() < _OVERLAPS and self._round, dice.uniform(*_AWAY_S)
+        for each in list(self._away):
+            self._mend(each, dice)
+        self._away.append(fault)
+        if not is_left:
+            time.sleep(away_s)
+            self._mend_all(dice)
+
+    def drain(self, number: int) -> None:
+        assert self._crowd is not None
+        self._mend_all(random.Random(number))
+        self._check_alive()
+        self._crowd.drain()
+        self._is_drained = True
+
+    def verify(self) -> list[str]:
+        return self._footing.verify_drained() if self._is_drained else self._footing.verify()
+
+    def findings(self) -> h.Findings:
+        findings = h.check(h.read_history(self._history), allow_refusals=True, repeats_calls=True, skew_ms=SKEW_MS)
+        findings.counts.update({f"struck: {name}": times for name, times in self.struck.items()})
+        return findings
+
+    def close(self) -> None:
+        if self._crowd is not None:
+            self._crowd.close()
+
+    def _start(self, dice: random.Random) -> Crowd:
+        for server in self._servers:
+            server.begin(dice)
+        for server in self._servers:
+            server.wait_until_up()
+        urls = [server.url for server in self._servers]
+        crowd = Crowd(urls, self._history, self._seed, self._directory / "clients-stderr", retries=_RETRIES)
+        crowd.wait_until_working()
+        return crowd
+
+    def _mend(self, fault: Fault, dice: random.Random) -> None:
+        if fault.mend(dice, is_alone=False):
+            self._away.remove(fault)
+
+    def _mend_all(self, dice: random.Random) -> None:
+        """Servers last: by then they have no excuse."""
+        for fault in sorted(self._away, key=lambda each: each is self._killing):
+            is_mended = fault.mend(dice, is_alone=True)
+            assert is_mended, f"{fault.name} did not come back"
+        self._away.clear()
+
+    def _check_alive(self) -> None:
+        assert self._crowd is not None
+        self._crowd.check_alive()
+        for server in self._servers:
+            if server is not self._killing.down:
+                server.check_alive()
