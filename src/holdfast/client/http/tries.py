@@ -92,8 +92,18 @@ class Tries:
         if isinstance(error, OverQuota) or (self._is_shared and isinstance(error, RateLimited)):
             return None  # waiting makes no room, or is each caller's own
         is_undone = isinstance(error, RateLimited) or is_closing(answer)
+        return self._refused(error, is_undone, repeats_undone, retry_after_ms(answer))
+
+    def refused(self, error: HoldfastError) -> Failure:
+        """By an error to ask again after, on a wire that carries errors as they are."""
+        self._standing.was_answered = True
+        is_undone = isinstance(error, RateLimited) or error.facts.get("closing") is True
+        wait_ms = error.facts.get("retry_after_ms")
+        return self._refused(error, is_undone, True, wait_ms if isinstance(wait_ms, int) else None)
+
+    def _refused(self, error: HoldfastError, is_undone: bool, repeats_undone: bool, at_least_ms: int | None) -> Failure:
         self.is_unsure = self.is_unsure or not is_undone
-        return self._failure(error, self._is_repeatable or (is_undone and repeats_undone), retry_after_ms(answer))
+        return self._failure(error, self._is_repeatable or (is_undone and repeats_undone), at_least_ms)
 
     def _failure(self, error: HoldfastError, may_repeat: bool, at_least_ms: int | None) -> Failure:
         standing = self._standing

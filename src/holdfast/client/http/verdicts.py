@@ -2,18 +2,17 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Protocol
 
 import msgspec
-from msgspec.structs import replace
 
+from holdfast.client.clarify import Looks, clarify
 from holdfast.client.http.calls import Calls, Request
 from holdfast.client.http.coalesce import Coalescer
 from holdfast.client.http.failures import answer_error
 from holdfast.client.http.shapes import receipt_in, result_of
-from holdfast.model.answers import Delivery, Info, Result
-from holdfast.model.errors import HoldfastError, InvalidArgument, StaleLease
-from holdfast.model.message import MAX_BATCH, MAX_ERROR, State
+from holdfast.model.answers import Delivery, Result
+from holdfast.model.errors import InvalidArgument
+from holdfast.model.message import MAX_BATCH
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Settle, Verdict, check_verdict
 from holdfast.wire.http import ExtendRequest, NackRequest, ReleaseRequest, SettleAnswer, SettleRequest, encode
@@ -21,10 +20,6 @@ from holdfast.wire.http import Request as Document
 
 _settled = msgspec.json.Decoder(SettleAnswer)
 _VERDICT_BYTES = 256
-
-
-class Looks(Protocol):
-    async def get(self, ref: QueueRef, id: object, *, with_payload: bool = False) -> Info: ...
 
 
 class Verdicts:
@@ -57,6 +52,9 @@ class Verdicts:
             unseen = [Verdict(settle=Settle.UNSEND, receipt=delivery.receipt) for delivery in deliveries]
             await self._send(ref, Settle.UNSEND, unseen)
 
+    async def clarify(self, ref: QueueRef, verdict: Verdict, result: Result) -> Result:
+        return await clarify(self._looks, ref, verdict, result)
+
     async def _settle_one(self, ref: QueueRef, verdict: Verdict) -> Result:
         key = ref, verdict.settle
         coalescer = self._coalescers.get(key)
@@ -80,35 +78,10 @@ class Verdicts:
             raise answer_error(self._calls.url, told.answer) from None
         if told.is_unsure:
             results = [
-                await self.clarify(ref, verdict, result) for verdict, result in zip(verdicts, results, strict=True)
+                await clarify(self._looks, ref, verdict, result)
+                for verdict, result in zip(verdicts, results, strict=True)
             ]
         return results
-
-    async def clarify(self, ref: QueueRef, verdict: Verdict, result: Result) -> Result:
-        """A repeated verdict that was refused as stale: was it the first try, unanswered, that settled the message?
-
-        A message that is still there tells: its version is this lease's unless somebody claimed it since. One that is
-        gone does not: whoever finished it, it was not left over. That stays a refusal, marked as unsure.
-        """
-        if result.ok or result.error != StaleLease.code:
-            return result
-        unsure = replace(result, is_unsure=True)
-        if verdict.settle is Settle.EXTEND:
-            return unsure  # the first try may have made the lease a shorter one, which has run out since
-        try:
-            info = await self._looks.get(ref, result.snowflake)
-        except HoldfastError:
-            return unsure
-        if info.version != verdict.receipt.version:
-            # Claimed since. An ack would have kept it from that; what gives a message back would not.
-            return result if verdict.settle is Settle.ACK else unsure
-        if verdict.settle is Settle.ACK and info.state is State.SUCCEEDED:
-            return replace(result, ok=True, error=None, state=info.state)
-        error = None if verdict.error is None else verdict.error[:MAX_ERROR]
-        if verdict.settle is Settle.NACK and error is not None and info.last_error == error:
-            retry_at = info.visible_at if info.state is State.READY else None
-            return replace(result, ok=True, error=None, state=info.state, retry_at=retry_at)
-        return unsure
 
 
 def _request(ref: QueueRef, kind: Settle, verdicts: list[Verdict]) -> tuple[str, Document]:
