@@ -1,0 +1,98 @@
+"""Cap'n Proto: the schema, and the library's event loop beside asyncio's.
+
+Whoever imports this loads pycapnp, an extra: `pip install 'holdfast[capnp]'`.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from importlib.resources import as_file, files
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import capnp
+import msgspec
+
+from holdfast.model.errors import ERRORS_BY_CODE, HoldfastError, Internal
+from holdfast.wire.errors import retry_after_ms
+
+
+def _load() -> Any:
+    with as_file(files("holdfast.wire") / "holdfast.capnp") as path:
+        return capnp.load(str(path))
+
+
+SCHEMA: Any = _load()
+VERSION: int = SCHEMA.version
+FOR_EVER: int = SCHEMA.forEver
+
+
+@dataclass(slots=True)
+class _Running:
+    stack: AsyncExitStack
+    users: int = 0
+
+
+@dataclass(slots=True)
+class _Loops:
+    """The asyncio loops that have one of the library's running beside them, by us."""
+
+    running: "WeakKeyDictionary[asyncio.AbstractEventLoop, _Running]" = field(default_factory=WeakKeyDictionary)
+
+
+_loops = _Loops()
+
+
+@asynccontextmanager
+async def kj_loop() -> AsyncIterator[None]:
+    """The library's loop on the running one, as long as anybody uses it here.
+
+    There can be one alone: a door and its clients may share a loop, and a program may have begun one of its own, which
+    then serves us too.
+    """
+    loop = asyncio.get_running_loop()
+    ours = _loops.running.get(loop)
+    if ours is None:
+        if hasattr(loop, "_kj_loop"):  # the program's own
+            yield
+            return
+        ours = _loops.running[loop] = _Running(AsyncExitStack())
+        await ours.stack.enter_async_context(capnp.kj_loop())
+    ours.users += 1
+    try:
+        yield
+    finally:
+        ours.users -= 1
+        if not ours.users:
+            del _loops.running[loop]
+            await ours.stack.aclose()
+
+
+# --- Errors --------------------------------------------------------------------------------------------------------
+
+
+def write_error(builder: Any, error: HoldfastError) -> None:
+    builder.code = error.code
+    builder.message = error.message
+    facts = {name: _plain(value) for name, value in error.facts.items() if name != "retry_after_ms"}
+    if facts:
+        builder.facts = msgspec.json.encode(facts)
+    builder.retryAfterMs = retry_after_ms(error) or 0
+
+
+def read_error(reader: Any) -> HoldfastError:
+    try:
+        facts = _facts.decode(bytes(reader.facts) or b"{}")
+    except msgspec.DecodeError:
+        facts = {}  # what cannot be read says nothing; the code and the message stand
+    if reader.retryAfterMs:
+        facts["retry_after_ms"] = reader.retryAfterMs
+    return ERRORS_BY_CODE.get(reader.code, Internal)(reader.message, **facts)
+
+
+_facts = msgspec.json.Decoder(dict[str, Any])
+
+
+def _plain(value: object) -> Any:
+    return value if isinstance(value, int | float | str | bool) or value is None else str(value)

@@ -1,0 +1,214 @@
+"""A connection as pycapnp reads and writes it, with a hand on what passes.
+
+The library's own stream is given a transport of ours. So a frame reaches the library only when it is whole and within
+limits, many answers leave in one write, and the end of a connection is told in the one way that the library survives:
+it follows a null pointer when a connection ends while it is not reading, which any caller could bring about.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, cast
+
+import capnp
+from capnp.lib import capnp as library
+
+from holdfast.wire.capnp_frames import Frames, Malformed
+
+# What has come and was not read yet: beyond this the connection is not read.
+_MOST_UNREAD = 1 << 20
+
+
+class Stream(asyncio.Protocol):
+    """One connection. `begun` is called with the stream when it is there, `ended` once, with why it is gone."""
+
+    def __init__(
+        self, frames: Frames, begun: Callable[["Stream"], None], ended: Callable[[Exception | None], None]
+    ) -> None:
+        self._frames = frames
+        self._begun = begun
+        self._ended = ended
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._unread = bytearray()
+        self._is_wanted = False
+        self._is_feeding = False
+        self._outbox: list[bytes] = []
+        self._is_write_paused = False
+        self._is_read_paused = False
+        self._is_over = False
+        self._closes_after_flush = False
+        # Given back if the connection is lost before what was written has left.
+        self._held: list[Callable[[], None]] = []
+        self._is_watched = False
+
+    # --- Of the connection -------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._protocol = library._PyAsyncIoStreamProtocol()
+        self._protocol.connection_made(_Side(self))
+        self.io = capnp.AsyncIoStream()
+        self.io._post_init(self._protocol)
+        self._begun(self)
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_over:
+            return
+        try:
+            self._unread += self._frames.take(data)
+        except Malformed as error:
+            self.cut_off(error)
+            return
+        self._feed()
+        self._balance()
+
+    def eof_received(self) -> bool:
+        """A side that sends no more calls no more, and drops what it waited for."""
+        is_whole = self._frames.is_between
+        self._end(None if is_whole else Malformed("the connection ended in the middle of a message"))
+        return False
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._end(error)
+
+    def pause_writing(self) -> None:
+        self._is_write_paused = True
+        self._protocol.pause_writing()
+        self._balance()
+
+    def resume_writing(self) -> None:
+        self._is_write_paused = False
+        self._let_go_of_sent()
+        self._protocol.resume_writing()
+        self._balance()
+
+    # --- For its owner -----------------------------------------------------------------------------------------
+
+    @property
+    def is_over(self) -> bool:
+        return self._is_over
+
+    def peer(self) -> asyncio.BaseTransport:
+        assert self._transport is not None
+        return self._transport
+
+    def hold(self, give_back: Callable[[], None]) -> None:
+        """`give_back` is called if the connection is lost before the answer that is now written has left."""
+        if self._is_over:
+            give_back()
+            return
+        self._held.append(give_back)
+        if not self._is_watched and self._transport is not None:
+            self._is_watched = True
+            # TLS would take a limit of nothing for reached when there is nothing, and never write again.
+            is_tls = self._transport.get_extra_info("ssl_object") is not None
+            self._transport.set_write_buffer_limits(high=1 if is_tls else 0)
+
+    def cut_off(self, error: Exception | None) -> None:
+        """At once, whatever is under way."""
+        transport = self._transport
+        self._end(error)
+        if transport is not None:
+            transport.abort()
+
+    def close(self) -> None:
+        """After what was written has left."""
+        if self._transport is None or self._is_over:
+            return
+        self._closes_after_flush = True
+        self._flush()
+
+    # --- Of the library ----------------------------------------------------------------------------------------
+
+    def want(self, is_wanted: bool) -> None:
+        self._is_wanted = is_wanted
+        if is_wanted:
+            self._feed()
+            self._balance()
+
+    def write(self, data: bytes) -> None:
+        """Kept until this turn of the loop is over: what is answered together leaves together."""
+        if not self._outbox:
+            self._loop.call_soon(self._flush)
+        self._outbox.append(data)
+
+    def _feed(self) -> None:
+        if self._is_feeding:
+            return
+        self._is_feeding = True
+        while self._is_wanted and self._unread:
+            room = self._protocol.get_buffer(-1)
+            taken = min(len(room), len(self._unread))
+            room[:taken] = memoryview(self._unread)[:taken]
+            del self._unread[:taken]
+            self._protocol.buffer_updated(taken)
+        self._is_feeding = False
+
+    def _balance(self) -> None:
+        """Whoever does not read its answers, or sends faster than it is served, is not read."""
+        if self._transport is None or self._transport.is_closing():
+            return
+        is_full = self._is_write_paused or len(self._unread) > _MOST_UNREAD
+        if is_full and not self._is_read_paused:
+            self._is_read_paused = True
+            self._transport.pause_reading()
+        elif not is_full and self._is_read_paused:
+            self._is_read_paused = False
+            self._transport.resume_reading()
+
+    def _flush(self) -> None:
+        if self._transport is None or self._transport.is_closing():
+            self._outbox.clear()
+            return
+        if self._outbox:
+            self._transport.write(b"".join(self._outbox))
+            self._outbox.clear()
+            self._let_go_of_sent()
+        if self._closes_after_flush:
+            self._transport.close()
+
+    def _let_go_of_sent(self) -> None:
+        if self._held and self._transport is not None and not self._transport.get_write_buffer_size():
+            self._held.clear()
+
+    def _end(self, error: Exception | None) -> None:
+        if self._is_over:
+            return
+        self._is_over = True
+        self._outbox.clear()
+        self._unread.clear()
+        self._protocol.connection_lost(error)
+        held, self._held = self._held, []
+        for give_back in held:
+            give_back()
+        self._ended(error)
+
+
+class _Side:
+    """The transport that the library sees."""
+
+    __slots__ = ("_stream",)
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+
+    def pause_reading(self) -> None:
+        self._stream.want(False)
+
+    def resume_reading(self) -> None:
+        self._stream.want(True)
+
+    def write(self, data: bytes) -> None:
+        self._stream.write(data)
+
+    def is_closing(self) -> bool:
+        return self._stream.is_over
+
+    def close(self) -> None:
+        self._stream.close()
+
+    def can_write_eof(self) -> bool:
+        return False
+
+    def write_eof(self) -> Any:
+        raise NotImplementedError
