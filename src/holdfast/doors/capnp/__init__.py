@@ -1,0 +1,1 @@
+"""The Cap'n Proto RPC door (SPEC 8.5)."""

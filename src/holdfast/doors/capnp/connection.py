@@ -1,0 +1,93 @@
+"""One connection: its stream, who is on it, and what of theirs is under way."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import capnp
+
+from holdfast.doors.identity import PeerCertificate, peer_of
+from holdfast.model.answers import Delivery
+from holdfast.service.uploads import Upload
+from holdfast.telemetry.log import printable
+from holdfast.wire.capnp_frames import Frames, Malformed
+from holdfast.wire.capnp_stream import Stream
+
+if TYPE_CHECKING:
+    from holdfast.doors.capnp.door import CapnpDoor
+
+_log = logging.getLogger("holdfast")
+
+# No message of ours is deeper, in the envelopes of the protocol.
+_NESTING = 32
+# A message is read about twice; one whose pointers lead to the same bytes again and again is not read on.
+_TRAVERSALS = 4
+# Calls of one connection whose answers its caller has not let go of.
+MAX_UNFINISHED = 4_096
+
+
+class Connection:
+    """`bootstrap` makes the capability that its caller talks to."""
+
+    def __init__(self, door: "CapnpDoor", bootstrap: Callable[["Connection"], Any]) -> None:
+        self.door = door
+        self.headers: Mapping[bytes, bytes] = {}
+        self.peer: PeerCertificate | None = None
+        # Claims that wait, by their tickets, and uploads that have not ended.
+        self.tickets: dict[int, asyncio.Future[list[Delivery]]] = {}
+        self.uploads: set[Upload] = set()
+        self._bootstrap = bootstrap
+        self._calls: set[asyncio.Task[Any]] = set()
+        self._rpc: Any = None
+        self._is_closing = False
+        self.stream = Stream(Frames(door.max_bytes, MAX_UNFINISHED), self._begin, self._end)
+
+    def take_in_hand(self, task: "asyncio.Task[Any] | None") -> None:
+        assert task is not None
+        self._calls.add(task)
+        task.add_done_callback(self._calls.discard)
+
+    def in_hand(self) -> "set[asyncio.Task[Any]]":
+        return set(self._calls)
+
+    def authenticate(self, token: str) -> None:
+        self.headers = {b"authorization": b"Bearer " + token.encode("latin-1", "replace")} if token else {}
+
+    def cut_off(self, why: Exception | None) -> None:
+        self.stream.cut_off(why)
+
+    def close(self) -> None:
+        self._is_closing = True
+        self.stream.close()
+
+    def _begin(self, stream: Stream) -> None:
+        self.door.connections.add(self)
+        self.peer = peer_of(stream.peer())
+        self._rpc = capnp.TwoPartyServer(
+            stream.io,
+            bootstrap=self._bootstrap(self),
+            traversal_limit_in_words=self.door.max_bytes * _TRAVERSALS // 8,
+            nesting_limit=_NESTING,
+        )
+        gone = self._rpc.on_disconnect()
+        gone.add_done_callback(self._disconnected)
+
+    def _disconnected(self, gone: "asyncio.Future[None]") -> None:
+        """The library is done with it: because it is gone, or because what came made no sense."""
+        error = None if gone.cancelled() else gone.exception()
+        self._rpc = None
+        if not self.stream.is_over and not self._is_closing:
+            self.stream.cut_off(Malformed("no message of Cap'n Proto RPC" if error is None else str(error)))
+
+    def _end(self, why: Exception | None) -> None:
+        self.door.connections.discard(self)
+        for upload in self.uploads:
+            upload.close()
+        self.uploads.clear()
+        if isinstance(why, Malformed):
+            address = self.stream.peer().get_extra_info("peername")
+            _log.warning(
+                "a connection was closed: it sent what is not Cap'n Proto RPC, or too much of it",
+                extra={"reason": printable(str(why)), "address": str(address)},
+            )

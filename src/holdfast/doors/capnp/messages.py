@@ -1,0 +1,197 @@
+"""The methods on messages: add, poll, verdicts, payloads in parts."""
+
+import asyncio
+import contextlib
+from typing import Any
+
+from holdfast.doors.capnp.calls import Call
+from holdfast.doors.capnp.shapes import (
+    ask_of,
+    draft_with,
+    drafts_of,
+    id_of,
+    verdict_of,
+    write_deliveries,
+    write_enqueued,
+    write_results,
+)
+from holdfast.model.answers import Delivery, Enqueued, Result
+from holdfast.model.errors import Draining, InvalidArgument, QueueNotFound, StaleLease, Throttled
+from holdfast.model.ids import to_uuid
+from holdfast.model.message import Draft, Receipt
+from holdfast.model.names import QueueRef
+from holdfast.model.requests import Ask, Settle, Verdict, check_ask
+from holdfast.service.uploads import Upload
+from holdfast.wire.capnp import FOR_EVER
+
+# --- Add -----------------------------------------------------------------------------------------------------------
+
+
+async def add(call: Call) -> None:
+    call.read_context()
+    ref = call.ref()
+    write_enqueued(call.results, await enqueue(call, ref, drafts_of(call.params, call.correlation_id)))
+
+
+async def enqueue(call: Call, ref: QueueRef, drafts: list[Draft]) -> list[Enqueued]:
+    """In the caller's trace, if it has one."""
+    if not call.tracing.is_on and not call.headers:
+        return await call.session.enqueue(ref, drafts)
+    with call.tracing.enqueue(call.headers, ref, drafts) as (carrying, tell):
+        enqueued = await call.session.enqueue(ref, carrying)
+        tell(enqueued)
+        return enqueued
+
+
+async def begin_upload(call: Call) -> Upload:
+    call.read_context()
+    ref = call.ref()
+    draft = draft_with(call.params.options, call.correlation_id)
+    upload = await call.session.upload(ref, draft)
+    call.connection.uploads.add(upload)
+    return upload
+
+
+# --- Poll ----------------------------------------------------------------------------------------------------------
+
+
+async def poll(call: Call) -> None:
+    call.read_context()
+    params = call.params
+    ref, ask = call.ref(), ask_of(params)
+    wait_ms = None if params.waitMs == FOR_EVER else params.waitMs
+    results: list[Result] | None = None
+    if len(params.verdicts):
+        check_ask(ask)  # what is refused must not have settled anything
+        # The caller waits to hear of its verdicts: it gets what is there.
+        results, wait_ms = await _settle(call, ref, await _verdicts(call, ref, params.verdicts)), 0
+    try:
+        deliveries = await _claim(call, ref, ask, wait_ms)
+    except (Throttled, Draining):
+        if results is None:
+            raise
+        # Its verdicts are settled, and of that it must hear. The next poll is told why there is nothing.
+        deliveries = []
+    # From here on nothing is awaited: a caller that leaves now loses its connection, which gives back.
+    if deliveries and ask.ledger is None:
+        call.connection.stream.hold(lambda: call.session.give_back(ref, deliveries))
+    call.tracing.deliver(call.headers, ref, deliveries)
+    write_deliveries(call.results, deliveries)
+    if results is not None:
+        write_results(call.results, results)
+
+
+async def _claim(call: Call, ref: QueueRef, ask: Ask, wait_ms: int | None) -> list[Delivery]:
+    if wait_ms == 0:
+        return await call.session.claim(ref, ask, 0)
+    call.operation = "claim_wait"
+    ticket = call.params.ticket
+    if not ticket:
+        return await call.session.claim(ref, ask, wait_ms)
+    if ticket in call.connection.tickets:
+        raise InvalidArgument(f"ticket {ticket} is that of a poll that waits already: give each its own")
+    working = asyncio.ensure_future(call.session.claim(ref, ask, wait_ms))
+    call.connection.tickets[ticket] = working
+    try:
+        await asyncio.wait((working,))
+    except BaseException:
+        # Cut off while it waits, it undoes itself; what was done by then is undone here.
+        working.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.wait((working,))
+        if ask.ledger is None and not working.cancelled() and working.exception() is None:
+            call.session.give_back(ref, working.result())
+        raise
+    finally:
+        del call.connection.tickets[ticket]
+    return [] if working.cancelled() else working.result()
+
+
+async def read_part(call: Call) -> None:
+    params = call.params
+    ref = call.ref()
+    part = await call.session.read_part(ref, Receipt.parse(params.receipt), params.offset, params.limit)
+    call.results.data = part.data
+    call.results.total = part.total
+    call.results.correlationId = part.correlation_id
+
+
+# --- Verdicts ------------------------------------------------------------------------------------------------------
+
+
+async def settle(call: Call) -> None:
+    call.read_context()
+    ref = call.ref()
+    verdicts = await _verdicts(call, ref, call.params.verdicts)
+    write_results(call.results, await _settle(call, ref, verdicts))
+
+
+async def ack(call: Call) -> None:
+    await _settle_one(call, Settle.ACK)
+
+
+async def remove(call: Call) -> None:
+    """Of a message that its caller holds."""
+    await _settle_one(call, Settle.REMOVE)
+
+
+async def release(call: Call) -> None:
+    await _settle_one(call, Settle.RELEASE)
+
+
+async def extend(call: Call) -> None:
+    await _settle_one(call, Settle.EXTEND, lease_ms=call.params.extendMs or None)
+
+
+async def nack(call: Call) -> None:
+    params = call.params
+    await _settle_one(
+        call,
+        Settle.NACK,
+        error=params.error if params._has("error") else None,
+        delay_ms=None if params.delayMs == -1 else params.delayMs,
+        defer=params.defer,
+        final=params.final,
+    )
+
+
+async def _settle_one(call: Call, kind: Settle, **more: Any) -> None:
+    ref = call.ref()
+    receipt = await _receipt(call, ref, call.params)
+    results = await _settle(call, ref, [Verdict(settle=kind, receipt=receipt, **more)])
+    write_results(call.results, results)
+    if not results[0].ok:
+        raise _not_held(receipt.id)
+
+
+async def _verdicts(call: Call, ref: QueueRef, given: Any) -> list[Verdict]:
+    return [verdict_of(each, await _receipt(call, ref, each)) for each in given]
+
+
+async def _receipt(call: Call, ref: QueueRef, given: Any) -> Receipt:
+    """By its receipt, or as what the caller holds by the message's id alone."""
+    receipt = Receipt.parse(given.receipt) if given.receipt else None
+    if not given.messageId:
+        if receipt is None:
+            raise InvalidArgument("say which message: give its receipt, or its messageId", field="receipt")
+        return receipt
+    id = id_of(given.messageId)
+    if receipt is None:
+        try:
+            return await call.session.held_by(ref, id)
+        except QueueNotFound:
+            raise _not_held(id) from None  # gone with its queue
+    if receipt.id != id:
+        raise InvalidArgument("the receipt is of another message than messageId says", field="receipt")
+    return receipt
+
+
+async def _settle(call: Call, ref: QueueRef, verdicts: list[Verdict]) -> list[Result]:
+    results = await call.session.settle(ref, verdicts)
+    call.tracing.settle(call.headers, ref, verdicts, results)
+    return results
+
+
+def _not_held(id: int) -> StaleLease:
+    uuid = to_uuid(id)
+    return StaleLease(f"message {uuid} is no longer held by this caller, or is gone", id=uuid)
