@@ -90,7 +90,8 @@ __all__ = [
 
 
 def open(url: str, **settings: Any) -> Holdfast:
-    """Open a queue by URL for blocking use: a directory, `memory://`, or a server's `http://host:port`.
+    """Open a queue by URL for blocking use: a directory, `memory://`, or a server's `http://host:port` or
+    `capnp://host:port`.
 
     Settings by name: of a store those of `holdfast serve`; of a server token, timeout, retries, pool, wait_round,
     tls_ca, tls_cert and tls_key. `clock` and `dice` are for tests of embedded queues.
@@ -100,6 +101,10 @@ def open(url: str, **settings: Any) -> Holdfast:
         from holdfast.client.http.transport import open_http
 
         return open_http(url, settings)
+    if str(url).lower().startswith(("capnp://", "capnps://")):
+        from holdfast.client.capnp.transport import open_capnp
+
+        return open_capnp(url, settings)
     from holdfast.server.embedded import open_blocking
 
     clock, dice = settings.pop("clock", None), settings.pop("dice", None)
@@ -112,6 +117,10 @@ def open_async(url: str, **settings: Any) -> AsyncHoldfast:
         from holdfast.client.http.transport import open_http_on_loop
 
         return open_http_on_loop(url, settings)
+    if str(url).lower().startswith(("capnp://", "capnps://")):
+        from holdfast.client.capnp.transport import open_capnp_on_loop
+
+        return open_capnp_on_loop(url, settings)
     from holdfast.server.embedded import open_on_loop
 
     clock, dice = settings.pop("clock", None), settings.pop("dice", None)

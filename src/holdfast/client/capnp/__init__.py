@@ -1,0 +1,1 @@
+"""The client over Cap'n Proto RPC."""

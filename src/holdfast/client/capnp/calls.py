@@ -1,0 +1,245 @@
+"""Calls to a server: sent, repeated where that is safe, and their errors raised."""
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+import capnp
+
+from holdfast.client.capnp.link import Link
+from holdfast.client.http.connection import Lost
+from holdfast.client.http.failures import lost_error
+from holdfast.client.http.settings import HttpSettings
+from holdfast.client.http.tries import Failure, Standing, Tries
+from holdfast.dice import SystemDice
+from holdfast.model.errors import HoldfastError, Internal, RateLimited, StoreUnavailable
+from holdfast.wire.capnp import read_error
+
+_log = logging.getLogger("holdfast")
+
+# Between two rounds of a call that goes on for ever.
+_ROUND_MS = 5_000
+# For the server to let go of a poll that was left, and how long its caller waits for that.
+_LEAVE_S = 5.0
+_GONE_S = 1.0
+# An upload that is lost on its way begins again at most so often.
+_UPLOADS = 3
+
+Heard = Callable[[Any], Awaitable[None]]
+
+
+@dataclass(slots=True)
+class Request:
+    method: str
+    fill: Callable[[Any], None]
+    # Carried out twice it does no more than once.
+    is_repeatable: bool = True
+    # Answered when it is done, however long that takes.
+    is_long: bool = False
+    # On top of the timeout.
+    wait_ms: int | None = 0
+    # Sent by a client that is closing, too.
+    is_last: bool = False
+    # Of a poll: given an answer that came after its caller had left.
+    heard_late: Heard | None = None
+
+
+@dataclass(slots=True)
+class Told:
+    """An answer. `is_unsure`: an earlier try of the same call went unanswered, and may have been carried out."""
+
+    answer: Any
+    is_unsure: bool
+
+
+class Calls:
+    def __init__(self, url: str, settings: HttpSettings) -> None:
+        self.url = url
+        self._settings = settings
+        self._link = Link(settings)
+        self._standing = Standing(url, settings.timeout_ms, settings.retries, SystemDice().roll)
+        self._tickets = itertools.count(1)
+        self._tasks: set[asyncio.Task[Any]] = set()
+        # The polls that wait, each with what ends it.
+        self._waiting: dict[int, Callable[[], Coroutine[Any, Any, None]]] = {}
+
+    @property
+    def is_closed(self) -> bool:
+        return self._standing.is_closed
+
+    async def tell(self, request: Request) -> Told:
+        tries = Tries(self._standing, is_repeatable=request.is_repeatable)
+        while True:
+            if not request.is_last:
+                self._standing.check_open()
+            try:
+                answer = await self._try(request)
+            except Lost as lost:
+                failure = tries.lost(lost)
+            else:
+                failed = self._answered(tries, request, answer)
+                if failed is None:
+                    return Told(answer, tries.is_unsure)
+                failure = failed
+            if self.is_closed and not request.is_last:
+                continue
+            if failure.pause_ms is None:
+                raise failure.error
+            if failure.pause_ms:
+                await asyncio.sleep(failure.pause_ms / 1_000)
+
+    async def ask(self, request: Request) -> Any:
+        return (await self.tell(request)).answer
+
+    async def ask_for_ever(self, request: Request) -> Any:
+        """For those who wait for ever: a server that is gone may come back."""
+        rounds = 0
+        while True:
+            try:
+                return await self.ask(request)
+            except StoreUnavailable as error:
+                if not self._standing.was_answered or not self._settings.retries or self.is_closed:
+                    raise
+                _log.warning("still trying: %s", error.message)
+            await asyncio.sleep(self._standing.pause_ms(rounds, _ROUND_MS) / 1_000)
+            rounds += 1
+
+    def _answered(self, tries: Tries, request: Request, answer: Any) -> Failure | None:
+        """None: that is the answer. An error is raised, unless asking again may help."""
+        self._standing.was_answered = True
+        if not answer._has("error"):
+            return None
+        error = read_error(answer.error)
+        if not isinstance(error, RateLimited | StoreUnavailable):
+            if tries.is_unsure:
+                error.add_note("an earlier try of this call went unanswered, and may have been carried out")
+            raise error
+        return tries.refused(error)
+
+    # --- One try -----------------------------------------------------------------------------------------------
+
+    async def _try(self, request: Request) -> Any:
+        queues = await self._link.queues()
+        sent = getattr(queues, f"{request.method}_request")()
+        ticket = 0
+        if request.heard_late is not None:
+            ticket = sent.ticket = next(self._tickets)
+        request.fill(sent)
+        promise = sent.send()
+        limit_s = None if request.is_long or request.wait_ms is None else self.timeout_s + request.wait_ms / 1_000
+        if not ticket:
+            return await self._answer(promise, limit_s)
+        return await self._wait(queues, ticket, promise, limit_s, request.heard_late)
+
+    async def _wait(self, queues: Any, ticket: int, promise: Any, limit_s: float | None, heard: Heard | None) -> Any:
+        """A poll that may be left: then its answer is heard out, and what is in it given back."""
+        answer = asyncio.ensure_future(self._answer(promise, limit_s))
+
+        is_left = False
+
+        async def leave() -> None:
+            nonlocal is_left
+            is_left = True
+            self._waiting.pop(ticket, None)
+            try:
+                await self._answer(queues.leave(ticket=ticket), _LEAVE_S)
+                late = await asyncio.wait_for(answer, _LEAVE_S)
+            except (Lost, TimeoutError, asyncio.CancelledError):
+                return  # with its connection the server gives back by itself
+            if heard is not None and not late._has("error"):
+                await heard(late)
+
+        self._waiting[ticket] = leave
+        try:
+            told = await asyncio.shield(answer)
+            if is_left:  # by closing: what there is in the answer goes back
+                raise Lost("this client is closed", was_sent=False)
+            return told
+        except asyncio.CancelledError:
+            if self._waiting.pop(ticket, None) is not None:
+                # A cancelled claim ends when the server has let go of it, as it would embedded; without that, soon.
+                await asyncio.wait({self.spawn(leave())}, timeout=_GONE_S)
+            raise
+        finally:
+            self._waiting.pop(ticket, None)
+
+    async def _answer(self, promise: Any, limit_s: float | None) -> Any:
+        try:
+            async with asyncio.timeout(limit_s):
+                return await promise
+        except TimeoutError:
+            self._link.drop()
+            raise Lost("no answer in time", was_sent=True, is_timeout=True) from None
+        except capnp.KjException as error:
+            reason = str(error).partition("\n")[0]
+            if error.type == "DISCONNECTED":
+                raise Lost("the connection was lost", was_sent=True) from None
+            if error.type == "UNIMPLEMENTED":
+                raise Internal(f"{self.url} does not know this call: its version is older than this client's") from None
+            raise Internal(f"{self.url} failed: {reason}") from None
+
+    @property
+    def timeout_s(self) -> float:
+        return self._settings.timeout_ms / 1_000
+
+    # --- Calls that go out bit by bit --------------------------------------------------------------------------
+
+    def check_open(self) -> None:
+        self._standing.check_open()
+
+    async def answer(self, promise: Any) -> Any:
+        """Of one try. `Lost`; the server's errors are raised."""
+        answer = await self._answer(promise, self.timeout_s)
+        self._standing.was_answered = True
+        if answer._has("error"):
+            raise read_error(answer.error)
+        return answer
+
+    async def answer_of_nothing(self, promise: Any) -> None:
+        await self._answer(promise, self.timeout_s)
+
+    async def queues(self) -> Any:
+        return await self._link.queues()
+
+    @property
+    def most_tries(self) -> int:
+        return min(self._settings.retries, _UPLOADS)
+
+    def lost(self, lost: Lost, *, is_whole: bool, is_repeatable: bool) -> StoreUnavailable:
+        return lost_error(
+            self.url,
+            lost,
+            is_repeatable=is_repeatable,
+            was_answered=self._standing.was_answered,
+            is_unsure=is_whole,
+            is_cut=not is_whole,
+        )
+
+    # --- Work of its own ---------------------------------------------------------------------------------------
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        """Work that no caller's leaving ends; closing waits for it."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+        return task
+
+    def _finished(self, task: "asyncio.Task[Any]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            if isinstance(error, HoldfastError):
+                _log.warning("what a caller left behind could not be given back: %s", error.message)
+            else:
+                _log.error("background work failed", exc_info=error)
+
+    async def close(self) -> None:
+        """What callers left behind is given back first; calls under way end without an answer."""
+        self._standing.is_closed = True
+        for leave in list(self._waiting.values()):
+            self.spawn(leave())
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+        await self._link.close()

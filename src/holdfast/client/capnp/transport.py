@@ -1,0 +1,73 @@
+"""The transport to a server's Cap'n Proto door, and how it is opened."""
+
+from collections.abc import Mapping
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from holdfast.client.blocking import Driver, Holdfast
+from holdfast.client.client import AsyncHoldfast
+from holdfast.client.http.settings import HttpSettings, parse_http_settings
+from holdfast.client.http.transport import LoopThread
+from holdfast.client.transport import Transport
+from holdfast.model.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from holdfast.client.capnp.admin import CapnpAdmin
+    from holdfast.client.capnp.messages import CapnpMessages
+
+# capnps is over TLS.
+_SCHEMES = {"capnp": "http", "capnps": "https"}
+
+
+class CapnpTransport:
+    messages: "CapnpMessages"
+    admin: "CapnpAdmin"
+
+    def __init__(self, url: str, settings: HttpSettings) -> None:
+        # Imported here: whoever has no such URL need not have pycapnp.
+        from holdfast.client.capnp.admin import CapnpAdmin
+        from holdfast.client.capnp.calls import Calls
+        from holdfast.client.capnp.messages import CapnpMessages
+
+        self._calls = Calls(url, settings)
+        self.messages = CapnpMessages(self._calls, settings.wait_round_ms)
+        self.admin = CapnpAdmin(self._calls)
+
+    async def close(self) -> None:
+        await self._calls.close()
+
+
+def open_capnp_on_loop(url: str, settings: Mapping[str, Any]) -> AsyncHoldfast:
+    """No call is made yet: the server may come up later."""
+    parsed = parse_capnp_settings(url, settings)
+
+    async def connect() -> Transport:
+        return CapnpTransport(url, parsed)
+
+    return AsyncHoldfast(connect)
+
+
+def open_capnp(url: str, settings: Mapping[str, Any]) -> Holdfast:
+    inner = open_capnp_on_loop(url, settings)
+    thread = LoopThread()
+    return Holdfast(inner, Driver(thread.run, thread.close))
+
+
+def parse_capnp_settings(url: str, settings: Mapping[str, Any]) -> HttpSettings:
+    """The settings of a connection to a server, but for those that one connection has no use for."""
+    scheme, _, rest = url.partition("://")
+    if "pool" in settings:
+        raise InvalidArgument("pool is for http:// alone: one connection carries every call here", field="pool")
+    try:
+        parts = urlsplit(url)
+        has_port = parts.port is not None
+    except ValueError as error:
+        raise InvalidArgument(f"{url[:200]!r} is not a URL: {error}", field="url") from None
+    if not has_port and not (parts.username or parts.password):
+        raise InvalidArgument(f"{url[:200]!r} has no port: give capnp://host:port", field="url")
+    if parts.path.strip("/"):
+        raise InvalidArgument(f"{url[:200]!r} has a path: give capnp://host:port", field="url")
+    if find_spec("capnp") is None:
+        raise InvalidArgument("capnp:// needs more than is installed: pip install 'holdfast[capnp]'", field="url")
+    return parse_http_settings(f"{_SCHEMES[scheme.lower()]}://{rest}", settings)
