@@ -1,0 +1,64 @@
+"""A real Cap'n Proto door over a real core, in the test's own event loop and on its clock."""
+
+import contextlib
+import socket
+import ssl
+from collections.abc import AsyncIterator
+from typing import Any
+
+from holdfast.clock import Alarm, Clock
+from holdfast.dice import SystemDice
+from holdfast.doors.capnp.door import CapnpDoor
+from holdfast.doors.identity import Identity, Open
+from holdfast.runtime import LoopRuntime
+from holdfast.server.compose import Core, make_store
+from holdfast.server.settings import parse_settings
+from holdfast.service.session import Session
+from holdfast.stores.contract import Store
+from holdfast.telemetry.trace import Tracing
+from tests.doors.serving import Drain, Requests
+
+
+class CapnpServer:
+    def __init__(self, port: int, core: Core, door: CapnpDoor, drain: Drain, requests: Requests) -> None:
+        self.port = port
+        self.url = f"capnp://127.0.0.1:{port}"
+        self.core = core
+        self.door = door
+        self.drain = drain
+        self.requests = requests
+
+
+@contextlib.asynccontextmanager
+async def serve_capnp(
+    clock: Clock,
+    *,
+    store: str | Store = "memory://",
+    identity: Identity | None = None,
+    tracing: Tracing | None = None,
+    tls: ssl.SSLContext | None = None,
+    **settings: Any,
+) -> AsyncIterator[CapnpServer]:
+    """`store` is a URL, or a store of the test's own."""
+    parsed = parse_settings(settings)
+    runtime = LoopRuntime(clock, clock if isinstance(clock, Alarm) else None)
+    core = Core(make_store(store, parsed, SystemDice()) if isinstance(store, str) else store, runtime, parsed)
+    await core.open()
+    drain, requests = Drain(), Requests()
+    door = CapnpDoor(
+        identity=identity or Open(),
+        open_session=lambda caller: Session(caller, core.messages, core.admin),
+        max_payload=parsed.max_payload,
+        observer=requests,
+        tracing=tracing or Tracing(),
+        drain=drain,
+    )
+    bound = socket.create_server(("127.0.0.1", 0))
+    await door.start([bound], tls)
+    try:
+        yield CapnpServer(bound.getsockname()[1], core, door, drain, requests)
+    finally:
+        core.begin_drain()
+        await door.close(1.0)
+        await core.close()
+        await runtime.aclose()
