@@ -120,7 +120,7 @@ def test_a_missing_certificate_is_usage(run: Callable[..., Any]) -> None:
 
 
 def test_a_setting_that_is_not_honoured_yet_is_not_ignored(run: Callable[..., Any]) -> None:
-    assert_refused(run("serve", "--capnp-port", "1"), 2, "capnp_port", "leave it out")
+    assert_refused(run("serve", "--prefetch-batch", "1"), 2, "prefetch_batch", "leave it out")
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from holdfast.dice import SystemDice
 from holdfast.doors.http.app import Asgi
 from holdfast.doors.identity import Identity
 from holdfast.runtime import LoopRuntime
+from holdfast.server.capnp import CapnpServer
 from holdfast.server.compose import Core, make_store
 from holdfast.server.door import Telemetry, identity_of, make_door
 from holdfast.server.ending import OVERTIME, Drain, Stop, Watchdog
@@ -56,6 +57,12 @@ async def serve(settings: Settings, announce: Announce, make_door: MakeDoor = ma
     clock = SystemClock()
     sockets = listening_sockets(settings)
     try:
+        capnp = CapnpServer(settings)
+    except BaseException:
+        for each in sockets:
+            each.close()
+        raise
+    try:
         tls = make_tls(settings)
         # Of its own: tokens and keys go by the wall, and a store may be ahead of that.
         identity = identity_of(settings, SystemClock())
@@ -69,16 +76,19 @@ async def serve(settings: Settings, announce: Announce, make_door: MakeDoor = ma
                     await server.begun(serving)
                 except OSError as error:  # another program came first to listen on the port
                     raise_bind_error(settings.host, settings.port, error)
+                await capnp.start(core, identity, drain, telemetry, tls)
                 _rest_garbage_collector()
-                _say_begun(settings, url_of(sockets, settings), announce)
+                _say_begun(settings, url_of(sockets, settings), capnp.url, announce)
                 await stop.wait(serving)
                 watchdog.start(settings.shutdown_grace_ms / 1_000 + _LAST_S)
-                return await _drain(settings, server, serving, core, runtime, drain)
+                return await _drain(settings, server, capnp, serving, core, runtime, drain)
             finally:
                 serving.cancel()
+                await capnp.close(0)
     finally:
         watchdog.dismiss()
         stop.forget()
+        capnp.release()
         for each in sockets:
             each.close()
 
@@ -121,6 +131,7 @@ async def _told(core: Core, settings: Settings, clock: Clock) -> AsyncIterator[T
 async def _drain(
     settings: Settings,
     server: HttpServer,
+    capnp: CapnpServer,
     serving: "asyncio.Task[None]",
     core: Core,
     runtime: LoopRuntime,
@@ -129,7 +140,7 @@ async def _drain(
     loop = asyncio.get_running_loop()
     grace_s = settings.shutdown_grace_ms / 1_000
     deadline = loop.time() + grace_s
-    in_hand = server.in_hand()
+    in_hand = server.in_hand() | capnp.in_hand()
     _log.info(
         "told to stop: finishing what is in hand; another signal ends it at once",
         extra={"calls_in_hand": len(in_hand), "grace_s": grace_s},
@@ -144,9 +155,12 @@ async def _drain(
         _log.error("calls were still in hand after %gs and are cut off", grace_s, extra=extra)
         # To a call this is a caller that left: what was meant for it is given back.
         server.cut_off()
+        capnp.cut_off()
         for call in await _finish(left, _LAST_S / 4):
             call.cancel()
-    if unread := await server.close(serving, deadline, at_least_s=_LAST_S / 4):
+    unread = await capnp.close(max(deadline - loop.time(), _LAST_S / 4))
+    unread += await server.close(serving, deadline, at_least_s=_LAST_S / 4)
+    if unread:
         _log.error("callers did not take their answers within %gs", grace_s, extra={"connections": unread})
     with suppress(TimeoutError):
         # What callers left behind is given back by work of the core's own.
@@ -162,7 +176,7 @@ async def _finish(calls: "set[asyncio.Future[None]]", timeout_s: float) -> "set[
     return left
 
 
-def _say_begun(settings: Settings, url: str, announce: Announce) -> None:
+def _say_begun(settings: Settings, url: str, capnp_url: str | None, announce: Announce) -> None:
     identities = [
         name for name, has in (("tokens", settings.has_tokens), ("certificates", settings.has_certificates)) if has
     ]
@@ -171,6 +185,7 @@ def _say_begun(settings: Settings, url: str, announce: Announce) -> None:
         "store": settings.shown_store,
         "durability": settings.durability,
         "address": url,
+        **({} if capnp_url is None else {"capnp_address": capnp_url}),
         "identities": " and ".join(identities) or "none",
         "pid": os.getpid(),
     }
@@ -182,7 +197,8 @@ def _say_begun(settings: Settings, url: str, announce: Announce) -> None:
         )
     elif settings.tls_cert is None:
         _log.warning("callers' tokens come unencrypted: set tls_cert, or let something in front speak TLS")
-    announce(f"Holdfast is serving {settings.shown_store} at {url}")
+    where = url if capnp_url is None else f"{url} and {capnp_url}"
+    announce(f"Holdfast is serving {settings.shown_store} at {where}")
 
 
 def _start_log(settings: Settings) -> None:

@@ -148,6 +148,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         "127.0.0.1"
     )
     port: Annotated[int, Spec(Integer(0, 65_535), _NETWORK, "Port to listen on; 0 takes a free one.")] = 7077
+    capnp_port: Annotated[
+        int | None,
+        Spec(
+            Integer(0, 65_535),
+            _NETWORK,
+            "Port of the Cap'n Proto door, beside the HTTP one; 0 takes a free one.",
+            default_text="none: no such door",
+        ),
+    ] = None
     tls_cert: Annotated[
         str | None,
         Spec(_path(), _NETWORK, "Certificate chain (PEM): serve HTTPS.", default_text="none: plain HTTP"),
@@ -288,16 +297,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     prefetch_batch: Annotated[
         int, Spec(Integer(1, 10_000), _LATER, "Messages reserved ahead at most.", awaits="the prefetcher")
     ] = 50
-    capnp_port: Annotated[
-        int | None,
-        Spec(
-            Integer(0, 65_535),
-            _LATER,
-            "Port of the Cap'n Proto door.",
-            default_text="none",
-            awaits="the Cap'n Proto door",
-        ),
-    ] = None
 
     @property
     def store_url(self) -> str:
