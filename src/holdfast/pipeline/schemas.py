@@ -1,0 +1,165 @@
+"""The tables of the pipeline, each from one list of fields: for Arrow and for Spark.
+
+Instants are timestamps here, for people write queries against them; on the wire and in stores they are whole
+milliseconds.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import pyarrow as pa
+
+from holdfast.model.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+INSTANT = pa.timestamp("us", tz="UTC")
+
+_SPARK_TYPES = {
+    pa.string(): "string",
+    pa.binary(): "binary",
+    pa.bool_(): "boolean",
+    pa.int16(): "smallint",
+    pa.int32(): "int",
+    pa.int64(): "bigint",
+    pa.float64(): "double",
+    pa.date32(): "date",
+    INSTANT: "timestamp",
+    pa.map_(pa.string(), pa.string()): "map<string,string>",
+}
+
+
+class Field(NamedTuple):
+    name: str
+    type: pa.DataType
+
+
+class Table(NamedTuple):
+    """One table's columns, in order. Each may be null as far as Spark is concerned."""
+
+    name: str
+    fields: tuple[Field, ...]
+
+    @property
+    def columns(self) -> list[str]:
+        return [each.name for each in self.fields]
+
+    @property
+    def arrow(self) -> pa.Schema:
+        return pa.schema(list(self.fields))
+
+    @property
+    def ddl(self) -> str:
+        return ", ".join(f"`{each.name}` {_SPARK_TYPES[each.type]}" for each in self.fields)
+
+    @property
+    def spark(self) -> "StructType":
+        from pyspark.sql.types import StructType
+
+        parsed = StructType.fromDDL(self.ddl)
+        assert isinstance(parsed, StructType)
+        return parsed
+
+    def only(self, columns: Iterable[str]) -> "Table":
+        """The columns named, in the order given; one that is not there is refused by its name."""
+        by_name = {each.name: each for each in self.fields}
+        chosen = list(columns)
+        for name in chosen:
+            if name not in by_name:
+                raise InvalidArgument(
+                    f"{self.name} has no column {name!r}; its columns are {', '.join(by_name)}", field=name
+                )
+        return Table(self.name, tuple(by_name[name] for name in chosen))
+
+
+def _table(name: str, fields: Sequence[tuple[str, pa.DataType]]) -> Table:
+    return Table(name, tuple(Field(*each) for each in fields))
+
+
+# One row for each transition of a message (SPEC 9.1); the payload is in none of them.
+EVENTS = _table(
+    "events",
+    [
+        ("seq", pa.int64()),
+        ("shard", pa.int32()),
+        ("at", INSTANT),
+        ("event", pa.string()),
+        ("tenant", pa.string()),
+        ("queue", pa.string()),
+        ("id", pa.string()),
+        ("attempt", pa.int32()),
+        ("version", pa.int64()),
+        ("priority", pa.int16()),
+        ("enqueued_at", INSTANT),
+        ("claimed_at", INSTANT),
+        ("bytes", pa.int64()),
+        ("error", pa.string()),
+        ("reason", pa.string()),
+        ("correlation_id", pa.string()),
+    ],
+)
+
+# One row for each message as a batch read finds it, or a streaming read claims it. `receipt` and `lease_expires_at`
+# are of a lease; a batch read has no receipts to give.
+MESSAGES = _table(
+    "messages",
+    [
+        ("tenant", pa.string()),
+        ("queue", pa.string()),
+        ("id", pa.string()),
+        ("snowflake", pa.int64()),
+        ("state", pa.string()),
+        ("payload", pa.binary()),
+        ("content_type", pa.string()),
+        ("headers", pa.map_(pa.string(), pa.string())),
+        ("priority", pa.int16()),
+        ("attempt", pa.int32()),
+        ("version", pa.int64()),
+        ("failures", pa.int32()),
+        ("expiries", pa.int32()),
+        ("releases", pa.int32()),
+        ("enqueued_at", INSTANT),
+        ("visible_at", INSTANT),
+        ("lease_expires_at", INSTANT),
+        ("receipt", pa.string()),
+        ("group", pa.string()),
+        ("correlation_id", pa.string()),
+        ("error", pa.string()),
+        ("reason", pa.string()),
+        ("bytes", pa.int64()),
+    ],
+)
+
+# What a sink takes: `payload` (binary or string), and any of the rest.
+NEW_MESSAGES = _table(
+    "new messages",
+    [
+        ("payload", pa.binary()),
+        ("key", pa.string()),
+        ("tenant", pa.string()),
+        ("queue", pa.string()),
+        ("content_type", pa.string()),
+        ("headers", pa.map_(pa.string(), pa.string())),
+        ("priority", pa.int32()),
+        ("delay_ms", pa.int64()),
+        ("deliver_at", INSTANT),
+        ("ttl_ms", pa.int64()),
+        ("group", pa.string()),
+        ("correlation_id", pa.string()),
+        ("max_retries", pa.int32()),
+    ],
+)
+
+
+def as_instants(batch: pa.RecordBatch, table: Table) -> pa.RecordBatch:
+    """A batch with the table's columns, in its types; what came as milliseconds becomes instants."""
+    columns = []
+    for field in table.fields:
+        column = batch.column(field.name)
+        if column.type != field.type:
+            if field.type == INSTANT and pa.types.is_integer(column.type):
+                column = column.cast(pa.int64()).cast(pa.timestamp("ms", tz="UTC"))
+            column = column.cast(field.type)
+        columns.append(column)
+    return pa.RecordBatch.from_arrays(columns, schema=table.arrow)

@@ -1,0 +1,136 @@
+"""The one place that builds a Spark session."""
+
+import os
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from holdfast.model.errors import InvalidArgument
+from holdfast.pipeline.java import find_java_home
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# In any session: days are UTC days wherever it runs, and Arrow batches stay in the cache.
+_ALWAYS = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
+}
+_LOG = Path(__file__).with_name("log4j2.properties")
+# A session of seconds spends most of them compiling and collecting in parallel.
+_BRIEF = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+# Of another Spark, or of a tool around it: they would be mixed into ours.
+_FOREIGN = ("SPARK_HOME", "SPARK_CONF_DIR")
+
+
+def open_session(
+    name: str = "holdfast",
+    *,
+    master: str | None = None,
+    remote: str | None = None,
+    settings: Mapping[str, str] | None = None,
+    is_brief: bool = False,
+) -> "SparkSession":
+    """The session a job runs in: the one there is, the cluster's under spark-submit, Spark Connect at `remote`, else
+    one started here on `master` (`local[*]`).
+
+    `settings` go over ours. `is_brief` is for sessions of seconds on few cores: it starts sooner and runs slower.
+    """
+    if remote is not None:
+        if master is not None:
+            raise InvalidArgument("give master or remote, not both: Spark Connect has its own", field="master")
+        return _connect(name, remote, dict(settings or {}))
+    active = _active()
+    if active is not None:
+        for key, value in _ALWAYS.items():
+            active.conf.set(key, value)
+        return active
+    if is_submitted():
+        if master is not None:
+            raise InvalidArgument("spark-submit has set the master: leave --master to it", field="master")
+        return _get_or_create(name, {**_ALWAYS, **(settings or {})}, None)
+    return _start(name, master or "local[*]", dict(settings or {}), is_brief=is_brief)
+
+
+def is_submitted() -> bool:
+    """Whether this program was started by spark-submit, which has a Java and a master of its own."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def _start(name: str, master: str, settings: dict[str, str], *, is_brief: bool) -> "SparkSession":
+    _require_pyspark()
+    home = find_java_home()
+    if home is not None:
+        os.environ["JAVA_HOME"] = home
+    for variable in _FOREIGN:
+        os.environ.pop(variable, None)
+    # Workers find what this interpreter finds.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    java = f"-Dlog4j2.configurationFile={_LOG.as_uri()}"
+    if is_brief:
+        java = f"{java} {_BRIEF}"
+    ours = {**_ALWAYS, "spark.ui.showConsoleProgress": "false", "spark.driver.extraJavaOptions": java}
+    if master.startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        ours |= {
+            # Nobody outside this machine has business with a local session.
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.driver.host": "127.0.0.1",
+            "spark.ui.enabled": "false",
+            "spark.driver.memory": "2g",
+            "spark.sql.shuffle.partitions": str(_cores(master)),
+            "spark.sql.warehouse.dir": str(
+                Path(os.environ.get("TMPDIR", "/tmp")) / f"holdfast-warehouse-{os.getpid()}"
+            ),
+        }
+    extra = settings.pop("spark.driver.extraJavaOptions", "")
+    ours["spark.driver.extraJavaOptions"] = f"{ours['spark.driver.extraJavaOptions']} {extra}".strip()
+    return _get_or_create(name, {**ours, **settings}, master)
+
+
+def _cores(master: str) -> int:
+    inside = master.partition("[")[2].rstrip("]").split(",")[0]
+    return int(inside) if inside.isdigit() else (1 if master == "local" else os.cpu_count() or 1)
+
+
+def _get_or_create(name: str, settings: Mapping[str, str], master: str | None) -> "SparkSession":
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.Builder().appName(name)
+    if master is not None:
+        builder = builder.master(master)
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+def _connect(name: str, remote: str, settings: dict[str, str]) -> "SparkSession":
+    _require_pyspark()
+    from pyspark.sql import SparkSession
+
+    try:
+        builder = SparkSession.Builder().appName(name).remote(remote)
+        for key, value in {**_ALWAYS, **settings}.items():
+            builder = builder.config(key, value)
+        return builder.getOrCreate()
+    except ImportError as error:
+        raise InvalidArgument(
+            f"Spark Connect needs more than is installed ({error}): pip install 'pyspark[connect]'", field="remote"
+        ) from None
+
+
+def _active() -> "SparkSession | None":
+    _require_pyspark()
+    from pyspark.sql import SparkSession
+
+    return SparkSession.getActiveSession()
+
+
+def _require_pyspark() -> None:
+    try:
+        import pyspark  # noqa: F401
+    except ImportError:
+        raise InvalidArgument("the data pipeline needs Spark: pip install 'holdfast[spark]'") from None
