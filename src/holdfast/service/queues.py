@@ -289,26 +289,29 @@ class QueueService:
         counts = await self._store.counts(ref, now_ms)
         return stats_of(counts, now_ms, waiters=self._dispatcher.waiters(ref), row=row)
 
-    async def journal(self, after: str | None, limit: int, tenant: str | None, wait_ms: int = 0) -> Events:
-        """If there is nothing behind the position, wait up to `wait_ms` for something."""
+    async def journal(
+        self, after: str | None, limit: int, tenant: str | None, wait_ms: int = 0, until: str | None = None
+    ) -> Events:
+        """If there is nothing behind the position, wait up to `wait_ms` for something. `until` ends a range that was
+        read before."""
         check_integer("limit", limit, 1, MAX_BATCH)
         check_integer("wait_ms", wait_ms, 0, MAX_MS)
-        until = self._now_ms() + wait_ms
+        ends_at = self._now_ms() + wait_ms
         while True:
-            events = await self._events(after, limit, tenant)
+            events = await self._events(after, limit, tenant, until)
             now_ms = self._now_ms()
-            if events or now_ms >= until or self._is_closing:
+            if events or now_ms >= ends_at or self._is_closing:
                 return events
             # What is looked through once is not looked through again.
             after = events.next
-            await sleep_until(self._runtime, min(until, now_ms + _JOURNAL_POLL_MS))
+            await sleep_until(self._runtime, min(ends_at, now_ms + _JOURNAL_POLL_MS))
 
-    async def _events(self, after: str | None, limit: int, tenant: str | None) -> Events:
+    async def _events(self, after: str | None, limit: int, tenant: str | None, until: str | None) -> Events:
         """A whole page. One tenant's may lie far apart among the others': then everybody has a turn in between."""
         events = Events()
         steps = 0
         while True:
-            page = await self._store.journal(after, limit - len(events), tenant, self._now_ms())
+            page = await self._store.journal(after, limit - len(events), tenant, self._now_ms(), until)
             events += page.events
             events.next = page.position
             if tenant is None or len(events) == limit or page.position == after or self._is_closing:

@@ -129,11 +129,19 @@ class Session:
         permit(self.caller, "stats", ref.tenant)
         return await self._messages.stats(ref)
 
-    async def journal(self, after: str | None, limit: int, *, tenant: str | None = None, wait_ms: int = 0) -> Events:
+    async def journal(
+        self,
+        after: str | None,
+        limit: int,
+        *,
+        tenant: str | None = None,
+        wait_ms: int = 0,
+        until: str | None = None,
+    ) -> Events:
         """An operator sees every tenant's events, or those of the one it names; anybody else its own."""
         permit(self.caller, "journal", tenant)
         seen = tenant if self.caller.is_operator else self.caller.tenant
-        return await self._messages.journal(after, limit, seen, wait_ms)
+        return await self._messages.journal(after, limit, seen, wait_ms, until)
 
     async def ledger(self, ref: QueueRef, consumer: str, number: int | None = None) -> list[LedgerEntry]:
         permit(self.caller, "ledger", ref.tenant)

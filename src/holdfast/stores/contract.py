@@ -301,8 +301,12 @@ class Store(Protocol):
         """A consistent copy in a new directory, made while the store is in use: everything answered before the call is
         in it. `InvalidArgument` where there is nothing to copy, or the directory is not new."""
 
-    async def journal(self, after: str | None, limit: int, tenant: str | None, now_ms: int) -> JournalPage:
-        """Durable events behind the position, in order; of one tenant, if given, within its own retention.
+    async def journal(
+        self, after: str | None, limit: int, tenant: str | None, now_ms: int, until: str | None = None
+    ) -> JournalPage:
+        """Durable events behind the position, in order; of one tenant, if given, within its own retention. With
+        `until`, an earlier page's end, none behind that one: a range between two ends always has the same events, and
+        once all of them were read the position is `until`.
 
         A step looks at `JOURNAL_STEP` events at most. So a page of one tenant may be short, or empty, before the end:
         that is where the position no longer moves."""

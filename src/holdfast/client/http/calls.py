@@ -34,6 +34,8 @@ class Request:
     path: str
     body: list[bytes]
     content_type: bytes = JSON_TYPE
+    # What the answer should be; empty: what the server gives by itself.
+    accept: bytes = b""
     # Carried out twice it does no more than once.
     is_repeatable: bool = True
     # Answered when it is done, however long that takes.
@@ -230,10 +232,11 @@ class Calls:
 
 
 def _framing(request: Request) -> bytes:
+    accept = b"Accept: %b\r\n" % request.accept if request.accept else b""
     if not request.body:
-        return b"\r\n" if request.method in ("GET", "DELETE") else b"Content-Length: 0\r\n\r\n"
+        return accept + (b"\r\n" if request.method in ("GET", "DELETE") else b"Content-Length: 0\r\n\r\n")
     length = sum(map(len, request.body))
-    return b"Content-Type: %b\r\nContent-Length: %d\r\n\r\n" % (request.content_type, length)
+    return accept + b"Content-Type: %b\r\nContent-Length: %d\r\n\r\n" % (request.content_type, length)
 
 
 def _bearer(token: str) -> bytes:

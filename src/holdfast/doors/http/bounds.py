@@ -34,6 +34,8 @@ QUERY: dict[str, Schema] = {
     "payload": _FLAG,
     "force_after_ms": {**_whole(0, MAX_MS), "default": 30_000},
     "after": {"type": "string", "description": "`X-Journal-Next` of the answer before; left out: the oldest kept"},
+    "until": {"type": "string", "description": "`X-Journal-Next` of an earlier answer: nothing behind it"},
+    "count": {**_FLAG, "description": "Only how many and where they end, in the headers"},
     "wait_ms": {**_whole(0, MAX_MS), "default": 0},
     "consumer": _LABEL,
     "number": _whole(0, MAX_MS),

@@ -157,10 +157,10 @@ DESCRIPTIONS: dict[tuple[str, str], Described] = {
     ),
     ("DELETE", _QUEUE + "/schedules/{name}"): Described("Delete a schedule", wire.Nothing, refusals=_STALE),
     ("GET", "/v1/journal"): Described(
-        "Events in order, behind a position",
-        query=("after", "limit", "wait_ms", "tenant"),
+        "Events in order, behind a position, and with `until` up to another; with `count=1` only how many",
+        query=("after", "limit", "wait_ms", "tenant", "until", "count"),
         streams=((NDJSON, wire.JournalEventOut), (ARROW, None)),
-        answer_headers=("X-Journal-Next",),
+        answer_headers=("X-Journal-Next", "X-Journal-Count"),
     ),
     ("POST", "/v1/queue/ledger/claim"): _CLAIMED._replace(
         summary="Claim under a number, or read that claim again", body=wire.LedgerClaimRequest

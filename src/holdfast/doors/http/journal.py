@@ -6,43 +6,25 @@ from typing import Any
 
 from holdfast.doors.http.calls import Call
 from holdfast.doors.http.presence import Presence
-from holdfast.doors.http.ways import Way, integer_of
+from holdfast.doors.http.ways import Way, flag_of, integer_of
 from holdfast.model.answers import Events
 from holdfast.model.errors import InvalidArgument
 from holdfast.model.events import JournalEvent
 from holdfast.model.names import parse_name
+from holdfast.wire.arrow import ARROW_STREAM, EVENT_FIELDS, JOURNAL_COUNT, JOURNAL_NEXT
 from holdfast.wire.http import JournalEventOut, encode
 
 NDJSON = b"application/x-ndjson"
-ARROW = b"application/vnd.apache.arrow.stream"
+ARROW = ARROW_STREAM
 
 # Events on a page, unless it was asked for more.
 _PAGE = 1_000
 
-# By name of pyarrow's type. Instants are whole milliseconds, as everywhere on this wire.
-ARROW_FIELDS: dict[str, tuple[str, bool]] = {
-    "seq": ("int64", False),
-    "shard": ("int32", False),
-    "at": ("int64", False),
-    "event": ("string", False),
-    "tenant": ("string", False),
-    "queue": ("string", False),
-    "id": ("string", False),
-    "attempt": ("int32", False),
-    "version": ("int64", False),
-    "priority": ("int16", False),
-    "enqueued_at": ("int64", False),
-    "claimed_at": ("int64", True),
-    "bytes": ("int64", False),
-    "error": ("string", True),
-    "reason": ("string", True),
-    "correlation_id": ("string", False),
-}
-
 
 async def read(call: Call) -> None:
-    fields = call.query("after", "limit", "wait_ms", "tenant")
-    encode_events = _as_arrow() if _wants_arrow(call.headers) else _as_lines
+    fields = call.query("after", "limit", "wait_ms", "tenant", "until", "count")
+    is_count = flag_of(fields, "count")
+    encode_events = _as_arrow() if _wants_arrow(call.headers) and not is_count else _as_lines
     limit, wait_ms = integer_of(fields, "limit"), integer_of(fields, "wait_ms")
     events = await _events(
         call,
@@ -50,23 +32,28 @@ async def read(call: Call) -> None:
         _PAGE if limit is None else limit,
         parse_name("tenant", fields["tenant"]) if "tenant" in fields else None,
         wait_ms or 0,
+        fields.get("until"),
     )
-    content_type, body = encode_events([_event_out(each) for each in events])
+    # Who only counts is told where the page ends, and not what is on it.
+    content_type, body = encode_events([] if is_count else [_event_out(each) for each in events])
     headers = [
         (b"content-type", content_type),
-        (b"x-journal-next", events.next.encode()),
+        (JOURNAL_NEXT, events.next.encode()),
+        (JOURNAL_COUNT, b"%d" % len(events)),
         (b"cache-control", b"no-store"),
     ]
     await call.answer(body, headers=headers)
 
 
-async def _events(call: Call, after: str | None, limit: int, tenant: str | None, wait_ms: int) -> Events:
+async def _events(
+    call: Call, after: str | None, limit: int, tenant: str | None, wait_ms: int, until: str | None
+) -> Events:
     if not wait_ms:
-        return await call.session.journal(after, limit, tenant=tenant)
+        return await call.session.journal(after, limit, tenant=tenant, until=until)
     presence = Presence(call)
     try:
         return await presence.wait(
-            call.session.journal(after, limit, tenant=tenant, wait_ms=wait_ms), lambda events: None
+            call.session.journal(after, limit, tenant=tenant, wait_ms=wait_ms, until=until), lambda events: None
         )
     finally:
         presence.close()
@@ -118,7 +105,7 @@ class _Arrow:
         self._schema = pyarrow.schema(
             [
                 pyarrow.field(name, getattr(pyarrow, kind)(), nullable=is_nullable)
-                for name, (kind, is_nullable) in ARROW_FIELDS.items()
+                for name, (kind, is_nullable) in EVENT_FIELDS.items()
             ]
         )
 

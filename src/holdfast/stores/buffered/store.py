@@ -177,8 +177,10 @@ class BufferedStore:
     async def sweep(self, limit: int, now_ms: int) -> Swept:
         return await self._all_landed(self._inner.sweep(limit, now_ms))
 
-    async def journal(self, after: str | None, limit: int, tenant: str | None, now_ms: int) -> JournalPage:
-        return await self._all_landed(self._inner.journal(after, limit, tenant, now_ms))
+    async def journal(
+        self, after: str | None, limit: int, tenant: str | None, now_ms: int, until: str | None = None
+    ) -> JournalPage:
+        return await self._all_landed(self._inner.journal(after, limit, tenant, now_ms, until))
 
     async def take_tallies(self) -> Mapping[QueueRef, Mapping[Event, int]]:
         return await self._all_landed(self._inner.take_tallies())

@@ -58,12 +58,15 @@ class MemoryJournal:
         taken, self._tallies = self._tallies, defaultdict(Counter)
         return taken
 
-    def read(self, after: str | None, limit: int, tenant: str | None, oldest_at: int) -> JournalPage:
+    def read(
+        self, after: str | None, limit: int, tenant: str | None, oldest_at: int, until: str | None = None
+    ) -> JournalPage:
         position = parse_position(after)
+        last = None if until is None else parse_position(until)
         events: list[JournalEvent] = []
         start = max(position + 1 - self._first, 0)
         for event in self._events[start : start + JOURNAL_STEP]:
-            if len(events) == limit:
+            if len(events) == limit or (last is not None and event.seq > last):
                 break
             position = event.seq
             if (tenant is None or event.tenant == tenant) and event.at >= oldest_at:

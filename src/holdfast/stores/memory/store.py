@@ -414,10 +414,12 @@ class MemoryStore:
     async def backup(self, target: str) -> None:
         raise InvalidArgument("memory:// keeps nothing on disk to back up", field="url")
 
-    async def journal(self, after: str | None, limit: int, tenant: str | None, now_ms: int) -> JournalPage:
+    async def journal(
+        self, after: str | None, limit: int, tenant: str | None, now_ms: int, until: str | None = None
+    ) -> JournalPage:
         retention_ms = None if tenant is None else self._directory.config(tenant).journal_retention_ms
         oldest_at = now_ms - retention_ms if retention_ms is not None else 0
-        return self._journal.read(after, limit, tenant, oldest_at)
+        return self._journal.read(after, limit, tenant, oldest_at, until)
 
     # --- Figures ---------------------------------------------------------------------------------------------
 

@@ -23,11 +23,20 @@ class Journal:
         self._cluster = cluster
         self._retention_ms = retention_ms
 
-    async def read(self, after: str | None, limit: int, tenant: str | None, oldest_at: int) -> JournalPage:
-        """Of each database in its order; of several by their time, as far as that is known."""
+    async def read(
+        self, after: str | None, limit: int, tenant: str | None, oldest_at: int, until: str | None = None
+    ) -> JournalPage:
+        """Of each database in its order; of several by their time, as far as that is known. Up to `until` all of them
+        must be up: nobody asks for that range again."""
         position = parse_positions(after, len(self._cluster.shards))
+        last = None if until is None else parse_positions(until, len(self._cluster.shards))
         room = limit if tenant is None else JOURNAL_STEP // len(position)
-        waiting = [deque(await self._rows_if_up(shard, position[shard.number], room)) for shard in self._cluster.shards]
+        waiting = [
+            deque(await self._rows_if_up(shard, position[shard.number], room))
+            if last is None
+            else deque(await self._rows_upto(shard, position[shard.number], last[shard.number], room))
+            for shard in self._cluster.shards
+        ]
         events: list[JournalEvent] = []
         while len(events) < limit and any(waiting):
             shard = min(
@@ -47,6 +56,10 @@ class Journal:
             if len(self._cluster.shards) == 1:
                 raise
             return []
+
+    async def _rows_upto(self, shard: Shard, after: int, last: int, limit: int) -> list[Any]:
+        """A range that was read before: nothing that is under way can write there."""
+        return await shard.fetch(SQL["journal"], after, last + 1, limit) if last > after else []
 
     async def _rows(self, shard: Shard, after: int, limit: int) -> list[Any]:
         [start] = await shard.fetch(SQL["horizon"])

@@ -362,12 +362,14 @@ class PostgresStore:
             "a PostgreSQL store is backed up by PostgreSQL's own tools, as pg_basebackup", field="url"
         )
 
-    async def journal(self, after: str | None, limit: int, tenant: str | None, now_ms: int) -> JournalPage:
+    async def journal(
+        self, after: str | None, limit: int, tenant: str | None, now_ms: int, until: str | None = None
+    ) -> JournalPage:
         async def read() -> JournalPage:
             row = None if tenant is None else await self._directory.tenant(tenant)
             retention_ms = None if row is None else row.config.journal_retention_ms
             oldest_at = 0 if retention_ms is None else self._cluster.stored(now_ms) - retention_ms
-            return await self._journal.read(after, limit, tenant, oldest_at)
+            return await self._journal.read(after, limit, tenant, oldest_at, until)
 
         return await self._call(read())
 

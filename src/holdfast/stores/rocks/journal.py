@@ -109,9 +109,12 @@ class RocksJournal:
                     tally[event] = tally.get(event, 0) + count
         return tallies
 
-    def read(self, after: str | None, limit: int, tenant: str | None, oldest_at: int) -> JournalPage:
+    def read(
+        self, after: str | None, limit: int, tenant: str | None, oldest_at: int, until: str | None = None
+    ) -> JournalPage:
         self._engine.write()
         position = parse_position(after)
+        last = self._durable if until is None else min(parse_position(until), self._durable)
         looked_at = 0
         start = self._engine.database.floor(keys.JOURNAL, keys.instant(position + 1)) or self._oldest
         events: list[JournalEvent] = []
@@ -119,7 +122,7 @@ class RocksJournal:
             for seq, row in enumerate(_decode_block(block), keys.parse_instant(key)):
                 if seq <= position:
                     continue
-                if seq > self._durable or len(events) == limit or looked_at == JOURNAL_STEP:
+                if seq > last or len(events) == limit or looked_at == JOURNAL_STEP:
                     return JournalPage(events, str(position))
                 position = seq
                 looked_at += 1

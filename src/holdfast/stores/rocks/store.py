@@ -435,12 +435,14 @@ class RocksStore:
         self._engine.write()
         await self._runtime.offload(lambda: self._engine.database.checkpoint(target))
 
-    async def journal(self, after: str | None, limit: int, tenant: str | None, now_ms: int) -> JournalPage:
+    async def journal(
+        self, after: str | None, limit: int, tenant: str | None, now_ms: int, until: str | None = None
+    ) -> JournalPage:
         self._engine.check()
         await self._engine.committed()  # claims ride along with the next sync; a reader wants to see them
         retention_ms = None if tenant is None else self._catalog.config(tenant).journal_retention_ms
         oldest_at = now_ms - retention_ms if retention_ms is not None else 0
-        return self._journal.read(after, limit, tenant, oldest_at)
+        return self._journal.read(after, limit, tenant, oldest_at, until)
 
     # --- Figures -----------------------------------------------------------------------------------------------
 

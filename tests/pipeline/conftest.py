@@ -1,0 +1,75 @@
+"""One Spark session and one server for all tests here: starting either costs seconds.
+
+Every test of this folder is in one xdist group, so that only one process of a run starts a Java.
+"""
+
+import shutil
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from tests.server.served import Served
+
+_HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(_HERE):
+            item.add_marker(pytest.mark.xdist_group("spark"))
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    from holdfast.pipeline.session import open_session
+
+    session = open_session(
+        "tests",
+        # Three attempts at a task: a local master gives it one.
+        master="local[2, 3]",
+        settings={"spark.sql.streaming.pollingDelay": "20ms", "spark.driver.memory": "1g"},
+        is_brief=True,
+    )
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="session")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A server on an embedded store that lasts for the whole run: each test takes queues of its own."""
+    directory = tmp_path_factory.mktemp("served")
+    with Served("--data", directory, "--durability", "os") as server:
+        yield server
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+_NAMES = count()
+
+
+@pytest.fixture
+def queue_name() -> str:
+    return f"q{next(_NAMES)}"
+
+
+@pytest.fixture
+def hf(served: Served) -> Iterator[holdfast.Holdfast]:
+    with holdfast.open(served.url) as client:
+        yield client
+
+
+@pytest.fixture
+def wait_until() -> Callable[..., None]:
+    from time import monotonic, sleep
+
+    def wait(is_so: Callable[[], bool], seconds: float = 30.0) -> None:
+        """For what a query does in its own time."""
+        ends = monotonic() + seconds
+        while not is_so():
+            assert monotonic() < ends, f"it did not come to that in {seconds} seconds"
+            sleep(0.05)
+
+    return wait
