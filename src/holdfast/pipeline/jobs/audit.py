@@ -1,0 +1,155 @@
+"""`audit`: every rule over the whole journal, and over the stores behind it, naming each violation."""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from pyspark.sql import functions as F
+
+from holdfast.clock import SystemClock
+from holdfast.pipeline.jobs.progress import Progress, silent
+from holdfast.pipeline.jobs.rules import Rule
+from holdfast.pipeline.jobs.rules_check import check_against_store, check_events, last_words, measure
+from holdfast.pipeline.lake.lake import Lake, run_name
+from holdfast.pipeline.lake.tables import VIOLATIONS
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+# Violations named in the answer; the table has them all.
+MAX_NAMED = 200
+
+
+class Named(msgspec.Struct, frozen=True, kw_only=True):
+    rule: str
+    tenant: str | None
+    queue: str | None
+    id: str | None
+    detail: str
+
+    def __str__(self) -> str:
+        where = "/".join(each for each in (self.tenant, self.queue) if each)
+        return f"{self.rule}: {' '.join(each for each in (where, self.id) if each)}: {self.detail}"
+
+
+class Audited(msgspec.Struct, frozen=True, kw_only=True):
+    run: str
+    events: int
+    stores: int
+    # By rule; those that were kept are left out.
+    broken: dict[str, int]
+    violations: list[Named]
+
+    @property
+    def violation_count(self) -> int:
+        return sum(self.broken.values())
+
+    @property
+    def is_sound(self) -> bool:
+        return not self.broken
+
+
+class StoreFindings(msgspec.Struct, frozen=True, kw_only=True):
+    """What a check of one store directory found, as (what, queue, id)."""
+
+    path: str
+    found: list[tuple[str, str | None, str | None]] = []
+    # All of them: `found` names the first.
+    number: int = 0
+
+
+# Checks the keys, indexes and counters of a store directory that nobody has open (SPEC 4.1). Handed in, and run by
+# Spark's workers: only those above the pipeline know the stores.
+CheckStore = Callable[[str], StoreFindings]
+
+
+def audit(
+    spark: "SparkSession",
+    events: "DataFrame | None",
+    *,
+    snapshot: "DataFrame | None" = None,
+    stores: Sequence[str] = (),
+    check_store: CheckStore | None = None,
+    max_retries: int | None = None,
+    lake: Lake | None = None,
+    progress: Progress = silent,
+) -> Audited:
+    """`events`: of the lake, a journal or a backup. `snapshot`: the messages of the same store at rest, to hold against
+    them. `stores`: directories of backups, each checked whole. The violations are appended to the lake's table."""
+    run = run_name()
+    found: list[DataFrame] = []
+    count = 0
+    if events is not None:
+        progress("events measured", 0, None)
+        extent = measure(events)
+        count = extent.events
+        progress("events", 0, count)
+        found.append(check_events(events, extent, max_retries))
+        if snapshot is not None:
+            found.append(check_against_store(last_words(events, extent), snapshot))
+    if stores:
+        assert check_store is not None
+        found.append(_check_stores(spark, stores, check_store))
+    table = found[0]
+    for each in found[1:]:
+        table = table.unionByName(each)
+    # Computed once: counted by rule, listed, and kept.
+    rows = table.select("rule", "tenant", "queue", "id", "detail", "first_seen").cache()
+    try:
+        broken = {row["rule"]: row["count"] for row in rows.groupBy("rule").count().orderBy("rule").collect()}
+        progress("events", count, count)
+        named = rows.orderBy("rule", "first_seen").limit(MAX_NAMED).collect() if broken else []
+        if broken and lake is not None:
+            lake.append(spark, VIOLATIONS, rows.withColumn("run", F.lit(run)))
+    finally:
+        rows.unpersist()
+    return Audited(
+        run=run,
+        events=count,
+        stores=len(stores),
+        broken=broken,
+        violations=[
+            Named(rule=row["rule"], tenant=row["tenant"], queue=row["queue"], id=row["id"], detail=row["detail"])
+            for row in named
+        ],
+    )
+
+
+def _check_stores(spark: "SparkSession", stores: Sequence[str], check_store: CheckStore) -> "DataFrame":
+    """One task for each directory."""
+    import pyarrow as pa
+
+    now_ms = SystemClock().now_ms()
+    schema = "rule string, tenant string, queue string, id string, detail string, first_seen timestamp"
+
+    def check(batches: Any) -> Any:
+        for batch in batches:
+            for path in batch.column("path").to_pylist():
+                report = check_store(path)
+                found = list(report.found)
+                if report.number > len(found):
+                    found.append((f"{path}: and {report.number - len(found)} more", None, None))
+                rows = [_row(path, *each, now_ms) for each in found]
+                instant = pa.timestamp("us", tz="UTC")
+                yield pa.RecordBatch.from_pylist(
+                    rows,
+                    schema=pa.schema(
+                        [(name, pa.string()) for name in ("rule", "tenant", "queue", "id", "detail")]
+                        + [("first_seen", instant)]
+                    ),
+                )
+
+    frame = spark.createDataFrame([(each,) for each in stores], "path string").repartition(len(stores))
+    return frame.mapInArrow(check, schema)
+
+
+def _row(path: str, what: str, queue: str | None, id: str | None, now_ms: int) -> dict[str, Any]:
+    tenant, _, name = (queue or "").partition("/")
+    return {
+        "rule": Rule.STORE.value,
+        "tenant": tenant or None,
+        "queue": name or None,
+        "id": id,
+        "detail": f"{path}: {what}",
+        "first_seen": now_ms * 1_000,
+    }

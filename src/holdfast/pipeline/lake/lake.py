@@ -1,0 +1,100 @@
+"""The lake: its tables by name, read and written through Spark."""
+
+import importlib.util
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from holdfast.model.errors import InvalidArgument
+from holdfast.pipeline.lake.contract import Compacted, Mark, Table
+from holdfast.pipeline.lake.parquet import ParquetFiles
+from holdfast.pipeline.lake.tables import DAY, TABLES, TableShape
+from holdfast.pipeline.lake.writing import day_column, write_files
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+class Kind(StrEnum):
+    DELTA = "delta"
+    PARQUET = "parquet"
+
+
+def default_kind() -> Kind:
+    """Delta where delta-rs is installed."""
+    return Kind.DELTA if importlib.util.find_spec("deltalake") is not None else Kind.PARQUET
+
+
+class Lake:
+    """A directory, or a place in an object store, with a table in each of its folders."""
+
+    def __init__(self, place: str, kind: Kind | None = None, storage: Mapping[str, str] | None = None) -> None:
+        if not place:
+            raise InvalidArgument("give the lake's directory", field="lake")
+        self.place = place.rstrip("/")
+        self.kind = kind or default_kind()
+        self._storage = dict(storage or {})
+
+    def table(self, shape: TableShape) -> Table:
+        directory = f"{self.place}/{shape.name}"
+        if self.kind is Kind.PARQUET:
+            return ParquetFiles(directory, has_days=shape.day_of is not None)
+        try:
+            from deltalake import Schema
+
+            from holdfast.pipeline.lake.delta import DeltaFiles
+        except ImportError:
+            raise InvalidArgument(
+                "Delta tables need delta-rs: pip install deltalake, or choose plain Parquet", field="lake_format"
+            ) from None
+        schema = Schema.from_arrow(shape.arrow)
+        return DeltaFiles(directory, schema, has_days=shape.day_of is not None, storage=self._storage or None)
+
+    def read(self, spark: "SparkSession", shape: TableShape, days: Sequence[str] | None = None) -> "DataFrame":
+        """The table's rows as of now, with `day` where it has days. A table that is not there yet has none.
+
+        The files are named one by one: what a writer that died left beside them is not read.
+        """
+        files = self.table(shape).files(days)
+        rows = spark.read.schema(shape.table.spark).parquet(*files) if files else none_of(spark, shape)
+        return rows if shape.day_of is None else rows.withColumn(DAY, day_column(shape.day_of))
+
+    def append(
+        self,
+        spark: "SparkSession",
+        shape: TableShape,
+        rows: "DataFrame",
+        *,
+        writer: str | None = None,
+        mark: Mark | None = None,
+    ) -> int:
+        """Add rows in one commit; answers how many. 0 if the writer has committed this batch already."""
+        table = self.table(shape)
+        files = write_files(spark, rows.select(*shape.table.columns), shape, table.new_files)
+        if not files and mark is None:
+            return 0
+        return sum(each.rows for each in files) if table.append(files, writer=writer, mark=mark) else 0
+
+    def replace(
+        self, spark: "SparkSession", shape: TableShape, rows: "DataFrame", days: Sequence[str] | None = None
+    ) -> int:
+        """Put rows in the place of what the table has of these days (None: of all it has), in one commit."""
+        table = self.table(shape)
+        files = write_files(spark, rows.select(*shape.table.columns), shape, table.new_files)
+        table.replace(files, days)
+        return sum(each.rows for each in files)
+
+    def compact(self, *, keep_hours: float) -> dict[str, Compacted]:
+        """Of each table that is there."""
+        found = {name: self.table(shape) for name, shape in TABLES.items()}
+        return {name: table.compact(keep_hours=keep_hours) for name, table in found.items() if table.exists()}
+
+
+def none_of(spark: "SparkSession", shape: TableShape) -> "DataFrame":
+    return spark.createDataFrame([], shape.table.spark)
+
+
+def run_name() -> str:
+    """What a run is called in a table of several runs."""
+    return uuid4().hex[:12]

@@ -1,0 +1,1 @@
+"""The report: figures of a lake's events as tables, and one page of HTML with plots."""
