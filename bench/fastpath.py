@@ -1,4 +1,6 @@
-"""Single enqueues by 64 callers at once: through the fast path, beside straight to PostgreSQL.
+"""Single enqueues by 64 callers at once: through the fast path, beside straight to PostgreSQL. And single claims by as
+many, from what the prefetcher reserved, beside by the index; asked of the store, for a server serves waiting claims
+together.
 
 Both with what they promise: the log and PostgreSQL sync to disk before the answer. The fast path's rounds end when all
 that was answered is stored, so the work that it puts off is paid for within them.
@@ -14,8 +16,9 @@ from pathlib import Path
 from bench.report import HEAD, Figure
 from holdfast.clock import SystemClock
 from holdfast.dice import SystemDice
-from holdfast.model.message import Draft
+from holdfast.model.message import Draft, Receipt
 from holdfast.model.names import QueueRef
+from holdfast.model.requests import Ask, Settle, Verdict
 from holdfast.runtime import LoopRuntime
 from holdfast.stores.buffered import BufferedStore, Terms
 from holdfast.stores.contract import Store
@@ -48,6 +51,45 @@ async def _round(store: Store, messages: int) -> tuple[float, float]:
     return messages / answered, messages / (time.perf_counter() - began)
 
 
+async def _claim_round(store: Store, messages: int) -> float:
+    """Messages claimed a second, each by a call of its own."""
+    clock = SystemClock()
+    for _ in range(messages // 100):
+        await store.enqueue(REF, [DRAFT] * 100, clock.now_ms(), auto_create=True)
+    await store.counts(REF, clock.now_ms())
+    receipts: list[Receipt] = []
+
+    async def caller() -> None:
+        while given := (await store.claim(REF, [Ask(lease_ms=600_000)], clock.now_ms())).per_ask[0]:
+            receipts.append(given[0].receipt)
+
+    began = time.perf_counter()
+    await asyncio.gather(*(caller() for _ in range(CALLERS)))
+    took = time.perf_counter() - began
+    for at in range(0, len(receipts), 1_000):
+        verdicts = [Verdict(settle=Settle.ACK, receipt=receipt) for receipt in receipts[at : at + 1_000]]
+        await store.settle(REF, verdicts, clock.now_ms())
+    return len(receipts) / took
+
+
+async def _measure_claims(urls: list[str], redis_url: str, wal_dir: Path, messages: int) -> list[tuple[float, float]]:
+    runtime = LoopRuntime(SystemClock())
+    stores = []
+    for url, name, batch in ((urls[0], "index", 0), (urls[1], "reserved", 50)):
+        inner = PostgresStore([url], SystemDice(), journal_retention_ms=WEEK_MS)
+        terms = Terms(redis_url=redis_url, wal_dir=str(wal_dir / name), prefetch_batch=batch)
+        stores.append(BufferedStore(inner, terms))
+    for store in stores:
+        await store.open(Deaf(), runtime)
+    try:
+        rounds = [(await _claim_round(stores[0], messages), await _claim_round(stores[1], messages)) for _ in range(6)]
+        return rounds[1:]  # the first warms up
+    finally:
+        for store in stores:
+            await store.close()
+        await runtime.aclose()
+
+
 async def _measure(urls: list[str], redis_url: str, wal_dir: Path, messages: int) -> list[tuple[float, float, float]]:
     runtime = LoopRuntime(SystemClock())
     direct = PostgresStore(urls[:1], SystemDice(), journal_retention_ms=WEEK_MS)
@@ -78,17 +120,29 @@ def measure(messages: int = 4_000) -> list[Figure]:
         urls = [*postgres.make_databases("direct"), *postgres.make_databases("buffered")]
         with tempfile.TemporaryDirectory(prefix="holdfast-log-") as wal_dir:
             rounds = asyncio.run(_measure(urls, redis.url, Path(wal_dir), messages))
+            urls = [*postgres.make_databases("index"), *postgres.make_databases("reserved")]
+            claims = asyncio.run(_measure_claims(urls, redis.url, Path(wal_dir), messages // 2))
     finally:
         redis.close()
         postgres.close()
     slow, fast, landed = (statistics.median(column) for column in zip(*rounds, strict=True))
     ratio = statistics.median(each[1] / each[0] for each in rounds)
     ratio_landed = statistics.median(each[2] / each[0] for each in rounds)
+    by_index, reserved = (statistics.median(column) for column in zip(*claims, strict=True))
+    claims_ratio = statistics.median(each[1] / each[0] for each in claims)
     what = f"enqueue by {CALLERS} callers of single messages, fast path"
     beside = "straight to PostgreSQL"
     return [
         Figure(f"{what}, answered", f"{fast:.0f}/s", beside, f"{slow:.0f}/s", ratio, goal=3),
         Figure(f"{what}, answered and stored", f"{landed:.0f}/s", beside, f"{slow:.0f}/s", ratio_landed, goal=3),
+        Figure(
+            f"claim by {CALLERS} callers of single messages, reserved ahead",
+            f"{reserved:.0f}/s",
+            "by the index",
+            f"{by_index:.0f}/s",
+            claims_ratio,
+            goal=1,
+        ),
     ]
 
 

@@ -1,4 +1,5 @@
-"""The PostgreSQL store with the fast path against the model; a reopening finds what was buffered in the log alone."""
+"""The PostgreSQL store with the fast path against the model; a reopening finds what was buffered in the log alone,
+and every claim what was reserved for it."""
 
 import os
 import tempfile
@@ -12,7 +13,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from holdfast.client.blocking import Holdfast
 from holdfast.dice import Dice
 from holdfast.runtime import ThreadRuntime
-from holdfast.stores.buffered import BufferedStore, Terms
+from holdfast.stores.buffered import Terms
 from holdfast.stores.contract import Store
 from holdfast.stores.postgres import PostgresStore
 from holdfast.testing.machine import QueueMachine
@@ -20,6 +21,7 @@ from tests.crash.rocks import core_of, sweep
 from tests.postgres.server import PostgresServer
 from tests.properties.test_memory_machine import COMMON
 from tests.properties.test_postgres_machine import _PHASES, _WEEK_MS
+from tests.redis.reserving import ReservingStore
 from tests.redis.server import RedisServer
 
 
@@ -44,7 +46,7 @@ def machine_on(server: PostgresServer, redis: RedisServer, urls: list[str], path
                 drain_ms=0,
                 segment_bytes=4_096,
             )
-            return BufferedStore(inner, terms)
+            return ReservingStore(inner, terms)
 
         def _open(self, store: Store) -> Holdfast:
             """A store sweeps when it is opened: so that is done to its end, here and in the model. If it went on in the

@@ -1,4 +1,5 @@
-"""The PostgreSQL store with the fast path before it keeps the laws, on one database and on two."""
+"""The PostgreSQL store with the fast path before it keeps the laws, on one database and on two; on one of them with
+everything that is to be claimed reserved before."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from holdfast.stores.postgres import PostgresStore
 from holdfast.testing import EmbeddedSubject, Subject
 from holdfast.testing.laws import StoreLaws
 from tests.postgres.server import PostgresServer
+from tests.redis.reserving import ReservingStore
 from tests.redis.server import RedisServer
 
 WEEK_MS = 7 * 86_400_000
@@ -26,10 +28,12 @@ def two_databases(postgres: PostgresServer) -> list[str]:
     return postgres.make_databases("buffered_a", "buffered_b")
 
 
-def _subject(server: PostgresServer, redis: RedisServer, urls: list[str], path: Path) -> Iterator[Subject]:
+def _subject(
+    server: PostgresServer, redis: RedisServer, urls: list[str], path: Path, kind: type[BufferedStore] = BufferedStore
+) -> Iterator[Subject]:
     def make_store(dice: Dice) -> BufferedStore:
         inner = PostgresStore(urls, dice, journal_retention_ms=WEEK_MS, goes_by_caller=True)
-        return BufferedStore(inner, Terms(redis_url=redis.url, wal_dir=str(path / "log"), segment_bytes=64 << 10))
+        return kind(inner, Terms(redis_url=redis.url, wal_dir=str(path / "log"), segment_bytes=64 << 10))
 
     yield EmbeddedSubject(make_store)
     server.empty(urls)
@@ -42,7 +46,7 @@ class TestBufferedStore(StoreLaws):
     def subject(
         self, postgres: PostgresServer, redis_server: RedisServer, one_database: list[str], tmp_path: Path
     ) -> Iterator[Subject]:
-        yield from _subject(postgres, redis_server, one_database, tmp_path)
+        yield from _subject(postgres, redis_server, one_database, tmp_path, ReservingStore)
 
 
 @pytest.mark.proof

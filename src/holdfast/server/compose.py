@@ -136,6 +136,7 @@ def _buffered_store(inner: "PostgresStore", settings: Settings) -> Store:
         on_redis_down=settings.on_redis_down,
         flush_batch=settings.flush_batch,
         flush_interval_ms=settings.flush_interval_ms,
+        prefetch_batch=settings.prefetch_batch,
         drain_ms=settings.shutdown_grace_ms // 2,
     )
     return BufferedStore(inner, terms)

@@ -140,6 +140,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             is_embedded=True,
         ),
     ] = 50
+    prefetch_batch: Annotated[
+        int,
+        Spec(
+            Integer(0, 10_000),
+            _STORE,
+            "Messages of a busy queue that are reserved ahead in Redis, at most; 0: none.",
+            is_embedded=True,
+        ),
+    ] = 50
     journal_retention_ms: Annotated[
         int, Spec(Duration(), _STORE, "How long the journal keeps its events.", is_embedded=True)
     ] = 7 * _DAY_MS
@@ -294,9 +303,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Literal["server", "spark"],
         Spec(Choice("server", "spark"), _LATER, "Who stores what is buffered.", awaits="the flush job on Spark"),
     ] = "server"
-    prefetch_batch: Annotated[
-        int, Spec(Integer(1, 10_000), _LATER, "Messages reserved ahead at most.", awaits="the prefetcher")
-    ] = 50
 
     @property
     def store_url(self) -> str:

@@ -184,17 +184,20 @@ class Buffer:
 
     async def settle(self, ref: QueueRef, lane: int) -> None:
         """Land all that was answered for on this queue, here or by another server."""
-        if ref in self._lanes[lane].refs:
-            await self._flush_lane(lane)
+        await self.settle_own(ref, lane)
         if self._cache.is_up:
             try:
                 held = await self._cache.held(ref)
             except StoreUnavailable:
                 return  # each server lands its own within its interval
             if held:
-                await self._land_held(ref, lane, held)
+                await self.land_held(ref, lane, held)
 
-    async def _land_held(self, ref: QueueRef, lane: int, held: list[tuple[Place, bytes]]) -> None:
+    async def settle_own(self, ref: QueueRef, lane: int) -> None:
+        if ref in self._lanes[lane].refs:
+            await self._flush_lane(lane)
+
+    async def land_held(self, ref: QueueRef, lane: int, held: list[tuple[Place, bytes]]) -> None:
         landed_below = self._lanes[lane].landed_below
         by_epoch: defaultdict[tuple[UUID, int], list[tuple[int, LoggedCall]]] = defaultdict(list)
         done: list[Place] = []

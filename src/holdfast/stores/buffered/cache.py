@@ -5,8 +5,8 @@ After a failed call nobody asks for a while, but for a look now and then whether
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, NamedTuple, TypeVar
 
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
@@ -15,8 +15,18 @@ from redis.exceptions import RedisError
 
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.names import QueueRef
-from holdfast.stores.buffered.keys import barred_key, buffer_key, field_of, place_of
+from holdfast.stores.buffered.keys import (
+    barred_key,
+    buffer_key,
+    entry_of,
+    field_of,
+    handed_key,
+    place_of,
+    reserved_key,
+    reserved_of,
+)
 from holdfast.stores.buffered.wal import Place
+from holdfast.stores.reserved import Reserved
 
 T = TypeVar("T")
 
@@ -38,7 +48,58 @@ redis.call('PEXPIRE', KEYS[1], ARGV[1])
 return 1
 """
 
+# How long a reservation holds, by Redis' clock.
+_RESERVED_MS = 1_000
+
+# What is buffered of a queue; if nothing is, so many of its reserved messages, all of them or none. Then also what was
+# handed to others before, how many are left, and the last that was reserved.
+_POP = """
+local held = redis.call('HGETALL', KEYS[1])
+if #held > 0 then return {held} end
+local time, wanted = redis.call('TIME'), tonumber(ARGV[1])
+local mine = redis.call('LRANGE', KEYS[2], 0, wanted - 1)
+if #mine > 0 and tonumber(string.match(mine[1], '^%d+')) <= time[1] * 1000 + math.floor(time[2] / 1000) then
+    redis.call('DEL', KEYS[2], KEYS[3])
+    mine = {}
+end
+local others = redis.call('LRANGE', KEYS[3], 0, -1)
+if #mine < wanted then
+    mine = {}
+else
+    redis.call('LTRIM', KEYS[2], wanted, -1)
+    redis.call('RPUSH', KEYS[3], unpack(mine))
+    redis.call('LTRIM', KEYS[3], -tonumber(ARGV[2]), -1)
+    redis.call('PEXPIRE', KEYS[3], ARGV[3])
+end
+local last = redis.call('LINDEX', KEYS[2], -1) or redis.call('LINDEX', KEYS[3], -1) or ''
+return {held, mine, others, redis.call('LLEN', KEYS[2]), last}
+"""
+
+# Behind the last that was reserved, if that is still the one which these were found behind.
+_RESERVE = """
+if (redis.call('LINDEX', KEYS[1], -1) or redis.call('LINDEX', KEYS[2], -1) or '') ~= ARGV[1] then return 0 end
+local time = redis.call('TIME')
+local ends = string.format('%d|', time[1] * 1000 + math.floor(time[2] / 1000) + ARGV[2])
+for at = 3, #ARGV do redis.call('RPUSH', KEYS[1], ends .. ARGV[at]) end
+redis.call('PEXPIRE', KEYS[1], ARGV[2])
+return #ARGV - 2
+"""
+
 Held = tuple[Place, bytes]
+
+
+class Popped(NamedTuple):
+    """What a claim found of its queue. Something buffered: that comes first, and nothing was popped."""
+
+    held: list[Held]
+    mine: list[Reserved]
+    others: list[Reserved]
+    # Still reserved, and the last that was, as Redis has it; empty: nothing is.
+    left: int
+    last: bytes
+
+
+NOTHING = Popped([], [], [], 0, b"")
 
 
 class Cache:
@@ -88,7 +149,7 @@ class Cache:
 
         async def read() -> list[Held]:
             found: dict[bytes, bytes] = await _awaited(self._redis.hgetall(buffer_key(ref)))
-            return [(place, body) for field, body in found.items() if (place := place_of(field)) is not None]
+            return _held(found.items())
 
         return await self._ask(read)
 
@@ -108,6 +169,44 @@ class Cache:
             await self._ask(remove)
         except StoreUnavailable as error:
             _log.debug("what has landed stays in Redis: %s", error.message)
+
+    # --- What is reserved ----------------------------------------------------------------------------------------
+
+    async def pop(self, ref: QueueRef, wanted: int, remembered: int) -> Popped:
+        """`remembered`: how many of those that were popped are told to the others."""
+
+        async def pop() -> Popped:
+            keys = buffer_key(ref), reserved_key(ref), handed_key(ref)
+            held, *rest = await _awaited(self._redis.eval(_POP, 3, *keys, wanted, remembered, _RESERVED_MS))
+            if held:
+                return NOTHING._replace(held=_held(zip(held[::2], held[1::2], strict=True)))
+            mine, others, left, last = rest
+            return Popped([], _reserved(mine), _reserved(others), left, last)
+
+        return await self._ask(pop)
+
+    async def reserve(self, ref: QueueRef, reserved: list[Reserved], behind: bytes) -> int:
+        """Answers how many. None if another server was first."""
+
+        async def push() -> int:
+            entries = [entry_of(each) for each in reserved]
+            number: int = await _awaited(
+                self._redis.eval(_RESERVE, 2, reserved_key(ref), handed_key(ref), behind, _RESERVED_MS, *entries)
+            )
+            return number
+
+        return await self._ask(push)
+
+    async def drop(self, ref: QueueRef) -> None:
+        """Nothing is reserved any more. If Redis is away, that is so within a second."""
+
+        async def drop() -> None:
+            await self._redis.delete(reserved_key(ref), handed_key(ref))
+
+        try:
+            await self._ask(drop)
+        except StoreUnavailable as error:
+            _log.debug("what was reserved stays so for a moment: %s", error.message)
 
     async def bar(self, ref: QueueRef) -> None:
         """From now on no server's fast path takes a message for this queue."""
@@ -156,6 +255,14 @@ class Cache:
             _log.warning("Redis does not answer: %s", why)
         self._why = why
         return StoreUnavailable(f"Redis failed in the middle of a call: {why}")
+
+
+def _held(found: Iterable[tuple[bytes, bytes]]) -> list[Held]:
+    return [(place, body) for field, body in found if (place := place_of(field)) is not None]
+
+
+def _reserved(entries: list[bytes]) -> list[Reserved]:
+    return [each for entry in entries if (each := reserved_of(entry)) is not None]
 
 
 async def _awaited(answer: Any) -> Any:

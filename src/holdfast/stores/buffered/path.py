@@ -10,10 +10,13 @@ from holdfast.clock import steady_s
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.message import Draft
 from holdfast.model.names import QueueRef
+from holdfast.model.requests import Ask
 from holdfast.stores.buffered.buffer import Buffer, Lander, Waiting
 from holdfast.stores.buffered.cache import Cache
 from holdfast.stores.buffered.commits import Commits, Offer, Peers
+from holdfast.stores.buffered.prefetcher import Prefetcher, Reserver
 from holdfast.stores.buffered.wal import SEGMENT_BYTES, Wal
+from holdfast.stores.contract import Claims
 from holdfast.stores.logged import decode_call
 
 T = TypeVar("T")
@@ -32,12 +35,14 @@ class Terms(NamedTuple):
     # So many messages are not waited with.
     flush_batch: int = 50
     flush_interval_ms: int = 100
+    # So many messages of a busy queue are reserved ahead at most; 0: none.
+    prefetch_batch: int = 50
     # How long a closing store tries to land what it has; the rest is left to the log.
     drain_ms: int = 10_000
     segment_bytes: int = SEGMENT_BYTES
 
 
-class Ground(Lander, Peers, Protocol):
+class Ground(Lander, Peers, Reserver, Protocol):
     """The store that is buffered for, beyond the contract. All but `call` on its driver's loop."""
 
     async def call(self, work: Coroutine[Any, Any, T]) -> T: ...
@@ -95,6 +100,7 @@ class FastPath:
             batch=terms.flush_batch,
             interval_ms=terms.flush_interval_ms,
         )
+        self.prefetcher = Prefetcher(self._cache, self._ground, self._now_ms, batch=terms.prefetch_batch)
         self._commits = Commits(
             self._wal,
             self._cache,
@@ -141,6 +147,22 @@ class FastPath:
     def offer(self, offer: Offer) -> None:
         self._commits.add(offer)
 
+    async def claim(self, ref: QueueRef, asks: list[Ask], now_ms: int) -> Claims | None:
+        """Land what was answered for on the queue, and claim from what is reserved; None: that is to be done by the
+        index."""
+        wanted = self.prefetcher.wanted(asks)
+        if not wanted or not self._cache.is_up:
+            await self.settle(ref)
+            return None
+        lane = self._ground.lane_of(ref)
+        await self.buffer.settle_own(ref, lane)
+        popped = await self.prefetcher.pop(ref, wanted)
+        if popped.held:
+            await self.buffer.land_held(ref, lane, popped.held)
+            # What is buffered by now came after this claim.
+            popped = await self.prefetcher.pop(ref, wanted)
+        return await self.prefetcher.claim(ref, asks, popped, now_ms)
+
     async def settle(self, ref: QueueRef) -> None:
         await self.buffer.settle(ref, self._ground.lane_of(ref))
 
@@ -168,6 +190,7 @@ class FastPath:
         for part in (self._commits, self._cache, self.buffer):
             part.end()
         await asyncio.wait(self._tasks)
+        await self.prefetcher.end()
         while not self.buffer.is_empty() and steady_s() < ends_s:
             try:
                 await self.buffer.flush()

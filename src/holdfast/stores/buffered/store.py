@@ -148,7 +148,16 @@ class BufferedStore:
         return await self._landed(ref, self._inner.drain(ref, until_ms, now_ms))
 
     async def claim(self, ref: QueueRef, asks: list[Ask], now_ms: int) -> Claims:
-        return await self._landed(ref, self._inner.claim(ref, asks, now_ms))
+        path = self._required()
+        claims = await self._ground.call(path.claim(ref, asks, now_ms))
+        if claims is not None:
+            return claims
+        claims = await self._inner.claim(ref, asks, now_ms)
+        if path.prefetcher.wanted(asks) and all(
+            len(given) == ask.limit for ask, given in zip(asks, claims.per_ask, strict=True)
+        ):
+            self._ground.post(lambda: path.prefetcher.went_by_index(ref))
+        return claims
 
     async def get(self, ref: QueueRef, id: int) -> Found | None:
         return await self._landed(ref, self._inner.get(ref, id))

@@ -20,6 +20,7 @@ from holdfast.stores.postgres.rows import Entry, delivery_of_row, whole_entry_of
 from holdfast.stores.postgres.statements import SQL
 from holdfast.stores.postgres.steps import Step
 from holdfast.stores.postgres.upkeep import Upkeep
+from holdfast.stores.reserved import Reserved
 
 # Leases and TTLs that one claim ends before it looks for messages; the rest is found by the next pass.
 _ENDED_PER_CLAIM = 1_000
@@ -56,8 +57,41 @@ class Claiming:
             return Claims([[] for _ in asks], None if is_still else self._cluster.callers(row["next_at"]))
         return self._share(info, asks, rows, now_ms, news)
 
+    async def claim_reserved(
+        self,
+        ref: QueueRef,
+        asks: list[Ask],
+        mine: list[Reserved],
+        others: list[Reserved],
+        now_ms: int,
+        news: News,
+    ) -> Claims | None:
+        """A claim of just these, as many as are asked for, if they are still what is to be claimed next, but for those
+        that `others` were handed; else None, and nothing has changed."""
+        info = await self._directory.known(ref)
+        if info is None:
+            return None
+        arguments = self._arguments(info, asks, now_ms, waits_for_ends=True)
+        reserved = (*_columns(mine), *_columns(others))
+        rows = await info.shard.fetch(SQL["claim_reserved"], *arguments, *reserved)
+        if not rows or rows[0]["id"] is None:
+            return None
+        return self._share(info, asks, rows, now_ms, news)
+
+    async def reserve(self, ref: QueueRef, number: int, behind: Reserved | None, now_ms: int) -> list[Reserved]:
+        """What claims would take next, in order."""
+        info = await self._directory.known(ref)
+        if info is None:
+            return []
+        place = (-1, 0, 0) if behind is None else behind.place
+        rows = await info.shard.fetch(SQL["reserve"], info.key, self._cluster.given(now_ms), number, *place)
+        return [Reserved(*row) for row in rows]
+
     async def _take(self, info: QueueInfo, asks: list[Ask], now_ms: int, *, waits_for_ends: bool) -> list[Any]:
         """What the statement gave; of a ledger's claim only how the queue is."""
+        return await info.shard.fetch(SQL["claim"], *self._arguments(info, asks, now_ms, waits_for_ends=waits_for_ends))
+
+    def _arguments(self, info: QueueInfo, asks: list[Ask], now_ms: int, *, waits_for_ends: bool) -> tuple[Any, ...]:
         firsts, lasts, total = [], [], 0
         for ask in asks:
             firsts.append(total + 1)
@@ -66,9 +100,7 @@ class Claiming:
         leases, owners = [ask.lease_ms for ask in asks], [ask.owner for ask in asks]
         seed = b"".join(self._dice.tokens(2))
         given = self._cluster.given(now_ms)
-        return await info.shard.fetch(
-            SQL["claim"], info.key, given, total, seed, firsts, lasts, leases, owners, waits_for_ends
-        )
+        return info.key, given, total, seed, firsts, lasts, leases, owners, waits_for_ends
 
     def _share(self, info: QueueInfo, asks: list[Ask], rows: list[Any], now_ms: int, news: News) -> Claims:
         head = rows[0]
@@ -176,3 +208,7 @@ class Claiming:
                 if not is_over(member.life, step.now_ms):
                     taken.append(member)
         return taken
+
+
+def _columns(reserved: list[Reserved]) -> list[list[Any]]:
+    return [list(column) for column in zip(*reserved, strict=True)] if reserved else [[], [], [], []]

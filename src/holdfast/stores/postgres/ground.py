@@ -8,7 +8,10 @@ from holdfast.clock import steady_s
 from holdfast.model.events import Event
 from holdfast.model.message import Draft
 from holdfast.model.names import QueueRef
+from holdfast.model.requests import Ask
+from holdfast.stores.contract import Claims
 from holdfast.stores.logged import LoggedCall
+from holdfast.stores.postgres.claiming import Claiming
 from holdfast.stores.postgres.cluster import Cluster
 from holdfast.stores.postgres.directory import Directory
 from holdfast.stores.postgres.landing import Landed, Lane, land
@@ -17,6 +20,7 @@ from holdfast.stores.postgres.news import News
 from holdfast.stores.postgres.nodes import Nodes
 from holdfast.stores.postgres.queues import QueueInfo
 from holdfast.stores.quotas import check_quotas
+from holdfast.stores.reserved import Reserved
 
 T = TypeVar("T")
 
@@ -41,6 +45,7 @@ class Ground:
         self,
         cluster: Cluster,
         directory: Directory,
+        claiming: Claiming,
         nodes: Nodes,
         link: Link,
         publish: Callable[[News], None],
@@ -48,6 +53,7 @@ class Ground:
     ) -> None:
         self._cluster = cluster
         self._directory = directory
+        self._claiming = claiming
         self._nodes = nodes
         self._link = link
         self._publish = publish
@@ -119,6 +125,20 @@ class Ground:
         for ref, at_ms in ready.items():
             news.ready(ref, at_ms)
         self._ring(news)
+
+    # --- Reserving ---------------------------------------------------------------------------------------------
+
+    async def reserve(self, ref: QueueRef, number: int, behind: Reserved | None, now_ms: int) -> list[Reserved]:
+        return await self._claiming.reserve(ref, number, behind, now_ms)
+
+    async def claim_reserved(
+        self, ref: QueueRef, asks: list[Ask], mine: list[Reserved], others: list[Reserved], now_ms: int
+    ) -> Claims | None:
+        """`Claiming.claim_reserved`, and what comes of it is told."""
+        news = News()
+        claims = await self._claiming.claim_reserved(ref, asks, mine, others, now_ms, news)
+        self._publish(news)
+        return claims
 
     # --- Landing -----------------------------------------------------------------------------------------------
 

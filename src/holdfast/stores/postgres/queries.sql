@@ -54,7 +54,7 @@ SELECT t.now, q.key, q.is_paused, (SELECT min(visible_at) FROM given) AS visible
 -- name: claim
 -- $3 how many; $4 what the tokens are made of; $5-$8 the asks: their first and last place, lease and owner; $9 whether
 -- nothing is taken while something of the queue waits to be ended by time. The rows tell of the queue, with as many
--- messages as there are; without a row it does not exist.
+-- messages as there are; without a row it does not exist. Which of them are taken is said by one of the two below.
 WITH t AS MATERIALIZED (SELECT now_ms($2) AS now),
 ends AS MATERIALIZED (
     SELECT
@@ -77,11 +77,7 @@ q AS MATERIALIZED (
     FROM queues, ends, t WHERE key = $1 AND gone_at IS NULL
 ),
 picked AS MATERIALIZED (
-    SELECT queue_key, id, priority, deliver_after FROM items
-    WHERE queue_key = $1 AND status = 0 AND deliver_after <= (SELECT now FROM t)
-      AND (expires_at IS NULL OR expires_at > (SELECT now FROM t))
-      AND (SELECT NOT (is_paused OR has_groups OR (is_due AND $9)) AND drain_until IS NULL FROM q)
-    ORDER BY priority, deliver_after, id LIMIT $3 FOR UPDATE SKIP LOCKED
+    {picked}
 ),
 placed AS MATERIALIZED (
     SELECT queue_key, id, row_number() OVER (ORDER BY priority, deliver_after, id) AS place FROM picked
@@ -118,6 +114,52 @@ counted AS (
 SELECT
     t.now, q.is_paused, q.drain_until, q.has_groups, q.is_due, ends.delayed_at, ends.leased_at, ends.ready_at, taken.*
 FROM q CROSS JOIN t CROSS JOIN ends LEFT JOIN taken ON true ORDER BY place;
+
+-- name: pick_first
+-- What is due, in order.
+SELECT queue_key, id, priority, deliver_after FROM items
+    WHERE queue_key = $1 AND status = 0 AND deliver_after <= (SELECT now FROM t)
+      AND (expires_at IS NULL OR expires_at > (SELECT now FROM t))
+      AND (SELECT NOT (is_paused OR has_groups OR (is_due AND $9)) AND drain_until IS NULL FROM q)
+    ORDER BY priority, deliver_after, id LIMIT $3 FOR UPDATE SKIP LOCKED;
+
+-- name: pick_reserved
+-- $10-$13 messages as they were when they were reserved, $14-$17 those that were handed to others before. All of them or
+-- none: if one has changed since, or another that nobody was handed comes before them, this reservation is out of date.
+WITH mine AS MATERIALIZED (
+        SELECT items.queue_key, items.id, items.priority, items.deliver_after
+        FROM unnest($10::bigint[], $11::bigint[], $12::smallint[], $13::bigint[]) AS r (id, version, priority, visible_at)
+        JOIN items ON items.queue_key = $1 AND items.id = r.id
+        WHERE items.status = 0 AND items.version = r.version AND items.priority = r.priority
+          AND items.deliver_after = r.visible_at AND items.deliver_after <= (SELECT now FROM t)
+          AND (items.expires_at IS NULL OR items.expires_at > (SELECT now FROM t))
+          AND (SELECT NOT (is_paused OR has_groups OR (is_due AND $9)) AND drain_until IS NULL FROM q)
+        FOR UPDATE OF items SKIP LOCKED
+    )
+    SELECT * FROM mine
+    WHERE (SELECT count(*) FROM mine) = $3 AND NOT EXISTS (
+        SELECT 1 FROM items
+        WHERE queue_key = $1 AND status = 0 AND deliver_after <= (SELECT now FROM t)
+          AND (expires_at IS NULL OR expires_at > (SELECT now FROM t))
+          AND (priority, deliver_after, id) < ($12[$3], $13[$3], $10[$3])
+          AND (id, version, priority, deliver_after) NOT IN (
+              SELECT * FROM unnest(
+                  $10::bigint[] || $14::bigint[], $11::bigint[] || $15::bigint[],
+                  $12::smallint[] || $16::smallint[], $13::bigint[] || $17::bigint[]
+              )
+          )
+    );
+
+-- name: reserve
+-- Up to $3 behind the place $4-$6, as a claim would take them. Nothing is written, nor locked.
+SELECT id, version, priority, deliver_after FROM items
+WHERE queue_key = $1 AND status = 0 AND deliver_after <= (SELECT now_ms($2))
+  AND (expires_at IS NULL OR expires_at > (SELECT now_ms($2)))
+  AND (priority, deliver_after, id) > ($4::smallint, $5::bigint, $6::bigint)
+  AND (
+      SELECT NOT is_paused AND NOT has_groups AND drain_until IS NULL FROM queues WHERE key = $1 AND gone_at IS NULL
+  )
+ORDER BY priority, deliver_after, id LIMIT $3;
 
 -- name: ack
 -- $3-$5 the receipts. Those of messages in groups, and of a queue that keeps what succeeded, are not dealt with here.

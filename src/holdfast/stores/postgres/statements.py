@@ -48,7 +48,19 @@ def _load() -> dict[str, str]:
                 statements[name] = sql.replace("{life}", ", ".join(f"items.{each}" for each in LIFE)).replace(
                     "{whole}", ", ".join(f"items.{each}" for each in WHOLE)
                 )
+    return _with_picks(statements)
+
+
+def _with_picks(statements: dict[str, str]) -> dict[str, str]:
+    """A claim is one statement, which picks its messages in one of two ways."""
+    claim, first, reserved = (statements.pop(name) for name in ("claim", "pick_first", "pick_reserved"))
+    statements["claim"] = claim.replace("{picked}", _without_comments(first))
+    statements["claim_reserved"] = claim.replace("{picked}", _without_comments(reserved))
     return statements
+
+
+def _without_comments(sql: str) -> str:
+    return "\n".join(line for line in sql.split("\n") if not line.startswith("--"))
 
 
 SQL: dict[str, str] = _load()

@@ -157,7 +157,10 @@ class PostgresStore:
     def ground(self) -> Ground:
         """For a store that buffers for this one; once it is open."""
         assert self._link is not None
-        return Ground(self._cluster, self._directory, self._nodes, self._link, self._publish, self._bell.ring)
+        return Ground(
+            *(self._cluster, self._directory, self._claiming, self._nodes),
+            *(self._link, self._publish, self._bell.ring),
+        )
 
     def _tell(self, news: News) -> None:
         callers = self._cluster.callers

@@ -1,0 +1,119 @@
+"""What is next in busy queues is found ahead, and reserved in Redis for claims to come.
+
+A reservation is no claim. It names messages as they were, in order, for a second; in the database nothing is changed or
+locked by it. A claim pops as many as it asks for, and has them only if one statement finds each of them as it was, and
+nothing before them but what was popped by others. Else the reservation is out of date: it is dropped, and the claim
+goes by the index, as it does where nothing is reserved. So whatever happens to a message, to its queue or to Redis, a
+claim finds what it would have found; at worst it asks twice.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+from holdfast.clock import steady_s
+from holdfast.model.errors import HoldfastError, StoreUnavailable
+from holdfast.model.names import QueueRef
+from holdfast.model.requests import Ask
+from holdfast.stores.buffered.cache import NOTHING, Cache, Popped
+from holdfast.stores.buffered.keys import reserved_of
+from holdfast.stores.contract import Claims
+from holdfast.stores.reserved import Reserved
+
+_log = logging.getLogger("holdfast")
+
+# A queue from which two claims within this time got all they asked for is a busy one.
+_BUSY_S = 1.0
+# Queues that are looked at, and remembered as busy, at once.
+_AT_ONCE = 16
+_REMEMBERED = 10_000
+
+
+class Reserver(Protocol):
+    async def reserve(self, ref: QueueRef, number: int, behind: Reserved | None, now_ms: int) -> list[Reserved]: ...
+
+    async def claim_reserved(
+        self, ref: QueueRef, asks: list[Ask], mine: list[Reserved], others: list[Reserved], now_ms: int
+    ) -> Claims | None: ...
+
+
+class Prefetcher:
+    """All of it runs on the driver's loop."""
+
+    def __init__(self, cache: Cache, reserver: Reserver, now_ms: Callable[[], int], *, batch: int) -> None:
+        self._cache = cache
+        self._reserver = reserver
+        self._now_ms = now_ms
+        self._batch = batch
+        # When each queue last gave a claim all it asked for.
+        self._served_s: dict[QueueRef, float] = {}
+        self._under_way: dict[QueueRef, asyncio.Task[None]] = {}
+        self._is_ending = False
+        # Claims that were served from what was reserved, and those that found it out of date.
+        self.served = 0
+        self.missed = 0
+
+    def wanted(self, asks: list[Ask]) -> int:
+        """How many a claim is to pop; 0: it is none that could."""
+        total = sum(ask.limit for ask in asks)
+        return total if asks[0].ledger is None and total <= self._batch else 0
+
+    async def pop(self, ref: QueueRef, wanted: int) -> Popped:
+        """If Redis goes away meanwhile, nothing: then each server lands its own within its interval."""
+        try:
+            return await self._cache.pop(ref, wanted, 2 * self._batch)
+        except StoreUnavailable:
+            return NOTHING
+
+    async def claim(self, ref: QueueRef, asks: list[Ask], popped: Popped, now_ms: int) -> Claims | None:
+        """A claim of what was popped; None: it is to go by the index."""
+        if not popped.mine:
+            return None
+        claims = None
+        try:
+            claims = await self._reserver.claim_reserved(ref, asks, popped.mine, popped.others, now_ms)
+        finally:
+            if claims is None:
+                self.missed += 1
+                await self._cache.drop(ref)
+        if claims is not None:
+            self.served += 1
+            if popped.left * 2 < self._batch:
+                self._begin(ref, popped.last)
+        return claims
+
+    def went_by_index(self, ref: QueueRef) -> None:
+        """A claim that could have popped got all it asked for by the index."""
+        now_s = steady_s()
+        is_busy = now_s - self._served_s.pop(ref, now_s - _BUSY_S) < _BUSY_S
+        if len(self._served_s) >= _REMEMBERED:
+            self._served_s.pop(next(iter(self._served_s)))
+        self._served_s[ref] = now_s
+        if is_busy:
+            self._begin(ref, b"")
+
+    async def reserve_once(self, ref: QueueRef, behind: bytes = b"") -> int:
+        """Behind the last that was reserved, or from the beginning; answers how many were. `StoreUnavailable`."""
+        found = await self._reserver.reserve(ref, self._batch, reserved_of(behind), self._now_ms())
+        return await self._cache.reserve(ref, found, behind) if found else 0
+
+    def _begin(self, ref: QueueRef, behind: bytes) -> None:
+        is_idle = ref not in self._under_way and len(self._under_way) < _AT_ONCE
+        if self._cache.is_up and is_idle and not self._is_ending:
+            self._under_way[ref] = asyncio.get_running_loop().create_task(self._reserve(ref, behind))
+
+    async def _reserve(self, ref: QueueRef, behind: bytes) -> None:
+        try:
+            await self.reserve_once(ref, behind)
+        except StoreUnavailable as error:
+            _log.debug("nothing was reserved of %s: %s", ref, error.message)
+        except HoldfastError as error:
+            _log.warning("nothing was reserved of %s: %s", ref, error.message)
+        finally:
+            del self._under_way[ref]
+
+    async def end(self) -> None:
+        self._is_ending = True
+        if self._under_way:
+            await asyncio.wait(self._under_way.values())

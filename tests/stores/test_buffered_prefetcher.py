@@ -1,0 +1,337 @@
+"""What is reserved is no claim: it is Ready in every respect, and a claim finds what it would have found without."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from holdfast.model.answers import Delivery
+from holdfast.model.message import State
+from holdfast.model.names import QueueRef
+from holdfast.model.requests import EVERYTHING, Ask, Cancel, Move, Purge, Reprioritise, Settle, Verdict
+from holdfast.stores.buffered import BufferedStore
+from holdfast.stores.buffered.keys import reserved_key
+from holdfast.stores.buffered.prefetcher import Prefetcher
+from tests.postgres.server import PostgresServer
+from tests.redis.buffered import REF, now_ms, opened, put, take
+from tests.redis.server import RedisServer
+
+OTHER = QueueRef("acme", "other")
+
+
+@pytest.fixture(scope="module")
+def _databases(postgres: PostgresServer) -> list[str]:
+    return postgres.make_databases("prefetched")
+
+
+@pytest.fixture
+def urls(postgres: PostgresServer, redis_server: RedisServer, _databases: list[str]) -> Iterator[list[str]]:
+    yield _databases
+    postgres.empty(_databases)
+    redis_server.flush()
+
+
+def prefetcher(store: BufferedStore) -> Prefetcher:
+    assert store._path is not None
+    return store._path.prefetcher
+
+
+async def fill(store: BufferedStore, *payloads: bytes, **options: Any) -> list[int]:
+    """Stored, and reserved from the beginning of the queue."""
+    ids = await put(store, *payloads, **options)
+    await store.counts(REF, now_ms())
+    assert await prefetcher(store).reserve_once(REF) > 0
+    return ids
+
+
+async def claim(store: BufferedStore, limit: int = 1) -> list[Delivery]:
+    claims = await store.claim(REF, [Ask(limit=limit)], now_ms())
+    return claims.per_ask[0]
+
+
+def payloads(deliveries: list[Delivery]) -> list[bytes]:
+    return [each.payload for each in deliveries]
+
+
+def reserved(server: RedisServer) -> int:
+    with redis.Redis(port=server.port, socket_timeout=5) as client:
+        number: int = client.llen(reserved_key(REF))
+        return number
+
+
+def expire(server: RedisServer) -> None:
+    """As a second would."""
+    with redis.Redis(port=server.port, socket_timeout=5) as client:
+        entries: list[bytes] = client.lrange(reserved_key(REF), 0, -1)
+        client.delete(reserved_key(REF))
+        for entry in entries:
+            client.rpush(reserved_key(REF), b"0|" + entry.partition(b"|")[2])
+
+
+# --- A claim from what is reserved ------------------------------------------------------------------------------------
+
+
+async def test_a_claim_pops_what_is_reserved(urls: list[str], redis_server: RedisServer, tmp_path: Path) -> None:
+    async with opened(urls, redis_server.url, tmp_path) as store:
+        await fill(store, b"a", b"b", b"c", b"d")
+        assert reserved(redis_server) == 4
+        [first] = await claim(store)
+        assert (first.payload, first.attempt, first.receipt.version) == (b"a", 1, 1)
+        assert payloads(await claim(store, 2)) == [b"b", b"c"]
+        assert reserved(redis_server) == 1
+        assert (prefetcher(store).served, prefetcher(store).missed) == (2, 0)
+
+
+async def test_what_is_reserved_is_ready_in_every_respect(
+    urls: list[str], redis_server: RedisServer, tmp_path: Path
+) -> None:
+    async with opened(urls, redis_server.url, tmp_path) as store:
+        [first, _] = await fill(store, b"a", b"b")
+        counts = await store.counts(REF, now_ms())
+        assert (counts.ready, counts.in_flight) == (2, 0)
+        found = await store.get(REF, first)
+        assert found is not None
+        assert (found.life.state, found.life.attempt, found.life.version) == (State.READY, 0, 0)
+        assert [each.envelope.payload for each in await store.peek(REF, 9, now_ms())] == [b"a", b"b"]
+        page = await store.journal(None, 100, None, now_ms())
+        assert {event.event.value for event in page.events} == {"enqueued"}
+
+
+async def test_a_claim_of_more_than_is_reserved_goes_by_the_index(
+    urls: list[str], redis_server: RedisServer, tmp_path: Path
+) -> None:
+    async with opened(urls, redis_server.url, tmp_path, prefetch_batch=2) as store:
+        await fill(store, b"a", b"b", b"c")
+        assert payloads(await claim(store, 3)) == [b"a", b"b", b"c"]
+        assert prefetcher(store).served == 0
+        assert await take(store) == []
+
+
+async def test_reservations_go_on_behind_the_last(urls: list[str], redis_server: RedisServer, tmp_path: Path) -> None:
+    async with opened(urls, redis_server.url, tmp_path, prefetch_batch=4) as store:
+        await fill(store, *(b"%02d" % number for number in range(20)))
+        got = []
+        for _ in range(20):
+            got += payloads(await claim(store))
+            await asyncio.gather(*prefetcher(store)._under_way.values())
+        assert got == [b"%02d" % number for number in range(20)]
+        assert (prefetcher(store).served, prefetcher(store).missed) == (20, 0)
+
+
+async def test_a_busy_queue_is_found_by_itself(urls: list[str], redis_server: RedisServer, tmp_path: Path) -> None:
+    async with opened(urls, redis_server.url, tmp_path) as store:
+        await put(store, *(b"%02d" % number for number in range(30)))
+        got = []
+        for _ in range(30):
+            got += payloads(await claim(store))
+            await asyncio.gather(*prefetcher(store)._under_way.values())
+        assert got == [b"%02d" % number for number in range(30)]
+        assert prefetcher(store).served >= 20
+
+
+async def test_nothing_is_reserved_of_a_paused_queue_or_one_with_groups(
+    urls: list[str], redis_server: RedisServer, tmp_path: Path
+) -> None:
+    async with opened(urls, redis_server.url, tmp_path) as store:
+        await put(store, b"a")
+        await store.pause(REF, True, now_ms())
+        assert await prefetcher(store).reserve_once(REF) == 0
+        await store.pause(REF, False, now_ms())
+        await put(store, b"b", group="g")
+        assert await prefetcher(store).reserve_once(REF) == 0
+
+
+async def test_nor_of_what_is_delayed(urls: list[str], redis_server: RedisServer, tmp_path: Path) -> None:
+    async with opened(urls, redis_server.url, tmp_path) as store:
+        await put(store, b"a", delay_ms=60_000)
+        assert await prefetcher(store).reserve_once(REF) == 0
+
+
+# --- Races ------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_reservation_of_one_server_is_popped_by_another(
+    urls: list[str], redis_server: RedisServer, tmp_path: Path
+) -> None:
+    async with (
+        opened(urls, redis_server.url, tmp_path / "a") as one,
+        opened(urls, redis_server.url, tmp_path / "b") as other,
+    ):
+        await fill(one, b"a", b"b", b"c")
+        assert await prefetcher(other).reserve_once(REF) == 0, "they are reserved"
+        assert payloads(await claim(other)) == [b"a"]
+        assert payloads(await claim(one)) == [b"b"]
+        assert prefetcher(one).served == prefetcher(other).served == 1
+
+
+async def test_a_direct_claim_takes_what_is_reserved_and_the_pop_does_not(
+    urls: list[str], redis_server: RedisServer, tmp_path: Path
+) -> None:
+    async with opened(urls, redis_server.url, tmp_path) as store:
+        await fill(store, b"a", b"b", b"c")
+        direct = await store._inner.claim(REF, [Ask(limit=1)], now_ms())
+        assert payloads(direct.per_ask[0]) == [b"a"]
+        assert payloads(await claim(store)) == [b"b"]
+        assert prefetcher(store).missed == 1
+        assert reserved(redis_server) == 0, "what is out of date is dropped"
+        assert payloads(await claim(store)) == [b"c"]
+
+
+async def test_a_popped_message_is_not_claimed_twice_though_its_reservation_is_over(
+    urls: list[str], redis_server: RedisServer, tmp_path: Path
+) -> None:
+    async with opened(urls, redis_server.url, tmp_path) as store:
+        await fill(store, b"a", b"b")
+        popped = await prefetcher(store).pop(REF, 1)
+        expire(redis_server)
+        assert payloads(await claim(store, 2)) == [b"a", b"b"]
+        asks = [Ask(limit=1)]
+        assert await prefetcher(store).claim(REF, asks, popped, now_ms()) is None, "the pop came too late"
+
+
+async def test_what_was_claimed_and_given_back_is_not_what_was_reserved(
+    urls: list[str], redis_server: RedisServer, tmp_path: Path
+) -> None:
+    async with opened(urls, redis_server.url, tmp_path) as store:
+        await fill(store, b"a", b"b")
+        stale = await prefetcher(store).pop(REF, 1)
+        [held] = (await store._inner.claim(REF, [Ask(limit=1)], now_ms())).per_ask[0]
+        await store.settle(REF, [Verdict(settle=Settle.RELEASE, receipt=held.receipt)], now_ms())
+        assert await prefetcher(store).claim(REF, [Ask(limit=1)], stale, now_ms()) is None
+        [again] = await claim(store)
+        assert (again.payload, again.receipt.version) == (b"a", 2), "it keeps its place, before what was reserved"
+
+
+async def test_a_pause_after_the_reservation_holds(urls: list[str], redis_server: RedisServer, tmp_path: Path) -> None:
+    async with opened(urls, redis_server.url, tmp_path) as store:
+        await fill(store, b"a", b"b")
+        popped = await prefetcher(store).pop(REF, 1)
+        await store.pause(REF, True, now_ms())
+        assert await prefetcher(store).claim(REF, [Ask(limit=1)], popped, now_ms()) is None
+        assert await claim(store) == []
+        await store.pause(REF, False, now_ms())
+        assert payloads(await claim(store)) == [b"a"], "what was popped in vain keeps its place"
+
+
+@pytest.mark.parametrize("verb", [Purge(), Cancel(), Move(to=OTHER), Reprioritise(priority=200)])
+async def test_operators_reach_what_is_reserved(
+    urls: list[str], redis_server: RedisServer, tmp_path: Path, verb: Any
+) -> None:
+    async with opened(urls, redis_server.url, tmp_path) as store:
+        await put(store, b"x", ref=OTHER)
+        ids = await fill(store, b"a", b"b")
+        which = EVERYTHING if isinstance(verb, Purge) else type(EVERYTHING)(ids=frozenset(ids[:1]))
+        assert (await store.alter(REF, verb, which, None, 100, now_ms())).changed >= 1
+        left = await take(store, 1)
+        assert left == ([] if isinstance(verb, Purge) else [b"b"])
+        assert prefetcher(store).served == 0
+
+
+async def test_a_deleted_queue_gives_nothing_of_what_was_reserved(
+    urls: list[str], redis_server: RedisServer, tmp_path: Path
+) -> None:
+    async with opened(urls, redis_server.url, tmp_path) as store:
+        await fill(store, b"a", b"b")
+        popped = await prefetcher(store).pop(REF, 1)
+        await store.drain(REF, now_ms(), now_ms())
+        assert await prefetcher(store).claim(REF, [Ask(limit=1)], popped, now_ms()) is None
+        while await store.find_queue(REF) is not None:
+            await store.sweep(100, now_ms())
+        await put(store, b"new")
+        assert payloads(await claim(store)) == [b"new"]
+
+
+# --- Order ------------------------------------------------------------------------------------------------------------
+
+
+async def test_what_comes_before_the_reserved_is_claimed_before_them(
+    urls: list[str], redis_server: RedisServer, tmp_path: Path
+) -> None:
+    async with opened(urls, redis_server.url, tmp_path) as store:
+        await fill(store, b"a", b"b")
+        await put(store, b"urgent", priority=0)
+        assert payloads(await claim(store)) == [b"urgent"]
+        assert payloads(await claim(store)) == [b"a"]
+
+
+async def test_what_another_popped_is_not_waited_for(
+    urls: list[str], redis_server: RedisServer, tmp_path: Path
+) -> None:
+    async with opened(urls, redis_server.url, tmp_path) as store:
+        await fill(store, b"a", b"b")
+        first = await prefetcher(store).pop(REF, 1)
+        assert payloads(await claim(store)) == [b"b"], "as of two workers at once"
+        claims = await prefetcher(store).claim(REF, [Ask(limit=1)], first, now_ms())
+        assert claims is not None
+        assert payloads(claims.per_ask[0]) == [b"a"]
+
+
+async def test_the_end_of_a_lease_comes_before_the_reserved(
+    urls: list[str], redis_server: RedisServer, tmp_path: Path
+) -> None:
+    async with opened(urls, redis_server.url, tmp_path) as store:
+        await put(store, b"a", b"b")
+        first = await store.claim(REF, [Ask(limit=1, lease_ms=30)], now_ms())
+        await prefetcher(store).reserve_once(REF)
+        await asyncio.sleep(0.05)
+        [again, second] = await claim(store, 2)
+        assert {again.payload, second.payload} == {b"a", b"b"}
+        assert {again.receipt.version, second.receipt.version} == {1, 2}
+        assert first.per_ask[0][0].receipt.version == 1
+
+
+# --- Redis is a cache -------------------------------------------------------------------------------------------------
+
+
+async def test_what_redis_forgets_goes_back(urls: list[str], redis_server: RedisServer, tmp_path: Path) -> None:
+    async with opened(urls, redis_server.url, tmp_path) as store:
+        await fill(store, *(b"%02d" % number for number in range(20)))
+        got = []
+        for number in range(20):
+            if number % 3 == 0:
+                redis_server.flush()
+            got += payloads(await claim(store))
+            if number % 4 == 0:
+                await prefetcher(store).reserve_once(REF)
+        assert got == [b"%02d" % number for number in range(20)]
+
+
+async def test_what_does_not_belong_in_a_reservation_is_not_believed(
+    urls: list[str], redis_server: RedisServer, tmp_path: Path
+) -> None:
+    async with opened(urls, redis_server.url, tmp_path) as store:
+        await put(store, b"a", b"b")
+        for wrong in (b"9999999999999|1|2", b"9999999999999|7|0|0|0", b"9999999999999|x|y|z|0"):
+            with redis.Redis(port=redis_server.port, socket_timeout=5) as client:
+                client.rpush(reserved_key(REF), wrong)
+            [given] = await claim(store)
+            assert given.payload == b"a"
+            assert reserved(redis_server) == 0
+            await store.settle(REF, [Verdict(settle=Settle.RELEASE, receipt=given.receipt)], now_ms())
+
+
+async def test_workers_of_two_servers_claim_each_message_once_whatever_redis_does(
+    urls: list[str], redis_server: RedisServer, tmp_path: Path
+) -> None:
+    total = 400
+    async with (
+        opened(urls, redis_server.url, tmp_path / "a", prefetch_batch=10) as one,
+        opened(urls, redis_server.url, tmp_path / "b", prefetch_batch=10) as other,
+    ):
+        for first in range(0, total, 100):
+            await put(one, *(b"%d" % number for number in range(first, first + 100)))
+        got: list[bytes] = []
+
+        async def worker(store: BufferedStore, number: int) -> None:
+            while taken := await take(store, 1 + number % 3):
+                got.extend(taken)
+                if len(got) % 50 == 0:
+                    redis_server.flush()
+
+        async with asyncio.timeout(60):
+            await asyncio.gather(*(worker(store, number) for store in (one, other) for number in range(6)))
+        assert sorted(map(int, got)) == list(range(total))
+        assert prefetcher(one).served + prefetcher(other).served > 0
