@@ -26,6 +26,7 @@ WRITTEN: dict[str, tuple[str, str, str]] = {
     "on_redis_down": ("fail", "direct", "fail"),
     "flush_interval": ("1ms", "2ms", "3ms"),
     "flush_batch": ("1", "2", "3"),
+    "prefetch_batch": ("0", "2", "3"),
     "journal_retention": ("1d", "2h", "3m"),
     "host": ("127.0.0.1", "localhost", "::1"),
     "port": ("1", "2", "65535"),
@@ -51,7 +52,6 @@ WRITTEN: dict[str, tuple[str, str, str]] = {
     "log_format": ("console", "json", "console"),
     "metrics_max_labels": ("1", "2", "3"),
     "flusher": ("server", "spark", "server"),
-    "prefetch_batch": ("1", "2", "3"),
 }
 _NUMBERS = ("", "-1", "1.5", "ten", "0x10", "99999999999999999999", "\u0661")
 _DURATIONS = ("", "3", "-3s", "3 weeks", "s", "1e400s", "0s.5")
@@ -66,6 +66,7 @@ WRONG: dict[str, tuple[str, ...]] = {
     "on_redis_down": ("", "retry"),
     "flush_interval": (*_DURATIONS, "0"),
     "flush_batch": (*_NUMBERS, "0"),
+    "prefetch_batch": _NUMBERS,
     "journal_retention": (*_DURATIONS, "0"),
     "host": ("", " "),
     "port": (*_NUMBERS, "65536", "tcp://10.0.0.1:7077"),
@@ -91,7 +92,6 @@ WRONG: dict[str, tuple[str, ...]] = {
     "log_format": ("", "xml"),
     "metrics_max_labels": (*_NUMBERS, "0"),
     "flusher": ("", "nobody"),
-    "prefetch_batch": (*_NUMBERS, "0"),
 }
 
 each_setting = pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS)
