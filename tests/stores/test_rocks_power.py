@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 from holdfast.model.errors import StoreUnavailable
 from holdfast.stores.rocks import database
 from holdfast.stores.rocks.backup import backup
+from holdfast.stores.rocks.database import Database
 from holdfast.stores.rocks.log_check import logs_of
 from holdfast.stores.rocks.marker import MARKER
 from tests.crash.rocks import contents, copy_store, open_store
@@ -134,6 +136,19 @@ def test_an_empty_log_before_one_that_goes_on_is_seen(stores: dict[str, Path], t
     check_refused(store, "it is empty, but a later log goes on")
 
 
+@pytest.mark.parametrize("has_power_failed", [False, True])
+@pytest.mark.parametrize("durability", ["os", "fsync"])
+def test_what_is_left_of_a_log_that_is_done_with_does_not_matter(
+    stores: dict[str, Path], tmp_path: Path, durability: str, has_power_failed: bool
+) -> None:
+    """Logs are deleted in any order, and the end of one that was flushed is never synced."""
+    store = copy_store(stores[durability], tmp_path / "store")
+    log = log_of(store)
+    older = log.with_name(f"{int(log.stem) - 1:06}.log")
+    older.write_bytes(log.read_bytes()[: records_of(log)[0][1] - 1])
+    assert read_all(in_another_boot(store) if has_power_failed else store) == first(MESSAGES)
+
+
 def test_bytes_behind_zeros_are_no_end_that_a_kill_leaves(stores: dict[str, Path], tmp_path: Path) -> None:
     store = copy_store(stores["os"], tmp_path / "store")
     with log_of(store).open("ab") as log:
@@ -168,6 +183,19 @@ def test_a_log_is_not_cut_while_another_process_has_the_store_open(tmp_path: Pat
 
 
 # --- The manifest ----------------------------------------------------------------------------------------------------
+
+
+def test_a_store_whose_making_a_power_cut_ended_is_made_again(tmp_path: Path) -> None:
+    """The file that names the first list of files is on disk, and the list is not."""
+    Database(tmp_path / "store").close()
+    shutil.rmtree(tmp_path / "store" / "db")
+    (tmp_path / "store" / "db").mkdir()
+    (tmp_path / "store" / "db" / "CURRENT").write_text("MANIFEST-000001\n")
+    with pytest.raises(StoreUnavailable, match="MANIFEST-000001"):  # no kill leaves that
+        open_store(copy_store(tmp_path / "store", tmp_path / "killed"))
+    with open_store(in_another_boot(tmp_path / "store")) as hf:
+        hf.queue("mail").enqueue(payload(0))
+    assert read_all(tmp_path / "store") == first(1)
 
 
 def manifest_of(store: Path) -> Path:

@@ -28,6 +28,7 @@ from holdfast.stores.rocks.log_records import (
     records_of,
 )
 from holdfast.stores.rocks.log_salvage import cut, has_gap, was_synced
+from holdfast.stores.rocks.manifest import oldest_needed_log
 
 # Read at once: whole blocks, so that a long log costs time but no memory.
 _PIECE = 128 * BLOCK
@@ -79,7 +80,8 @@ def find_damage(directory: Path, *, verifies_all: bool = False) -> Damage | None
     Checksums are compared where the chain ends: RocksDB compares them all when it replays the log, and sooner than we
     could. `verifies_all` compares them here, to say where the one is that RocksDB refused.
     """
-    logs = logs_of(directory)
+    oldest = oldest_needed_log(directory) or 0
+    logs = [log for log in logs_of(directory) if int(log.stem) >= oldest]
     # The last log that a later one may go on from, and how it ends.
     before: tuple[int, _End] | None = None
     for number, log in enumerate(logs):

@@ -29,6 +29,8 @@ from holdfast.stores.rocks.log_records import (
 )
 
 _SAVED = ".torn"
+_FIRST_LIST = "MANIFEST-000001"
+_UNREADABLE = (FileNotFoundError, NotADirectoryError, IsADirectoryError, ValueError)
 
 # Fields of a change, as RocksDB numbers them: `n` is a number, `s` a string, each in turn.
 _LOG_NUMBER, _OLDEST_LOG, _FAMILY, _FAMILY_ADD, _FAMILY_DROP, _IN_GROUP, _NEW_FILE = 2, 10, 200, 201, 202, 300, 103
@@ -60,10 +62,12 @@ def mend_manifest(directory: Path, *, was_opened: bool, cuts: bool) -> Path | No
     Without `cuts` nothing is changed: an end that a kill cut short RocksDB takes as it is. `was_opened` is False if the
     store may never have been opened to the end: then the list may not be complete, and there is nothing to lose.
     """
+    if cuts and not was_opened:
+        _forget_lost_beginning(directory)
     try:
-        manifest = directory / (directory / "CURRENT").read_text().strip()
+        manifest = _manifest_of(directory)
         end, changes = _read(manifest)
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError, ValueError):
+    except _UNREADABLE:
         return None  # none yet, or RocksDB says what is wrong
     if end == manifest.stat().st_size:
         return None
@@ -82,6 +86,28 @@ def mend_manifest(directory: Path, *, was_opened: bool, cuts: bool) -> Path | No
         file.truncate(end)
         os.fsync(file.fileno())
     return saved
+
+
+def oldest_needed_log(directory: Path) -> int | None:
+    """RocksDB reads no log that is older, so nothing depends on what is in it or whether it is there: it is deleted in
+    no order that a power cut keeps. None if the list does not tell."""
+    try:
+        _, changes = _read(_manifest_of(directory))
+    except _UNREADABLE:
+        return None
+    return _needed_log(changes)
+
+
+def _manifest_of(directory: Path) -> Path:
+    return directory / (directory / "CURRENT").read_text().strip()
+
+
+def _forget_lost_beginning(directory: Path) -> None:
+    """The first list of all is replaced before the first opening ends. If it is named and not there, the power was cut
+    while the store was made: nothing was ever in it, and RocksDB can begin again."""
+    current = directory / "CURRENT"
+    if current.exists() and current.read_text().strip() == _FIRST_LIST and not _manifest_of(directory).exists():
+        current.unlink()
 
 
 def _has_log(manifest: Path, needed: int) -> bool:
