@@ -14,7 +14,10 @@ ROUNDS = 5
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("target", "faults"),
-    [("postgres cluster", ["server", "database"]), ("buffered cluster", ["server", "database", "flushall", "redis"])],
+    [
+        ("postgres cluster", ["server", "database", "blackout"]),
+        ("buffered cluster", ["server", "database", "flushall", "redis", "blackout"]),
+    ],
 )
 def test_whatever_of_a_cluster_is_struck_nothing_answered_is_lost_or_comes_back(target: str, faults: list[str]) -> None:
     outcome = run_kills(TARGETS[target], ROUNDS * len(faults), seed=run_seed(), kills_per_verify=5)

@@ -13,6 +13,7 @@ from holdfast.testing.disk import run_crash_points, run_full_disk, run_power_los
 from holdfast.testing.kills import TARGETS, run_kills
 from holdfast.testing.proving import PartOutcome, Progress
 from holdfast.testing.simulation.proof import run as run_seeds
+from tests.crash.clusters import TARGETS as CLUSTERS
 from tests.faults.backlog import run_backlog
 from tests.faults.clocks import run_clock_steps
 from tests.faults.network import run_network_faults
@@ -32,7 +33,7 @@ class Part(NamedTuple):
 
 
 def _kills(target: str) -> Run:
-    return partial(run_kills, TARGETS[target])
+    return partial(run_kills, {**TARGETS, **CLUSTERS}[target])
 
 
 # The store's own files are made and damaged in children of these many processes.
@@ -79,6 +80,14 @@ PARTS: dict[str, Part] = {
     "simulation": Part("the whole core and its clients on a seeded loop, 50 operations a seed", 100_000, run_seeds),
     "kills-embedded": Part("kill -9 of a program with the store in it", 1_000, _kills("embedded rocks")),
     "kills-served": Part("kill -9 of a server under eight clients", 1_000, _kills("served rocks")),
+    "kills-postgres": Part(
+        "two servers on two databases: a server, a database, or all at once struck, 100 times each",
+        300,
+        _kills("postgres cluster"),
+    ),
+    "kills-buffered": Part(
+        "the same with the fast path, and Redis flushed or killed: 100 times each", 500, _kills("buffered cluster")
+    ),
     "crash-points": Part("a kill before and in the middle of every call that changes a file", 100, _crash_points),
     "power-loss": Part("disks as a power cut may leave them: writes lost, torn, out of order", 10_000, _power_loss),
     "rot": Part("files with a bit flipped, cut short or gone", 30_000, _rot),

@@ -9,6 +9,7 @@ the others try each call once, so that what a try may have done stands in the hi
 
 import asyncio
 import os
+import random
 import sys
 from contextlib import AsyncExitStack, suppress
 from itertools import cycle
@@ -28,6 +29,9 @@ _PAUSE_S = 0.005
 _DOWN_S = 0.02
 _OPERATE_S = 0.02
 _TIMEOUT_S = 10
+# Consumers work for so long, and are away for so long: then what is enqueued lies wherever the servers leave it.
+_WORK_S = (0.2, 0.8)
+_LULL_S = (0.0, 0.5)
 # A client makes this many calls at most, so that their numbers never meet.
 _CALLS_PER_CLIENT = 10_000_000
 
@@ -46,9 +50,11 @@ class Client:
         self._has_failed = self._has_failed or isinstance(line, h.Unknown | h.Refused)
         self._sink(line)
 
-    async def run(self, script: Steps, is_over: asyncio.Event, every_s: float = 0.0) -> None:
+    async def run(self, script: Steps, day: "Day", every_s: float = 0.0, *, rests: bool = True) -> None:
         step = next(script)
-        while not is_over.is_set():
+        while not day.is_over.is_set():
+            if rests:
+                await day.works.wait()
             self._has_failed = False
             answer = None if step is None else await step(self.callers[self._at % len(self.callers)])
             self._at += self._has_failed
@@ -58,13 +64,30 @@ class Client:
             step = script.send(answer)
 
 
+class Day:
+    """When the clients work."""
+
+    def __init__(self, seed: int) -> None:
+        self.is_over = asyncio.Event()
+        self.works = asyncio.Event()
+        self._dice = random.Random(f"{seed} day")
+
+    async def run(self) -> None:
+        while not self.is_over.is_set():
+            self.works.set()
+            await asyncio.sleep(self._dice.uniform(*_WORK_S))
+            self.works.clear()
+            await asyncio.sleep(self._dice.uniform(*_LULL_S))
+        self.works.set()
+
+
 class Clients:
     def __init__(self, history: Path, seed: int, retries: int) -> None:
         self._sink = h.FileSink(history)
         self._load = Load(seed, 0)
         self._retries = retries
         self._clients = 0
-        self._is_over = asyncio.Event()
+        self._day = Day(seed)
 
     async def run(self, urls: list[str]) -> None:
         asyncio.get_running_loop().add_reader(sys.stdin.fileno(), self._hear)
@@ -77,11 +100,12 @@ class Clients:
             async with asyncio.TaskGroup() as tasks:
                 for each in range(PRODUCERS):
                     client = self._client(once if each % 2 else often)
-                    tasks.create_task(client.run(self._load.produce(each), self._is_over))
+                    tasks.create_task(client.run(self._load.produce(each), self._day, rests=False))
                 for each in range(CONSUMERS):
                     client = self._client(once if each % 2 else often)
-                    tasks.create_task(client.run(self._load.consume(each), self._is_over))
-                tasks.create_task(self._client(once).run(self._load.operate(), self._is_over, _OPERATE_S))
+                    tasks.create_task(client.run(self._load.consume(each), self._day))
+                tasks.create_task(self._client(once).run(self._load.operate(), self._day, _OPERATE_S))
+                tasks.create_task(self._day.run())
                 tasks.create_task(self._look(self._client(once).callers))
             await self._drain(last.callers)
         os.write(1, b"drained\n")
@@ -97,7 +121,7 @@ class Clients:
     def _hear(self) -> None:
         if not os.read(sys.stdin.fileno(), 1 << 10):
             asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
-            self._is_over.set()
+            self._day.is_over.set()
 
     async def _set_policies(self, callers: list[h.AsyncCaller]) -> None:
         for name in QUEUES:
@@ -111,7 +135,8 @@ class Clients:
     async def _look(self, callers: list[h.AsyncCaller]) -> None:
         """How much there is: what was killed on its way is in no count of ours."""
         for caller in cycle(callers):
-            if self._is_over.is_set():
+            await self._day.works.wait()
+            if self._day.is_over.is_set():
                 return
             with suppress(Unavailable):
                 self._load.backlog = await caller.backlog(QUEUES)

@@ -134,13 +134,39 @@ class _ServerKilled:
         return True
 
 
+class _Blackout:
+    """Every server at once, and with them all that can happen to what they stand on: only what is on disk is left."""
+
+    name = "blackout"
+
+    def __init__(self, servers: list[_Server], faults: Sequence[Fault]) -> None:
+        self._servers = servers
+        self._faults = faults
+
+    def strike(self, dice: random.Random) -> None:
+        for server in self._servers:
+            server.kill_after(0.0)
+        for fault in self._faults:
+            fault.strike(dice)
+
+    def mend(self, dice: random.Random, *, is_alone: bool) -> bool:
+        for fault in self._faults:
+            fault.mend(dice, is_alone=True)
+        for server in self._servers:
+            server.begin(dice)
+        for server in self._servers:
+            server.wait_until_up()
+        return True
+
+
 class _ClusterRun:
     def __init__(self, directory: Path, footing: Footing, servers: list[_Server], seed: int) -> None:
         self._history = directory / "history"
         self._footing = footing
         self._servers = servers
         self._killing = _ServerKilled(servers)
-        self._faults: list[Fault] = [self._killing, *footing.faults()]
+        self._blackout = _Blackout(servers, footing.faults())
+        self._faults: list[Fault] = [self._killing, self._blackout, *footing.faults()]
         # Of this round, those to come.
         self._round: list[Fault] = []
         # What was struck before and is away yet.
@@ -159,9 +185,12 @@ class _ClusterRun:
         fault = self._round.pop()
         time.sleep(dice.uniform(*_WORKING_S))
         self._check_alive()
+        if fault is self._blackout:
+            self._mend_all(dice)
         fault.strike(dice)
         self.struck[fault.name] = self.struck.get(fault.name, 0) + 1
-        is_left, away_s = dice.random() < _OVERLAPS and self._round, dice.uniform(*_AWAY_S)
+        may_be_left = self._round and fault is not self._blackout
+        is_left, away_s = dice.random() < _OVERLAPS and may_be_left, dice.uniform(*_AWAY_S)
         for each in list(self._away):
             self._mend(each, dice)
         self._away.append(fault)
