@@ -4,19 +4,22 @@ import asyncio
 import contextlib
 import os
 import random
+import shutil
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from holdfast.model.errors import HoldfastError
+from holdfast.model.events import Event
 from holdfast.model.requests import Ask, Settle, Verdict
 from holdfast.stores.buffered import BufferedStore
 from tests.postgres.server import PostgresServer
-from tests.redis.buffered import REF, now_ms, opened
+from tests.redis.buffered import REF, now_ms, opened, put, take
 from tests.redis.server import RedisServer
 
 _ROOT = Path(__file__).parents[2]
@@ -159,6 +162,34 @@ def _fell_one(postgres: PostgresServer, redis: RedisServer, dice: random.Random)
 
 def _kills() -> int:
     return max(1, int(100 * float(os.environ.get("HOLDFAST_PROOF_SCALE", "1"))))
+
+
+async def test_a_restart_replays_only_what_was_not_stored_and_nothing_acked_comes_back(
+    postgres: PostgresServer, redis_server: RedisServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    urls = await asyncio.to_thread(postgres.make_databases, "replayed_a", "replayed_b")
+    async with opened(urls, redis_server.url, tmp_path / "log") as store:
+        await put(store, b"first")
+        for number in range(5):
+            await put(store, b"acked %d" % number)
+        assert len(await take(store)) == 6
+        for number in range(5):
+            await put(store, b"left %d" % number)
+        # As a kill would leave it: what was answered for is on disk, landed or not.
+        shutil.copytree(tmp_path / "log", tmp_path / "image")
+        await asyncio.to_thread(redis_server.flush)
+        with caplog.at_level("INFO", logger="holdfast"):
+            async with opened(urls, redis_server.url, tmp_path / "image") as restarted:
+                assert await take(restarted) == [b"left %d" % number for number in range(5)]
+                told = await restarted.journal(None, 1_000, None, now_ms())
+                assert await take(restarted) == []
+        assert "10 calls of an earlier run are in the log" in caplog.messages
+    # The first one landed the same when it was closed: stored once all the same.
+    async with opened(urls, redis_server.url, tmp_path / "log") as store:
+        assert await take(store) == []
+        assert (await store.journal(None, 1_000, None, now_ms())).events == told.events
+    counted = Counter(event.event for event in told.events)
+    assert (counted[Event.ENQUEUED], counted[Event.SUCCEEDED]) == (11, 11)
 
 
 @pytest.mark.slow

@@ -4,7 +4,8 @@
             the first caller gets through
     drain   new calls refused, waiters let go, what is in hand finished, connections closed, the store closed
 
-A second signal ends it at once, and so does a drain that outlasts its grace: what was answered is in the store even so.
+A second signal ends it at once, and so does a drain that outlasts its grace: what was answered is in the store even so,
+or in the log that its next start reads. A server that could not finish says so by its exit code.
 """
 
 import asyncio
@@ -67,6 +68,7 @@ async def serve(settings: Settings, announce: Announce, make_door: MakeDoor = ma
         # Of its own: tokens and keys go by the wall, and a store may be ahead of that.
         identity = identity_of(settings, SystemClock())
         runtime = LoopRuntime(clock)
+        code = 0
         async with _opened(settings, runtime) as core, _started(identity), _told(core, settings, clock) as telemetry:
             drain = Drain()
             server = HttpServer(make_door(core, identity, drain, telemetry, settings), tls)
@@ -81,10 +83,11 @@ async def serve(settings: Settings, announce: Announce, make_door: MakeDoor = ma
                 _say_begun(settings, url_of(sockets, settings), capnp.url, announce)
                 await stop.wait(serving)
                 watchdog.start(settings.shutdown_grace_ms / 1_000 + _LAST_S)
-                return await _drain(settings, server, capnp, serving, core, runtime, drain)
+                code = await _drain(settings, server, capnp, serving, core, runtime, drain)
             finally:
                 serving.cancel()
                 await capnp.close(0)
+        return OVERTIME if core.left_to_log else code
     finally:
         watchdog.dismiss()
         stop.forget()

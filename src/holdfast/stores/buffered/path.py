@@ -184,8 +184,8 @@ class FastPath:
 
     # --- The end ---------------------------------------------------------------------------------------------------
 
-    async def close(self) -> None:
-        """Land what there is, for a bounded time; the log has the rest."""
+    async def close(self) -> int:
+        """Land what there is, for a bounded time; the log has the rest: so many calls."""
         ends_s = steady_s() + self._terms.drain_ms / 1_000
         for part in (self._commits, self._cache, self.buffer):
             part.end()
@@ -202,6 +202,7 @@ class FastPath:
         if left:
             _log.warning("%d calls are left to the log in %s: the next start lands them", left, self._terms.wal_dir)
         await self._let_go()
+        return left
 
     async def _let_go(self) -> None:
         await self._on_thread(self._wal.close)

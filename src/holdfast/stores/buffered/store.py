@@ -57,6 +57,8 @@ class BufferedStore:
         self._terms = terms
         self.capabilities = inner.capabilities
         self._path: FastPath | None = None
+        # Calls that closing left to the log.
+        self.left = 0
 
     async def open(self, listener: Listener, runtime: Runtime) -> None:
         await self._inner.open(listener, runtime)
@@ -74,7 +76,7 @@ class BufferedStore:
     async def close(self) -> None:
         path, self._path = self._path, None
         if path is not None:
-            await self._ground.call(path.close())
+            self.left = await self._ground.call(path.close())
         await self._inner.close()
 
     def shard_of(self, ref: QueueRef) -> int:

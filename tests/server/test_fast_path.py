@@ -1,0 +1,112 @@
+"""Servers with the fast path: what they do without Redis, and how they end."""
+
+import asyncio
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from tests.postgres.server import PostgresServer
+from tests.redis.server import RedisServer
+from tests.server.served import Served
+
+pytestmark = pytest.mark.slow
+
+PATIENCE_S = 30.0
+
+
+@pytest.fixture
+def own_redis() -> Iterator[RedisServer]:
+    server = RedisServer()
+    try:
+        server.start()
+        yield server
+    finally:
+        server.close()
+
+
+@pytest.fixture
+def own_postgres() -> Iterator[PostgresServer]:
+    server = PostgresServer()
+    try:
+        server.start()
+        yield server
+    finally:
+        server.close()
+
+
+def serve(store: list[str], redis: RedisServer, wal_dir: Path, *arguments: str) -> Served:
+    given = ("--store", ",".join(store), "--redis-url", redis.url, "--wal-dir", wal_dir)
+    return Served(*given, *arguments)
+
+
+async def test_without_redis_one_server_refuses_cleanly_and_the_other_carries_on(
+    postgres: PostgresServer, own_redis: RedisServer, tmp_path: Path
+) -> None:
+    store = await asyncio.to_thread(postgres.make_databases, "gone_a", "gone_b")
+    with (
+        serve(store, own_redis, tmp_path / "one", "--on-redis-down", "fail") as fails,
+        serve(store, own_redis, tmp_path / "other", "--on-redis-down", "direct") as goes_on,
+    ):
+        body = {"queue": "q", "messages": [{"payload": "before"}]}
+        for server in (fails, goes_on):
+            for _ in range(2):
+                assert (await server.call("/v1/queue/enqueue", body)).status == 200
+        own_redis.kill()
+
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                body = {"queue": "q", "messages": [{"payload": "refused"}]}
+                refused = await fails.call("/v1/queue/enqueue", body)
+                assert refused.status == 503, "with Redis gone nothing is taken, not even once"
+                assert refused.json["error"]["code"] == "store_unavailable"
+                assert int(refused.headers["retry-after"]) >= 1
+                if "on_redis_down is `fail`" in refused.json["error"]["message"]:
+                    break
+        body = {"queue": "q", "messages": [{"payload": "meanwhile"}]}
+        assert (await goes_on.call("/v1/queue/enqueue", body)).status == 200
+        # What is there can be claimed and settled by either; what the other has buffered lands within its interval.
+        taken: list[str] = []
+        async with asyncio.timeout(PATIENCE_S):
+            while len(taken) < 5:
+                claimed = await fails.call("/v1/queue/dequeue", {"queue": "q", "limit": 10, "lease_ms": 30_000})
+                receipts = [each["receipt"] for each in claimed.json["messages"]]
+                assert (await goes_on.call("/v1/queue/ack", {"queue": "q", "receipts": receipts})).status == 200
+                taken += [each["payload"] for each in claimed.json["messages"]]
+        assert sorted(taken) == ["before"] * 4 + ["meanwhile"]
+
+        await asyncio.to_thread(own_redis.start)
+        body = {"queue": "q", "messages": [{"payload": "after"}]}
+        async with asyncio.timeout(PATIENCE_S):
+            while (await fails.call("/v1/queue/enqueue", body)).status != 200:
+                await asyncio.sleep(0.02)
+        claimed = await goes_on.call("/v1/queue/dequeue", {"queue": "q", "limit": 10})
+        assert [each["payload"] for each in claimed.json["messages"]] == ["after"]
+
+
+async def test_a_server_that_cannot_bring_everything_home_exits_non_zero_and_its_next_start_does(
+    own_postgres: PostgresServer, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    store = await asyncio.to_thread(own_postgres.make_databases, "left")
+    grace = ("--shutdown-grace", "600ms", "--flush-interval", "1h", "--flush-batch", "1000")
+    try:
+        with serve(store, redis_server, tmp_path, *grace) as server:
+            for number in range(6):
+                body = {"queue": "q", "messages": [{"payload": number}]}
+                assert (await server.call("/v1/queue/enqueue", body)).status == 200
+            own_postgres.stop(signal.SIGQUIT)
+            server.signal()
+            assert await asyncio.to_thread(server.end) == 1
+        assert "5 calls are left to the log" in server.log
+        assert "Traceback" not in server.log
+        redis_server.flush()
+        await asyncio.to_thread(own_postgres.start)
+        with serve(store, redis_server, tmp_path, *grace) as server:
+            async with holdfast.open_async(server.url) as hf:
+                assert [each.json() for each in await hf.queue("q").claim(limit=10, lease=30)] == list(range(6))
+            server.signal()
+            assert await asyncio.to_thread(server.end) == 0, server.log
+    finally:
+        redis_server.flush()
