@@ -16,6 +16,8 @@ from holdfast.wire.capnp_frames import Frames, Malformed
 
 # What has come and was not read yet: beyond this the connection is not read.
 _MOST_UNREAD = 1 << 20
+# An answer is written in the next turns of the loop, if it is.
+_DROPPED_S = 1.0
 
 
 class Stream(asyncio.Protocol):
@@ -34,12 +36,14 @@ class Stream(asyncio.Protocol):
         self._is_feeding = False
         self._outbox: list[bytes] = []
         self._is_write_paused = False
-        self._is_read_paused = False
+        self.is_read_paused = False
         self._is_over = False
         self._closes_after_flush = False
-        # Given back if the connection is lost before what was written has left.
-        self._held: list[Callable[[], None]] = []
+        # Answers that must be known to have left, in the order in which they were written (the last ones were not yet).
+        self._held: list[_Held] = []
         self._is_watched = False
+        # Bytes given to the transport so far.
+        self._written = 0
 
     # --- Of the connection -------------------------------------------------------------------------------------
 
@@ -80,6 +84,7 @@ class Stream(asyncio.Protocol):
         self._is_write_paused = False
         self._let_go_of_sent()
         self._protocol.resume_writing()
+        self._loop.call_later(_DROPPED_S, self._give_back_dropped)
         self._balance()
 
     # --- For its owner -----------------------------------------------------------------------------------------
@@ -92,12 +97,15 @@ class Stream(asyncio.Protocol):
         assert self._transport is not None
         return self._transport
 
-    def hold(self, give_back: Callable[[], None]) -> None:
-        """`give_back` is called if the connection is lost before the answer that is now written has left."""
+    def hold(self, mark: bytes, give_back: Callable[[], None]) -> None:
+        """Of an answer that the library is about to write, and that has `mark` in it and no other has: `give_back` is
+        called if the connection is lost before it left, or if it is not written at all because its caller let go of
+        it."""
         if self._is_over:
             give_back()
             return
-        self._held.append(give_back)
+        self._held.append(_Held(mark, give_back))
+        self._loop.call_later(_DROPPED_S, self._give_back_dropped)
         if not self._is_watched and self._transport is not None:
             self._is_watched = True
             # TLS would take a limit of nothing for reached when there is nothing, and never write again.
@@ -149,11 +157,11 @@ class Stream(asyncio.Protocol):
         if self._transport is None or self._transport.is_closing():
             return
         is_full = self._is_write_paused or len(self._unread) > _MOST_UNREAD
-        if is_full and not self._is_read_paused:
-            self._is_read_paused = True
+        if is_full and not self.is_read_paused:
+            self.is_read_paused = True
             self._transport.pause_reading()
-        elif not is_full and self._is_read_paused:
-            self._is_read_paused = False
+        elif not is_full and self.is_read_paused:
+            self.is_read_paused = False
             self._transport.resume_reading()
 
     def _flush(self) -> None:
@@ -161,15 +169,33 @@ class Stream(asyncio.Protocol):
             self._outbox.clear()
             return
         if self._outbox:
-            self._transport.write(b"".join(self._outbox))
+            data = b"".join(self._outbox)
             self._outbox.clear()
+            # All pieces of a message are among these: the library hands them over in one go.
+            self._written += len(data)
+            for held in self._held:
+                if held.ends_at is None and held.mark in data:
+                    held.ends_at = self._written
+            self._transport.write(data)
             self._let_go_of_sent()
         if self._closes_after_flush:
             self._transport.close()
 
     def _let_go_of_sent(self) -> None:
-        if self._held and self._transport is not None and not self._transport.get_write_buffer_size():
-            self._held.clear()
+        if self._held and self._transport is not None:
+            sent = self._written - self._transport.get_write_buffer_size()
+            self._held = [each for each in self._held if each.ends_at is None or each.ends_at > sent]
+
+    def _give_back_dropped(self) -> None:
+        """What was to be written long ago, with nothing in its way, will not be."""
+        if self._is_over or self._is_write_paused:
+            return
+        at = self._loop.time()
+        dropped = [each for each in self._held if each.ends_at is None and at - each.since >= _DROPPED_S]
+        if dropped:
+            self._held = [each for each in self._held if each not in dropped]
+            for each in dropped:
+                each.give_back()
 
     def _end(self, error: Exception | None) -> None:
         if self._is_over:
@@ -179,9 +205,20 @@ class Stream(asyncio.Protocol):
         self._unread.clear()
         self._protocol.connection_lost(error)
         held, self._held = self._held, []
-        for give_back in held:
-            give_back()
+        for each in held:
+            each.give_back()
         self._ended(error)
+
+
+class _Held:
+    __slots__ = ("ends_at", "give_back", "mark", "since")
+
+    def __init__(self, mark: bytes, give_back: Callable[[], None]) -> None:
+        self.mark = mark
+        self.give_back = give_back
+        self.since = asyncio.get_running_loop().time()
+        # How many bytes there are to its end, once it is written.
+        self.ends_at: int | None = None
 
 
 class _Side:

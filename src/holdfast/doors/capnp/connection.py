@@ -21,8 +21,8 @@ _log = logging.getLogger("holdfast")
 
 # No message of ours is deeper, in the envelopes of the protocol.
 _NESTING = 32
-# A message is read about twice; one whose pointers lead to the same bytes again and again is not read on.
-_TRAVERSALS = 4
+# Room to read the largest message twice; one whose pointers lead to the same bytes again and again is not read on.
+_TRAVERSALS = 2
 # Calls of one connection whose answers its caller has not let go of.
 MAX_UNFINISHED = 4_096
 

@@ -74,7 +74,8 @@ async def poll(call: Call) -> None:
         deliveries = []
     # From here on nothing is awaited: a caller that leaves now loses its connection, which gives back.
     if deliveries and ask.ledger is None:
-        call.connection.stream.hold(lambda: call.session.give_back(ref, deliveries))
+        mark = str(deliveries[0].receipt).encode()
+        call.connection.stream.hold(mark, lambda: call.session.give_back(ref, deliveries))
     call.tracing.deliver(call.headers, ref, deliveries)
     write_deliveries(call.results, deliveries)
     if results is not None:
