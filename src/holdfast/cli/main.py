@@ -20,6 +20,7 @@ from holdfast.cli.failures import exit_code, tell
 from holdfast.cli.letters import dlq, redrive
 from holdfast.cli.look import get, peek, queues, stats, tenants
 from holdfast.cli.operate import cancel, delete, move, pause, policy, purge, reprioritise, resume
+from holdfast.cli.pipeline import pipeline
 from holdfast.cli.run import run
 from holdfast.cli.schedule import schedule
 from holdfast.cli.serve import ServeCommand, serve
@@ -56,6 +57,7 @@ for _checkup in (doctor, bench):
 for _upkeep in (demo, verify, backup):
     app.command(rich_help_panel=STORE)(_upkeep)
 app.add_typer(db, rich_help_panel=STORE)
+app.add_typer(pipeline, rich_help_panel=OPERATE)
 
 _MOST_USED = """\
 Holdfast, a message queue. The most used commands:

@@ -1,7 +1,7 @@
 """`audit`: every rule over the whole journal, and over the stores behind it, naming each violation."""
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 from pyspark.sql import functions as F
@@ -10,6 +10,7 @@ from holdfast.clock import SystemClock
 from holdfast.pipeline.jobs.progress import Progress, silent
 from holdfast.pipeline.jobs.rules import Rule
 from holdfast.pipeline.jobs.rules_check import check_against_store, check_events, last_words, measure
+from holdfast.pipeline.lake.contract import Mark
 from holdfast.pipeline.lake.lake import Lake, run_name
 from holdfast.pipeline.lake.tables import VIOLATIONS
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 # Violations named in the answer; the table has them all.
 MAX_NAMED = 200
+_WRITER = "audit"
 
 
 class Named(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,8 +101,8 @@ def audit(
         broken = {row["rule"]: row["count"] for row in rows.groupBy("rule").count().orderBy("rule").collect()}
         progress("events", count, count)
         named = rows.orderBy("rule", "first_seen").limit(MAX_NAMED).collect() if broken else []
-        if broken and lake is not None:
-            lake.append(spark, VIOLATIONS, rows.withColumn("run", F.lit(run)))
+        if lake is not None:
+            _keep(spark, lake, rows.withColumn("run", F.lit(run)), run, sum(broken.values()))
     finally:
         rows.unpersist()
     return Audited(
@@ -115,41 +117,39 @@ def audit(
     )
 
 
+def _keep(spark: "SparkSession", lake: Lake, rows: "DataFrame", run: str, number: int) -> None:
+    """That it ran is kept too: the table's mark tells of the last run, also of one that found nothing."""
+    table = lake.table(VIOLATIONS)
+    before = table.mark(_WRITER)
+    mark = Mark(1 if before is None else before.batch + 1, f"{run} {number}")
+    if number:
+        lake.append(spark, VIOLATIONS, rows, writer=_WRITER, mark=mark)
+    else:
+        table.append([], writer=_WRITER, mark=mark)
+
+
+def last_audit(lake: Lake) -> int | None:
+    """How many violations the last audit into this lake found; None if there was none."""
+    mark = lake.table(VIOLATIONS).mark(_WRITER)
+    return None if mark is None else int(mark.position.split()[1])
+
+
 def _check_stores(spark: "SparkSession", stores: Sequence[str], check_store: CheckStore) -> "DataFrame":
     """One task for each directory."""
-    import pyarrow as pa
 
-    now_ms = SystemClock().now_ms()
-    schema = "rule string, tenant string, queue string, id string, detail string, first_seen timestamp"
+    def check(path: str) -> list[tuple[str, str | None, str | None]]:
+        report = check_store(path)
+        unnamed = report.number - len(report.found)
+        return [*report.found, *([(f"and {unnamed} more", None, None)] if unnamed > 0 else [])]
 
-    def check(batches: Any) -> Any:
-        for batch in batches:
-            for path in batch.column("path").to_pylist():
-                report = check_store(path)
-                found = list(report.found)
-                if report.number > len(found):
-                    found.append((f"{path}: and {report.number - len(found)} more", None, None))
-                rows = [_row(path, *each, now_ms) for each in found]
-                instant = pa.timestamp("us", tz="UTC")
-                yield pa.RecordBatch.from_pylist(
-                    rows,
-                    schema=pa.schema(
-                        [(name, pa.string()) for name in ("rule", "tenant", "queue", "id", "detail")]
-                        + [("first_seen", instant)]
-                    ),
-                )
-
-    frame = spark.createDataFrame([(each,) for each in stores], "path string").repartition(len(stores))
-    return frame.mapInArrow(check, schema)
-
-
-def _row(path: str, what: str, queue: str | None, id: str | None, now_ms: int) -> dict[str, Any]:
-    tenant, _, name = (queue or "").partition("/")
-    return {
-        "rule": Rule.STORE.value,
-        "tenant": tenant or None,
-        "queue": name or None,
-        "id": id,
-        "detail": f"{path}: {what}",
-        "first_seen": now_ms * 1_000,
-    }
+    # Rows as they are: Arrow gains nothing here, and would want pandas.
+    checked = F.udf(check, "array<struct<what string, queue string, id string>>", useArrow=False)
+    paths = spark.createDataFrame([(each,) for each in stores], "path string").repartition(len(stores))
+    return paths.select("path", F.explode(checked("path")).alias("found")).select(
+        F.lit(Rule.STORE.value).alias("rule"),
+        F.nullif(F.substring_index("found.queue", "/", 1), F.lit("")).alias("tenant"),
+        F.nullif(F.substring_index("found.queue", "/", -1), F.lit("")).alias("queue"),
+        F.col("found.id").alias("id"),
+        F.concat_ws(": ", "path", "found.what").alias("detail"),
+        F.timestamp_millis(F.lit(SystemClock().now_ms())).alias("first_seen"),
+    )

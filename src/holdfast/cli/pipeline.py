@@ -1,0 +1,184 @@
+"""`holdfast pipeline`: the jobs on Spark. Each is a function of a session; here it gets one."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from holdfast.cli.command import Session, client_command
+from holdfast.cli.pipeline_demo import demo
+from holdfast.cli.pipeline_session import (
+    Conf,
+    LakeAt,
+    LakeFormat,
+    Master,
+    Remote,
+    finish,
+    journal_of,
+    lake_of,
+    require_spark,
+    shown_progress,
+    spark_session,
+)
+from holdfast.cli.show import Output
+
+_OBSERVE = "Observe"
+_LAKE = "The lake"
+
+pipeline = typer.Typer(
+    name="pipeline",
+    help="Move and examine messages in bulk, on Spark: archive, audit, report and more.",
+    no_args_is_help=True,
+)
+
+Json = Annotated[bool, typer.Option("--json", help="Answer with one JSON object.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but what is asked for.")]
+Days = Annotated[
+    list[str] | None, typer.Option("--day", metavar="YYYY-MM-DD", help="Only these days (UTC).", show_default=False)
+]
+
+
+@pipeline.callback()
+def _before() -> None:
+    require_spark()
+
+
+def archive(
+    cli: Session,
+    lake: LakeAt,
+    lake_format: LakeFormat = None,
+    batch_rows: Annotated[int, typer.Option(min=1, metavar="N", help="Events in one commit.")] = 500_000,
+    master: Master = None,
+    remote: Remote = None,
+    conf: Conf = None,
+) -> None:
+    """Bring the journal into the lake: tables `events` and `messages`, each event once.
+
+    Run it from cron, or as often as you like: it goes on where it ended. Killed at any point it loses and doubles
+    nothing. Exits with 4 if the lake's counts do not agree.
+    """
+    from holdfast.pipeline.jobs.archive import archive
+
+    place = lake_of(lake, lake_format)
+    with shown_progress(cli.output) as progress, spark_session("archive", master, remote, conf) as spark:
+        done = archive(spark, journal_of(cli), place, batch_rows=batch_rows, progress=progress)
+    said = (
+        f"{done.events:,} events and {done.messages:,} final records in {done.batches:,} commits: {done.lake} is up to "
+        f"{done.position or 'the beginning'}"
+    )
+    finish(cli.output, done, said, is_sound=done.is_sound, checks=done.checks)
+
+
+client_command(pipeline, _OBSERVE)(archive)
+pipeline.command(rich_help_panel=_OBSERVE)(demo)
+
+
+@pipeline.command(rich_help_panel=_OBSERVE)
+def audit(
+    lake: Annotated[
+        str | None, typer.Option("--lake", "-l", metavar="DIR|URL", help="Audit this lake's events.")
+    ] = None,
+    store: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="DIR", help="Audit this backup: its keys, indexes, counters and journal. Repeatable."),
+    ] = None,
+    lake_format: LakeFormat = None,
+    days: Days = None,
+    max_retries: Annotated[
+        int | None, typer.Option(min=0, metavar="N", help="Check that no message was retried more often.")
+    ] = None,
+    master: Master = None,
+    remote: Remote = None,
+    conf: Conf = None,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Check every rule that a queue must keep, over the lake's events and over backups, and name each violation.
+
+    They are appended to the lake's table `violations`. Exits with 4 if there are any.
+    """
+    from holdfast.cli.failures import Usage
+    from holdfast.cli.store_check import check_store
+    from holdfast.pipeline.jobs.audit import audit
+    from holdfast.pipeline.lake.tables import EVENTS
+
+    if lake is None and not store:
+        raise Usage("audit what? Give --lake DIR, or --store DIR of a backup, or both")
+    output = Output(json=json, quiet=quiet)
+    place = None if lake is None else lake_of(lake, lake_format)
+    for each in store or []:
+        if not each.is_dir():
+            raise Usage(f"--store {each} is not a directory: make a backup with `holdfast backup DIR {each}`")
+    with shown_progress(output) as progress, spark_session("audit", master, remote, conf) as spark:
+        found = audit(
+            spark,
+            None if place is None else place.read(spark, EVENTS, days),
+            stores=[str(each.absolute()) for each in store or []],
+            check_store=check_store,
+            max_retries=max_retries,
+            lake=place,
+            progress=progress,
+        )
+    lines = [f"  {each}" for each in found.violations]
+    if found.violation_count > len(found.violations):
+        lines.append(f"  and {found.violation_count - len(found.violations):,} more")
+    stores = f" and {found.stores:,} stores" if found.stores else ""
+    verdict = f"{found.violation_count:,} violations" if found.broken else "no violations"
+    said = "\n".join([*lines, f"{verdict} in {found.events:,} events{stores} (run {found.run})"])
+    finish(output, found, said, is_sound=found.is_sound)
+
+
+@pipeline.command(rich_help_panel=_OBSERVE)
+def report(
+    lake: LakeAt,
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The page to write.")] = Path("report.html"),
+    lake_format: LakeFormat = None,
+    days: Days = None,
+    tenant: Annotated[str | None, typer.Option("--tenant", "-T", help="Only this tenant on the page.")] = None,
+    promise: Annotated[
+        str, typer.Option(metavar="DURATION", help="Done later than this after its enqueue is late.")
+    ] = "1m",
+    title: Annotated[str, typer.Option(help="The page's heading.")] = "Holdfast",
+    master: Master = None,
+    remote: Remote = None,
+    conf: Conf = None,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Write the tables `minute` and `bill_day`, and one page of HTML with plots, from the lake's events."""
+    from holdfast.cli.command import duration
+    from holdfast.model.durations import parse_duration_ms
+    from holdfast.pipeline.jobs.report import report
+
+    output = Output(json=json, quiet=quiet)
+    place = lake_of(lake, lake_format)
+    promise_ms = parse_duration_ms("promise", duration(promise) or 0)
+    with shown_progress(output) as progress, spark_session("report", master, remote, conf) as spark:
+        done = report(
+            spark, place, page_at=out, title=title, days=days, tenant=tenant, promise_ms=promise_ms, progress=progress
+        )
+    where = done.page or "no events, so no page"
+    said = f"{where}: {done.events:,} events; {done.minutes:,} rows of minute, {done.billed:,} new rows of bill_day"
+    finish(output, done, said, is_sound=done.is_sound, checks=done.checks)
+
+
+@pipeline.command(rich_help_panel=_LAKE)
+def compact(
+    lake: LakeAt,
+    lake_format: LakeFormat = None,
+    keep_hours: Annotated[
+        float, typer.Option(min=0, metavar="HOURS", help="Leave files that readers of so long ago may still read.")
+    ] = 168.0,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Join the lake's small files, and delete those that nothing names any more. Rows and positions stay."""
+    output = Output(json=json, quiet=quiet)
+    done = lake_of(lake, lake_format).compact(keep_hours=keep_hours)
+    output.rows(
+        (
+            {"table": name, "files before": each.files_before, "files after": each.files_after, "deleted": each.removed}
+            for name, each in done.items()
+        ),
+        empty=f"there is no table in {lake}",
+    )

@@ -1,0 +1,113 @@
+"""`report`: the tables `minute` and `bill_day`, and a page of HTML."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+from pyspark.sql import functions as F
+
+from holdfast.clock import SystemClock
+from holdfast.pipeline.jobs.audit import last_audit
+from holdfast.pipeline.jobs.progress import Check, Progress, silent
+from holdfast.pipeline.lake.lake import Lake
+from holdfast.pipeline.lake.tables import BILL_DAY, EVENTS, MINUTE
+from holdfast.pipeline.report import figures
+from holdfast.pipeline.report.facts import gather
+from holdfast.pipeline.report.page import page
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+PROMISE_MS = 60_000
+# A day is billed when it has been over for so long: by then the archive has its last events.
+CLOSED_AFTER_MS = 3_600_000
+_BILLED = ("messages", "deliveries", "bytes_in", "bytes_out")
+
+
+class Reported(msgspec.Struct, frozen=True, kw_only=True):
+    page: str | None
+    events: int
+    minutes: int
+    billed: int
+    checks: list[Check] = []
+
+    @property
+    def is_sound(self) -> bool:
+        return all(each.is_met for each in self.checks)
+
+
+def report(
+    spark: "SparkSession",
+    lake: Lake,
+    *,
+    page_at: Path | None,
+    title: str = "Holdfast",
+    days: Sequence[str] | None = None,
+    tenant: str | None = None,
+    promise_ms: int = PROMISE_MS,
+    now_ms: int | None = None,
+    progress: Progress = silent,
+) -> Reported:
+    """Of the whole lake, or of some days of it. The tables are of every tenant; the page may be of one."""
+    now_ms = SystemClock().now_ms() if now_ms is None else now_ms
+    events = lake.read(spark, EVENTS, days)
+    minutes = _write_minutes(spark, lake, events, days, promise_ms)
+    billed = bill(spark, lake, now_ms)
+    facts = gather(
+        events if tenant is None else events.where(F.col("tenant") == tenant), promise_ms=promise_ms, progress=progress
+    )
+    if facts is not None and page_at is not None:
+        made = datetime.fromtimestamp(now_ms / 1_000, UTC).strftime("%Y-%m-%d %H:%M UTC")
+        page_at.parent.mkdir(parents=True, exist_ok=True)
+        page_at.write_text(page(facts, title=title, made_at=made, violations=last_audit(lake)), encoding="utf-8")
+    return Reported(
+        page=None if facts is None or page_at is None else str(page_at),
+        events=0 if facts is None else facts.totals["events"],
+        minutes=minutes,
+        billed=billed,
+        checks=_checks(spark, lake, events, days),
+    )
+
+
+def _write_minutes(
+    spark: "SparkSession", lake: Lake, events: "DataFrame", days: Sequence[str] | None, promise_ms: int
+) -> int:
+    """In the place of what was there of these days: events that came late are counted where they belong."""
+    return lake.replace(spark, MINUTE, figures.by_minute(events, promise_ms), days)
+
+
+def bill(spark: "SparkSession", lake: Lake, now_ms: int) -> int:
+    """Append what closed days have that was not billed yet: a row of kind `bill` for what has none, of kind
+    `adjustment` for the difference to what was. Nothing written is ever changed, and a second run adds nothing."""
+    last = datetime.fromtimestamp((now_ms - CLOSED_AFTER_MS) / 1_000, UTC).date()
+    due = figures.by_day(lake.read(spark, EVENTS)).where(F.col("date") < F.lit(last))
+    key = ("date", "tenant", "queue")
+    billed = lake.read(spark, BILL_DAY).groupBy(*key).agg(*(F.sum(each).alias(f"had_{each}") for each in _BILLED))
+    rows = (
+        due.join(billed, list(key), "full_outer")
+        .select(
+            *key,
+            F.when(F.col("had_messages").isNull(), F.lit("bill")).otherwise(F.lit("adjustment")).alias("kind"),
+            *((F.coalesce(each, F.lit(0)) - F.coalesce(f"had_{each}", F.lit(0))).alias(each) for each in _BILLED),
+            F.timestamp_millis(F.lit(now_ms)).alias("written_at"),
+        )
+        .where(" or ".join(f"{each} != 0" for each in _BILLED))
+    )
+    return lake.append(spark, BILL_DAY, rows)
+
+
+def _checks(spark: "SparkSession", lake: Lake, events: "DataFrame", days: Sequence[str] | None) -> list[Check]:
+    """The minutes add up to the events."""
+    [row] = (
+        lake.read(spark, MINUTE, days).agg(F.sum("enqueued").alias("came"), F.sum("succeeded").alias("done")).collect()
+    )
+    [told] = events.agg(
+        F.count(F.when(F.col("event") == "enqueued", 1)).alias("came"),
+        F.count(F.when(F.col("event") == "succeeded", 1)).alias("done"),
+    ).collect()
+    return [
+        Check(what="arrivals in the minutes", expected=told["came"], found=row["came"] or 0),
+        Check(what="completions in the minutes", expected=told["done"], found=row["done"] or 0),
+    ]
