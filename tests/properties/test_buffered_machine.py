@@ -44,6 +44,7 @@ def machine_on(server: PostgresServer, redis: RedisServer, urls: list[str], path
                 flush_interval_ms=3_600_000,
                 flush_batch=10_000,
                 drain_ms=0,
+                prefetch_batch=50,
                 segment_bytes=4_096,
             )
             return ReservingStore(inner, terms)

@@ -33,7 +33,8 @@ def _subject(
 ) -> Iterator[Subject]:
     def make_store(dice: Dice) -> BufferedStore:
         inner = PostgresStore(urls, dice, journal_retention_ms=WEEK_MS, goes_by_caller=True)
-        return kind(inner, Terms(redis_url=redis.url, wal_dir=str(path / "log"), segment_bytes=64 << 10))
+        terms = Terms(redis_url=redis.url, wal_dir=str(path / "log"), segment_bytes=64 << 10, prefetch_batch=50)
+        return kind(inner, terms)
 
     yield EmbeddedSubject(make_store)
     server.empty(urls)

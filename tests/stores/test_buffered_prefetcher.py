@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ from holdfast.stores.buffered import BufferedStore
 from holdfast.stores.buffered.keys import reserved_key
 from holdfast.stores.buffered.prefetcher import Prefetcher
 from tests.postgres.server import PostgresServer
-from tests.redis.buffered import REF, now_ms, opened, put, take
+from tests.redis.buffered import REF, now_ms, put, take
+from tests.redis.buffered import opened as opened_with
 from tests.redis.server import RedisServer
 
 OTHER = QueueRef("acme", "other")
@@ -32,6 +34,10 @@ def urls(postgres: PostgresServer, redis_server: RedisServer, _databases: list[s
     yield _databases
     postgres.empty(_databases)
     redis_server.flush()
+
+
+def opened(urls: list[str], redis_url: str, path: Path, **terms: Any) -> AbstractAsyncContextManager[BufferedStore]:
+    return opened_with(urls, redis_url, path, **{"prefetch_batch": 50, **terms})
 
 
 def prefetcher(store: BufferedStore) -> Prefetcher:

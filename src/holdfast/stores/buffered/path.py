@@ -36,7 +36,7 @@ class Terms(NamedTuple):
     flush_batch: int = 50
     flush_interval_ms: int = 100
     # So many messages of a busy queue are reserved ahead at most; 0: none.
-    prefetch_batch: int = 50
+    prefetch_batch: int = 0
     # How long a closing store tries to land what it has; the rest is left to the log.
     drain_ms: int = 10_000
     segment_bytes: int = SEGMENT_BYTES
@@ -148,10 +148,10 @@ class FastPath:
         self._commits.add(offer)
 
     async def claim(self, ref: QueueRef, asks: list[Ask], now_ms: int) -> Claims | None:
-        """Land what was answered for on the queue, and claim from what is reserved; None: that is to be done by the
-        index."""
+        """Land what was answered for on the queue, and claim from what is reserved. None: the claim goes by the index,
+        and if it could have popped, the prefetcher is to hear how it went."""
         wanted = self.prefetcher.wanted(asks)
-        if not wanted or not self._cache.is_up:
+        if not wanted:
             await self.settle(ref)
             return None
         lane = self._ground.lane_of(ref)

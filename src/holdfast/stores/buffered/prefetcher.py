@@ -9,6 +9,7 @@ claim finds what it would have found; at worst it asks twice.
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable
 from typing import Protocol
 
@@ -49,6 +50,9 @@ class Prefetcher:
         # When each queue last gave a claim all it asked for.
         self._served_s: dict[QueueRef, float] = {}
         self._under_way: dict[QueueRef, asyncio.Task[None]] = {}
+        # Claims of this server that go by the index at the moment: what they are about to take is not worth reserving.
+        self._by_index: Counter[QueueRef] = Counter()
+        self._none_by_index: dict[QueueRef, asyncio.Event] = {}
         self._is_ending = False
         # Claims that were served from what was reserved, and those that found it out of date.
         self.served = 0
@@ -61,30 +65,44 @@ class Prefetcher:
 
     async def pop(self, ref: QueueRef, wanted: int) -> Popped:
         """If Redis goes away meanwhile, nothing: then each server lands its own within its interval."""
+        if not self._cache.is_up:
+            return NOTHING
         try:
             return await self._cache.pop(ref, wanted, 2 * self._batch)
         except StoreUnavailable:
             return NOTHING
 
     async def claim(self, ref: QueueRef, asks: list[Ask], popped: Popped, now_ms: int) -> Claims | None:
-        """A claim of what was popped; None: it is to go by the index."""
-        if not popped.mine:
-            return None
+        """A claim of what was popped. None: it goes by the index, and `went_by_index` is to be called when it has."""
+        under_way = self._under_way.get(ref)
+        if not popped.mine and under_way is not None:
+            await asyncio.wait([under_way])
+            popped = await self.pop(ref, self.wanted(asks))
         claims = None
-        try:
-            claims = await self._reserver.claim_reserved(ref, asks, popped.mine, popped.others, now_ms)
-        finally:
-            if claims is None:
-                self.missed += 1
-                await self._cache.drop(ref)
-        if claims is not None:
-            self.served += 1
-            if popped.left * 2 < self._batch:
-                self._begin(ref, popped.last)
+        if popped.mine:
+            try:
+                claims = await self._reserver.claim_reserved(ref, asks, popped.mine, popped.others, now_ms)
+            finally:
+                if claims is None:
+                    self.missed += 1
+                    await self._cache.drop(ref)
+        if claims is None:
+            self._by_index[ref] += 1
+            return None
+        self.served += 1
+        if popped.left * 2 < self._batch:
+            self._begin(ref, popped.last)
         return claims
 
-    def went_by_index(self, ref: QueueRef) -> None:
-        """A claim that could have popped got all it asked for by the index."""
+    def went_by_index(self, ref: QueueRef, *, is_full: bool) -> None:
+        """Whether the claim got all it asked for."""
+        self._by_index[ref] -= 1
+        if not self._by_index[ref]:
+            del self._by_index[ref]
+            if ref in self._none_by_index:
+                self._none_by_index[ref].set()
+        if not is_full:
+            return
         now_s = steady_s()
         is_busy = now_s - self._served_s.pop(ref, now_s - _BUSY_S) < _BUSY_S
         if len(self._served_s) >= _REMEMBERED:
@@ -105,6 +123,11 @@ class Prefetcher:
 
     async def _reserve(self, ref: QueueRef, behind: bytes) -> None:
         try:
+            if self._by_index[ref]:
+                # Those that come meanwhile wait for this.
+                self._none_by_index[ref] = asyncio.Event()
+                await self._none_by_index[ref].wait()
+                del self._none_by_index[ref]
             await self.reserve_once(ref, behind)
         except StoreUnavailable as error:
             _log.debug("nothing was reserved of %s: %s", ref, error.message)

@@ -154,12 +154,15 @@ class BufferedStore:
         claims = await self._ground.call(path.claim(ref, asks, now_ms))
         if claims is not None:
             return claims
-        claims = await self._inner.claim(ref, asks, now_ms)
-        if path.prefetcher.wanted(asks) and all(
-            len(given) == ask.limit for ask, given in zip(asks, claims.per_ask, strict=True)
-        ):
-            self._ground.post(lambda: path.prefetcher.went_by_index(ref))
-        return claims
+        if not path.prefetcher.wanted(asks):
+            return await self._inner.claim(ref, asks, now_ms)
+        is_full = False
+        try:
+            claims = await self._inner.claim(ref, asks, now_ms)
+            is_full = all(len(given) == ask.limit for ask, given in zip(asks, claims.per_ask, strict=True))
+            return claims
+        finally:
+            self._ground.post(lambda: path.prefetcher.went_by_index(ref, is_full=is_full))
 
     async def get(self, ref: QueueRef, id: int) -> Found | None:
         return await self._landed(ref, self._inner.get(ref, id))

@@ -126,11 +126,15 @@ SELECT queue_key, id, priority, deliver_after FROM items
 -- name: pick_reserved
 -- $10-$13 messages as they were when they were reserved, $14-$17 those that were handed to others before. All of them or
 -- none: if one has changed since, or another that nobody was handed comes before them, this reservation is out of date.
-WITH mine AS MATERIALIZED (
+WITH seen AS MATERIALIZED (
+        SELECT $1::bigint AS queue_key, u.*
+        FROM unnest($10::bigint[], $11::bigint[], $12::smallint[], $13::bigint[]) AS u (id, version, priority, visible_at)
+    ),
+    mine AS MATERIALIZED (
         SELECT items.queue_key, items.id, items.priority, items.deliver_after
-        FROM unnest($10::bigint[], $11::bigint[], $12::smallint[], $13::bigint[]) AS r (id, version, priority, visible_at)
-        JOIN items ON items.queue_key = $1 AND items.id = r.id
-        WHERE items.status = 0 AND items.version = r.version AND items.priority = r.priority
+        FROM seen AS r JOIN items ON items.queue_key = r.queue_key AND items.id = r.id
+        -- Put so that no index of what is ready will do: the planner would walk all of it.
+        WHERE items.status IS NOT DISTINCT FROM 0 AND items.version = r.version AND items.priority = r.priority
           AND items.deliver_after = r.visible_at AND items.deliver_after <= (SELECT now FROM t)
           AND (items.expires_at IS NULL OR items.expires_at > (SELECT now FROM t))
           AND (SELECT NOT (is_paused OR has_groups OR (is_due AND $9)) AND drain_until IS NULL FROM q)
