@@ -4,19 +4,7 @@ import pytest
 
 from holdfast.model.errors import InvalidArgument
 from holdfast.server.checks import check_startable
-from holdfast.server.settings import SETTINGS
 from holdfast.server.sources import load_settings
-from tests.server.test_settings import WRITTEN
-
-LATER = [setting.name for setting in SETTINGS.values() if setting.spec.awaits is not None]
-
-
-@pytest.mark.parametrize("name", LATER)
-def test_what_this_version_cannot_honour_is_not_ignored(name: str) -> None:
-    loaded = load_settings({}, {SETTINGS[name].variable: WRITTEN[name][1]})
-
-    with pytest.raises(InvalidArgument, match=f"{name} .variable HOLDFAST_.* does not have yet: leave it out"):
-        check_startable(loaded)
 
 
 @pytest.mark.parametrize("url", ["s3://u:canary@b", "file:///d", "az://c", "gs://b"])

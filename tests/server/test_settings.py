@@ -24,6 +24,7 @@ WRITTEN: dict[str, tuple[str, str, str]] = {
     "redis_url": ("redis://one", "rediss://two", "redis://three:6379/1"),
     "wal_dir": ("./one", "./two", "/three"),
     "on_redis_down": ("fail", "direct", "fail"),
+    "flusher": ("server", "spark", "server"),
     "flush_interval": ("1ms", "2ms", "3ms"),
     "flush_batch": ("1", "2", "3"),
     "prefetch_batch": ("0", "2", "3"),
@@ -51,7 +52,6 @@ WRITTEN: dict[str, tuple[str, str, str]] = {
     "shutdown_grace": ("0", "30s", "5m"),
     "log_format": ("console", "json", "console"),
     "metrics_max_labels": ("1", "2", "3"),
-    "flusher": ("server", "spark", "server"),
 }
 _NUMBERS = ("", "-1", "1.5", "ten", "0x10", "99999999999999999999", "\u0661")
 _DURATIONS = ("", "3", "-3s", "3 weeks", "s", "1e400s", "0s.5")
@@ -64,6 +64,7 @@ WRONG: dict[str, tuple[str, ...]] = {
     "redis_url": ("", "host:6379", "http://x"),
     "wal_dir": ("",),
     "on_redis_down": ("", "retry"),
+    "flusher": ("", "nobody"),
     "flush_interval": (*_DURATIONS, "0"),
     "flush_batch": (*_NUMBERS, "0"),
     "prefetch_batch": _NUMBERS,
@@ -91,7 +92,6 @@ WRONG: dict[str, tuple[str, ...]] = {
     "shutdown_grace": _DURATIONS,
     "log_format": ("", "xml"),
     "metrics_max_labels": (*_NUMBERS, "0"),
-    "flusher": ("", "nobody"),
 }
 
 each_setting = pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS)

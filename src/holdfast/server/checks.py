@@ -30,13 +30,6 @@ _NEEDS = (
 
 def check_startable(loaded: Loaded) -> None:
     """Nothing given may be ignored: what this version cannot honour, or what lacks its other half, is refused."""
-    for name, setting in loaded.given():
-        if setting.spec.awaits is not None:
-            raise InvalidArgument(
-                f"{name} ({loaded.origin(name)}) needs {setting.spec.awaits}, which this version does not have yet: "
-                "leave it out",
-                setting=name,
-            )
     scheme, has_scheme, _ = (loaded.settings.store or "").partition("://")
     if has_scheme and scheme.lower() in LATER_STORE_SCHEMES:
         raise InvalidArgument(

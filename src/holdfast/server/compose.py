@@ -140,6 +140,7 @@ def _buffered_store(inner: "PostgresStore", settings: Settings) -> Store:
         redis_url=settings.redis_url,
         wal_dir=settings.wal_dir,
         on_redis_down=settings.on_redis_down,
+        flusher=settings.flusher,
         flush_batch=settings.flush_batch,
         flush_interval_ms=settings.flush_interval_ms,
         prefetch_batch=settings.prefetch_batch,

@@ -20,8 +20,6 @@ class Spec:
     default_text: str | None = None
     # A setting of `holdfast.open` too.
     is_embedded: bool = False
-    # What this version lacks to honour it: a server that is given it does not start.
-    awaits: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,6 @@ _NETWORK = "Network"
 _IDENTITY = "Identity"
 _QUEUES = "Queues"
 _OPERATION = "Operation"
-_LATER = "Not in this version yet"
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,6 +121,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             is_embedded=True,
         ),
     ] = "fail"
+    flusher: Annotated[
+        Literal["server", "spark"],
+        Spec(
+            Choice("server", "spark"),
+            _STORE,
+            "Who stores what waits in the log: this server, or the job `holdfast pipeline flush`.",
+            is_embedded=True,
+        ),
+    ] = "server"
     flush_interval_ms: Annotated[
         int,
         Spec(
@@ -298,11 +306,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             Integer(1, _MANY), _OPERATION, "Queues that metrics tell apart; the rest are counted together as `other`."
         ),
     ] = 1_000
-
-    flusher: Annotated[
-        Literal["server", "spark"],
-        Spec(Choice("server", "spark"), _LATER, "Who stores what is buffered.", awaits="the flush job on Spark"),
-    ] = "server"
 
     @property
     def store_url(self) -> str:

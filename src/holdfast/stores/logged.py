@@ -3,6 +3,9 @@
 By position, so names cost nothing; a field is only ever added at the end, with a default.
 """
 
+from typing import NamedTuple
+from uuid import UUID
+
 import msgspec
 
 from holdfast.model.message import JSON, Draft
@@ -40,6 +43,17 @@ class LoggedCall(msgspec.Struct, frozen=True, array_like=True, gc=False):
     @property
     def ref(self) -> QueueRef:
         return QueueRef(self.tenant, self.queue)
+
+
+class LoggedBatch(NamedTuple):
+    """Calls of one lane of one opening of a log, each with its place: as much as one transaction stores."""
+
+    node: UUID
+    epoch: int
+    lane: int
+    calls: list[tuple[int, LoggedCall]]
+    # Everything of it stands in `calls`, or is not to be stored.
+    span: range
 
 
 _encoder = msgspec.msgpack.Encoder()

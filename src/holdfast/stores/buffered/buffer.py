@@ -9,12 +9,13 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import islice, takewhile
 from typing import NamedTuple, Protocol
 from uuid import UUID
 
 import msgspec
 
+from holdfast.clock import steady_s
 from holdfast.model.errors import HoldfastError, StoreUnavailable
 from holdfast.model.names import QueueRef
 from holdfast.stores.buffered.cache import Cache
@@ -27,9 +28,14 @@ _log = logging.getLogger("holdfast")
 _MESSAGES = 5_000
 _BYTES = 8 << 20
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
+# Where others land what is here: how often it is asked for, and how long nothing may have landed until that is said.
+_LOOK_S, _PATIENCE_S = 0.5, 60.0
 
 
 class Lander(Protocol):
+    async def landed(self, node: UUID, epoch: int, lane: int) -> list[range]:
+        """Which places are stored, whoever stored them."""
+
     async def land(
         self, node: UUID, epoch: int, lane: int, calls: list[tuple[int, LoggedCall]], span: range | None, now_ms: int
     ) -> int: ...
@@ -76,7 +82,7 @@ class Buffer:
         self._batch = batch
         self._interval_s = interval_ms / 1_000
         self._lanes: defaultdict[int, _Lane] = defaultdict(_Lane)
-        self._is_ending = False
+        self._ending = asyncio.Event()
 
     def add(self, waiting: list[Waiting]) -> None:
         """In the order of their places."""
@@ -108,10 +114,10 @@ class Buffer:
         while True:
             await state.wanted.wait()
             state.wanted.clear()
-            if state.messages < self._batch and not self._is_ending:
+            if state.messages < self._batch and not self._ending.is_set():
                 # Few: whoever comes within the interval goes along; if many come, they are not waited with.
                 await _either(state.wanted, self._interval_s)
-            if self._is_ending:
+            if self._ending.is_set():
                 return
             try:
                 while await self.flush_once(lane):
@@ -127,9 +133,27 @@ class Buffer:
                 state.wanted.set()
 
     def end(self) -> None:
-        self._is_ending = True
+        self._ending.set()
         for state in self._lanes.values():
             state.wanted.set()
+
+    async def watch(self, lane: int) -> None:
+        """Until `end`, instead of `run`, where others land what is here."""
+        state = self._lanes[lane]
+        moved_s = steady_s()
+        while not self._ending.is_set():
+            await _either(self._ending, _LOOK_S)
+            try:
+                if await self.look_once(lane) or not state.waiting:
+                    moved_s = steady_s()
+            except StoreUnavailable as error:
+                _log.debug("what others have landed is not known: %s", error.message)
+            if steady_s() - moved_s > _PATIENCE_S:
+                moved_s = steady_s()
+                _log.warning(
+                    "nothing has landed for a minute, and %d messages wait: is `holdfast pipeline flush` running?",
+                    state.messages,
+                )
 
     async def flush_once(self, lane: int) -> int:
         """One transaction with what waits longest; answers how many calls have landed."""
@@ -148,20 +172,47 @@ class Buffer:
                 state.failure = error
                 raise
             state.failure = None
-            state.landed_below[first.epoch] = last.place + 1
-            for each in batch:
-                state.waiting.popleft()
-                state.refs[each.call.ref] -= 1
-                if not state.refs[each.call.ref]:
-                    del state.refs[each.call.ref]
-                state.messages -= len(each.call.messages)
-                state.bytes -= each.size
+            self._take_out(state, batch)
+        await self._tell_landed(batch)
+        return len(batch)
+
+    async def look_once(self, lane: int) -> int:
+        """Find out what others have landed of what waits here longest; answers how many calls."""
+        state = self._lanes[lane]
+        async with state.turn:
+            if not state.waiting:
+                return 0
+            first = state.waiting[0].place
+            try:
+                ranges = await self._lander.landed(first.node, first.epoch, lane)
+            except Exception as error:
+                state.failure = error
+                raise
+            state.failure = None
+            batch = list(takewhile(lambda each: _is_among(each.place, first.epoch, ranges), state.waiting))
+            if batch:
+                self._take_out(state, batch)
+        if batch:
+            await self._tell_landed(batch)
+        return len(batch)
+
+    def _take_out(self, state: _Lane, batch: list[Waiting]) -> None:
+        """The first of those that wait: they have landed."""
+        state.landed_below[batch[-1].place.epoch] = batch[-1].place.place + 1
+        for each in batch:
+            state.waiting.popleft()
+            state.refs[each.call.ref] -= 1
+            if not state.refs[each.call.ref]:
+                del state.refs[each.call.ref]
+            state.messages -= len(each.call.messages)
+            state.bytes -= each.size
+
+    async def _tell_landed(self, batch: list[Waiting]) -> None:
         self._landed([each.segment for each in batch])
         gone: defaultdict[QueueRef, list[Place]] = defaultdict(list)
         for each in batch:
             gone[each.call.ref].append(each.place)
         await self._cache.remove(gone)
-        return len(batch)
 
     async def flush(self) -> None:
         """All that is here now. A database that is down keeps nothing from the others; then it raises."""
@@ -238,6 +289,10 @@ async def _either(event: asyncio.Event, seconds: float) -> None:
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await event.wait()
+
+
+def _is_among(place: Place, epoch: int, ranges: list[range]) -> bool:
+    return place.epoch == epoch and any(place.place in each for each in ranges)
 
 
 def _head(waiting: deque[Waiting]) -> list[Waiting]:

@@ -5,6 +5,7 @@ is voided in the log first, if it is to be refused, so that a refusal means that
 """
 
 import asyncio
+import logging
 from collections import defaultdict, deque
 from collections.abc import Callable
 from concurrent.futures import Executor
@@ -22,6 +23,8 @@ from holdfast.stores.buffered.wal import Wal
 from holdfast.stores.logged import LoggedCall, encode_call, log_call
 
 T = TypeVar("T")
+
+_log = logging.getLogger("holdfast")
 
 _CALLS = 2_000
 _BYTES = 4 << 20
@@ -69,6 +72,7 @@ class Commits:
         answer: Callable[[list[tuple[Offer, Any]]], None],
         *,
         needs_redis: bool,
+        tells_kept_s: float | None = None,
     ) -> None:
         self._wal = wal
         self._cache = cache
@@ -78,6 +82,9 @@ class Commits:
         # Given each call with its answer, or the error that it is to raise.
         self._answer = answer
         self._needs_redis = needs_redis
+        # Where others read the log: after so long without a call it tells them that the last ones were kept.
+        self._tells_kept_s = tells_kept_s
+        self._is_told = True
         self._offers: deque[Offer] = deque()
         self._wanted = asyncio.Event()
         self._is_ending = False
@@ -92,10 +99,30 @@ class Commits:
     async def run(self) -> None:
         """Until `end`, and until nobody waits."""
         while not self._is_ending or self._offers:
-            await self._wanted.wait()
+            await self._some()
             self._wanted.clear()
             while self._offers:
                 await self.commit_once()
+        await self.tell_kept()
+
+    async def _some(self) -> None:
+        if self._tells_kept_s is not None and not self._is_told:
+            try:
+                async with asyncio.timeout(self._tells_kept_s):
+                    await self._wanted.wait()
+            except TimeoutError:
+                await self.tell_kept()
+        await self._wanted.wait()
+
+    async def tell_kept(self) -> None:
+        """The next group would tell it too; now there is none."""
+        if self._tells_kept_s is None or self._is_told:
+            return
+        self._is_told = True
+        try:
+            await self._on_thread(lambda: self._wal.void([]))
+        except StoreUnavailable as error:  # of a full disk, or a log that has failed, the next call is told
+            _log.debug("readers of the log do not know yet that its end was kept: %s", error.message)
 
     def end(self) -> None:
         self._is_ending = True
@@ -138,11 +165,13 @@ class Commits:
         segment, pushed = await asyncio.gather(written, self._push(stamped), return_exceptions=True)
         if isinstance(segment, BaseException):
             raise segment
+        self._is_told = False
         is_refused = isinstance(pushed, BaseException) and self._needs_redis
         barred: set[QueueRef] = pushed if isinstance(pushed, set) else set()
         void = stamped if is_refused else [each for each in stamped if each.offer.ref in barred]
         if void:
             await self._on_thread(lambda: self._wal.void([(each.offer.lane, each.place) for each in void]))
+            self._is_told = True
             # They are counted as waiting; they are not, any more.
             self._wal.landed([segment] * len(void))
         kept = [] if is_refused else [each for each in stamped if each.offer.ref not in barred]

@@ -24,6 +24,8 @@ T = TypeVar("T")
 _log = logging.getLogger("holdfast")
 
 _PAUSE_S = 0.05
+# A log that a job reads: so long after its last call it tells that this was kept.
+_KEPT_S = 0.2
 
 
 class Terms(NamedTuple):
@@ -32,6 +34,8 @@ class Terms(NamedTuple):
     redis_url: str
     wal_dir: str
     on_redis_down: Literal["fail", "direct"] = "fail"
+    # Who stores what waits, unless somebody asks for it: this server, or a job that reads its log.
+    flusher: Literal["server", "spark"] = "server"
     # So many messages are not waited with.
     flush_batch: int = 50
     flush_interval_ms: int = 100
@@ -109,6 +113,7 @@ class FastPath:
             self._thread,
             self._answer,
             needs_redis=terms.on_redis_down == "fail",
+            tells_kept_s=_KEPT_S if self.is_landed_by_others else None,
         )
         try:
             await self._cache.look()
@@ -117,7 +122,8 @@ class FastPath:
             await self._let_go()
             raise
         lanes = range(self._ground.lanes())
-        works = [self._commits.run(), self._cache.watch(), *(self.buffer.run(lane) for lane in lanes)]
+        land = self.buffer.watch if self.is_landed_by_others else self.buffer.run
+        works = [self._commits.run(), self._cache.watch(), *(land(lane) for lane in lanes)]
         self._tasks = [asyncio.get_running_loop().create_task(work) for work in works]
 
     async def _replay(self) -> None:
@@ -138,6 +144,10 @@ class FastPath:
         """Refuse to write while Redis is away, if that is what was asked for."""
         if self._terms.on_redis_down == "fail":
             self._cache.check()
+
+    @property
+    def is_landed_by_others(self) -> bool:
+        return self._terms.flusher == "spark"
 
     @property
     def is_open(self) -> bool:

@@ -35,6 +35,11 @@ class Segment(NamedTuple):
     end: int
     is_sealed: bool
 
+    @property
+    def first(self) -> int:
+        """Where the first record begins."""
+        return HEADER_BYTES
+
 
 def file_name(segment: int) -> str:
     return f"{segment:016d}{SUFFIX}"

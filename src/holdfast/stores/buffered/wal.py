@@ -53,7 +53,7 @@ _NEXT = "next.tmp"
 _SEAL_BYTES = record_size(b"")
 
 _encode_places = msgspec.msgpack.Encoder().encode
-_decode_places = msgspec.msgpack.Decoder(list[tuple[int, int]]).decode
+decode_places = msgspec.msgpack.Decoder(list[tuple[int, int]]).decode
 
 
 class LogInUse(StoreUnavailable):
@@ -182,7 +182,8 @@ class Wal:
         return self._append([(lane, place, Kind.MESSAGES, body) for lane, place, body in bodies])
 
     def void(self, places: list[tuple[int, int]]) -> None:
-        """These (lane, place) are not to be stored after all, whatever happens from now on."""
+        """These (lane, place) are not to be stored after all, whatever happens from now on; and nothing else of what was
+        appended last will be voided: so of none at all, it tells readers that all of that was kept."""
         body = _encode_places(places)
         self.make_room(record_size(body))
         self._append([(0, 0, Kind.VOID, body)])
@@ -322,7 +323,7 @@ def _not_void(segments: list[Segment]) -> list[Logged]:
         for segment in segments
         for record in segment.records
         if record.kind is Kind.VOID
-        for lane, place in _decode_places(record.body)
+        for lane, place in decode_places(record.body)
     }
     return [
         Logged(Place(segment.header.node, segment.header.epoch, record.lane, record.place), number, record.body)

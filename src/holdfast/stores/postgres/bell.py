@@ -40,6 +40,25 @@ _SCHEDULE = "*"
 Heard = Callable[[QueueRef | None, int], None]
 
 
+async def ring_for(connection: Any, ready: dict[QueueRef, int]) -> None:
+    """By somebody who is no server: tell all of them."""
+    notes = {str(ref): at_ms for ref, at_ms in ready.items()}
+    while notes:
+        lines = _take(notes)
+        await connection.execute("SELECT pg_notify($1, $2)", _CHANNEL, "\n".join(["", *lines]))
+
+
+def _take(notes: dict[str, int]) -> list[str]:
+    """As many as one payload has room for, out of `notes`."""
+    lines: list[str] = []
+    size = 0
+    while notes and size < _LINES_BYTES:
+        name, at_ms = notes.popitem()
+        lines.append(f"{name} {at_ms}")
+        size += len(lines[-1]) + 1
+    return lines
+
+
 class Bell:
     def __init__(self, cluster: Cluster, nodes: Nodes, heard: Heard) -> None:
         self._cluster = cluster
@@ -111,17 +130,8 @@ class _Rope:
                 self.has_peers = await connection.fetchval(_PEERS)
                 continue
             while self._notes:
-                await self._send(connection, self._take())
+                await self._send(connection, _take(self._notes))
             self._is_wanted.clear()
-
-    def _take(self) -> list[str]:
-        lines: list[str] = []
-        size = 0
-        while self._notes and size < _LINES_BYTES:
-            name, at_ms = self._notes.popitem()
-            lines.append(f"{name} {at_ms}")
-            size += len(lines[-1]) + 1
-        return lines
 
     async def _send(self, connection: Any, lines: list[str]) -> None:
         await connection.execute("SELECT pg_notify($1, $2)", _CHANNEL, "\n".join([str(self._nodes.number), *lines]))

@@ -77,6 +77,11 @@ class Cluster:
     def shard_of(self, ref: QueueRef) -> Shard:
         return self.shards[self.number_of(ref)]
 
+    def numbered(self, number: int) -> Shard:
+        if not 0 <= number < len(self.shards):
+            raise InvalidArgument(f"this store has no database number {number}: name all of them", field="store")
+        return self.shards[number]
+
     def home_of(self, tenant: str) -> Shard:
         """Where what is one per tenant is kept."""
         return self.shards[0 if len(self.shards) == 1 else home_of(tenant, self._slots)]

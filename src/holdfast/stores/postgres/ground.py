@@ -14,7 +14,7 @@ from holdfast.stores.logged import LoggedCall
 from holdfast.stores.postgres.claiming import Claiming
 from holdfast.stores.postgres.cluster import Cluster
 from holdfast.stores.postgres.directory import Directory
-from holdfast.stores.postgres.landing import Landed, Lane, land
+from holdfast.stores.postgres.landing import Landed, Lane, land, landed_places
 from holdfast.stores.postgres.link import Link
 from holdfast.stores.postgres.news import News
 from holdfast.stores.postgres.nodes import Nodes
@@ -177,6 +177,11 @@ class Ground:
                 self._directory.forget(ref)
         self._publish(news)
         return sum(queue.stored for queue in landed.queues)
+
+    async def landed(self, node: UUID, epoch: int, lane: int) -> list[range]:
+        """The places of a lane that are stored, whoever stored them."""
+        of = Lane(node, epoch, lane)
+        return await self._cluster.shards[lane].use(lambda connection: landed_places(connection, of))
 
     def _note(self, ref: QueueRef) -> None:
         if len(self._seen_s) >= _REMEMBERED:
