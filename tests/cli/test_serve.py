@@ -119,10 +119,6 @@ def test_a_missing_certificate_is_usage(run: Callable[..., Any]) -> None:
     assert_refused(ran, 2, "tls_cert 'nowhere.pem' cannot be read", "flag --tls-cert")
 
 
-def test_a_setting_that_is_not_honoured_yet_is_not_ignored(run: Callable[..., Any]) -> None:
-    assert_refused(run("serve", "--prefetch-batch", "1"), 2, "prefetch_batch", "leave it out")
-
-
 @pytest.mark.parametrize(
     ("flags", "value"),
     [
