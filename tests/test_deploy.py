@@ -81,6 +81,7 @@ async def everything() -> bytes:
     metrics.request("enqueue", ref, OK, 0.001)
     metrics.decided(ref, "write", "admitted")
     metrics.waited(ref, "write", 1)
+    metrics.shares_limits = lambda: True
     return await metrics.render()
 
 

@@ -86,6 +86,27 @@ async def test_without_redis_one_server_refuses_cleanly_and_the_other_carries_on
         assert [each["payload"] for each in claimed.json["messages"]] == ["after"]
 
 
+async def test_servers_share_a_tenant_s_rate_and_say_whether_they_do(
+    postgres: PostgresServer, own_redis: RedisServer, tmp_path: Path
+) -> None:
+    store = await asyncio.to_thread(postgres.make_databases, "rates_a", "rates_b")
+    with serve(store, own_redis, tmp_path / "one") as one:
+        async with holdfast.open_async(one.url) as hf:
+            # So slow that no token comes in while the test runs.
+            await hf.tenant("acme").set(limits={"write_ops_per_s": 0.001, "burst_s": 10_000})
+            await hf.queue("q", tenant="acme").set_policy()
+        with serve(store, own_redis, tmp_path / "other") as other:
+            body = {"tenant": "acme", "queue": "q", "messages": [{"payload": 1}]}
+            statuses = [(await server.call("/v1/queue/enqueue", body)).status for server in (one, other) * 8]
+            assert statuses == [200] * 10 + [429] * 6
+            for server in (one, other):
+                assert "holdfast_limits_shared 1" in (await server.get("/metrics")).body.decode()
+            own_redis.kill()
+            async with asyncio.timeout(PATIENCE_S):
+                while "holdfast_limits_shared 0" not in (await other.get("/metrics")).body.decode():
+                    await asyncio.sleep(0.05)
+
+
 async def test_a_server_that_cannot_bring_everything_home_exits_non_zero_and_its_next_start_does(
     own_postgres: PostgresServer, redis_server: RedisServer, tmp_path: Path
 ) -> None:

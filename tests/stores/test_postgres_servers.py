@@ -10,8 +10,9 @@ import pytest
 
 from holdfast.client.client import AsyncHoldfast
 from holdfast.dice import SeededDice
-from holdfast.model.errors import OverQuota
+from holdfast.model.errors import OverQuota, RateLimited
 from holdfast.server.embedded import Embedded, open_on_loop
+from holdfast.service.refreshing import REFRESH_MS
 from holdfast.stores.postgres import PostgresStore
 from holdfast.testing import ManualClock
 from holdfast.testing.laws.journal import events_of
@@ -173,6 +174,29 @@ async def test_a_quota_is_never_passed_however_many_servers_enqueue(urls: list[s
             accepted += await enqueue(number)
         assert accepted == 50
         assert (await every[1].tenant("acme").stats()).ready == 50
+
+
+async def test_limits_set_on_one_server_hold_on_the_others_soon(urls: list[str]) -> None:
+    clock = ManualClock()
+    async with servers(urls, clock, 2) as [one, other]:
+        await one.queue("slow", tenant="acme").set_policy()
+        await one.tenant("acme").set(weight=7, limits={"write_ops_per_s": 1})
+        await one.queue("slow", tenant="zeta").set_policy(limits={"write_ops_per_s": 1})
+        core = cast(Embedded, other._transport).core
+        directory = core._directory
+        assert not directory.tenant_limits
+        for _ in range(6):  # every queue is looked at within so many passes
+            clock.advance(REFRESH_MS)
+            await core.runtime.idle()
+        assert directory.weight_of("acme") == 7
+        for tenant in ("acme", "zeta"):
+            await other.queue("slow", tenant=tenant).enqueue(b"")
+            with pytest.raises(RateLimited):
+                await other.queue("slow", tenant=tenant).enqueue(b"")
+        await one.tenant("acme").set(limits={"write_ops_per_s": None})
+        clock.advance(REFRESH_MS)
+        await core.runtime.idle()
+        await other.queue("slow", tenant="acme").enqueue([b""] * 10)
 
 
 async def test_a_journal_read_while_it_is_written_misses_nothing_and_tells_nothing_twice(urls: list[str]) -> None:

@@ -12,8 +12,12 @@ Kind = Literal["read", "write"]
 # A rate of 0 closes the bucket. No wait would be long enough, so the caller is asked to look again after this one.
 CLOSED_MS = 60_000
 
+# A server that shares a bucket takes at most what comes in within this time beyond what it needs.
+BLOCK_MS = 100
+IDLE_MS = 60_000
+
 # Tokens are floats: what is short by less than this part of a bucket is rounding, not a shortage.
-_ROUNDING = 1e-9
+ROUNDING = 1e-9
 
 
 class Charge(NamedTuple):
@@ -82,13 +86,54 @@ class Bucket:
 
     @property
     def _rounding(self) -> float:
-        return _ROUNDING * max(1.0, self._capacity)
+        return ROUNDING * max(1.0, self._capacity)
 
     def _fill(self, now_ms: int) -> None:
         # A clock that stepped back fills nothing, and what it counts a second time fills nothing either.
         if now_ms > self._at_ms:
             self._level = min(self._capacity, self._level + (now_ms - self._at_ms) * self._per_s / 1_000)
             self._at_ms = now_ms
+
+
+class Allowance:
+    """What one server has taken of a bucket that it shares, and has not used: it admits by that without asking.
+
+    A server that has to ask again within `BLOCK_MS` takes more each time, twice as much and up to what the rate gives
+    in that time; one that asks now and then takes what it needs. So a busy server asks a few times in `BLOCK_MS`, and
+    all that the servers hold beyond the bucket is at most such a block each.
+    """
+
+    __slots__ = ("_asked_at", "_block", "per_s", "tokens")
+
+    def __init__(self, per_s: float) -> None:
+        self.per_s = per_s
+        self.tokens = 0
+        self._block = 0
+        self._asked_at: int | None = None
+
+    def drain(self, amount: int) -> int:
+        """Pay of it what it covers; the rest."""
+        paid = min(amount, self.tokens)
+        self.tokens -= paid
+        return amount - paid
+
+    def block(self, now_ms: int) -> int:
+        """How much to take beyond what is needed, now that the bucket is asked."""
+        is_busy = self._asked_at is not None and now_ms - self._asked_at < BLOCK_MS
+        most = int(self.per_s * BLOCK_MS / 1_000)
+        self._block = min(most, max(1, 2 * self._block)) if is_busy else 0
+        self._asked_at = now_ms
+        return max(0, self._block - self.tokens)
+
+    def is_idle(self, now_ms: int) -> bool:
+        """Nobody has asked for a while: what it holds is a block at most, and may be forgotten."""
+        return self._asked_at is None or now_ms - self._asked_at > IDLE_MS
+
+
+def share_of(charge: Charge, servers: int) -> Charge:
+    """The charge as one of so many servers takes it that cannot ask the others."""
+    capacity = max(1.0, charge.capacity / servers) if charge.capacity else 0.0
+    return charge._replace(per_s=charge.per_s / servers, capacity=capacity)
 
 
 def capacity_of(per_s: float, burst_s: float) -> float:

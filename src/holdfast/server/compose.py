@@ -17,13 +17,16 @@ from holdfast.service.admin import AdminService
 from holdfast.service.admission import Admission
 from holdfast.service.directory import Directory
 from holdfast.service.queues import QueueService
+from holdfast.service.refreshing import Refresher
 from holdfast.stores.contract import Store
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.rocks import RocksStore
 from holdfast.stores.rocks.engine import Durability
 
 if TYPE_CHECKING:
+    from holdfast.service.shared_buckets import SharedBuckets
     from holdfast.stores.postgres import PostgresStore
+    from holdfast.stores.postgres.link import Link
 
 
 class Core:
@@ -42,6 +45,11 @@ class Core:
             shard_of=store.shard_of,
         )
         self.admission = Admission(self._directory, runtime)
+        self._redis_url = settings.redis_url
+        # The buckets that this server shares with others, if it does.
+        self.shared: SharedBuckets | None = None
+        self._line: Link | None = None
+        self.refresher = Refresher(self._directory, runtime) if not store.capabilities.pushes_wakeups else None
         self.sweeper = Sweeper(store, runtime)
         self.scheduler = Scheduler(store, runtime, self.admission.enqueue)
         self.messages = QueueService(
@@ -52,7 +60,22 @@ class Core:
     async def open(self) -> None:
         await self.store.open(Wakeups(self.dispatcher, self.sweeper, self.scheduler), self.runtime)
         await self._directory.load()
+        if self._redis_url is not None:
+            await self._share_buckets(self._redis_url)
+        if self.refresher is not None:
+            self.refresher.start()
         self.scheduler.start()
+
+    async def _share_buckets(self, redis_url: str) -> None:
+        # Imported here: nobody else loads the drivers.
+        from holdfast.service.redis_rates import RedisRates
+        from holdfast.service.shared_buckets import SharedBuckets
+        from holdfast.stores.postgres.link import Link
+
+        self._line = Link(self.runtime)
+        self.shared = SharedBuckets(RedisRates(redis_url), self._line, self.runtime)
+        await self.shared.start()
+        self.admission.take_from(self.shared)
 
     def begin_drain(self) -> None:
         """Whoever waits goes away with nothing, and nobody waits any more; everything else goes on."""
@@ -64,6 +87,11 @@ class Core:
         self.begin_drain()
         self.sweeper.close()
         self.scheduler.close()
+        if self.refresher is not None:
+            self.refresher.close()
+        if self.shared is not None and self._line is not None:
+            await self._line.close(self.shared.close())
+            self.shared = None
         await self.store.close()
 
     @property

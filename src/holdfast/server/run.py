@@ -123,6 +123,8 @@ async def _told(core: Core, settings: Settings, clock: Clock) -> AsyncIterator[T
     metrics = Metrics(source, max_labels=settings.metrics_max_labels, version=version("holdfast"))
     tracing = tracing_from(os.environ, version=version("holdfast"))
     core.admission.tell(metrics)
+    if (shared := core.shared) is not None:
+        metrics.shares_limits = lambda: shared.is_shared
     measuring = asyncio.create_task(metrics.lag.run())
     try:
         yield Telemetry(metrics, tracing)

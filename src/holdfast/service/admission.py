@@ -113,6 +113,10 @@ class Admission:
         """Of everything from now on, instead of whoever was told before."""
         self._observer = observer
 
+    def take_from(self, buckets: Buckets) -> None:
+        """From now on these are charged."""
+        self._buckets = buckets
+
     def is_limited(self, ref: QueueRef) -> bool:
         return ref.tenant in self._tenant_limits or ref in self._queue_limits
 

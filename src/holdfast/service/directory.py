@@ -23,10 +23,19 @@ class Directory:
         self.queue_limits: dict[QueueRef, QueuePolicy] = {}
 
     async def load(self) -> None:
-        for tenant in await self._store.list_tenants():
+        for tenant in await self.load_tenants():
+            await self.load_queues(tenant)
+
+    async def load_tenants(self) -> list[str]:
+        """Their names."""
+        tenants = await self._store.list_tenants()
+        for tenant in tenants:
             self.note(tenant)
-            for queue in await self._store.list_queues(tenant.tenant):
-                self.note_queue(queue)
+        return [tenant.tenant for tenant in tenants]
+
+    async def load_queues(self, tenant: str) -> None:
+        for queue in await self._store.list_queues(tenant):
+            self.note_queue(queue)
 
     def note(self, tenant: TenantRow) -> None:
         name, config = tenant.tenant, tenant.config

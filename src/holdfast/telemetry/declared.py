@@ -49,6 +49,11 @@ LIMIT_WAIT_SECONDS = Family(
     "Time that calls over a limit waited for their turn.",
     ("kind", *_QUEUE),
 )
+LIMITS_SHARED = Family(
+    "holdfast_limits_shared",
+    Kind.GAUGE,
+    "With Redis: 1 while rates are shared with other servers, 0 while this one goes by its own share.",
+)
 STORE_UP = Family("holdfast_store_up", Kind.GAUGE, "1 while the store takes calls; 0 once it has stopped.")
 STORE_FREE_BYTES = Family("holdfast_store_free_bytes", Kind.GAUGE, "Bytes left on the disk of the store.")
 STORE_WRITES = Family(
@@ -84,7 +89,7 @@ BUILD = Family("holdfast_build_info", Kind.GAUGE, "1, labelled with the version.
 
 FAMILIES: tuple[Family, ...] = (
     *(REQUESTS, REQUEST_SECONDS, TRANSITIONS, MESSAGES, BYTES, OLDEST, WAITERS, PAUSED),
-    *(LIMIT_DECISIONS, LIMIT_WAIT_SECONDS),
+    *(LIMIT_DECISIONS, LIMIT_WAIT_SECONDS, LIMITS_SHARED),
     *(STORE_UP, STORE_FREE_BYTES, STORE_WRITES, STORE_SYNC_SECONDS, *ROCKSDB.values()),
     *(QUEUES, LABEL_SETS, LABEL_SETS_MAX, LOOP_LAG, BUILD),
 )

@@ -6,7 +6,7 @@ No state of a module: a server makes its own `Metrics`.
 import asyncio
 import re
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Protocol
 
@@ -60,6 +60,8 @@ class Metrics:
         self, source: Source | None = None, *, max_labels: int = DEFAULT_MAX_LABELS, version: str = "unknown"
     ) -> None:
         self.lag = LoopLag()
+        # Whether rates are shared with other servers at the moment; None: they never are.
+        self.shares_limits: Callable[[], bool] | None = None
         self._source = source
         self._version = version
         self._labels = LabelSets(max_labels)
@@ -215,6 +217,8 @@ class Metrics:
             ),
         )
         yield from self._latency_lines(declared.LIMIT_WAIT_SECONDS, list(self._waits.items()))
+        if self.shares_limits is not None:
+            yield number(declared.LIMITS_SHARED, int(self.shares_limits()))
 
     def _latency_lines(self, family: Family, every: list[tuple[_Key, Histogram]]) -> Iterator[str]:
         """The outcomes of one operation, and the queues without latencies of their own, are shown together."""

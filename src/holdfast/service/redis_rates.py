@@ -1,0 +1,218 @@
+"""The buckets that servers share, in Redis: one hash for each tenant, changed by one script.
+
+    holdfast:rate:{tenant}    hash: `:limit` of the tenant, `queue:limit` of a queue -> level, at, rate, capacity
+    holdfast:servers          sorted set: the servers that share them, by when each was last heard of
+
+The script is `Bucket` of model/limits.py once more; tests/service/test_shared_buckets.py holds one against the other.
+Time is Redis' own, so that no server's clock fills a bucket faster than another's.
+"""
+
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple, TypeVar
+
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+
+from holdfast.model.durations import MAX_MS
+from holdfast.model.limits import CLOSED_MS, ROUNDING, Charge
+from holdfast.model.names import QueueRef
+
+T = TypeVar("T")
+
+# A call that is to be admitted waits no longer than this for Redis.
+_WAIT_S = 0.5
+# A bucket that nobody touched for so long is forgotten, as if it were full.
+_KEPT_MS = 7 * 86_400_000
+# A server that was not heard of for so long is none.
+ALIVE_MS = 15_000
+
+_SERVERS = "holdfast:servers"
+
+_NOW = """
+local now = tonumber(ARGV[1])
+if not now then
+    local time = redis.call('TIME')
+    now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+end
+"""
+
+_TAKE = (
+    _NOW
+    + """
+local asked = cjson.decode(ARGV[2])
+local closed_ms, max_ms, kept_ms, tolerance = unpack(asked.constants)
+local buckets, fields = {}, {}
+
+local function filled(level, at, per_s, capacity)
+    if now > at then return math.min(capacity, level + (now - at) * per_s / 1000), now end
+    return level, at
+end
+
+local function bucket(charge)
+    local field, per_s, capacity = charge[1], charge[2], charge[3]
+    local found = buckets[field]
+    if found then return found end
+    found = {level = capacity, at = now, per_s = per_s, capacity = capacity}
+    local kept = redis.call('HGET', KEYS[1], field)
+    if kept then
+        local level, at, was_per_s, was_capacity = string.match(kept, '(%S+) (%S+) (%S+) (%S+)')
+        found.level, found.at = filled(tonumber(level), tonumber(at), tonumber(was_per_s), tonumber(was_capacity))
+        found.level = math.min(found.level, capacity)
+    end
+    found.rounding = tolerance * math.max(1, capacity)
+    buckets[field] = found
+    fields[#fields + 1] = field
+    return found
+end
+
+local function shortage_ms(found, amount)
+    local wanted = amount
+    if found.capacity > 0 then wanted = math.min(amount, found.capacity) end
+    local missing = wanted - found.level
+    if missing <= found.rounding then return 0 end
+    if found.per_s == 0 then return closed_ms end
+    return math.max(1, math.ceil(math.min((missing - found.rounding) / found.per_s * 1000, max_ms)))
+end
+
+for _, charge in ipairs(asked.adjust) do
+    local found = bucket(charge)
+    found.level = math.min(found.capacity, found.level - charge[4])
+end
+
+local answers = {}
+for number, charges in ipairs(asked.requests) do
+    local longest, which = 0, 0
+    for place, charge in ipairs(charges) do
+        local wait = shortage_ms(bucket(charge), charge[4])
+        if wait > longest then longest, which = wait, place end
+    end
+    if longest == 0 then
+        for _, charge in ipairs(charges) do
+            local found = bucket(charge)
+            found.level = found.level - charge[4]
+        end
+    end
+    answers[number] = string.format('%.0f %d', longest, which)
+end
+
+for _, charge in ipairs(asked.blocks) do
+    local found = bucket(charge)
+    local given = math.max(0, math.floor(math.min(charge[4], found.level)))
+    found.level = found.level - given
+    answers[#answers + 1] = string.format('%.0f', given)
+end
+
+local longest = redis.call('PTTL', KEYS[1])
+for _, field in ipairs(fields) do
+    local found = buckets[field]
+    if found.level >= found.capacity - found.rounding then
+        redis.call('HDEL', KEYS[1], field)
+    else
+        local kept = string.format('%.17g %.0f %.17g %.17g', found.level, found.at, found.per_s, found.capacity)
+        redis.call('HSET', KEYS[1], field, kept)
+        local fills_ms = kept_ms
+        if found.per_s > 0 then
+            fills_ms = math.min(kept_ms, math.ceil((found.capacity - found.level) / found.per_s * 1000) + 1000)
+        end
+        longest = math.max(longest, fills_ms)
+    end
+end
+if longest > 0 then redis.call('PEXPIRE', KEYS[1], string.format('%.0f', longest)) end
+return answers
+"""
+)
+
+_LOOK = (
+    _NOW
+    + """
+redis.call('ZADD', KEYS[1], now, ARGV[2])
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now - tonumber(ARGV[3]))
+redis.call('PEXPIRE', KEYS[1], 10 * tonumber(ARGV[3]))
+return redis.call('ZCARD', KEYS[1])
+"""
+)
+
+
+class RatesDown(Exception):
+    """Redis did not answer, or not in time."""
+
+
+class Taken(NamedTuple):
+    """Of each request: how long until it can be paid, and the place of the charge that lasts longest; 0: it was paid.
+    Of each block: how much of it there was."""
+
+    waits: list[tuple[int, int]]
+    blocks: list[int]
+
+
+class RedisRates:
+    """On an event loop. `goes_by_caller` is for tests: time is what callers say."""
+
+    def __init__(self, url: str, *, goes_by_caller: bool = False) -> None:
+        self._goes_by_caller = goes_by_caller
+        self._redis: Redis = Redis.from_url(
+            url,
+            socket_timeout=_WAIT_S,
+            socket_connect_timeout=_WAIT_S,
+            # Once more, on a new connection: the one before may have died with an earlier Redis.
+            retry=Retry(NoBackoff(), 1),
+            retry_on_error=[ConnectionError],
+        )
+        self._take = self._redis.register_script(_TAKE)
+        self._look = self._redis.register_script(_LOOK)
+
+    async def take(
+        self,
+        tenant: str,
+        adjust: Sequence[Charge],
+        requests: Sequence[Sequence[Charge]],
+        blocks: Sequence[Charge],
+        now_ms: int,
+    ) -> Taken:
+        """All at one instant: first what is owed or given back, then each request whole or not at all, then blocks of
+        what is left."""
+        asked = {
+            "constants": [CLOSED_MS, MAX_MS, _KEPT_MS, ROUNDING],
+            "adjust": [_written(each) for each in adjust],
+            "requests": [[_written(each) for each in request] for request in requests],
+            "blocks": [_written(each) for each in blocks],
+        }
+        answers: list[bytes] = await self._ask(
+            lambda: self._take(keys=[f"holdfast:rate:{tenant}"], args=[self._now(now_ms), json.dumps(asked)])
+        )
+        waits = [each.split() for each in answers[: len(requests)]]
+        return Taken(
+            [(int(wait), int(place)) for wait, place in waits], [int(each) for each in answers[len(requests) :]]
+        )
+
+    async def look(self, server: str, now_ms: int) -> int:
+        """This server is there; how many there are."""
+        servers: int = await self._ask(lambda: self._look(keys=[_SERVERS], args=[self._now(now_ms), server, ALIVE_MS]))
+        return servers
+
+    async def leave(self, server: str) -> None:
+        async def leave() -> None:
+            await self._redis.zrem(_SERVERS, server)
+
+        with suppress(RatesDown):  # it is forgotten by itself
+            await self._ask(leave)
+        await self._redis.aclose()
+
+    def _now(self, now_ms: int) -> int | str:
+        return now_ms if self._goes_by_caller else ""
+
+    async def _ask(self, work: Callable[[], Awaitable[T]]) -> T:
+        try:
+            return await work()
+        except (RedisError, OSError, TimeoutError) as error:
+            raise RatesDown(str(error) or type(error).__name__) from error
+
+
+def _written(charge: Charge) -> list[Any]:
+    whose = charge.whose
+    queue = whose.queue if isinstance(whose, QueueRef) else ""
+    return [f"{queue}:{charge.limit}", charge.per_s, charge.capacity, charge.amount]
