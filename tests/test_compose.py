@@ -1,5 +1,6 @@
 """The cluster in deploy/: every setting it names exists, its parts fit together, and its commands run."""
 
+import asyncio
 import os
 import re
 import subprocess
@@ -147,6 +148,18 @@ def test_the_image_is_built_of_what_there_is_and_runs_as_a_user_of_its_own() -> 
         assert (context / service["build"]["dockerfile"]).samefile(ROOT / "deploy" / "Dockerfile")
 
 
+def migrate_with(places: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    own = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
+    return subprocess.run(
+        [sys.executable, "-m", "holdfast", *SERVICES["migrate"]["command"]],
+        env={**own, **SERVICES["migrate"]["environment"], **places},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
 @pytest.mark.slow
 async def test_its_commands_make_the_store_and_serve_it(
     postgres: PostgresServer, redis_server: RedisServer, tmp_path: Path
@@ -168,16 +181,7 @@ async def test_its_commands_make_the_store_and_serve_it(
         "HOLDFAST_WAL_DIR": str(tmp_path),
         "HOLDFAST_HOST": "127.0.0.1",
     }
-    own = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
-    migrate = SERVICES["migrate"]
-    made = subprocess.run(
-        [sys.executable, "-m", "holdfast", *migrate["command"]],
-        env={**own, **migrate["environment"], "HOLDFAST_STORE": places["HOLDFAST_STORE"]},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    made = await asyncio.to_thread(migrate_with, {"HOLDFAST_STORE": places["HOLDFAST_STORE"]})
     assert made.returncode == 0, made.stderr
     [server, *_] = SERVERS.values()
     environment = {**server["environment"], **places}
