@@ -1,18 +1,23 @@
-"""`holdfast db`: the schema of a PostgreSQL store."""
+"""`holdfast db`: the schema of a PostgreSQL store, and directories of the legacy layout."""
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
-from typing import Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from holdfast.cli.failures import Usage
 
+if TYPE_CHECKING:
+    from holdfast.stores.rocks.legacy_migration import Migrated
+
 db = typer.Typer(
     name="db",
-    help="Make or look at the tables of a PostgreSQL store.",
+    help="Make or look at the tables of a PostgreSQL store; bring an older directory up to date.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
 )
@@ -29,13 +34,28 @@ Store = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Answer in JSON, one object a line.")]
 
 
+Directory = Annotated[
+    Path | None,
+    typer.Argument(metavar="DIR", help="A directory with a RocksDB database of the legacy layout.", show_default=False),
+]
+
+
 @db.command()
-def migrate(store: Store = None, json: Json = False) -> None:
-    """Bring the databases of a store up to date.
+def migrate(directory: Directory = None, store: Store = None, json: Json = False) -> None:
+    """Bring a store up to date: the databases of --store, or the directory DIR of the legacy layout.
 
     New databases become a store together, and share its queues evenly; one that joins a store owns none of them yet.
     Run again, it changes nothing. Servers of the version before may go on meanwhile.
+
+    DIR becomes a store, with every message in the queue default/default. No program may have it open. What is there is
+    copied, both are read whole and must agree in counts and contents; only then do the old files go. Interrupted, run
+    it again: it goes on. What is no message is kept in DIR/legacy-unreadable.jsonl.
     """
+    if directory is not None:
+        if store is not None:
+            raise Usage("give DIR or --store, not both")
+        _migrate_directory(directory, json=json)
+        return
     from holdfast.stores.postgres.migrations import migrate
 
     urls = _urls(store)
@@ -44,6 +64,56 @@ def migrate(store: Store = None, json: Json = False) -> None:
         said = f"applied version {versions}" if applied.versions else "up to date"
         facts = {"applied": applied.versions, "shard": applied.shard, "slots": applied.slots}
         _say(url, f"{said}; shard {applied.shard}, {applied.slots} slots", facts, json=json)
+
+
+def _migrate_directory(directory: Path, *, json: bool) -> None:
+    from holdfast.cli.upkeep import echo_json
+    from holdfast.stores.rocks.legacy import is_legacy
+    from holdfast.stores.rocks.legacy_migration import migrate_legacy
+    from holdfast.stores.rocks.marker import MARKER
+
+    if not is_legacy(directory) and not (directory / MARKER).exists():
+        raise Usage(f"{directory} is neither a RocksDB database of the legacy layout nor a store")
+    with _bar(is_shown=not json) as told:
+        migrated = asyncio.run(migrate_legacy(directory, told))
+    if json:
+        echo_json(migrated)
+    else:
+        _echo_migrated(migrated)
+
+
+def _echo_migrated(migrated: "Migrated") -> None:
+    if not migrated.is_done:
+        typer.echo(f"{migrated.path} is a store of this layout already: nothing to do")
+        return
+    if not migrated.digest:
+        typer.echo(f"{migrated.path} is a store now: what an earlier run had left to do is done")
+        return
+    typer.echo(
+        f"{migrated.path} is a store now: {migrated.messages:,} messages in default/default ({migrated.ready:,} ready, "
+        f"{migrated.in_flight:,} in flight); counts and contents agreed (sha256 sum {migrated.digest[:16]}…)"
+    )
+    for kind, count in sorted(migrated.oddities.items()):
+        typer.echo(f"  {count:,} × {kind}")
+    if migrated.kept is not None:
+        typer.echo(f"  what is no message is kept in {migrated.kept}")
+    typer.echo(f"check it with: holdfast verify {migrated.path}")
+
+
+@contextmanager
+def _bar(*, is_shown: bool) -> Iterator[Callable[[str, int, int | None], None]]:
+    """On a terminal's stderr, nothing elsewhere."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if not (is_shown and console.is_terminal):
+        yield lambda stage, done, total: None
+        return
+    from rich.progress import Progress as Bars
+
+    with Bars(console=console, transient=True) as bars:
+        task = bars.add_task("copy", total=None)
+        yield lambda stage, done, total: bars.update(task, description=stage, completed=done, total=total)
 
 
 @db.command()

@@ -1,0 +1,125 @@
+"""Messages of a legacy database put into a store, each with what it has of a life already.
+
+A step is one atomic write: the messages, and how far the reading was when they were read. Killed at any point, the next
+run goes on from there, and no message comes twice.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from holdfast.dice import Dice
+from holdfast.model import ids, lifecycle
+from holdfast.model.errors import InvalidArgument
+from holdfast.model.events import Event
+from holdfast.model.lifecycle import Life
+from holdfast.model.message import Draft, seal
+from holdfast.model.names import QueueRef
+from holdfast.stores.rocks import keys
+from holdfast.stores.rocks.legacy import LegacyMessage, Place
+from holdfast.stores.rocks.pieces import in_pieces
+from holdfast.stores.rocks.shelf import Entry, Shelf
+from holdfast.stores.rocks.store import RocksStore
+
+# All that was in a legacy database is in this queue.
+LEGACY_QUEUE = QueueRef()
+# The id that a message had, in hexadecimal, where it could not be kept.
+LEGACY_ID = "legacy-id"
+
+_PROGRESS = keys.META + b"legacy migration"
+
+
+class MigrationProgress(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """How far it is. By `begun_at` it is judged which leases still held."""
+
+    begun_at: int
+    place: Place | None = None
+    messages: int = 0
+    keys: int = 0
+    is_copied: bool = False
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(MigrationProgress).decode
+
+
+class LegacyIntake:
+    def __init__(self, store: RocksStore, dice: Dice) -> None:
+        self._store = store
+        self._dice = dice
+
+    def progress(self) -> MigrationProgress | None:
+        raw = self._store._engine.database.get(keys.DIRECTORY, _PROGRESS)
+        return None if raw is None else _decode(raw)
+
+    async def put(self, messages: Sequence[LegacyMessage], progress: MigrationProgress, now_ms: int) -> None:
+        """Answers when it is written: what a power cut takes, it takes with the progress, and it is done again."""
+        store = self._store
+        engine, facts = store._engine, store._facts
+        store._intake._room.check(now_ms)
+        known = store._catalog.find(LEGACY_QUEUE)
+        if known is not None:
+            known.prepare()  # nothing may be read in the middle of a step
+        engine.begin()
+        shelf = known or store._intake._create(LEGACY_QUEUE, [])
+        shelf.count_due(now_ms)
+        engine.is_mid_change = True
+        own = [_own_id(message.id) for message in messages]
+        highest = max((id for id in own if id is not None), default=0)
+        if highest > facts.ids.highest:
+            # Ids that come after must not be given twice.
+            facts.ids = ids.IdMaker(facts.ids.node, highest)
+        fresh = iter(facts.ids.take(own.count(None), now_ms))
+        for message, id in zip(messages, own, strict=True):
+            self._put_one(shelf, message, id, next(fresh) if id is None else id, progress.begun_at, now_ms)
+        engine.put(_PROGRESS, _encode(progress), None)
+        engine.is_mid_change = False
+        await engine.committed()
+
+    async def note(self, progress: MigrationProgress | None) -> None:
+        """The progress alone; None: it is over, and forgotten."""
+        engine = self._store._engine
+        engine.begin()
+        if progress is None:
+            engine.delete(_PROGRESS, None)
+        else:
+            engine.put(_PROGRESS, _encode(progress), None)
+        await engine.committed()
+
+    def _put_one(
+        self, shelf: Shelf, message: LegacyMessage, own_id: int | None, id: int, begun_at: int, now_ms: int
+    ) -> None:
+        store = self._store
+        headers = {LEGACY_ID: message.id.hex()} if own_id is None else {}
+        draft = Draft(payload=message.payload, headers=headers)
+        envelope = in_pieces(store._engine, seal(draft, id, now_ms))
+        # An expired lease brings its message back as of its expiry.
+        ended_at = message.lease_expires_at
+        is_held = ended_at is not None and ended_at > begun_at
+        visible_at = message.visible_at if is_held or ended_at is None else max(ended_at, message.visible_at)
+        entry = Entry(shelf.p, envelope, Life(visible_at=visible_at), keys.id_bytes(id), draft.bytes)
+        shelf.put(entry)
+        store._entries.remember(entry)
+        store._journal.append(shelf, entry, Event.ENQUEUED, now_ms, reason="legacy")
+        if is_held and ended_at is not None:
+            # Nobody has its receipt any more: it comes back when the lease that it had runs out.
+            [token] = self._dice.tokens(1)
+            lease_ms = max(0, ended_at - now_ms)
+            change = lifecycle.claim(entry.life, shelf.row.policy, now_ms, token=token, lease_ms=lease_ms)
+            store._changes.apply(shelf, entry, change, now_ms)
+
+
+def _own_id(raw: bytes) -> int | None:
+    """An id of ours is kept. A foreign one would be taken for a time and a node that it is not."""
+    if len(raw) != keys.ID_SIZE:
+        return None
+    try:
+        return ids.from_bytes(raw)
+    except InvalidArgument:
+        return None
+
+
+def old_id(id: int, headers: dict[str, str]) -> bytes:
+    """The id that a message had in the legacy database."""
+    legacy = headers.get(LEGACY_ID)
+    return ids.to_bytes(id) if legacy is None else bytes.fromhex(legacy)

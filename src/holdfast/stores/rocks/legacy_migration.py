@@ -1,0 +1,374 @@
+"""A legacy database made into a store, in the same directory (SPEC 9.9).
+
+    copy      DIR/holdfast-new grows to a store with every message, in atomic steps that note how far they are
+    check     both are read whole: counts by state and a hash of all contents must agree
+    keep      what is no message is written to DIR/legacy-unreadable.jsonl
+    switch    the new database moves to DIR/db, DIR gets its marker; only then do the old files go
+
+Each may be interrupted anywhere: run again, it goes on. Until the switch nothing of the old database has changed.
+"""
+
+import base64
+import logging
+import os
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.clock import Clock, SystemClock
+from holdfast.dice import Dice, SystemDice
+from holdfast.model.answers import Found
+from holdfast.model.errors import InvalidArgument, StoreUnavailable
+from holdfast.model.message import State
+from holdfast.model.names import QueueRef
+from holdfast.model.requests import EVERYTHING
+from holdfast.runtime import LoopRuntime
+from holdfast.stores.rocks.database import DATABASE
+from holdfast.stores.rocks.engine import Durability
+from holdfast.stores.rocks.legacy import Kind, LegacyDatabase, LegacyMessage, Oddity, is_legacy
+from holdfast.stores.rocks.legacy_intake import LEGACY_QUEUE, LegacyIntake, MigrationProgress, old_id
+from holdfast.stores.rocks.marker import MARKER, sync_directory
+from holdfast.stores.rocks.store import RocksStore
+
+NEW = "holdfast-new"
+UNREADABLE = "legacy-unreadable.jsonl"
+_CHECKED = "checked"
+STEP = 1_000
+
+_RETENTION_MS = 7 * 86_400_000
+# Of these the content is kept: what else there is says nothing that the messages do not.
+_KEPT_KINDS = frozenset({Kind.UNREADABLE, Kind.UNKNOWN, Kind.TWIN})
+
+_log = logging.getLogger("holdfast")
+
+# The stage, how much of it is done, and of how much; of the last two None is not known.
+MigrationTold = Callable[[str, int, int | None], None]
+
+
+class Sum(NamedTuple):
+    """All messages of one side. `digest` does not depend on their order."""
+
+    ready: int
+    in_flight: int
+    digest: str
+
+    @property
+    def messages(self) -> int:
+        return self.ready + self.in_flight
+
+
+class Migrated(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a legacy database. `is_done` False: there was nothing left to do."""
+
+    path: str
+    is_done: bool
+    messages: int = 0
+    ready: int = 0
+    in_flight: int = 0
+    digest: str = ""
+    oddities: dict[str, int] = {}
+    # Where the content of what is no message was kept.
+    kept: str | None = None
+
+
+class LegacyMigration:
+    """The steps, for whoever runs them: a command, or a job that shows its progress elsewhere."""
+
+    def __init__(self, path: str | os.PathLike[str], *, clock: Clock | None = None, dice: Dice | None = None) -> None:
+        self.path = Path(path)
+        self._clock = clock or SystemClock()
+        self._dice = dice or SystemDice()
+        self._legacy: LegacyDatabase | None = None
+        self._store: RocksStore | None = None
+        self._runtime: LoopRuntime | None = None
+
+    @property
+    def is_switched(self) -> bool:
+        """Whether the new store has taken the place of the old database, if it may not have been tidied up after."""
+        is_moved = (self.path / DATABASE).exists() and (self.path / NEW / MARKER).exists()
+        return is_moved or (self.path / MARKER).exists()
+
+    async def open(self) -> None:
+        self._legacy = LegacyDatabase(self.path)
+        store = RocksStore(self.path / NEW, self._dice, durability=Durability.OS, journal_retention_ms=_RETENTION_MS)
+        self._runtime = LoopRuntime(self._clock)
+        await store.open(_Nobody(), self._runtime)
+        self._store = store
+        self._intake = LegacyIntake(store, self._dice)
+        progress = self._intake.progress()
+        if progress is None:
+            progress = MigrationProgress(begun_at=self._clock.now_ms())
+            await self._intake.note(progress)
+        self.progress = progress
+        self._source = self._legacy.read(progress.place)
+
+    async def close(self) -> None:
+        store, self._store = self._store, None
+        self._source = iter(())
+        if store is not None:
+            await store.close()
+        if self._runtime is not None:
+            await self._runtime.aclose()
+        legacy, self._legacy = self._legacy, None
+        if legacy is not None:
+            legacy.close()
+
+    def estimate(self) -> int:
+        return self._opened()[0].estimate()
+
+    async def copy_once(self, limit: int = STEP) -> int:
+        """So many messages more; how many it were. 0: there are no more."""
+        self._opened()
+        messages: list[LegacyMessage] = []
+        progress = self.progress
+        if progress.is_copied:
+            return 0
+        looked = 0
+        place = progress.place
+        for place, found in self._source:  # noqa: B007  (the last one is used below)
+            looked += 1
+            if isinstance(found, LegacyMessage):
+                messages.append(found)
+            # Of what is no message there may be a lot in a row: its reading is not to be done again either.
+            if len(messages) >= limit or looked >= 10 * limit:
+                break
+        progress = replace(
+            progress,
+            place=place,
+            messages=progress.messages + len(messages),
+            keys=progress.keys + looked,
+            is_copied=looked == 0,
+        )
+        await self._intake.put(messages, progress, self._clock.now_ms())
+        self.progress = progress
+        return looked
+
+    async def check(self, told: Callable[[int], None] = lambda done: None) -> tuple[Sum, "Counter[str]"]:
+        """Both sides read whole. `StoreUnavailable` if they differ: then nothing was removed, and nothing is."""
+        legacy, store = self._opened()
+        was, oddities = _sum_legacy(legacy, self.progress.begun_at, told)
+        now = await _sum_store(store, self._clock.now_ms(), told)
+        if was != now:
+            raise StoreUnavailable(
+                f"the copy in {self.path / NEW} is not what is in {self.path}: {was} there, {now} here. Nothing was "
+                f"removed: delete {self.path / NEW} and run this again",
+                path=str(self.path),
+            )
+        return was, oddities
+
+    def keep_unreadable(self) -> Path | None:
+        """The content of what is no message, a line of JSON each, so that none of it goes with the old files."""
+        legacy, _ = self._opened()
+        place, fresh = self.path / UNREADABLE, self.path / (UNREADABLE + ".new")
+        count = 0
+        with fresh.open("wb") as file:
+            for _, found in legacy.read():
+                if isinstance(found, Oddity) and found.kind in _KEPT_KINDS:
+                    file.write(msgspec.json.encode(_line_of(found)) + b"\n")
+                    count += 1
+            file.flush()
+            os.fsync(file.fileno())
+        if not count:
+            fresh.unlink()
+            return None
+        fresh.replace(place)
+        sync_directory(self.path)
+        return place
+
+    async def finish(self) -> None:
+        """The copy is whole and checked: it forgets that it was one, and is closed."""
+        fresh = self.path / NEW / (_CHECKED + ".new")
+        with fresh.open("w") as file:
+            file.write(self._state_of_old())
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(self.path / NEW / _CHECKED)
+        sync_directory(self.path / NEW)
+        await self._intake.note(None)
+        await self.close()
+
+    def is_checked(self) -> bool:
+        """Whether an earlier run came as far as the switch. If the old database was written to since, the copy is of
+        no use any more."""
+        checked = self.path / NEW / _CHECKED
+        if not checked.exists():
+            return False
+        if checked.read_text() != self._state_of_old():
+            raise StoreUnavailable(
+                f"{self.path} was written to since it was copied: delete {self.path / NEW} and run this again",
+                path=str(self.path),
+            )
+        return True
+
+    def _state_of_old(self) -> str:
+        """The old database's files: whoever opens it to write begins new ones."""
+        files = sorted(
+            (entry.name, entry.stat().st_size)
+            for entry in self.path.iterdir()
+            if entry.suffix in (".sst", ".log", ".blob") or entry.name.startswith(("CURRENT", "MANIFEST-"))
+        )
+        return "".join(f"{name} {size}\n" for name, size in files)
+
+    # --- The switch --------------------------------------------------------------------------------------------
+
+    def switch(self, told: Callable[[str], None] = lambda what: None) -> None:
+        """From here on the directory is a store. Each step may be the last, and is not done twice."""
+        new = self.path / NEW
+        if not (self.path / DATABASE).exists():
+            told("moving the new database in")
+            (new / DATABASE).rename(self.path / DATABASE)
+            sync_directory(self.path)
+        if not (self.path / MARKER).exists():
+            told("marking the store")
+            (new / MARKER).rename(self.path / MARKER)
+            sync_directory(self.path)
+        told("removing the old files")
+        self._remove_old(told)
+        shutil.rmtree(new, ignore_errors=True)
+        sync_directory(self.path)
+
+    def _remove_old(self, told: Callable[[str], None]) -> None:
+        """CURRENT goes first: without it no program takes what is left for a database."""
+        for name in ("CURRENT", *sorted(entry.name for entry in self.path.iterdir() if _is_of_rocksdb(entry))):
+            told(f"removing {name}")
+            (self.path / name).unlink(missing_ok=True)
+
+    def _opened(self) -> tuple[LegacyDatabase, RocksStore]:
+        if self._legacy is None or self._store is None:
+            raise InvalidArgument("the migration is not open")
+        return self._legacy, self._store
+
+
+async def migrate_legacy(
+    path: str | os.PathLike[str],
+    told: MigrationTold = lambda stage, done, total: None,
+    *,
+    clock: Clock | None = None,
+    step: int = STEP,
+) -> Migrated:
+    """All of it, from wherever it stands. A directory that is a store already is left as it is."""
+    migration = LegacyMigration(path, clock=clock)
+    if migration.is_switched:
+        has_rest = (migration.path / NEW).exists() or (migration.path / "CURRENT").exists()
+        if has_rest:
+            migration.switch(lambda what: told(what, 0, None))
+        return Migrated(path=str(path), is_done=has_rest)
+    if migration.is_checked():
+        migration.switch(lambda what: told(what, 0, None))
+        return Migrated(path=str(path), is_done=True)
+    await migration.open()
+    try:
+        total = migration.estimate()
+        told("copy", migration.progress.keys, total)
+        while await migration.copy_once(step):
+            told("copy", migration.progress.keys, max(total, migration.progress.keys))
+        agreed, oddities = await migration.check(lambda done: told("check", done, None))
+        kept = migration.keep_unreadable()
+        told("keep", 0, None)
+        await migration.finish()
+    finally:
+        await migration.close()
+    told("switch", 0, None)
+    migration.switch(lambda what: told(what, 0, None))
+    return Migrated(
+        path=str(path),
+        is_done=True,
+        messages=agreed.messages,
+        ready=agreed.ready,
+        in_flight=agreed.in_flight,
+        digest=agreed.digest,
+        oddities=dict(oddities),
+        kept=None if kept is None else str(kept),
+    )
+
+
+# --- Sums ----------------------------------------------------------------------------------------------------------
+
+_MODULUS = 1 << 256
+
+
+def _hash(id: bytes, payload: bytes, is_held: bool) -> int:
+    head = len(id).to_bytes(4, "big") + id + bytes([is_held])
+    return int.from_bytes(sha256(head + payload).digest(), "big")
+
+
+def _sum_legacy(legacy: LegacyDatabase, begun_at: int, told: Callable[[int], None]) -> tuple[Sum, "Counter[str]"]:
+    counts, digest, oddities = Counter[bool](), 0, Counter[str]()
+    for number, (_, found) in enumerate(legacy.read()):
+        if number % STEP == 0:
+            told(number)
+        if isinstance(found, LegacyMessage):
+            is_held = found.lease_expires_at is not None and found.lease_expires_at > begun_at
+            counts[is_held] += 1
+            digest = (digest + _hash(found.id, found.payload, is_held)) % _MODULUS
+        elif found is not None:
+            oddities[found.kind.value] += 1
+    return Sum(counts[False], counts[True], f"{digest:064x}"), oddities
+
+
+async def _sum_store(store: RocksStore, now_ms: int, told: Callable[[int], None]) -> Sum:
+    counts, digest, after = Counter[bool](), 0, None
+    if await store.find_queue(LEGACY_QUEUE) is None:
+        return Sum(0, 0, f"{0:064x}")
+    while True:
+        listing = await store.browse(LEGACY_QUEUE, None, EVERYTHING, after, STEP, now_ms)
+        for found in listing.found:
+            is_held = found.life.state is State.IN_FLIGHT
+            counts[is_held] += 1
+            id = old_id(found.envelope.id, found.envelope.headers)
+            digest = (digest + _hash(id, await _payload_of(store, found), is_held)) % _MODULUS
+        told(counts.total())
+        after = listing.after
+        if after is None:
+            return Sum(counts[False], counts[True], f"{digest:064x}")
+
+
+async def _payload_of(store: RocksStore, found: Found) -> bytes:
+    envelope = found.envelope
+    if envelope.pieces is None:
+        return envelope.payload
+    reader = await store.read_payload(LEGACY_QUEUE, envelope.id, envelope.pieces)
+    return b"".join([part async for part in reader])
+
+
+def _line_of(oddity: Oddity) -> dict[str, str]:
+    return {
+        "kind": oddity.kind.value,
+        "why": oddity.why,
+        "key_base64": base64.b64encode(oddity.key).decode(),
+        "value_base64": base64.b64encode(oddity.value).decode(),
+    }
+
+
+def _is_of_rocksdb(entry: Path) -> bool:
+    """One of the files that the old database left in the directory itself."""
+    name = entry.name
+    return entry.is_file() and (
+        name in ("CURRENT", "IDENTITY", "LOCK", "LOG")
+        or name.startswith(("LOG.old.", "MANIFEST-", "OPTIONS-", "rocksdict-config"))
+        or (entry.suffix in (".sst", ".log", ".blob", ".dbtmp") and entry.stem.isdigit())
+    )
+
+
+class _Nobody:
+    """`Listener` of a store that nobody serves."""
+
+    def is_waited_for(self, ref: QueueRef) -> bool:
+        return False
+
+    def ready(self, ref: QueueRef, at_ms: int) -> None: ...
+
+    def stopped(self) -> None: ...
+
+    def deadline(self, at_ms: int) -> None: ...
+
+    def scheduled(self, at_ms: int) -> None: ...
+
+
+__all__ = ["LegacyMigration", "Migrated", "is_legacy", "migrate_legacy"]

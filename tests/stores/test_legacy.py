@@ -1,0 +1,182 @@
+"""Databases of the legacy layout, read: every message once, and everything else told of as what it is."""
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import capnp
+import pytest
+
+import holdfast
+from holdfast.model.errors import InvalidArgument, StoreUnavailable
+from holdfast.stores.rocks.legacy import LegacyMessage, Oddity, Place, opened
+from holdfast.stores.rocks.legacy_values import (
+    LeaseEntry,
+    StoredItem,
+    Unreadable,
+    decode_item,
+    decode_lease,
+    unpack,
+)
+from holdfast.testing.legacy import LegacyWriter, index_key, make_legacy
+from tests.seeds import run_seed
+
+SCHEMA = capnp.load(str(Path(holdfast.__file__).parent / "testing" / "legacy.capnp"))
+NOW_S = 1_900_000_000
+
+
+def found_in(path: Path, after: Place | None = None) -> tuple[dict[bytes, LegacyMessage], "Counter[str]"]:
+    messages: dict[bytes, LegacyMessage] = {}
+    oddities: Counter[str] = Counter()
+    with opened(path) as database:
+        for _, found in database.read(after):
+            if isinstance(found, LegacyMessage):
+                assert found.id not in messages
+                messages[found.id] = found
+            elif isinstance(found, Oddity):
+                oddities[found.kind.value] += 1
+    return messages, oddities
+
+
+@pytest.mark.parametrize("families", [False, True], ids=["one family", "families"])
+@pytest.mark.parametrize("packs", [False, True], ids=["plain", "packed"])
+def test_every_message_is_found_once_with_its_payload_and_its_lease(
+    tmp_path: Path, families: bool, packs: bool
+) -> None:
+    path = tmp_path / "old"
+    expected = make_legacy(path, 2_000, seed=run_seed(), now_s=NOW_S, families=families, packs=packs)
+
+    messages, oddities = found_in(path)
+
+    assert expected.messages == {id: (each.payload, each.lease_expires_at) for id, each in messages.items()}
+    assert oddities == expected.oddities
+    assert len(oddities) == 5
+
+
+def test_a_reading_goes_on_from_any_place(tmp_path: Path) -> None:
+    path = tmp_path / "old"
+    make_legacy(path, 200, seed=run_seed(), now_s=NOW_S, families=True)
+    with opened(path) as database:
+        every = list(database.read())
+        for at in range(0, len(every), 37):
+            assert list(database.read(every[at][0])) == every[at + 1 :]
+
+
+def test_a_message_is_visible_from_the_time_in_its_own_index_key(tmp_path: Path) -> None:
+    writer = LegacyWriter(tmp_path / "old")
+    writer.add(b"later", b"x", NOW_S)
+    writer.put(b"available/strange", writer.item(b"strange", b"y", b"visibility_index/?"))
+    writer.put(b"available/never", writer.item(b"never", b"z", index_key((1 << 64) - 1, b"never")))
+    writer.close()
+
+    messages, _ = found_in(tmp_path / "old")
+
+    assert {id: each.visible_at for id, each in messages.items()} == {
+        b"later": NOW_S * 1_000,
+        b"strange": 0,
+        b"never": 0,
+    }
+
+
+def test_of_several_leases_the_last_to_end_holds(tmp_path: Path) -> None:
+    writer = LegacyWriter(tmp_path / "old")
+    writer.claim(b"first", {b"a": b"1", b"b": b"2"}, NOW_S)
+    writer.claim(b"second", {b"b": b"2"}, NOW_S + 50)
+    # By key, as some programs name what they hold; and with its expiry in itself alone.
+    writer.put(b"in_progress/c", writer.item(b"c", b"3", b""))
+    writer.put(b"leases/third", writer.lease([b"in_progress/c"], NOW_S + 7))
+    writer.close()
+
+    messages, oddities = found_in(tmp_path / "old")
+
+    assert {id: each.lease_expires_at for id, each in messages.items()} == {
+        b"a": NOW_S * 1_000,
+        b"b": (NOW_S + 50) * 1_000,
+        b"c": (NOW_S + 7) * 1_000,
+    }
+    assert not oddities
+
+
+def test_a_database_in_use_is_not_read(tmp_path: Path) -> None:
+    make_legacy(tmp_path / "old", 5, seed=1, now_s=NOW_S)
+    with opened(tmp_path / "old"), pytest.raises(InvalidArgument):
+        holdfast.open(str(tmp_path / "old")).close()
+    (tmp_path / "none").mkdir()
+    with pytest.raises(InvalidArgument, match="not a database"):
+        opened(tmp_path / "none").__enter__()
+
+
+def test_opening_it_as_a_store_says_what_to_do(tmp_path: Path) -> None:
+    make_legacy(tmp_path / "old", 5, seed=1, now_s=NOW_S)
+    before = sorted(entry.name for entry in (tmp_path / "old").iterdir())
+
+    with pytest.raises(InvalidArgument, match="holdfast db migrate"), holdfast.open(str(tmp_path / "old")):
+        pass
+
+    assert sorted(entry.name for entry in (tmp_path / "old").iterdir()) == before
+
+
+def test_a_damaged_file_is_said_and_not_read_past(tmp_path: Path) -> None:
+    path = tmp_path / "old"
+    make_legacy(path, 500, seed=1, now_s=NOW_S)
+    (path / next(entry.name for entry in path.iterdir() if entry.name.startswith("MANIFEST-"))).unlink()
+
+    with pytest.raises(StoreUnavailable, match="cannot be read"), opened(path):
+        pass
+
+
+# --- Values --------------------------------------------------------------------------------------------------------
+
+
+def test_values_are_read_as_the_library_writes_them() -> None:
+    dice = random.Random(run_seed())
+    for _ in range(300):
+        contents, index, id = (dice.randbytes(dice.choice((0, 1, 8, 9, 300, 9_000))) for _ in range(3))
+        for write in _ways():
+            # A small first segment spreads the message over several.
+            item = SCHEMA.StoredItem.new_message(dice.choice((1, 2, 5, 1_024)))
+            fields = [("contents", contents), ("visibilityTsIndexKey", index), ("id", id or b"i")]
+            dice.shuffle(fields)
+            for name, value in fields:
+                setattr(item, name, value)
+            assert decode_item(write(item), id or b"i") == StoredItem(contents, index, id or b"i")
+
+            keys = [dice.randbytes(dice.randrange(20)) for _ in range(dice.randrange(30))]
+            lease = SCHEMA.LeaseEntry.new_message(dice.choice((1, 3, 1_024)))
+            lease.keys, lease.expiryTsSecs = keys, 7
+            assert decode_lease(write(lease)) == LeaseEntry(keys, 7)
+
+
+def test_a_value_that_was_changed_is_read_or_refused_and_nothing_else() -> None:
+    dice = random.Random(run_seed())
+    item = SCHEMA.StoredItem.new_message(2)
+    item.contents, item.visibilityTsIndexKey, item.id = b"c" * 50, b"k" * 20, b"i" * 16
+    lease = SCHEMA.LeaseEntry.new_message(2)
+    lease.keys = [b"a", b"b" * 30]
+    for raw, read in ((bytes(item.to_bytes()), _read_item), (bytes(lease.to_bytes()), decode_lease)):
+        refused = 0
+        for _ in range(3_000):
+            changed = bytearray(raw)
+            for _ in range(dice.randrange(1, 4)):
+                changed[dice.randrange(len(changed))] = dice.randrange(256)
+            try:
+                read(bytes(changed[: dice.randrange(len(changed) + 1)]))
+            except Unreadable:
+                refused += 1
+        assert refused > 1_000
+
+
+def test_what_is_cut_short_is_not_unpacked() -> None:
+    for packed in (b"\x01", b"\x00", b"\xff12345678\x05abc"):
+        with pytest.raises(Unreadable):
+            unpack(packed)
+
+
+def _read_item(raw: bytes) -> StoredItem:
+    return decode_item(raw, b"i" * 16)
+
+
+def _ways() -> list[Callable[[Any], bytes]]:
+    return [lambda message: bytes(message.to_bytes()), lambda message: bytes(message.to_bytes_packed())]
