@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from holdfast.testing.disk import run_crash_points, run_full_disk, run_power_loss, run_rot, run_sync_failures
 from holdfast.testing.kills import TARGETS, run_kills
+from holdfast.testing.legacy_kills import run_legacy_migration
 from holdfast.testing.proving import PartOutcome, Progress
 from holdfast.testing.simulation.proof import run as run_seeds
 from tests.crash.clusters import TARGETS as CLUSTERS
@@ -97,5 +98,6 @@ PARTS: dict[str, Part] = {
     "pauses": Part("workers and servers stopped for longer than a lease", 500, run_pauses),
     "clocks": Part("clocks that step back and forward, at random", 5_000, run_clock_steps),
     "backlog": Part("a restart with half of these delayed and half in flight", 200_000, run_backlog),
+    "legacy-migration": Part("messages of a legacy database, migrated through kills", 1_000_000, run_legacy_migration),
     "suite": Part("tests too long for every day: model machines, fuzzing, payloads of a GiB", 20, run_suite),
 }
