@@ -3,7 +3,7 @@
 import platform
 import sys
 
-from bench import client, embedded, fairness, fastpath, handover, http, postgres
+from bench import capnp, client, embedded, fairness, fastpath, handover, http, postgres
 from bench.report import HEAD, Figure
 
 
@@ -23,6 +23,8 @@ def main() -> None:
         flush=True,
     )
     for figure in http.measure():
+        print(figure.row(), flush=True)
+    for figure in capnp.measure():
         print(figure.row(), flush=True)
     print(fairness.measure().row(), flush=True)
     for figure in embedded.measure(100_000 if "--quick" in sys.argv else 1_000_000):

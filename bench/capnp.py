@@ -1,0 +1,180 @@
+"""The Cap'n Proto door beside the HTTP one, in the same server: 64 callers that add batches of 10."""
+
+import asyncio
+import json
+import statistics
+import struct
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import capnp
+import uvloop
+
+import holdfast
+from bench.http_load import repeat, request, run
+from bench.http_servers import free_port, holdfast_server
+from bench.raw import scratch
+from bench.report import Figure
+from holdfast.wire.capnp import SCHEMA
+from holdfast.wire.capnp_frames import Frames
+
+CALLERS = 64
+BATCH = 10
+PAYLOAD = b"x" * 256
+
+_HERE = Path(capnp.__file__).parent
+_RPC: Any = capnp.load(str(_HERE / "rpc.capnp"), imports=[str(_HERE.parent)])
+# Stands for the number of a question in a template.
+_QUESTION = 0x5A5B5C5D
+
+
+def measure(each: int = 60, rounds: int = 7) -> Iterator[Figure]:
+    with scratch() as path:
+        port = free_port()
+        with holdfast_server(path / "data", "--durability", "os", "--capnp-port", str(port)) as http_port:
+            yield _doors(port, http_port, each, rounds)
+            yield asyncio.run(_clients(port, http_port, each // 2, rounds))
+
+
+def _doors(port: int, http_port: int, each: int, rounds: int) -> Figure:
+    """By hand on both sides, so that the server is what is measured: one connection for each caller."""
+    message = {"payload_base64": "eHh4" * 85 + "eA=="}
+    body = json.dumps({"queue": "http", "messages": [message] * BATCH}).encode()
+    over_capnp: list[float] = []
+    over_http: list[float] = []
+    for number in range(rounds + 1):
+        loads = [
+            lambda: _add(port, each),
+            lambda: run(http_port, [repeat(request("/v1/queue/enqueue", body), each) for _ in range(CALLERS)]),
+        ]
+        took = [_timed(load) for load in (loads if number % 2 else reversed(loads))]
+        capnp_s, http_s = took if number % 2 else reversed(took)
+        if number:  # the first warms up
+            over_capnp.append(capnp_s)
+            over_http.append(http_s)
+    return _figure("Cap'n Proto door", "the HTTP door", each, over_capnp, over_http)
+
+
+async def _clients(port: int, http_port: int, each: int, rounds: int) -> Figure:
+    """The same with the Python client, whose work is in it: one client for all callers."""
+    over_capnp: list[float] = []
+    over_http: list[float] = []
+    async with (
+        holdfast.open_async(f"capnp://127.0.0.1:{port}") as first,
+        holdfast.open_async(f"http://127.0.0.1:{http_port}") as second,
+    ):
+        for number in range(rounds + 1):
+            sides = [(first, over_capnp), (second, over_http)]
+            for hf, times in sides if number % 2 else reversed(sides):
+                queue = hf.queue("clients")
+
+                async def add(queue: Any = queue) -> None:
+                    for _ in range(each):
+                        await queue.enqueue([PAYLOAD] * BATCH)
+
+                started = time.perf_counter()
+                await asyncio.gather(*(add() for _ in range(CALLERS)))
+                if number:
+                    times.append(time.perf_counter() - started)
+    return _figure("Cap'n Proto client", "the HTTP client", each, over_capnp, over_http)
+
+
+def _figure(ours: str, other: str, each: int, over_capnp: list[float], over_http: list[float]) -> Figure:
+    messages = CALLERS * each * BATCH
+    capnp_s, http_s = statistics.median(over_capnp), statistics.median(over_http)
+    return Figure(
+        f"{ours}, {CALLERS} callers adding batches of {BATCH}, OS-buffered",
+        f"{messages / capnp_s:,.0f} msg/s",
+        f"{other}, the same",
+        f"{messages / http_s:,.0f} msg/s",
+        http_s / capnp_s,
+        goal=1,
+    )
+
+
+def _timed(load: Any) -> float:
+    started = time.perf_counter()
+    uvloop.run(load())
+    return time.perf_counter() - started
+
+
+async def _add(port: int, each: int) -> None:
+    loop = asyncio.get_running_loop()
+    callers = [await loop.create_connection(lambda: _Caller(each), "127.0.0.1", port) for _ in range(CALLERS)]
+    await asyncio.gather(*(caller.done for _, caller in callers))
+
+
+class _Caller(asyncio.Protocol):
+    """Adds, and lets go of each answer, as any client does."""
+
+    def __init__(self, each: int) -> None:
+        self._left = each
+        self._question = 0
+        self._frames = Frames(1 << 20)
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.write(_bootstrap())
+
+    def data_received(self, data: bytes) -> None:
+        if not self._frames.take(data):
+            return
+        if not self._left:
+            self.done.set_result(None)
+            self._transport.close()
+            return
+        self._left -= 1
+        finish = b"" if not self._question else _FINISH(self._question)
+        self._question += 1
+        self._transport.write(finish + _ADD(self._question))
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if not self.done.done():
+            self.done.set_exception(error or ConnectionError("the server closed the connection"))
+
+
+class _Template:
+    """A message with a place for the number of its question."""
+
+    def __init__(self, raw: bytes) -> None:
+        self._before, self._after = raw.split(struct.pack("<I", _QUESTION))
+
+    def __call__(self, question: int) -> bytes:
+        return self._before + struct.pack("<I", question) + self._after
+
+
+def _bootstrap() -> bytes:
+    message = _RPC.Message.new_message()
+    message.init("bootstrap").questionId = 0
+    return bytes(message.to_bytes())
+
+
+def _finish() -> bytes:
+    message = _RPC.Message.new_message()
+    message.init("finish").questionId = _QUESTION
+    return bytes(message.to_bytes())
+
+
+def _add_call() -> bytes:
+    message = _RPC.Message.new_message()
+    call = message.init("call")
+    call.questionId = _QUESTION
+    call.target.init("promisedAnswer").questionId = 0
+    call.interfaceId = SCHEMA.Queues.schema.node.id
+    call.methodId = 0
+    add = call.params.content.as_struct(SCHEMA.Add)
+    add.init("ref").queue = "capnp"
+    add.items = [PAYLOAD] * BATCH
+    return bytes(message.to_bytes())
+
+
+_FINISH = _Template(_finish())
+_ADD = _Template(_add_call())
+
+
+if __name__ == "__main__":
+    for figure in measure():
+        print(figure.row(), flush=True)
