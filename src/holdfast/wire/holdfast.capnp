@@ -135,8 +135,6 @@ struct Upload {
   ref @0 :QueueRef;
   options @1 :Options;
   context @2 :Context;
-  # -1: not known.
-  size @3 :Int64 = -1;
 }
 
 # --- Messages out --------------------------------------------------------------------------------------------------

@@ -62,8 +62,9 @@ class CapnpMessages(Operating):
         return enqueued_of(await self.calls.ask(Request("add", fill, is_repeatable=is_repeatable)))
 
     async def upload(self, ref: QueueRef, draft: Draft, size: int | None = None) -> Upload:
+        """Refused as soon as it is too large, whatever its size was said to be."""
         check_draft(draft, _ANY_SIZE)
-        return CapnpUpload(self.calls, ref, draft, size)
+        return CapnpUpload(self.calls, ref, draft)
 
     # --- Claims --------------------------------------------------------------------------------------------------
 

@@ -19,11 +19,10 @@ _PART = 1 << 20
 class CapnpUpload:
     """`client.transport.Upload`. A sink goes with its connection: what was lost on the way begins again."""
 
-    def __init__(self, calls: Calls, ref: QueueRef, draft: Draft, size: int | None) -> None:
+    def __init__(self, calls: Calls, ref: QueueRef, draft: Draft) -> None:
         self._calls = calls
         self._ref = ref
         self._draft = draft
-        self._size = size
         self._sink: Any = None
         self._tries = 0
 
@@ -65,8 +64,6 @@ class CapnpUpload:
                 request = (await self._calls.queues()).upload_request()
                 write_ref(request, self._ref)
                 write_draft(request, self._draft)
-                if self._size is not None:
-                    request.size = self._size
                 self._sink = (await self._calls.answer(request.send())).sink
             except Lost as lost:
                 self._lose(lost)

@@ -43,13 +43,13 @@ async def enqueue(call: Call, ref: QueueRef, drafts: list[Draft]) -> list[Enqueu
         return enqueued
 
 
-async def begin_upload(call: Call) -> Upload:
+async def begin_upload(call: Call) -> tuple[Upload, QueueRef]:
     call.read_context()
     ref = call.ref()
     draft = draft_with(call.params.options, call.correlation_id)
     upload = await call.session.upload(ref, draft)
     call.connection.uploads.add(upload)
-    return upload
+    return upload, ref
 
 
 # --- Poll ----------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from holdfast.doors.capnp.connection import Connection
 from holdfast.doors.capnp.operations import operate
 from holdfast.doors.capnp.shapes import write_enqueued
 from holdfast.model.errors import InvalidArgument
-from holdfast.service.session import Session
+from holdfast.model.names import QueueRef
 from holdfast.service.uploads import Upload
 from holdfast.wire.capnp import SCHEMA, VERSION
 
@@ -67,7 +67,7 @@ class Queues(SCHEMA.Queues.Server):  # type: ignore[misc]  # pycapnp has no type
     async def _upload(self, call: Call) -> None:
         if len(self._connection.uploads) >= _MOST_UPLOADS:
             raise InvalidArgument(f"a connection has at most {_MOST_UPLOADS} uploads at a time")
-        call.results.sink = Sink(self._connection, call.session, await messages.begin_upload(call), call.queue)
+        call.results.sink = Sink(self._connection, *await messages.begin_upload(call))
 
     # --- Of the connection -------------------------------------------------------------------------------------
 
@@ -91,9 +91,8 @@ class Queues(SCHEMA.Queues.Server):  # type: ignore[misc]  # pycapnp has no type
 class Sink(SCHEMA.Sink.Server):  # type: ignore[misc]
     """An upload. It ends with its connection, if not before."""
 
-    def __init__(self, connection: Connection, session: Session, upload: Upload, queue: Any) -> None:
+    def __init__(self, connection: Connection, upload: Upload, queue: QueueRef) -> None:
         self._connection = connection
-        self._session = session
         self._upload = upload
         self._queue = queue
 
