@@ -1,6 +1,8 @@
 """Databases of the legacy layout, read: every message once, and everything else told of as what it is."""
 
 import random
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +12,7 @@ import capnp
 import pytest
 
 import holdfast
+from holdfast.model import ids
 from holdfast.model.errors import InvalidArgument, StoreUnavailable
 from holdfast.stores.rocks.legacy import LegacyMessage, Oddity, Place, opened
 from holdfast.stores.rocks.legacy_values import (
@@ -20,6 +23,7 @@ from holdfast.stores.rocks.legacy_values import (
     decode_lease,
     unpack,
 )
+from holdfast.testing import ManualClock
 from holdfast.testing.legacy import LegacyWriter, index_key, make_legacy
 from tests.seeds import run_seed
 
@@ -101,21 +105,94 @@ def test_of_several_leases_the_last_to_end_holds(tmp_path: Path) -> None:
 
 def test_a_database_in_use_is_not_read(tmp_path: Path) -> None:
     make_legacy(tmp_path / "old", 5, seed=1, now_s=NOW_S)
-    with opened(tmp_path / "old"), pytest.raises(InvalidArgument):
-        holdfast.open(str(tmp_path / "old")).close()
-    (tmp_path / "none").mkdir()
-    with pytest.raises(InvalidArgument, match="not a database"):
-        opened(tmp_path / "none").__enter__()
+    reading = f"""
+import sys
+from holdfast.stores.rocks.legacy import opened
+with opened({str(tmp_path / "old")!r}):
+    print("open", flush=True)
+    sys.stdin.read()
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", reading], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "open\n"
+        with pytest.raises(StoreUnavailable, match="in use by another program"), opened(tmp_path / "old"):
+            pass
+        other.communicate("")
+    with opened(tmp_path / "old") as database:
+        assert list(database.read())
 
 
-def test_opening_it_as_a_store_says_what_to_do(tmp_path: Path) -> None:
-    make_legacy(tmp_path / "old", 5, seed=1, now_s=NOW_S)
-    before = sorted(entry.name for entry in (tmp_path / "old").iterdir())
-
-    with pytest.raises(InvalidArgument, match="holdfast db migrate"), holdfast.open(str(tmp_path / "old")):
+def test_a_directory_of_another_kind_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match="not a database"), opened(tmp_path):
         pass
+    writer = LegacyWriter(tmp_path / "other")
+    writer.put(b"users/1", b"somebody else's")
+    writer.close()
+    with pytest.raises(InvalidArgument, match="not of the legacy layout"), opened(tmp_path / "other"):
+        pass
+    LegacyWriter(tmp_path / "empty").close()
+    with opened(tmp_path / "empty") as database:
+        assert list(database.read()) == []
 
-    assert sorted(entry.name for entry in (tmp_path / "old").iterdir()) == before
+
+async def test_opened_as_a_store_it_is_read_as_the_default_queue(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "old"
+    expected = make_legacy(path, 300, seed=run_seed(), now_s=NOW_S - 1_000)
+    before = {entry.name: entry.read_bytes() for entry in path.iterdir() if entry.suffix in (".log", ".sst")}
+
+    async with holdfast.open_async(str(path), clock=ManualClock(NOW_S * 1_000)) as hf:
+        assert "holdfast db migrate" in caplog.text
+        queue = hf.queue()
+        assert [each.queue for each in await hf.queues()] == ["default"]
+        stats = await queue.stats()
+        assert stats.ready + stats.delayed + stats.in_flight == expected.count
+        assert stats.in_flight == sum(each[1] is not None for each in (expected.messages or {}).values())
+        infos = []
+        page = await queue.list(limit=70)
+        while True:
+            infos += page
+            if page.cursor is None:
+                break
+            page = await queue.list(limit=70, cursor=page.cursor)
+        shown = {
+            bytes.fromhex(each.headers["legacy-id"]) if each.headers else ids.to_bytes(each.snowflake) for each in infos
+        }
+        assert shown == set(expected.messages or {})
+        [first, *rest] = await queue.peek(20)
+        assert first.visible_at <= rest[-1].visible_at
+        assert (await queue.get(first.id, payload=True)).payload == first.payload
+        with pytest.raises(holdfast.MessageNotFound):
+            await queue.get(1)
+        assert await queue.list(state="in_flight", limit=1)
+
+    assert {name: (path / name).read_bytes() for name in before} == before
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda queue: queue.enqueue("x"),
+        lambda queue: queue.claim(),
+        lambda queue: queue.claim(wait=1),
+        lambda queue: queue.purge(),
+        lambda queue: queue.set_policy(max_retries=1),
+        lambda queue: queue.pause(),
+        lambda queue: queue.delete(),
+        lambda queue: queue.schedule("s", every=60, payload="x"),
+    ],
+    ids=["enqueue", "claim", "wait", "purge", "policy", "pause", "delete", "schedule"],
+)
+async def test_opened_as_a_store_it_refuses_every_change_and_says_what_to_do(
+    tmp_path: Path, change: Callable[[Any], Any]
+) -> None:
+    make_legacy(tmp_path / "old", 5, seed=1, now_s=NOW_S)
+    async with holdfast.open_async(str(tmp_path / "old")) as hf:
+        with pytest.raises(InvalidArgument, match=r"is only read: .*holdfast db migrate"):
+            await change(hf.queue())
 
 
 def test_a_damaged_file_is_said_and_not_read_past(tmp_path: Path) -> None:

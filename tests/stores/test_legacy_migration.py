@@ -148,7 +148,7 @@ async def test_interrupted_anywhere_it_goes_on(tmp_path: Path) -> None:
     assert report.messages == expected.count
 
 
-async def test_a_directory_that_is_half_switched_is_not_opened_as_anything(tmp_path: Path) -> None:
+async def test_a_directory_that_is_half_switched_is_still_the_old_one(tmp_path: Path) -> None:
     path = tmp_path / "store"
     make_legacy(path, 20, seed=1, now_s=now_s(), is_damaged=False)
 
@@ -158,9 +158,10 @@ async def test_a_directory_that_is_half_switched_is_not_opened_as_anything(tmp_p
 
     with pytest.raises(Stopped):
         await migrate_legacy(path, stop)
-    with pytest.raises(holdfast.InvalidArgument, match="holdfast db migrate"):
-        async with holdfast.open_async(str(path)):
-            pass
+    async with holdfast.open_async(str(path)) as hf:
+        assert len(await hf.queue().list()) == 20
+        with pytest.raises(holdfast.InvalidArgument, match="holdfast db migrate"):
+            await hf.queue().enqueue("x")
 
     await migrate_legacy(path)
     assert verify(path, None).messages == 20

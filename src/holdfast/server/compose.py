@@ -1,6 +1,7 @@
 """The one place that names concrete classes."""
 
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.dice import Dice
@@ -22,6 +23,8 @@ from holdfast.stores.contract import Store
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.rocks import RocksStore
 from holdfast.stores.rocks.engine import Durability
+from holdfast.stores.rocks.legacy import is_legacy
+from holdfast.stores.rocks.legacy_store import LegacyStore
 
 if TYPE_CHECKING:
     from holdfast.service.shared_buckets import SharedBuckets
@@ -118,6 +121,8 @@ def make_store(url: str, settings: Settings, dice: Dice) -> Store:
     if url == "memory://":
         return MemoryStore(dice, settings.journal_retention_ms)
     if url and "://" not in url:
+        if is_legacy(Path(url)):
+            return LegacyStore(url)
         return RocksStore(
             url,
             dice,

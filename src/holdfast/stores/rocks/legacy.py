@@ -101,6 +101,20 @@ class LegacyDatabase:
             name: self._db if name == "default" else self._db.get_column_family(name) for name in self._names
         }
         self._leases: dict[bytes, int] | None = None
+        if not self._has_the_layout():
+            self.close()
+            raise InvalidArgument(
+                f"{self.path} is a RocksDB database, but not of the legacy layout: no key in it begins with "
+                f"{AVAILABLE.decode()} or {IN_PROGRESS.decode()}, and others are there",
+                field="path",
+            )
+
+    def _has_the_layout(self) -> bool:
+        """Whether it is a queue's, or empty. Somebody else's data must not be taken for a queue that is damaged."""
+        prefixes = (AVAILABLE, IN_PROGRESS, VISIBILITY, LEASES, LEASE_EXPIRY)
+        if any(True for name in self._names for prefix in prefixes for _ in self._items(name, prefix, prefix)):
+            return True
+        return not any(True for name in self._names for _ in self._items(name, b""))
 
     def close(self) -> None:
         for name, family in self._families.items():

@@ -64,7 +64,7 @@ class LegacyIntake:
         shelf = known or store._intake._create(LEGACY_QUEUE, [])
         shelf.count_due(now_ms)
         engine.is_mid_change = True
-        own = [_own_id(message.id) for message in messages]
+        own = [own_id(message.id) for message in messages]
         highest = max((id for id in own if id is not None), default=0)
         if highest > facts.ids.highest:
             # Ids that come after must not be given twice.
@@ -109,7 +109,7 @@ class LegacyIntake:
             store._changes.apply(shelf, entry, change, now_ms)
 
 
-def _own_id(raw: bytes) -> int | None:
+def own_id(raw: bytes) -> int | None:
     """An id of ours is kept. A foreign one would be taken for a time and a node that it is not."""
     if len(raw) != keys.ID_SIZE:
         return None

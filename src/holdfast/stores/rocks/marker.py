@@ -55,13 +55,6 @@ def check_directory(path: Path) -> None:
                 path=str(path),
                 format=format,
             )
-    elif (path / "CURRENT").is_file():
-        raise InvalidArgument(
-            f"{path} is a RocksDB database, but not a store of this layout. If an older program's queue is in it "
-            f"(available/, in_progress/, leases/), make it one, with all its messages in the queue default/default: "
-            f"holdfast db migrate {path}",
-            field="url",
-        )
     elif path.is_dir() and any(file.name != _FRESH_MARKER for file in path.iterdir()):
         raise InvalidArgument(
             f"{path} is not a store and not empty: give a store's directory, or a new one", field="url"
