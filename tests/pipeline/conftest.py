@@ -42,7 +42,7 @@ def spark() -> Iterator[Any]:
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """A server on an embedded store that lasts for the whole run: each test takes queues of its own."""
     directory = tmp_path_factory.mktemp("served")
-    with Served("--data", directory, "--durability", "os") as server:
+    with Served("--data", directory, "--durability", "os", "--max-payload", "4MiB") as server:
         yield server
     shutil.rmtree(directory, ignore_errors=True)
 

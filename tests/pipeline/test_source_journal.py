@@ -129,7 +129,8 @@ def test_a_stream_takes_what_is_there_in_batches_and_later_goes_on_from_there(
 def test_a_batch_that_was_not_committed_is_read_again_exactly(
     spark: Any, served: Served, hf: holdfast.Holdfast, queue_name: str, tmp_path: Path
 ) -> None:
-    """What a driver killed after its offsets were written leaves behind: the batch is planned anew from them alone."""
+    """What a driver killed after its offsets were written leaves behind: the batch is planned anew from them alone.
+    The second time it even begins at the end, and yet the first batch is what it was."""
     start = end_of(hf)
     q = hf.queue(queue_name)
     q.enqueue([b"x"] * 40)
@@ -140,7 +141,7 @@ def test_a_batch_that_was_not_committed_is_read_again_exactly(
 
     writer = (
         spark.readStream.format("holdfast_journal")
-        .options(url=served.url, startingPosition=start, rowsPerPartition=7)
+        .options(url=served.url, startingPosition="latest", rowsPerPartition=7)
         .load()
         .writeStream.foreachBatch(lambda frame, n: batches.update({n: [row.seq for row in frame.collect()]}))
         .option("checkpointLocation", str(tmp_path / "checkpoint"))
@@ -213,9 +214,14 @@ def test_events_that_retention_passed_over_stop_the_query_unless_it_may_lose_the
     offsets.write_text(offsets.read_text().replace('"events": 4', '"events": 6'))
     (offsets.parent / ".0.crc").unlink()
 
+    def again(**options: Any) -> Any:
+        """Into nothing: a file sink would not look at a batch it has."""
+        source = spark.readStream.format("holdfast_journal").options(url=served.url, **options).load()
+        return source.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint"))
+
     with pytest.raises(Exception, match=r"the journal has 4 events in this batch, and had 6"):
-        drain(stream(spark, served, tmp_path, startingPosition=start))
-    drain(stream(spark, served, tmp_path, startingPosition=start, failOnDataLoss="false"))
+        drain(again())
+    drain(again(failOnDataLoss="false"))
 
 
 @pytest.mark.parametrize(

@@ -225,8 +225,8 @@ class Queue:
     def unschedule(self, name: str) -> None:
         self._run(self._inner.unschedule(name))
 
-    def ledger(self, consumer: str) -> list[LedgerEntry]:
-        return self._run(self._inner.ledger(consumer))
+    def ledger(self, consumer: str, number: int | None = None) -> list[LedgerEntry]:
+        return self._run(self._inner.ledger(consumer, number))
 
     def ledger_ack(self, consumer: str, upto: int) -> list[Result]:
         return self._run(self._inner.ledger_ack(consumer, upto))
@@ -236,9 +236,15 @@ class Queue:
 
     # Last in the class: below it, `list` is this method.
     def list(
-        self, state: str | None = None, limit: int = 100, cursor: str | None = None, *, filter: FilterLike = None
+        self,
+        state: str | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+        *,
+        filter: FilterLike = None,
+        payload: bool = False,
     ) -> Page[Info]:
-        return self._run(self._inner.list(state, limit, cursor, filter=filter))
+        return self._run(self._inner.list(state, limit, cursor, filter=filter, payload=payload))
 
 
 def _streams(stream: bool | None) -> bool:

@@ -250,9 +250,9 @@ class AsyncQueue:
 
     # --- The claim ledger ------------------------------------------------------------------------------------
 
-    async def ledger(self, consumer: str) -> list[LedgerEntry]:
-        """The consumer's open claims, made with `claim(ledger=(consumer, number))`."""
-        return await self._messages.ledger(self.ref, consumer)
+    async def ledger(self, consumer: str, number: int | None = None) -> list[LedgerEntry]:
+        """The consumer's open claims, made with `claim(ledger=(consumer, number))`; with `number`, that one alone."""
+        return await self._messages.ledger(self.ref, consumer, number)
 
     async def ledger_ack(self, consumer: str, upto: int) -> list[Result]:
         return await self._messages.ledger_ack(self.ref, consumer, upto)
@@ -263,11 +263,18 @@ class AsyncQueue:
 
     # Last in the class: below it, `list` is this method.
     async def list(
-        self, state: str | None = None, limit: int = 100, cursor: str | None = None, *, filter: FilterLike = None
+        self,
+        state: str | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+        *,
+        filter: FilterLike = None,
+        payload: bool = False,
     ) -> Page[Info]:
-        """Messages by id, a page at a time; `.cursor` asks for the next page."""
+        """Messages by id, a page at a time; `.cursor` asks for the next page. With payloads a page may end before
+        `limit`, by its bytes."""
         parsed = None if state is None else parse_state(state)
-        return await self._messages.browse(self.ref, parsed, make_filter(filter), cursor, limit)
+        return await self._messages.browse(self.ref, parsed, make_filter(filter), cursor, limit, with_payload=payload)
 
 
 def parse_state(value: str) -> State:

@@ -74,14 +74,21 @@ class Messages(Protocol):
     async def peek(self, ref: QueueRef, limit: int) -> list[Info]: ...
 
     async def browse(
-        self, ref: QueueRef, state: State | None, which: Filter, cursor: str | None, limit: int
+        self,
+        ref: QueueRef,
+        state: State | None,
+        which: Filter,
+        cursor: str | None,
+        limit: int,
+        *,
+        with_payload: bool = False,
     ) -> Page[Info]: ...
 
     async def stats(self, ref: QueueRef) -> Stats: ...
 
     async def journal(self, after: str | None, limit: int, tenant: str | None) -> Events: ...
 
-    async def ledger(self, ref: QueueRef, consumer: str) -> list[LedgerEntry]: ...
+    async def ledger(self, ref: QueueRef, consumer: str, number: int | None = None) -> list[LedgerEntry]: ...
 
     async def ledger_ack(self, ref: QueueRef, consumer: str, upto: int) -> list[Result]: ...
 

@@ -329,8 +329,7 @@ class QueueService:
         if number is not None:
             check_integer("number", number, 0, MAX_MS)
         await self._admission.look(ref)
-        entries = await self._store.ledger(ref, consumer, self._now_ms())
-        claims = [each for each in entries if number in (None, each.number)]
+        claims = await self._store.ledger(ref, consumer, self._now_ms(), number)
         deliveries = [delivery for entry in claims for delivery in entry.deliveries]
         self._admission.read(ref, len(deliveries), sum(each.bytes for each in deliveries))
         return claims

@@ -256,8 +256,8 @@ class Store(Protocol):
 
     # --- The claim ledger ------------------------------------------------------------------------------------
 
-    async def ledger(self, ref: QueueRef, consumer: str, now_ms: int) -> list[LedgerEntry]:
-        """The consumer's open claims by number, each with the deliveries it still holds."""
+    async def ledger(self, ref: QueueRef, consumer: str, now_ms: int, number: int | None = None) -> list[LedgerEntry]:
+        """The consumer's open claims by number, or one of them, each with the deliveries it still holds."""
 
     async def ledger_ack(self, ref: QueueRef, consumer: str, upto: int, now_ms: int) -> list[Result]:
         """Ack what the consumer's claims up to this number still hold, and close them."""

@@ -190,7 +190,14 @@ class HttpMessages:
         return [info_of(each) for each in decode(self._calls, _peeked, answer).messages]
 
     async def browse(
-        self, ref: QueueRef, state: State | None, which: Filter, cursor: str | None, limit: int
+        self,
+        ref: QueueRef,
+        state: State | None,
+        which: Filter,
+        cursor: str | None,
+        limit: int,
+        *,
+        with_payload: bool = False,
     ) -> Page[Info]:
         check_integer("limit", limit, 1, MAX_BATCH)
         filter = filter_in(which)
@@ -198,6 +205,7 @@ class HttpMessages:
             state=state,
             cursor=None if cursor is None else str(parse_id(cursor)),
             limit=limit,
+            payload=1 if with_payload else None,
             filter=None if filter is None else encode(filter).decode(),
         )
         found = decode(self._calls, _page, await self._get(f"{queue_path(ref)}/messages{query}"))
@@ -230,9 +238,9 @@ class HttpMessages:
 
     # --- The claim ledger ------------------------------------------------------------------------------------------
 
-    async def ledger(self, ref: QueueRef, consumer: str) -> list[LedgerEntry]:
+    async def ledger(self, ref: QueueRef, consumer: str, number: int | None = None) -> list[LedgerEntry]:
         check_text("consumer", consumer)
-        query = _query(tenant=ref.tenant, queue=ref.queue, consumer=consumer)
+        query = _query(tenant=ref.tenant, queue=ref.queue, consumer=consumer, number=number)
         answer = await self._get(f"/v1/queue/ledger{query}")
         return [ledger_entry_of(each) for each in decode(self._calls, _ledger, answer).claims]
 

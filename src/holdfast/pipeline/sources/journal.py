@@ -181,7 +181,8 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._feed
 
     def initialOffset(self) -> Offset:
-        return offset_of(first_position(self.feed, self._ask), 0)
+        position = first_position(self.feed, self._ask)
+        return offset_of(position, 0, position)
 
     def getDefaultReadLimit(self) -> ReadLimit:
         return ReadMaxRows(self._ask.max_rows)
@@ -204,7 +205,7 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._looked_through = after, walked.position
             self._latest = {**start, "behind": 0}
             return start
-        end = offset_of(walked.ranges[-1].until, start["events"] + walked.events)
+        end = offset_of(walked.ranges[-1].until, start["events"] + walked.events, start["from"])
         if self._waits_for_more(walked.events):
             self._latest = {**start, "behind": walked.events}
             return start
@@ -233,7 +234,9 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         planned = self._planned.get(end["position"])
         if planned and sum(each.events for each in planned) == end["events"] - start["events"]:
             return planned
-        walked = walk(self.feed, start["position"], until=end["position"], step=self._ask.rows_per_partition)
+        # Of the first batch Spark does not keep the start: it asks for it anew, and `latest` is then another.
+        after = start["position"] if start["events"] else end["from"]
+        walked = walk(self.feed, after, until=end["position"], step=self._ask.rows_per_partition)
         had = end["events"] - start["events"]
         if walked.events != had and self._ask.fails_on_loss:
             raise lost_events("in this batch", walked.events, had)
@@ -252,8 +255,9 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._feed = None
 
 
-def offset_of(position: str | None, events: int) -> Offset:
-    return {"v": 1, "position": position, "events": events}
+def offset_of(position: str | None, events: int, first: str | None) -> Offset:
+    """Read by later releases from checkpoints: `v` is raised with its shape. `from` is where the query began."""
+    return {"v": 1, "position": position, "events": events, "from": first}
 
 
 def first_position(feed: Feed, ask: Ask) -> str | None:

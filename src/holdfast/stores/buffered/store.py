@@ -245,8 +245,8 @@ class BufferedStore:
     async def save_state(self, ref: QueueRef, receipt: Receipt, change: StateChange, now_ms: int) -> str | None:
         return await self._inner.save_state(ref, receipt, change, now_ms)
 
-    async def ledger(self, ref: QueueRef, consumer: str, now_ms: int) -> list[LedgerEntry]:
-        return await self._inner.ledger(ref, consumer, now_ms)
+    async def ledger(self, ref: QueueRef, consumer: str, now_ms: int, number: int | None = None) -> list[LedgerEntry]:
+        return await self._inner.ledger(ref, consumer, now_ms, number)
 
     async def ledger_ack(self, ref: QueueRef, consumer: str, upto: int, now_ms: int) -> list[Result]:
         return await self._inner.ledger_ack(ref, consumer, upto, now_ms)

@@ -305,15 +305,17 @@ class MemoryStore:
 
     # --- The claim ledger ------------------------------------------------------------------------------------
 
-    async def ledger(self, ref: QueueRef, consumer: str, now_ms: int) -> list[LedgerEntry]:
+    async def ledger(self, ref: QueueRef, consumer: str, now_ms: int, number: int | None = None) -> list[LedgerEntry]:
         shelf = self._directory.require(ref)
         ledger = shelf.ledgers.get(consumer, Ledger())
         entries = []
-        for number, (claimed_at, receipts) in ledger.open.items():
+        for each, (claimed_at, receipts) in ledger.open.items():
+            if number not in (None, each):
+                continue
             held = self._held(shelf, receipts, now_ms)
             deliveries = [self._delivery(entry, with_state=True) for entry in held]
             lost = len(receipts) - len(held)
-            entries.append(LedgerEntry(number=number, claimed_at=claimed_at, deliveries=deliveries, lost=lost))
+            entries.append(LedgerEntry(number=each, claimed_at=claimed_at, deliveries=deliveries, lost=lost))
         return entries
 
     async def ledger_ack(self, ref: QueueRef, consumer: str, upto: int, now_ms: int) -> list[Result]:

@@ -20,6 +20,10 @@ _decode = msgspec.msgpack.Decoder(list[Receipt]).decode
 _PUT = "INSERT INTO ledgers (queue_key, consumer, number, claimed_at, receipts) VALUES ($1, $2, $3, $4, $5)"
 _ONE = "SELECT receipts FROM ledgers WHERE queue_key = $1 AND consumer = $2 AND number = $3"
 _OPEN = "SELECT number, claimed_at, receipts FROM ledgers WHERE queue_key = $1 AND consumer = $2 ORDER BY number"
+_ENTRIES = (
+    "SELECT number, claimed_at, receipts FROM ledgers WHERE queue_key = $1 AND consumer = $2 "
+    "AND ($3::bigint IS NULL OR number = $3) ORDER BY number"
+)
 _CLOSED = "SELECT closed_upto FROM ledger_ends WHERE queue_key = $1 AND consumer = $2"
 _CLOSE = "DELETE FROM ledgers WHERE queue_key = $1 AND consumer = $2 AND number <= $3 RETURNING number, receipts"
 _END = (
@@ -45,9 +49,11 @@ class Ledgers:
     async def put(self, step: Step, info: QueueInfo, consumer: str, number: int, receipts: list[Receipt]) -> None:
         await step.connection.execute(_PUT, info.key, consumer, number, step.now_ms, _encode(receipts))
 
-    async def entries(self, connection: Any, info: QueueInfo, consumer: str, now_ms: int) -> list[LedgerEntry]:
+    async def entries(
+        self, connection: Any, info: QueueInfo, consumer: str, now_ms: int, number: int | None
+    ) -> list[LedgerEntry]:
         entries = []
-        for row in await connection.fetch(_OPEN, info.key, consumer):
+        for row in await connection.fetch(_ENTRIES, info.key, consumer, number):
             receipts = _decode(row["receipts"])
             held = await self._held(connection, info.key, receipts, now_ms)
             entries.append(

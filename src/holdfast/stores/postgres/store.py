@@ -300,12 +300,12 @@ class PostgresStore:
 
     # --- The claim ledger --------------------------------------------------------------------------------------
 
-    async def ledger(self, ref: QueueRef, consumer: str, now_ms: int) -> list[LedgerEntry]:
+    async def ledger(self, ref: QueueRef, consumer: str, now_ms: int, number: int | None = None) -> list[LedgerEntry]:
         async def read() -> list[LedgerEntry]:
             info = await self._directory.require(ref)
 
             async def entries(connection: Any) -> list[LedgerEntry]:
-                return await self._ledgers.entries(connection, info, consumer, self._cluster.stored(now_ms))
+                return await self._ledgers.entries(connection, info, consumer, self._cluster.stored(now_ms), number)
 
             return await info.shard.use(entries)
 

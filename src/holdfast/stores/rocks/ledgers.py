@@ -30,13 +30,16 @@ class Ledgers:
         raw = self._engine.database.get(keys.INDEXES, _name(shelf, consumer) + keys.instant(number))
         return None if raw is None else _decode(raw)[1]
 
-    def open_claims(self, shelf: Shelf, consumer: str) -> list[tuple[int, int, list[Receipt]]]:
-        """Number, time and receipts of each, by number."""
+    def open_claims(
+        self, shelf: Shelf, consumer: str, number: int | None = None
+    ) -> list[tuple[int, int, list[Receipt]]]:
+        """Number, time and receipts of each, by number; or of one."""
         self._engine.write()
         space = _name(shelf, consumer)
+        first = space if number is None else space + keys.instant(number)
         return [
             (keys.parse_instant(key[len(space) :]), *_decode(raw))
-            for key, raw in self._engine.database.items(keys.INDEXES, space, keys.after(space))
+            for key, raw in self._engine.database.items(keys.INDEXES, first, keys.after(first))
         ]
 
     def put(self, shelf: Shelf, consumer: str, number: int, now_ms: int, receipts: list[Receipt]) -> None:

@@ -361,15 +361,15 @@ class RocksStore:
 
     # --- The claim ledger --------------------------------------------------------------------------------------
 
-    async def ledger(self, ref: QueueRef, consumer: str, now_ms: int) -> list[LedgerEntry]:
+    async def ledger(self, ref: QueueRef, consumer: str, now_ms: int, number: int | None = None) -> list[LedgerEntry]:
         self._engine.check()
         shelf = self._catalog.require(ref)
         entries = []
-        for number, claimed_at, receipts in self._ledgers.open_claims(shelf, consumer):
+        for each, claimed_at, receipts in self._ledgers.open_claims(shelf, consumer, number):
             held = self._held(shelf, receipts, now_ms)
             deliveries = [self._delivery(shelf, entry, with_state=True) for entry in held]
             lost = len(receipts) - len(held)
-            entries.append(LedgerEntry(number=number, claimed_at=claimed_at, deliveries=deliveries, lost=lost))
+            entries.append(LedgerEntry(number=each, claimed_at=claimed_at, deliveries=deliveries, lost=lost))
         return entries
 
     async def ledger_ack(self, ref: QueueRef, consumer: str, upto: int, now_ms: int) -> list[Result]:

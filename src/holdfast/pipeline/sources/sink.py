@@ -1,0 +1,173 @@
+"""Messages written from Spark, by many tasks at once."""
+
+import json
+import os
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from holdfast.model.errors import InvalidArgument
+from holdfast.model.message import NewMessage
+from holdfast.model.names import QueueRef
+from holdfast.pipeline.sources.claims import OpenClient
+from holdfast.pipeline.sources.drafts import Shape, messages_of, shape_of
+from holdfast.pipeline.sources.options import PLACE, Place, count, flag, names, parse_options, place_of, text
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+OPTIONS = {
+    **PLACE,
+    "tenant": text,
+    "queue": text,
+    "keyColumns": names,
+    "dedup": flag,
+    "contentType": text,
+    "batchSize": count,
+    "countsFile": text,
+}
+_BATCH = 1_000
+# Of payloads in one call.
+_BATCH_BYTES = 4 << 20
+
+
+class Landing(Protocol):
+    """Where messages go: one call is all or nothing, and the queue knows a key it has seen."""
+
+    def put(self, ref: QueueRef, messages: list[NewMessage]) -> int:
+        """Answers how many of them were new."""
+
+    def close(self) -> None: ...
+
+
+class OpenLanding(Protocol):
+    def __call__(self, place: Place) -> Landing: ...
+
+
+@dataclass(frozen=True)
+class Writing:
+    place: Place
+    shape: Shape
+    batch_size: int
+    counts_file: str | None
+
+
+@dataclass(frozen=True)
+class Written(WriterCommitMessage):
+    """What one task did: of its rows, how many were new to the queue."""
+
+    rows: int
+    enqueued: int
+
+
+def writing_of(given: Mapping[str, str], schema: "StructType", *, overwrite: bool) -> Writing:
+    if overwrite:
+        raise InvalidArgument("messages are added to a queue: write with mode('append')", field="mode")
+    options = parse_options("a holdfast sink", given, OPTIONS)
+    shape = shape_of(
+        to_arrow_schema(schema, timezone="UTC"),
+        tenant=options.get("tenant"),
+        queue=options.get("queue"),
+        key_columns=options.get("keyColumns", ()),
+        dedup=options.get("dedup", True),
+        content_type=options.get("contentType"),
+    )
+    return Writing(
+        place=place_of("holdfast", options),
+        shape=shape,
+        batch_size=options.get("batchSize", _BATCH),
+        counts_file=options.get("countsFile"),
+    )
+
+
+def write_rows(writing: Writing, open_landing: OpenLanding, batches: Iterable[pa.RecordBatch]) -> Written:
+    """One task. Nothing is kept of what it has done but what the queue keeps: another attempt does it again."""
+    rows = enqueued = 0
+    landing = open_landing(writing.place)
+    try:
+        for batch in batches:
+            rows += batch.num_rows
+            for ref, messages in _calls(messages_of(batch, writing.shape), writing.batch_size):
+                enqueued += landing.put(ref, messages)
+    finally:
+        landing.close()
+    return Written(rows, enqueued)
+
+
+def _calls(
+    messages: Iterable[tuple[QueueRef, NewMessage]], batch_size: int
+) -> Iterator[tuple[QueueRef, list[NewMessage]]]:
+    waiting: defaultdict[QueueRef, list[NewMessage]] = defaultdict(list)
+    sizes: defaultdict[QueueRef, int] = defaultdict(int)
+    for ref, message in messages:
+        waiting[ref].append(message)
+        sizes[ref] += len(message.payload) if isinstance(message.payload, bytes) else len(bytes(message.payload))
+        if len(waiting[ref]) >= batch_size or sizes[ref] >= _BATCH_BYTES:
+            yield ref, waiting.pop(ref)
+            sizes.pop(ref)
+    yield from waiting.items()
+
+
+class ClientLanding:
+    """By the client: over HTTP, or into whatever store it opens."""
+
+    def __init__(self, open_client: OpenClient, place: Place) -> None:
+        self._client = open_client(place)
+
+    def put(self, ref: QueueRef, messages: list[NewMessage]) -> int:
+        ids = self._client.queue(ref.queue, tenant=ref.tenant).enqueue(messages)
+        return sum(not each.duplicate for each in ids)
+
+    def close(self) -> None:
+        self._client.close()
+
+
+def _tell(writing: Writing, written: Iterable[WriterCommitMessage | None], batch: int | None) -> None:
+    """For whoever asked: one JSON line for each job, or for each batch of a stream."""
+    if writing.counts_file is None:
+        return
+    tasks = [each for each in written if isinstance(each, Written)]
+    told = {
+        "batch": batch,
+        "rows": sum(each.rows for each in tasks),
+        "enqueued": sum(each.enqueued for each in tasks),
+    }
+    with open(writing.counts_file, "a", encoding="utf-8") as file:
+        file.write(json.dumps(told) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+class QueueWriter(DataSourceArrowWriter):
+    def __init__(self, writing: Writing, open_landing: OpenLanding) -> None:
+        self._writing = writing
+        self._open_landing = open_landing
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        return write_rows(self._writing, self._open_landing, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        _tell(self._writing, messages, None)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """What finished tasks have enqueued stays: the job run again finds its keys taken."""
+
+
+class QueueStreamWriter(DataSourceStreamArrowWriter):
+    def __init__(self, writing: Writing, open_landing: OpenLanding) -> None:
+        self._writing = writing
+        self._open_landing = open_landing
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        return write_rows(self._writing, self._open_landing, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        _tell(self._writing, messages, batchId)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """As for a batch: the next try finds the keys taken."""

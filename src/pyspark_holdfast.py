@@ -1,0 +1,9 @@
+"""`.format("holdfast")` to read, readStream, write and writeStream: Spark finds this module by its name."""
+
+from holdfast.pipeline.sources.queue import QueueSource
+from holdfast.server.bulk import open_client, open_landing
+
+
+class DefaultSource(QueueSource):
+    open_client = staticmethod(open_client)
+    open_landing = staticmethod(open_landing)

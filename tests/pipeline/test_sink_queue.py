@@ -1,0 +1,204 @@
+"""`holdfast` as a sink: every row once, however often and by whomever it is written."""
+
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from time import sleep
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import holdfast
+from holdfast.pipeline.sources.drafts import messages_of, shape_of
+from holdfast.pipeline.sources.options import Place
+from holdfast.pipeline.sources.sink import Writing, write_rows
+from holdfast.server.bulk import open_landing
+from tests.server.served import Served
+
+
+def frame_of(spark: Any, rows: int, partitions: int) -> Any:
+    return spark.range(0, rows, 1, partitions).selectExpr("concat('m', id) AS payload", "concat('k', id) AS key")
+
+
+def save(frame: Any, served: Served, queue: str, **options: Any) -> None:
+    frame.write.format("holdfast").mode("append").options(url=served.url, queue=queue, **options).save()
+
+
+def payloads(hf: holdfast.Holdfast, queue: str) -> list[bytes]:
+    q, found, cursor = hf.queue(queue), list[bytes](), None
+    while True:
+        page = q.list(limit=10_000, cursor=cursor, payload=True)
+        found += [each.payload or b"" for each in page]
+        cursor = page.cursor
+        if cursor is None:
+            return sorted(found)
+
+
+def expected(rows: int) -> list[bytes]:
+    return sorted(f"m{n}".encode() for n in range(rows))
+
+
+def test_a_task_that_is_tried_again_after_it_wrote_adds_nothing_and_loses_nothing(
+    spark: Any, served: Served, hf: holdfast.Holdfast, queue_name: str, tmp_path: Path
+) -> None:
+    url = served.url
+    hf.queue(queue_name).set_policy()
+
+    def fails_at_its_end(rows: Iterator[Any]) -> Iterator[Any]:
+        """All rows have been handed over, and some of them are written, when the first attempt of each task dies."""
+        from pyspark import TaskContext
+
+        yield from rows
+        context = TaskContext.get()
+        assert context is not None
+        if context.attemptNumber() == 0:
+            with holdfast.open(url) as client:
+                while not client.queue(queue_name).list(limit=1):
+                    sleep(0.05)
+            raise RuntimeError("killed after it had written")
+
+    given = frame_of(spark, 6_000, 2)
+    frame = spark.createDataFrame(given.rdd.mapPartitions(fails_at_its_end), given.schema)
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "500")
+    save(frame, served, queue_name, batchSize=100, countsFile=tmp_path / "counts")
+
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "20000")
+    assert payloads(hf, queue_name) == expected(6_000)
+    [told] = [json.loads(line) for line in (tmp_path / "counts").read_text().splitlines()]
+    assert told["rows"] == 6_000
+    assert told["enqueued"] < 6_000  # the attempts that died had written
+
+
+def test_a_job_run_again_with_other_partitions_and_two_at_once_add_nothing(
+    spark: Any, served: Served, hf: holdfast.Holdfast, queue_name: str
+) -> None:
+    def job(partitions: int) -> None:
+        # Sources are looked up in the session of the thread, and only the first thread has one.
+        spark._jvm.SparkSession.setActiveSession(spark._jsparkSession)
+        save(frame_of(spark, 2_000, partitions), served, queue_name)
+
+    jobs = [threading.Thread(target=job, args=(partitions,)) for partitions in (2, 5)]
+    for each in jobs:
+        each.start()
+    for each in jobs:
+        each.join()
+    save(frame_of(spark, 2_000, 3).repartition(4), served, queue_name)
+
+    assert payloads(hf, queue_name) == expected(2_000)
+
+
+def test_two_attempts_of_one_task_at_once_write_each_row_once(
+    served: Served, hf: holdfast.Holdfast, queue_name: str
+) -> None:
+    """What speculation does, with the rows in opposite order."""
+    table = pa.table({"payload": [f"m{n}" for n in range(3_000)], "key": [f"k{n}" for n in range(3_000)]})
+    shape = shape_of(table.schema, tenant=None, queue=queue_name, key_columns=(), dedup=True, content_type=None)
+    writing = Writing(Place(served.url), shape, 200, None)
+    orders = [table, table.take(list(range(2_999, -1, -1)))]
+    written: list[int] = []
+
+    def attempt(order: pa.Table) -> None:
+        written.append(write_rows(writing, open_landing, order.to_batches(max_chunksize=500)).enqueued)
+
+    attempts = [threading.Thread(target=attempt, args=(order,)) for order in orders]
+    for each in attempts:
+        each.start()
+    for each in attempts:
+        each.join()
+
+    assert sum(written) == 3_000
+    assert payloads(hf, queue_name) == expected(3_000)
+
+
+def test_a_stream_writes_each_row_once_even_if_a_batch_is_run_again(
+    spark: Any, served: Served, hf: holdfast.Holdfast, queue_name: str, tmp_path: Path
+) -> None:
+    frame_of(spark, 500, 2).write.parquet(str(tmp_path / "in"))
+    frame_of(spark, 500, 1).selectExpr("payload", "concat(key, 'b') AS key").write.mode("append").parquet(
+        str(tmp_path / "in")
+    )
+
+    def run() -> None:
+        source = spark.readStream.schema("payload string, key string").option("maxFilesPerTrigger", 1)
+        writer = source.parquet(str(tmp_path / "in")).writeStream.format("holdfast")
+        writer = writer.options(url=served.url, queue=queue_name, countsFile=tmp_path / "counts")
+        query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
+        query.awaitTermination()
+
+    run()
+    for log in (tmp_path / "checkpoint" / "commits").iterdir():
+        if log.name.strip(".").startswith("2"):
+            log.unlink()  # as if the driver had been killed before it wrote that
+    run()
+
+    assert payloads(hf, queue_name) == sorted([*expected(500), *expected(500)])
+    told = [json.loads(line) for line in (tmp_path / "counts").read_text().splitlines()]
+    assert [each["batch"] for each in told] == [0, 1, 2, 2]
+    assert told[-1]["enqueued"] == 0
+
+
+def test_a_message_has_what_its_row_says(spark: Any, served: Served, hf: holdfast.Holdfast, queue_name: str) -> None:
+    frame = spark.sql(
+        "SELECT to_json(struct(7 AS n)) AS payload, 'k' AS key, 'application/json' AS content_type, 3 AS priority, "
+        "map('a', 'b') AS headers, 'c-1' AS correlation_id, 'g' AS group, 3600000L AS delay_ms, 2 AS max_retries, "
+        "'acme' AS tenant"
+    )
+    save(frame, served, queue_name)
+
+    [found] = hf.queue(queue_name, tenant="acme").list(payload=True)
+    assert (found.payload, found.is_json, found.priority, found.headers) == (b'{"n":7}', True, 3, {"a": "b"})
+    assert (found.correlation_id, found.group) == ("c-1", "g")
+    assert found.visible_at - found.enqueued_at == 3_600_000
+
+
+SHAPE = {"tenant": None, "queue": None, "key_columns": (), "dedup": True, "content_type": None}
+
+
+@pytest.mark.parametrize(
+    ("schema", "changes", "said"),
+    [
+        ({"payload": pa.string()}, {}, "a task that is tried again would enqueue its rows again: give a column key"),
+        ({"key": pa.string()}, {}, "there is no column payload among key"),
+        ({"payload": pa.int64()}, {}, "column payload is int64"),
+        ({"payload": pa.string(), "n": pa.int64()}, {"key_columns": ("m",)}, "keyColumns has 'm', which is no column"),
+        ({"payload": pa.string(), "key": pa.string(), "n": pa.int64()}, {}, "'n' is no column of a message"),
+        ({"payload": pa.string(), "key": pa.string()}, {"key_columns": ("payload",)}, "which of them is the key"),
+    ],
+)
+def test_what_is_wrong_with_the_columns_is_said_before_a_row_is_written(
+    schema: dict[str, Any], changes: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(holdfast.InvalidArgument, match=said):
+        shape_of(pa.schema(list(schema.items())), **{**SHAPE, **changes})
+
+
+def test_without_keys_a_write_is_refused_in_spark_too_unless_messages_may_come_twice(
+    spark: Any, served: Served, hf: holdfast.Holdfast, queue_name: str
+) -> None:
+    frame = frame_of(spark, 10, 1).select("payload")
+    with pytest.raises(Exception, match="give a column key, or keyColumns"):
+        save(frame, served, queue_name)
+    save(frame, served, queue_name, dedup="false")
+    assert payloads(hf, queue_name) == expected(10)
+
+
+def test_keys_of_columns_depend_on_every_value_and_its_kind_alone() -> None:
+    def keys(*columns: pa.Array) -> list[str]:
+        names = [f"c{n}" for n in range(len(columns))]
+        batch = pa.RecordBatch.from_arrays([pa.array([b"x"] * len(columns[0])), *columns], ["payload", *names])
+        shape = shape_of(batch.schema, **{**SHAPE, "key_columns": tuple(names)})
+        return [message.options["key"] for _, message in messages_of(batch, shape)]
+
+    assert keys(pa.array(["ab"]), pa.array(["c"])) != keys(pa.array(["a"]), pa.array(["bc"]))
+    assert keys(pa.array([1])) != keys(pa.array(["1"]))
+    assert keys(pa.array([None, "x"]))[1] == keys(pa.array(["x"]))[0]
+    assert len(set(keys(pa.array([1.0, 0.1, None])))) == 3
+
+
+def test_a_row_without_a_key_or_a_payload_is_refused() -> None:
+    for columns in ({"payload": [b"x"], "key": [None]}, {"payload": [None], "key": ["k"]}):
+        batch = pa.RecordBatch.from_pydict(columns, schema=pa.schema([("payload", pa.binary()), ("key", pa.string())]))
+        with pytest.raises(holdfast.InvalidArgument, match="a row"):
+            list(messages_of(batch, shape_of(batch.schema, **SHAPE)))
