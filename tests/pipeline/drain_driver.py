@@ -27,12 +27,11 @@ def main(url: str, queue: str, directory: Path, lease: str) -> None:
 
     source = spark.readStream.format("holdfast").schema("id string, version bigint")
     options = {"url": url, "queue": queue, "consumer": "spark", "lease": lease, "maxRows": 60, "rowsPerPartition": 30}
-    frame = source.options(**options).load()
-    writer = frame.writeStream.foreachBatch(keep).option("checkpointLocation", str(directory / "checkpoint"))
     while True:
-        query = writer.trigger(processingTime="0 seconds").start()
         try:
-            query.awaitTermination()
+            writer = source.options(**options).load().writeStream.foreachBatch(keep)
+            writer = writer.option("checkpointLocation", str(directory / "checkpoint"))
+            writer.trigger(processingTime="0 seconds").start().awaitTermination()
         except Exception as error:
             sys.stderr.write(f"{str(error)[:2_000]}\n")
             sleep(0.2)

@@ -1,8 +1,8 @@
 """Spark as a consumer that is killed at random beside a rival, and what must be true of it all afterwards.
 
-One server, one queue. Producers are done before it starts. The query runs in a driver process of its own; from outside
-the driver, the process beside it that claims, or its workers are killed by SIGKILL. A rival claims from the same queue
-under short leases and acks most of what it gets.
+One server, one queue, which is topped up until the last kill. The query runs in a driver process of its own; from
+outside the workers, the process beside the driver that claims, or the driver itself are killed by SIGKILL. A rival
+claims from the same queue under short leases and acks most of what it gets.
 
     lost         a message that neither a batch of the query nor the rival ended with
     unexplained  a message that was handed over twice, though the first lease was not lost in between
@@ -30,6 +30,7 @@ DRIVER = Path(__file__).with_name("drain_driver.py")
 _START_S = 90.0
 # Shorter than a driver takes to start: what a killed one held is lost to the rival.
 _LEASE = "3s"
+_LOW = 200
 
 
 class Tally(NamedTuple):
@@ -65,9 +66,9 @@ class Driver:
         for each in Path("/proc").iterdir():
             # Gone meanwhile is as good as not there.
             with suppress(OSError):
-                if each.name.isdigit() and os.getsid(int(each.name)) == self.process.pid:
-                    if mark in (each / "cmdline").read_bytes():
-                        found.append(int(each.name))
+                is_ours = each.name.isdigit() and os.getsid(int(each.name)) == self.process.pid
+                if is_ours and mark in (each / "cmdline").read_bytes():
+                    found.append(int(each.name))
         return found
 
     def kill(self) -> None:
@@ -99,77 +100,84 @@ class Rival(threading.Thread):
                         except holdfast.StaleLease:
                             continue
                         self.acked.append((message.id, message.version))
-                self.ends.wait(0.1)
+                self.ends.wait(0.3)
+
+
+class Scene:
+    """The queue, the driver of the moment, and what was enqueued so far."""
+
+    def __init__(self, q: holdfast.Queue, url: str, directory: Path) -> None:
+        self.q = q
+        self.url = url
+        self.directory = directory
+        self.ids: list[str] = []
+        self.driver = Driver(url, directory)
+
+    def top_up(self) -> None:
+        """A kill should hit work: there is always some waiting."""
+        if self.waiting < _LOW:
+            self.ids += map(str, self.q.enqueue([b"x"] * _LOW))
+
+    @property
+    def waiting(self) -> int:
+        stats = self.q.stats()
+        return stats.ready + stats.delayed
+
+    def batches(self) -> dict[str, int]:
+        return {each.name: each.stat().st_mtime_ns for each in (self.directory / "batches").glob("*.json")}
+
+    def wait_for(self, is_so: Callable[[], bool], *, tops_up: bool = True) -> None:
+        ends = monotonic() + _START_S
+        while not is_so():
+            if self.driver.process.poll() is not None or monotonic() > ends:
+                log = (self.directory / "driver.log").read_text()
+                raise AssertionError(f"the driver came to nothing: {log[-3_000:]}")
+            if tops_up:
+                self.top_up()
+            sleep(0.05)
 
 
 def drain_under_kills(
-    directory: Path, *, messages: int, kills: int, seed: int, progress: Callable[[int], None] = lambda done: None
+    directory: Path, *, kills: int, seed: int, progress: Callable[[int], None] = lambda done: None
 ) -> Tally:
     dice = random.Random(seed)
     (directory / "batches").mkdir(parents=True)
     with Served("--data", directory / "store", "--durability", "os") as served, holdfast.open(served.url) as hf:
         q = hf.queue(QUEUE)
         q.set_policy(max_retries=1_000)
-        ids = [
-            str(id) for start in range(0, messages, 1_000) for id in q.enqueue([b"x"] * min(1_000, messages - start))
-        ]
         rival = Rival(served.url, dice)
-        driver = Driver(served.url, directory)
+        scene = Scene(q, served.url, directory)
         try:
             rival.start()
             for done in range(kills):
-                _wait_for_progress(directory, driver, q)
-                sleep(dice.random() * 0.8)
-                driver = _strike(driver, served.url, directory, done)
+                before = scene.batches()
+                scene.wait_for(lambda before=before: scene.batches() != before)  # type: ignore[misc]
+                sleep(dice.random() * 0.5)
+                _strike(scene, done)
                 progress(done + 1)
-            _wait_for(lambda: not _waiting(q), driver, directory)
+            scene.wait_for(lambda: not scene.waiting, tops_up=False)
             rival.ends.set()
             rival.join()
             # Idle by now, and still alive: nothing is left in flight, so its last batch is acked.
-            _wait_for(lambda: not _waiting(q) and not q.stats().in_flight, driver, directory)
-            assert driver.process.poll() is None, (directory / "driver.log").read_text()[-3_000:]
+            scene.wait_for(lambda: not scene.waiting and not q.stats().in_flight, tops_up=False)
         finally:
             rival.ends.set()
-            driver.kill()
-        return _judge(hf, ids, directory, rival, kills)
+            scene.driver.kill()
+        return _judge(hf, scene.ids, directory, rival, kills)
 
 
-def _strike(driver: Driver, url: str, directory: Path, done: int) -> Driver:
+def _strike(scene: Scene, done: int) -> None:
     """The workers, the process that claims, the driver: in turn."""
     if done % 3 == 2:
-        driver.kill()
-        return Driver(url, directory)
+        scene.driver.kill()
+        scene.driver = Driver(scene.url, scene.directory)
+        return
     mark = b"python_streaming_source_runner" if done % 3 == 1 else b"pyspark.daemon"
     # Spark lets go of what it does not need for a moment.
-    _wait_for(lambda: bool(driver.children(mark)), driver, directory)
-    struck = driver.children(mark)
-    for pid in struck:
+    scene.wait_for(lambda: bool(scene.driver.children(mark)))
+    for pid in scene.driver.children(mark):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    return driver
-
-
-def _waiting(q: holdfast.Queue) -> int:
-    stats = q.stats()
-    return stats.ready + stats.delayed
-
-
-def _wait_for_progress(directory: Path, driver: Driver, q: holdfast.Queue) -> None:
-    """Until another batch is written: a kill should hit work, not a start."""
-    before = _batches(directory)
-    _wait_for(lambda: _batches(directory) != before or not _waiting(q), driver, directory)
-
-
-def _batches(directory: Path) -> dict[str, int]:
-    return {each.name: each.stat().st_mtime_ns for each in (directory / "batches").glob("*.json")}
-
-
-def _wait_for(is_so: Callable[[], bool], driver: Driver, directory: Path) -> None:
-    ends = monotonic() + _START_S
-    while not is_so():
-        if driver.process.poll() is not None or monotonic() > ends:
-            raise AssertionError(f"the driver came to nothing: {(directory / 'driver.log').read_text()[-3_000:]}")
-        sleep(0.05)
 
 
 def _judge(hf: holdfast.Holdfast, ids: list[str], directory: Path, rival: Rival, kills: int) -> Tally:

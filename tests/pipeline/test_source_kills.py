@@ -10,7 +10,7 @@ from tests.seeds import run_seed
 
 @pytest.mark.slow
 def test_a_killed_query_loses_nothing_and_repeats_only_what_lost_its_lease(tmp_path: Path) -> None:
-    tally = drain_under_kills(tmp_path, messages=1_500, kills=5, seed=run_seed())
+    tally = drain_under_kills(tmp_path, kills=5, seed=run_seed())
 
     assert tally.is_good, tally
     assert tally.handed_over
