@@ -9,7 +9,6 @@ import pytest
 
 import holdfast
 from holdfast.pipeline.schemas import EVENTS
-from holdfast.pipeline.sources.feed import Stretch
 from holdfast.pipeline.sources.journal import Range, ask_of, walk
 from tests.server.served import Served
 
@@ -190,10 +189,10 @@ def test_progress_says_how_far_behind_the_query_is(
 class Trimmed:
     """A journal whose oldest events are gone."""
 
-    def measure(self, after: str | None, limit: int, until: str | None) -> Stretch:
+    def measure(self, after: str | None, limit: int, until: str | None) -> tuple[int, str]:
         position = max(int(after or 0), 5)
         last = min(position + limit, 10 if until is None else int(until))
-        return Stretch(max(0, last - position), str(max(last, position)))
+        return max(0, last - position), str(max(last, position))
 
 
 def test_a_walk_ends_where_the_journal_does() -> None:

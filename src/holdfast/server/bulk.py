@@ -1,17 +1,51 @@
 """What the pipeline is given to reach stores in bulk: the one place that knows which store a URL means."""
 
+from collections.abc import Iterator
+
 import holdfast
 from holdfast.client.blocking import Holdfast
+from holdfast.model.answers import Info
 from holdfast.model.errors import InvalidArgument
+from holdfast.model.names import QueueRef, parse_name
+from holdfast.pipeline.sources.copies import Messages
 from holdfast.pipeline.sources.feed import Feed, HttpFeed
 from holdfast.pipeline.sources.options import Place
 from holdfast.pipeline.sources.sink import ClientLanding, Landing
+from holdfast.service.views import info_of
 
 
 def open_feed(place: Place, tenant: str | None) -> Feed:
     if place.is_http:
         return HttpFeed(place, tenant)
+    if tenant is not None:
+        parse_name("tenant", tenant)
+    if place.is_postgres:
+        from holdfast.stores.postgres.feed import PostgresFeed
+
+        return PostgresFeed(place.databases, tenant)
+    if place.is_directory:
+        from holdfast.stores.rocks.copies import CopyJournal
+
+        return CopyJournal(place.address, tenant)
     raise _unknown(place)
+
+
+def open_messages(directory: str) -> Messages:
+    return CopiedMessages(directory)
+
+
+class CopiedMessages:
+    """A backup's messages as look-up shows them."""
+
+    def __init__(self, directory: str) -> None:
+        from holdfast.stores.rocks.copies import CopyMessages
+
+        self._messages = CopyMessages(directory)
+        self.refs = self._messages.refs
+        self.close = self._messages.close
+
+    def infos(self, ref: QueueRef) -> Iterator[Info]:
+        return (info_of(each, with_payload=True) for each in self._messages.found(ref))
 
 
 def open_client(place: Place) -> Holdfast:

@@ -2,7 +2,7 @@
 
 import io
 from collections.abc import Callable, Iterator
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import pyarrow as pa
 
@@ -13,18 +13,12 @@ from holdfast.pipeline.sources.options import Place
 PAGE = 10_000
 
 
-class Stretch(NamedTuple):
-    """Events behind a position: how many, and where they end."""
-
-    events: int
-    position: str
-
-
 class Feed(Protocol):
     """Positions are opaque. Between two of them there are always the same events."""
 
-    def measure(self, after: str | None, limit: int, until: str | None) -> Stretch:
-        """Up to `limit` events, or as many as one step looks at. Where the position does not move is the end."""
+    def measure(self, after: str | None, limit: int, until: str | None) -> tuple[int, str]:
+        """How many there are behind the position, and where they end: up to `limit`, or as many as one step looks at.
+        Where the position does not move is the end."""
 
     def read(self, after: str | None, until: str) -> Iterator[pa.RecordBatch]:
         """All events of a range, with the columns of `wire.arrow`."""
@@ -40,8 +34,8 @@ class HttpFeed:
     def __init__(self, place: Place, tenant: str | None) -> None:
         self._calls = JournalCalls(place.address, place.client_settings(), tenant)
 
-    def measure(self, after: str | None, limit: int, until: str | None) -> Stretch:
-        return Stretch(*self._calls.count(after, min(limit, PAGE), until))
+    def measure(self, after: str | None, limit: int, until: str | None) -> tuple[int, str]:
+        return self._calls.count(after, min(limit, PAGE), until)
 
     def read(self, after: str | None, until: str) -> Iterator[pa.RecordBatch]:
         position = after

@@ -96,12 +96,12 @@ def walk(feed: Feed, after: str | None, *, limit: int = _NO_LIMIT, until: str | 
     start = position = after
     found, left = 0, limit
     while left:
-        stretch = feed.measure(position, min(left, step - found), until)
-        is_over = stretch.position in (position, until)
-        if stretch.position != position:
-            found += stretch.events
-            left -= stretch.events
-        position = stretch.position
+        events, end = feed.measure(position, min(left, step - found), until)
+        is_over = end in (position, until)
+        if end != position:
+            found += events
+            left -= events
+        position = end
         if found and (found >= step or is_over or not left):
             ranges.append(Range(start, position, found))
             start, found = position, 0
@@ -225,7 +225,7 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _behind(self, position: str) -> int:
         """Events that are there and not in this batch, as far as one step sees."""
-        return self.feed.measure(position, self._ask.rows_per_partition, None).events
+        return self.feed.measure(position, self._ask.rows_per_partition, None)[0]
 
     def reportLatestOffset(self) -> Offset | None:
         return self._latest
@@ -273,10 +273,10 @@ def first_position(feed: Feed, ask: Ask) -> str | None:
 def end_of(feed: Feed, after: str | None) -> str | None:
     """Where the journal ends now."""
     while True:
-        stretch = feed.measure(after, _NO_LIMIT, None)
-        if stretch.position == after:
+        _, end = feed.measure(after, _NO_LIMIT, None)
+        if end == after:
             return after
-        after = stretch.position
+        after = end
 
 
 class JournalSource(DataSource):

@@ -108,6 +108,15 @@ class Place:
     def is_postgres(self) -> bool:
         return self.address.lower().startswith(("postgres://", "postgresql://"))
 
+    @property
+    def databases(self) -> list[str]:
+        """Of a store on several PostgreSQL databases: the URL of each."""
+        return [each.strip() for each in self.address.split(",")]
+
+    @property
+    def is_directory(self) -> bool:
+        return "://" not in self.address or self.address.lower().startswith("rocks://")
+
     def client_settings(self) -> dict[str, Any]:
         """Of a connection to a server. The token is read when it is needed: it may have been renewed."""
         if not self.is_http:

@@ -6,6 +6,7 @@ from pyspark.sql.datasource import DataSource
 
 from holdfast.pipeline.schemas import MESSAGES
 from holdfast.pipeline.sources.claims import ClaimStreamReader, OpenClient, claiming_of
+from holdfast.pipeline.sources.copies import CopyReader, OpenMessages
 from holdfast.pipeline.sources.sink import OpenLanding, QueueStreamWriter, QueueWriter, writing_of
 from holdfast.pipeline.sources.snapshot import SnapshotReader, looking_of
 
@@ -18,6 +19,7 @@ class QueueSource(DataSource):
 
     open_client: OpenClient
     open_landing: OpenLanding
+    open_messages: OpenMessages
 
     @classmethod
     def name(cls) -> str:
@@ -26,8 +28,11 @@ class QueueSource(DataSource):
     def schema(self) -> str:
         return MESSAGES.ddl
 
-    def reader(self, schema: "StructType") -> SnapshotReader:
-        return SnapshotReader(looking_of(self.options), MESSAGES.only(schema.fieldNames()), type(self).open_client)
+    def reader(self, schema: "StructType") -> SnapshotReader | CopyReader:
+        looking, columns = looking_of(self.options), MESSAGES.only(schema.fieldNames())
+        if looking.place.is_directory:
+            return CopyReader(looking, columns, type(self).open_messages)
+        return SnapshotReader(looking, columns, type(self).open_client)
 
     def streamReader(self, schema: "StructType") -> ClaimStreamReader:
         return ClaimStreamReader(claiming_of(self.options), MESSAGES.only(schema.fieldNames()), type(self).open_client)

@@ -14,8 +14,8 @@ from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.engine import Engine
 from holdfast.stores.rocks.shelf import Entry, Shelf
 
-_EVENTS = tuple(Event)
-_NUMBERS = {event: number for number, event in enumerate(_EVENTS)}
+EVENT_NAMES = tuple(Event)
+_NUMBERS = {event: number for number, event in enumerate(EVENT_NAMES)}
 
 # queue, at, event, id, attempt, version, priority, enqueued_at, claimed_at, bytes, error, reason, correlation id
 _Row = tuple[bytes, int, int, int, int, int, int, int, int | None, int, str | None, str | None, str | None]
@@ -35,7 +35,7 @@ class RocksJournal:
         self._shards = shards
         self._families = engine.database.families
         self._rows: list[_Row] = []
-        # By queue, a count for each event in the order of `_EVENTS`: one addition per event, and no name is looked up.
+        # By queue, a count for each event in the order of `EVENT_NAMES`: one addition each, and no name is looked up.
         self._tallies: defaultdict[bytes, list[int]] = defaultdict(_no_events)
         last = engine.database.floor(keys.JOURNAL, _END)
         trimmed = engine.database.get(keys.DIRECTORY, _TRIMMED)
@@ -104,7 +104,7 @@ class RocksJournal:
         for p, counts in taken.items():
             # A queue made again under its old name has another number.
             tally = tallies.setdefault(self._name_of(p), {})
-            for event, count in zip(_EVENTS, counts, strict=True):
+            for event, count in zip(EVENT_NAMES, counts, strict=True):
                 if count:
                     tally[event] = tally.get(event, 0) + count
         return tallies
@@ -119,7 +119,7 @@ class RocksJournal:
         start = self._engine.database.floor(keys.JOURNAL, keys.instant(position + 1)) or self._oldest
         events: list[JournalEvent] = []
         for key, block in self._engine.database.items(keys.JOURNAL, max(start, self._oldest), _END):
-            for seq, row in enumerate(_decode_block(block), keys.parse_instant(key)):
+            for seq, row in enumerate(decode_block(block), keys.parse_instant(key)):
                 if seq <= position:
                     continue
                 if seq > last or len(events) == limit or looked_at == JOURNAL_STEP:
@@ -136,7 +136,7 @@ class RocksJournal:
         trimmed = 0
         lower = upper = self._oldest
         for key, block in self._engine.database.items(keys.JOURNAL, lower, _END):
-            rows = _decode_block(block)
+            rows = decode_block(block)
             if trimmed >= limit or rows[-1][1] > now_ms - self._retention_ms:
                 upper = key
                 break
@@ -151,18 +151,18 @@ class RocksJournal:
 
     def next_trim_at(self) -> int | None:
         for _, block in self._engine.database.items(keys.JOURNAL, self._oldest, _END):
-            return _decode_block(block)[-1][1] + self._retention_ms
+            return decode_block(block)[-1][1] + self._retention_ms
         return None
 
     def _block(self, key: bytes) -> list[_Row]:
-        return _decode_block(self._engine.database.get(keys.JOURNAL, key) or b"")
+        return decode_block(self._engine.database.get(keys.JOURNAL, key) or b"")
 
 
 def _no_events() -> list[int]:
-    return [0] * len(_EVENTS)
+    return [0] * len(EVENT_NAMES)
 
 
-def _decode_block(block: bytes) -> list[_Row]:
+def decode_block(block: bytes) -> list[_Row]:
     try:
         return _decode(block)
     except msgspec.MsgspecError as error:
@@ -177,7 +177,7 @@ def _event(seq: int, row: _Row, ref: QueueRef, shard: int) -> JournalEvent:
         seq=seq,
         shard=shard,
         at=at,
-        event=_EVENTS[event],
+        event=EVENT_NAMES[event],
         tenant=ref.tenant,
         queue=ref.queue,
         attempt=attempt,

@@ -1,0 +1,180 @@
+"""A backup read in bulk, by any number of processes at once: it is opened for reading alone, and never changes."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+from rocksdict import AccessType, Rdict
+
+from holdfast.model.answers import Found
+from holdfast.model.errors import InvalidArgument, StoreUnavailable
+from holdfast.model.events import parse_position
+from holdfast.model.ids import to_uuid
+from holdfast.model.names import QueueRef
+from holdfast.model.requests import StateDocument
+from holdfast.stores.record import decode_life, decode_message
+from holdfast.stores.rocks import keys
+from holdfast.stores.rocks.database import DATABASE, Database, Handles, _opening_error, _options
+from holdfast.stores.rocks.journal import EVENT_NAMES, decode_block
+from holdfast.stores.rocks.marker import MARKER, check_directory, read_marker
+from holdfast.wire.arrow import EVENT_FIELDS
+
+_END = b"\xff" * 9
+_decode_ref = msgspec.msgpack.Decoder(QueueRef).decode
+_BATCH = 20_000
+
+
+class Copy(Database):
+    """A store's directory that nobody writes to: a backup, or one that was closed."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        check_directory(self.path)
+        if not (self.path / MARKER).exists():
+            raise InvalidArgument(f"{self.path} holds no store: give the directory of a backup", field="url")
+        owner = read_marker(self.path).pid
+        if owner is not None and Path(f"/proc/{owner}").exists():
+            raise StoreUnavailable(
+                f"{self.path} is in use by process {owner}: read a copy, made with `holdfast backup {self.path} COPY`, "
+                "or ask the server that has it",
+                path=str(self.path),
+                pid=owner,
+            )
+        try:
+            self._db = Rdict(
+                str(self.path / DATABASE),
+                _options(),
+                column_families={name: _options(name) for name in keys.FAMILIES},
+                access_type=AccessType.read_only(False),
+            )
+        except Exception as error:  # the binding raises nothing more precise
+            raise _opening_error(self.path, error) from None
+        self._families = {name: self._db.get_column_family(name) for name in keys.FAMILIES}
+        self._families[keys.DIRECTORY] = self._db
+        self.handles = {}
+        self.families = Handles(dict.fromkeys(keys.FAMILIES))
+
+    def close(self) -> None:
+        """Nothing was written, so there is nothing to fail, and nothing to say in the marker."""
+        families, self._families = self._families, {}
+        database, self._db = self._db, None
+        families.pop(keys.DIRECTORY, None)
+        for family in families.values():
+            family.close()
+        if database is not None:
+            database.close()
+
+    def names(self) -> dict[bytes, QueueRef]:
+        """Of every queue there ever was, by its prefix."""
+        space = keys.QUEUE_NAMES
+        return {
+            key[len(space) :]: _decode_ref(raw) for key, raw in self.items(keys.DIRECTORY, space, keys.after(space))
+        }
+
+
+class CopyJournal:
+    """The journal of a backup, as ranges of it."""
+
+    def __init__(self, path: str, tenant: str | None) -> None:
+        self._copy = Copy(path)
+        self._names = self._copy.names()
+        self._wanted = None if tenant is None else {p for p, ref in self._names.items() if ref.tenant == tenant}
+
+    def measure(self, after: str | None, limit: int, until: str | None) -> tuple[int, str]:
+        """How many events lie behind the position, up to `limit`, and where they end."""
+        position, found = parse_position(after), 0
+        for seq, row in self._rows(after, until):
+            if found == limit:
+                break
+            position = seq
+            found += self._wanted is None or row[0] in self._wanted
+        return found, str(position)
+
+    def read(self, after: str | None, until: str) -> Iterator[pa.RecordBatch]:
+        rows: list[tuple[int, Any]] = []
+        for seq, row in self._rows(after, until):
+            if self._wanted is None or row[0] in self._wanted:
+                rows.append((seq, row))
+            if len(rows) == _BATCH:
+                yield self._batch(rows)
+                rows = []
+        if rows:
+            yield self._batch(rows)
+
+    def _rows(self, after: str | None, until: str | None) -> Iterator[tuple[int, Any]]:
+        position = parse_position(after)
+        last = None if until is None else parse_position(until)
+        start = self._copy.floor(keys.JOURNAL, keys.instant(position + 1)) or keys.instant(0)
+        for key, block in self._copy.items(keys.JOURNAL, start, _END):
+            for seq, row in enumerate(decode_block(block), keys.parse_instant(key)):
+                if last is not None and seq > last:
+                    return
+                if seq > position:
+                    yield seq, row
+
+    def _batch(self, rows: list[tuple[int, Any]]) -> pa.RecordBatch:
+        p, at, event, id, attempt, version, priority, enqueued_at, claimed_at, size, error, reason, correlation_id = (
+            zip(*(row for _, row in rows), strict=True)
+        )
+        refs = [self._names[each] for each in p]
+        texts = [to_uuid(each) for each in id]
+        columns = {
+            "seq": [seq for seq, _ in rows],
+            # A copy does not say of how many shards its store was made of.
+            "shard": [0] * len(rows),
+            "at": at,
+            "event": [EVENT_NAMES[each].value for each in event],
+            "tenant": [ref.tenant for ref in refs],
+            "queue": [ref.queue for ref in refs],
+            "id": texts,
+            "attempt": attempt,
+            "version": version,
+            "priority": priority,
+            "enqueued_at": enqueued_at,
+            "claimed_at": claimed_at,
+            "bytes": size,
+            "error": error,
+            "reason": reason,
+            "correlation_id": [given or text for given, text in zip(correlation_id, texts, strict=True)],
+        }
+        return pa.RecordBatch.from_arrays(
+            [pa.array(columns[name], getattr(pa, kind)()) for name, (kind, _) in EVENT_FIELDS.items()],
+            names=list(EVENT_FIELDS),
+        )
+
+    def close(self) -> None:
+        self._copy.close()
+
+
+class CopyMessages:
+    """The messages of a backup, queue by queue."""
+
+    def __init__(self, path: str) -> None:
+        self._copy = Copy(path)
+        self._prefixes = {ref: p for p, ref in sorted(self._copy.names().items())}
+
+    def refs(self) -> list[QueueRef]:
+        return list(self._prefixes)
+
+    def found(self, ref: QueueRef) -> Iterator[Found]:
+        """All messages of a queue by id; what lies in pieces is put together."""
+        p = self._prefixes.get(ref)
+        if p is None:
+            return
+        for key, raw in self._copy.items(keys.MESSAGES, p, keys.after(p)):
+            message = decode_message(keys.parse_id(key[keys.P_SIZE :]), raw)
+            lease = self._copy.get(keys.LEASES, key)
+            own = self._copy.get(keys.INDEXES, keys.LIVES + key) if lease is None else lease
+            life = message.first if own is None else decode_life(own)[1]
+            envelope = message.envelope
+            if envelope.pieces is not None:
+                space = keys.PIECES + envelope.pieces.place.to_bytes(8, "big")
+                parts = [part for _, part in self._copy.items(keys.INDEXES, space, keys.after(space))]
+                envelope = msgspec.structs.replace(envelope, payload=b"".join(parts), pieces=None)
+            yield Found(envelope, life, StateDocument())
+
+    def close(self) -> None:
+        self._copy.close()
