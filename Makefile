@@ -29,10 +29,10 @@ demo: $(READY) ## run producers and workers through an embedded queue for ten se
 	@$(BIN)/holdfast demo $(ARGS)
 
 test: static services ## format, lint, types, import directions and every test but the proofs
-	$(PY) -m pytest -m "not proof" -n $(JOBS) $(ARGS)
+	$(PY) -m pytest -m "not proof" -n $(JOBS) --dist loadgroup $(ARGS)
 
 check: static services ## format, lint, types, import directions and the fast tests
-	$(PY) -m pytest -m "not proof and not slow" -n $(JOBS) $(ARGS)
+	$(PY) -m pytest -m "not proof and not slow" -n $(JOBS) --dist loadgroup $(ARGS)
 
 bench: $(READY) ## measure the speed ratios
 	@$(PY) -m bench $(ARGS)
