@@ -7,6 +7,7 @@ import typer
 
 from holdfast.cli.command import Session, client_command
 from holdfast.cli.pipeline_demo import demo
+from holdfast.cli.pipeline_moving import register as register_moving
 from holdfast.cli.pipeline_session import (
     Conf,
     LakeAt,
@@ -160,6 +161,9 @@ def report(
     where = done.page or "no events, so no page"
     said = f"{where}: {done.events:,} events; {done.minutes:,} rows of minute, {done.billed:,} new rows of bill_day"
     finish(output, done, said, is_sound=done.is_sound, checks=done.checks)
+
+
+register_moving(pipeline)
 
 
 @pipeline.command(rich_help_panel=_LAKE)

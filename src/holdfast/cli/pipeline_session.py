@@ -1,6 +1,6 @@
 """What every command of `holdfast pipeline` has: a Spark session, a lake, progress, and how it ends."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from holdfast.pipeline.jobs.journals import Journal
     from holdfast.pipeline.jobs.progress import Check, Progress
+    from holdfast.pipeline.jobs.targets import Target
     from holdfast.pipeline.lake.lake import Lake
 
 # As `holdfast verify`: something is not as it must be.
@@ -54,13 +55,17 @@ def spark_session(
     name: str, master: str | None = None, remote: str | None = None, conf: list[str] | None = None
 ) -> "Iterator[SparkSession]":
     """A session for one job; one that was there before stays."""
+    from pyspark.sql import SparkSession
+
     from holdfast.pipeline.session import open_session
 
-    session = open_session(f"holdfast {name}", master=master, remote=remote, settings=_settings(conf))
+    is_ours = SparkSession.getActiveSession() is None
+    session = open_session(f"holdfast {name}", master=master, remote=remote, settings=settings_of(conf, "--conf"))
     try:
         yield session
     finally:
-        session.stop()
+        if is_ours:
+            session.stop()
 
 
 def require_spark() -> None:
@@ -71,12 +76,13 @@ def require_spark() -> None:
         raise Usage("the data pipeline needs Spark: pip install 'holdfast[spark]'")
 
 
-def _settings(conf: list[str] | None) -> Mapping[str, str]:
+def settings_of(given: list[str] | None, option: str) -> dict[str, str]:
+    """Of KEY=VALUE pairs."""
     settings: dict[str, str] = {}
-    for each in conf or []:
+    for each in given or []:
         key, equals, value = each.partition("=")
         if not equals or not key:
-            raise Usage(f"--conf {each!r} is not KEY=VALUE")
+            raise Usage(f"{option} {each!r} is not KEY=VALUE")
         settings[key.strip()] = value.strip()
     return settings
 
@@ -101,6 +107,13 @@ def journal_of(cli: Session) -> "Journal":
     from holdfast.server.bulk import open_feed
 
     return SourceJournal(source_options(cli), open_feed)
+
+
+def target_of(cli: Session) -> "Target":
+    """Where a job enqueues: a server is written to by Spark's tasks, a store that one process has open by this one."""
+    from holdfast.pipeline.jobs.targets import OpenedTarget, SinkTarget
+
+    return SinkTarget(source_options(cli)) if cli.place.is_server else OpenedTarget(cli.hf)
 
 
 def source_options(cli: Session) -> dict[str, str]:

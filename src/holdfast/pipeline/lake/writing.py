@@ -1,6 +1,9 @@
 """Rows of a DataFrame as new data files of a table, described for its log."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -11,6 +14,7 @@ from holdfast.pipeline.lake.contract import NewFile
 from holdfast.pipeline.lake.tables import DAY, TableShape
 
 _DAY_MS = 86_400_000
+_TIMESTAMPS = "spark.sql.parquet.outputTimestampType"
 
 
 def day_column(instant: str) -> Column:
@@ -19,7 +23,7 @@ def day_column(instant: str) -> Column:
 
 
 def write_files(spark: SparkSession, rows: DataFrame, shape: TableShape, directory: str) -> list[NewFile]:
-    """Write the rows, split by day and sorted, into a new directory of their own; read them back and say what is there.
+    """Write the rows, split by day and sorted, into a new directory of their own; look at what was written, and say it.
 
     Spark's own committer settles which attempt of a task counts. Whatever dies on the way leaves files that no log
     names: they are never read, and `compact` deletes them.
@@ -35,12 +39,59 @@ def write_files(spark: SparkSession, rows: DataFrame, shape: TableShape, directo
     )
     if shape.day_of is not None:
         writer = writer.partitionBy(DAY)
-    writer.parquet(home)
-    return _described(spark, rows, shape, home)
+    with _standard_timestamps(spark):
+        writer.parquet(home)
+    is_local = "://" not in home
+    return _by_their_footers(shape, Path(home)) if is_local else _by_reading(spark, rows, shape, home)
 
 
-def _described(spark: SparkSession, rows: DataFrame, shape: TableShape, home: str) -> list[NewFile]:
-    """What was written, by reading it: a file that cannot be read back never gets into a table."""
+@contextmanager
+def _standard_timestamps(spark: SparkSession) -> Iterator[None]:
+    """Spark's default is a form that has no statistics, and that other readers take for nanoseconds."""
+    before = spark.conf.get(_TIMESTAMPS)
+    spark.conf.set(_TIMESTAMPS, "TIMESTAMP_MICROS")
+    try:
+        yield
+    finally:
+        if before is not None:
+            spark.conf.set(_TIMESTAMPS, before)
+
+
+def _by_their_footers(shape: TableShape, home: Path) -> list[NewFile]:
+    """Of files at hand: a file that was cut off has none."""
+    import pyarrow.parquet as pq
+
+    described: list[NewFile] = []
+    for file in sorted(home.rglob("*.parquet")) if home.is_dir() else []:
+        about = pq.read_metadata(file)
+        if not about.num_rows:
+            continue
+        found = file.stat()
+        bounds = [_bounds(about, column) for column in shape.bounds]
+        described.append(
+            NewFile(
+                path=str(file.relative_to(home.parent.parent)),
+                size=found.st_size,
+                modified_at=found.st_mtime_ns // 1_000_000,
+                rows=about.num_rows,
+                day=file.parent.name.removeprefix(f"{DAY}=") if shape.day_of is not None else None,
+                lowest={name: _text(low) for name, (low, _) in zip(shape.bounds, bounds, strict=True)},
+                highest={name: _text(high) for name, (_, high) in zip(shape.bounds, bounds, strict=True)},
+            )
+        )
+    return described
+
+
+def _bounds(about: Any, column: str) -> tuple[Any, Any]:
+    place = about.schema.names.index(column)
+    stats = [about.row_group(each).column(place).statistics for each in range(about.num_row_groups)]
+    if any(each is None or not each.has_min_max for each in stats):
+        return None, None
+    return min(each.min for each in stats), max(each.max for each in stats)
+
+
+def _by_reading(spark: SparkSession, rows: DataFrame, shape: TableShape, home: str) -> list[NewFile]:
+    """Of files that only Spark may be able to reach: by one aggregate over them."""
     name = home.rpartition("/")[2]
     parent = home.rpartition("/")[0].rpartition("/")[2]
     kept = F.col(DAY).cast("string") if shape.day_of is not None else F.lit(None).cast("string")
@@ -77,6 +128,6 @@ def _described(spark: SparkSession, rows: DataFrame, shape: TableShape, home: st
 def _text(value: Any) -> str | None:
     """As the statistics of a Delta log spell it."""
     if isinstance(value, datetime):
-        # Spark gives the machine's own time.
+        # Without a zone it is the machine's own time: so Spark gives it.
         return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
     return None if value is None else str(value)

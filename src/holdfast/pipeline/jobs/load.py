@@ -1,0 +1,115 @@
+"""`load`: files into a queue, a message for each row, once however often the job is run."""
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+import msgspec
+from pyspark.sql import Window
+from pyspark.sql import functions as F
+
+from holdfast.model.errors import InvalidArgument
+from holdfast.model.message import JSON
+from holdfast.model.names import QueueRef
+from holdfast.pipeline.jobs.progress import Check, Progress, silent
+from holdfast.pipeline.jobs.targets import Target
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+_KEY = 40
+
+
+class Format(StrEnum):
+    JSON = "json"
+    CSV = "csv"
+    PARQUET = "parquet"
+    TEXT = "text"
+
+
+class Loaded(msgspec.Struct, frozen=True, kw_only=True):
+    rows: int
+    enqueued: int
+    # Rows whose key the queue had already.
+    known: int
+    is_dry_run: bool = False
+    checks: list[Check] = []
+
+    @property
+    def is_sound(self) -> bool:
+        return all(each.is_met for each in self.checks)
+
+
+def load(
+    spark: "SparkSession",
+    paths: Sequence[str],
+    ref: QueueRef,
+    target: Target | None,
+    *,
+    format: Format,
+    options: Mapping[str, str] | None = None,
+    key: Sequence[str] = (),
+    payload: str | None = None,
+    priority: int | None = None,
+    progress: Progress = silent,
+) -> Loaded:
+    """`key`: columns that tell one row from every other; left out, a row is known by its file and its place or content
+    there. `payload`: the column that is the payload; left out, the whole row as JSON. No `target`: a dry run."""
+    rows = messages_of(read(spark, paths, format, options or {}), format, key, payload).withColumns(
+        {"tenant": F.lit(ref.tenant), "queue": F.lit(ref.queue)}
+    )
+    if priority is not None:
+        rows = rows.withColumn("priority", F.lit(priority))
+    count = rows.count()
+    progress("rows", 0, count)
+    if target is None:
+        return Loaded(rows=count, enqueued=0, known=0, is_dry_run=True)
+    put = target.put(rows)
+    progress("rows", put.rows, count)
+    return Loaded(
+        rows=count,
+        enqueued=put.enqueued,
+        known=put.rows - put.enqueued,
+        checks=[Check(what="rows offered to the queue", expected=count, found=put.rows)],
+    )
+
+
+def read(spark: "SparkSession", paths: Sequence[str], format: Format, options: Mapping[str, str]) -> "DataFrame":
+    if not paths:
+        raise InvalidArgument("give the files to load", field="paths")
+    return spark.read.format(format.value).options(**options).load(list(paths))
+
+
+def messages_of(rows: "DataFrame", format: Format, key: Sequence[str], payload: str | None) -> "DataFrame":
+    """Columns payload, content_type and key."""
+    names = rows.columns
+    for each in (*key, *([payload] if payload is not None else [])):
+        if each not in names:
+            raise InvalidArgument(f"{each!r} is no column of these files: they have {', '.join(names)}", field=each)
+    if payload is not None:
+        body, kind = F.col(f"`{payload}`"), None
+    elif format is Format.TEXT:
+        body, kind = F.col("value"), None
+    else:
+        body, kind = F.to_json(F.struct(*(F.col(f"`{each}`") for each in names))), JSON
+    made = rows.select(
+        body.alias("payload"),
+        F.lit(kind).cast("string").alias("content_type"),
+        F.to_json(F.struct(*(F.col(f"`{each}`") for each in key or names))).alias("_said"),
+        F.col("_metadata.file_path").alias("_file"),
+        *([F.col("_metadata.row_index").alias("_row")] if format is Format.PARQUET else []),
+    )
+    return made.withColumn("key", _key(key, format)).select("payload", "content_type", "key")
+
+
+def _key(key: Sequence[str], format: Format) -> "Column":
+    if key:
+        parts = [F.col("_said")]
+    elif format is Format.PARQUET:
+        parts = [F.col("_file"), F.col("_row").cast("string")]
+    else:
+        # These files have no row numbers. Rows of one file that say the same are told apart by counting them: which of
+        # them gets which number does not matter, so a retry may number them otherwise.
+        same = Window.partitionBy("_file", "_said").orderBy(F.lit(1))
+        parts = [F.col("_file"), F.col("_said"), F.row_number().over(same).cast("string")]
+    return F.substring(F.sha2(F.to_json(F.array(*parts)), 256), 1, _KEY)

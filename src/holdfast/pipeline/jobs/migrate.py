@@ -1,0 +1,138 @@
+"""`migrate`: the messages of one store into another, of whatever kinds, while neither is worked on.
+
+Messages get ids of the new store; the key `migrate:ID` makes each go there once, however often the job is run. What is
+in flight goes as ready, for it would be delivered again. Each queue is written by one task in the order of its ids, so
+FIFO and groups keep theirs.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import functions as F
+
+from holdfast.pipeline.jobs.progress import Check, Progress, silent
+from holdfast.pipeline.jobs.targets import Target
+from holdfast.pipeline.schemas import INSTANT, MESSAGES
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from holdfast.client.blocking import Holdfast
+
+_PAGE = 500
+# What of a message goes along.
+READ = MESSAGES.only(
+    (
+        *("tenant", "queue", "id", "snowflake", "state", "payload", "content_type", "headers", "priority"),
+        *("visible_at", "group", "correlation_id"),
+    )
+)
+OLD_ID = "migrated-from"
+
+
+class Migrated(msgspec.Struct, frozen=True, kw_only=True):
+    # Of the old store, by state.
+    found: dict[str, int]
+    copied: int
+    # In the new store from an earlier run.
+    known: int
+    # Dead letters that were not asked for.
+    left: int
+    is_dry_run: bool = False
+    checks: list[Check] = []
+
+    @property
+    def is_sound(self) -> bool:
+        return all(each.is_met for each in self.checks)
+
+
+def migrate(
+    snapshot: "DataFrame", target: Target | None, *, with_failed: bool = False, progress: Progress = silent
+) -> Migrated:
+    """`snapshot`: messages of the old store with the columns of `READ`. Dead letters become ready in the new store, or
+    are left where they are. No `target`: a dry run."""
+    found = {row["state"]: row["count"] for row in snapshot.groupBy("state").count().collect()}
+    left = 0 if with_failed else found.get("failed", 0)
+    going = sum(found.values()) - left - found.get("succeeded", 0)
+    progress("messages", 0, going)
+    if target is None:
+        return Migrated(found=found, copied=0, known=0, left=left, is_dry_run=True)
+    states = ["ready", "in_flight", *(["failed"] if with_failed else [])]
+    rows = (
+        snapshot.where(F.col("state").isin(states))
+        .repartition("tenant", "queue")
+        .sortWithinPartitions("tenant", "queue", "snowflake")
+        .select(
+            "payload",
+            F.concat(F.lit("migrate:"), "id").alias("key"),
+            "tenant",
+            "queue",
+            "content_type",
+            F.map_concat(
+                F.coalesce("headers", F.expr("cast(map() as map<string,string>)")), F.create_map(F.lit(OLD_ID), "id")
+            ).alias("headers"),
+            F.col("priority").cast("int").alias("priority"),
+            F.when(F.col("state") == "ready", F.col("visible_at")).alias("deliver_at"),
+            "group",
+            "correlation_id",
+        )
+    )
+    put = target.put(rows)
+    progress("messages", put.rows, going)
+    return Migrated(
+        found=found,
+        copied=put.enqueued,
+        known=put.rows - put.enqueued,
+        left=left,
+        checks=[Check(what="messages offered to the new store", expected=going, found=put.rows)],
+    )
+
+
+def snapshot_of_source(
+    spark: "SparkSession", options: dict[str, str], tenant: str = "*", queue: str = "*"
+) -> "DataFrame":
+    reader = spark.read.format("holdfast").schema(READ.spark)
+    return reader.options(**options, tenant=tenant, queue=queue).load()
+
+
+@contextmanager
+def snapshot_of_opened(
+    spark: "SparkSession", opened: "Holdfast", tenant: str = "*", queue: str = "*"
+) -> "Iterator[DataFrame]":
+    """Of a store that only this process has open: read here, page by page, into a file that Spark reads."""
+    with TemporaryDirectory(prefix="holdfast-snapshot-") as place:
+        path = Path(place) / "messages.parquet"
+        with pq.ParquetWriter(path, READ.arrow) as writer:
+            for rows in _pages(opened, tenant, queue):
+                writer.write_batch(pa.RecordBatch.from_pylist(rows, schema=READ.arrow))
+        yield spark.read.schema(READ.spark).parquet(str(path))
+
+
+def _pages(opened: "Holdfast", tenant: str, queue: str) -> Iterator[list[dict[str, Any]]]:
+    tenants = [each.tenant for each in opened.tenants()] if tenant == "*" else [tenant]
+    for name in tenants:
+        for each in opened.queues(name):
+            if queue not in ("*", each.queue):
+                continue
+            cursor = None
+            while True:
+                page = opened.queue(each.queue, tenant=name).list(None, _PAGE, cursor, payload=True)
+                yield [_row(name, each.queue, info) for info in page]
+                if page.cursor is None:
+                    break
+                cursor = page.cursor
+
+
+def _row(tenant: str, queue: str, info: Any) -> dict[str, Any]:
+    row = {name: getattr(info, name) for name in READ.columns if name not in ("tenant", "queue", "state")}
+    row |= {"tenant": tenant, "queue": queue, "state": info.state.value, "headers": list(info.headers.items())}
+    for field in READ.fields:
+        if field.type == INSTANT and row[field.name] is not None:
+            row[field.name] *= 1_000
+    return row

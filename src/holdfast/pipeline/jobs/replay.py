@@ -1,0 +1,102 @@
+"""`replay`: messages of the lake enqueued again, by time, tenant, queue or any condition on their final records."""
+
+from typing import TYPE_CHECKING
+
+import msgspec
+from pyspark.sql import functions as F
+
+from holdfast.pipeline.jobs.progress import Check, Progress, silent
+from holdfast.pipeline.jobs.targets import Target
+from holdfast.pipeline.lake.lake import Lake
+from holdfast.pipeline.lake.tables import MESSAGES, PAYLOADS
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+class Replayed(msgspec.Struct, frozen=True, kw_only=True):
+    matched: int
+    # Of those: the lake has their payload.
+    replayable: int
+    enqueued: int
+    # Replayed before, under the same name.
+    known: int
+    is_dry_run: bool = False
+    checks: list[Check] = []
+
+    @property
+    def is_sound(self) -> bool:
+        return all(each.is_met for each in self.checks)
+
+
+def select(
+    spark: "SparkSession",
+    lake: Lake,
+    *,
+    tenant: str | None = None,
+    queue: str | None = None,
+    since_ms: int | None = None,
+    until_ms: int | None = None,
+    where: str | None = None,
+) -> "DataFrame":
+    """Final records by the time they were settled, the last one of each message; `where` is a condition in SQL."""
+    found = lake.read(spark, MESSAGES)
+    if tenant is not None:
+        found = found.where(F.col("tenant") == tenant)
+    if queue is not None:
+        found = found.where(F.col("queue") == queue)
+    if since_ms is not None:
+        found = found.where(F.unix_millis("settled_at") >= since_ms)
+    if until_ms is not None:
+        found = found.where(F.unix_millis("settled_at") < until_ms)
+    if where is not None:
+        found = found.where(where)
+    last = found.groupBy("id").agg(F.max_by(F.struct("tenant", "queue", "priority"), "version").alias("last"))
+    return last.select("id", "last.*")
+
+
+def replay(
+    spark: "SparkSession",
+    lake: Lake,
+    selected: "DataFrame",
+    target: Target | None,
+    *,
+    name: str = "replay",
+    into: str | None = None,
+    progress: Progress = silent,
+) -> Replayed:
+    """Each message once for each `name`: a replay run again under its name adds what is missing and no more. `into`:
+    another queue of the same tenants. No `target`: a dry run."""
+    payloads = lake.read(spark, PAYLOADS).dropDuplicates(["id"])
+    found = selected.join(
+        payloads.select("id", "content_type", "headers", F.col("group"), "correlation_id", "payload"), "id", "left"
+    ).cache()
+    try:
+        [counts] = found.agg(F.count(F.lit(1)).alias("matched"), F.count("payload").alias("replayable")).collect()
+        matched, replayable = counts["matched"], counts["replayable"]
+        progress("messages", 0, replayable)
+        if target is None:
+            return Replayed(matched=matched, replayable=replayable, enqueued=0, known=0, is_dry_run=True)
+        put = target.put(
+            found.where(F.col("payload").isNotNull()).select(
+                "payload",
+                F.concat(F.lit(f"{name}:"), "id").alias("key"),
+                "tenant",
+                (F.col("queue") if into is None else F.lit(into)).alias("queue"),
+                "content_type",
+                "headers",
+                F.col("priority").cast("int").alias("priority"),
+                "group",
+                "correlation_id",
+            )
+        )
+    finally:
+        found.unpersist()
+    progress("messages", put.rows, replayable)
+    return Replayed(
+        matched=matched,
+        replayable=replayable,
+        enqueued=put.enqueued,
+        known=put.rows - put.enqueued,
+        checks=[Check(what="messages offered to the queue", expected=replayable, found=put.rows)],
+    )
