@@ -19,6 +19,7 @@ from holdfast.cli.pipeline_session import (
     lake_of,
     require_spark,
     shown_progress,
+    snapshot_of,
     spark_session,
 )
 from holdfast.cli.show import Output
@@ -49,6 +50,9 @@ def archive(
     lake: LakeAt,
     lake_format: LakeFormat = None,
     batch_rows: Annotated[int, typer.Option(min=1, metavar="N", help="Events in one commit.")] = 500_000,
+    payloads: Annotated[
+        bool, typer.Option("--payloads", help="Keep the payloads of what stands in the store too, for `replay`.")
+    ] = False,
     master: Master = None,
     remote: Remote = None,
     conf: Conf = None,
@@ -58,11 +62,15 @@ def archive(
     Run it from cron, or as often as you like: it goes on where it ended. Killed at any point it loses and doubles
     nothing. Exits with 4 if the lake's counts do not agree.
     """
-    from holdfast.pipeline.jobs.archive import archive
+    from holdfast.pipeline.jobs.archive import archive, keep_payloads
 
     place = lake_of(lake, lake_format)
     with shown_progress(cli.output) as progress, spark_session("archive", master, remote, conf) as spark:
         done = archive(spark, journal_of(cli), place, batch_rows=batch_rows, progress=progress)
+        if payloads:
+            with snapshot_of(cli, spark) as snapshot:
+                kept = keep_payloads(spark, snapshot, place)
+            cli.output.note(f"{kept:,} new payloads are kept")
     said = (
         f"{done.events:,} events and {done.messages:,} final records in {done.batches:,} commits: {done.lake} is up to "
         f"{done.position or 'the beginning'}"

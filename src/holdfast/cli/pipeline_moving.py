@@ -20,6 +20,7 @@ from holdfast.cli.pipeline_session import (
     lake_of,
     settings_of,
     shown_progress,
+    snapshot_of,
     source_options,
     spark_session,
     target_of,
@@ -282,7 +283,7 @@ def migrate(
     Messages get new ids, and carry the old in the header `migrated-from`. Run again, it copies what is missing.
     """
     import holdfast
-    from holdfast.pipeline.jobs.migrate import migrate, snapshot_of_opened, snapshot_of_source
+    from holdfast.pipeline.jobs.migrate import migrate
     from holdfast.pipeline.jobs.targets import OpenedTarget, SinkTarget, Target
 
     tenant, name = _parts(queue)
@@ -298,12 +299,8 @@ def migrate(
             opened = holdfast.open(to)
             target = OpenedTarget(opened)
         try:
-            if cli.place.is_server:
-                snapshot = snapshot_of_source(spark, source_options(cli), tenant, name)
+            with snapshot_of(cli, spark, tenant, name) as snapshot:
                 done = migrate(snapshot, target, with_failed=with_failed, progress=progress)
-            else:
-                with snapshot_of_opened(spark, cli.hf, tenant, name) as snapshot:
-                    done = migrate(snapshot, target, with_failed=with_failed, progress=progress)
         finally:
             if opened is not None:
                 opened.close()

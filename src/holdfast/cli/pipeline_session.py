@@ -12,7 +12,7 @@ from holdfast.cli.failures import Usage
 from holdfast.cli.show import Output, echo_json
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from holdfast.pipeline.jobs.journals import Journal
     from holdfast.pipeline.jobs.progress import Check, Progress
@@ -107,6 +107,18 @@ def journal_of(cli: Session) -> "Journal":
     from holdfast.server.bulk import open_feed
 
     return SourceJournal(source_options(cli), open_feed)
+
+
+@contextmanager
+def snapshot_of(cli: Session, spark: "SparkSession", tenant: str = "*", queue: str = "*") -> "Iterator[DataFrame]":
+    """The messages that stand in the store, with their payloads."""
+    from holdfast.pipeline.jobs.migrate import snapshot_of_opened, snapshot_of_source
+
+    if cli.place.is_server:
+        yield snapshot_of_source(spark, source_options(cli), tenant, queue)
+        return
+    with snapshot_of_opened(spark, cli.hf, tenant, queue) as snapshot:
+        yield snapshot
 
 
 def target_of(cli: Session) -> "Target":

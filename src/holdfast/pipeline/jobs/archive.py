@@ -16,7 +16,7 @@ from holdfast.pipeline.jobs.journals import Journal
 from holdfast.pipeline.jobs.progress import Check, Progress, silent
 from holdfast.pipeline.lake.contract import Mark
 from holdfast.pipeline.lake.lake import Lake
-from holdfast.pipeline.lake.tables import EVENTS, MESSAGES
+from holdfast.pipeline.lake.tables import EVENTS, MESSAGES, PAYLOADS
 from holdfast.pipeline.lake.writing import write_files
 
 if TYPE_CHECKING:
@@ -120,6 +120,15 @@ def final_records(events: "DataFrame") -> "DataFrame":
         "shard",
         "seq",
     )
+
+
+def keep_payloads(spark: "SparkSession", snapshot: "DataFrame", lake: Lake) -> int:
+    """Payloads of what stands in the store, into the lake's table; those that are there already are left alone.
+
+    The journal has no payloads, and an acked message is gone: what is to be replayed has to be kept before that.
+    """
+    known = lake.read(spark, PAYLOADS).select("id")
+    return lake.append(spark, PAYLOADS, snapshot.join(known, "id", "left_anti").dropDuplicates(["id"]))
 
 
 def check_lake(spark: "SparkSession", lake: Lake) -> list[Check]:

@@ -21,7 +21,7 @@ from holdfast.pipeline.jobs.targets import Target
 from holdfast.pipeline.schemas import INSTANT, MESSAGES
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
     from holdfast.client.blocking import Holdfast
 
@@ -30,7 +30,7 @@ _PAGE = 500
 READ = MESSAGES.only(
     (
         *("tenant", "queue", "id", "snowflake", "state", "payload", "content_type", "headers", "priority"),
-        *("visible_at", "group", "correlation_id"),
+        *("enqueued_at", "visible_at", "group", "correlation_id"),
     )
 )
 OLD_ID = "migrated-from"
@@ -74,9 +74,7 @@ def migrate(
             "tenant",
             "queue",
             "content_type",
-            F.map_concat(
-                F.coalesce("headers", F.expr("cast(map() as map<string,string>)")), F.create_map(F.lit(OLD_ID), "id")
-            ).alias("headers"),
+            _headers().alias("headers"),
             F.col("priority").cast("int").alias("priority"),
             F.when(F.col("state") == "ready", F.col("visible_at")).alias("deliver_at"),
             "group",
@@ -92,6 +90,12 @@ def migrate(
         left=left,
         checks=[Check(what="messages offered to the new store", expected=going, found=put.rows)],
     )
+
+
+def _headers() -> "Column":
+    """With the id it had; one of an earlier migration makes room."""
+    own = F.coalesce("headers", F.expr("cast(map() as map<string,string>)"))
+    return F.map_concat(F.map_filter(own, lambda name, _: name != OLD_ID), F.create_map(F.lit(OLD_ID), "id"))
 
 
 def snapshot_of_source(

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import pyarrow as pa
 
+from holdfast.model.message import NewMessage
+from holdfast.model.names import QueueRef
 from holdfast.pipeline.schemas import NEW_MESSAGES
 
 if TYPE_CHECKING:
@@ -58,11 +60,11 @@ class OpenedTarget:
         rows = frame.toLocalIterator(prefetchPartitions=True)
         offered = enqueued = 0
         while some := [row.asDict() for row in islice(rows, _BATCH)]:
-            by_queue: dict[object, list[object]] = {}
+            by_queue: dict[QueueRef, list[NewMessage]] = {}
             for ref, message in messages_of(pa.RecordBatch.from_pylist(some, schema=schema), shape):
                 by_queue.setdefault(ref, []).append(message)
             for ref, messages in by_queue.items():
-                ids = self._opened.queue(ref.queue, tenant=ref.tenant).enqueue(messages)  # type: ignore[attr-defined]
+                ids = self._opened.queue(ref.queue, tenant=ref.tenant).enqueue(messages)
                 enqueued += sum(not each.duplicate for each in ids)
             offered += len(some)
         return Put(offered, enqueued)
