@@ -182,8 +182,8 @@ class Wal:
         return self._append([(lane, place, Kind.MESSAGES, body) for lane, place, body in bodies])
 
     def void(self, places: list[tuple[int, int]]) -> None:
-        """These (lane, place) are not to be stored after all, whatever happens from now on; and nothing else of what
-        was appended last will be voided: so of none at all, it tells readers that all of that was kept."""
+        """These (lane, place) of the last append are not to be stored after all, whatever happens from now on; all
+        others of it are: so with none at all, it tells readers that everything was kept."""
         body = _encode_places(places)
         self.make_room(record_size(body))
         self._append([(0, 0, Kind.VOID, body)])
