@@ -126,13 +126,17 @@ def status(store: Store = None, json: Json = False) -> None:
 
     urls = _urls(store)
     is_behind = False
-    for url, found in zip(urls, asyncio.run(_connected(urls, every)), strict=True):
+    statuses = asyncio.run(_connected(urls, every))
+    share = sum(each.slots for each in statuses) // len(statuses)
+    for url, found in zip(urls, statuses, strict=True):
         is_behind = is_behind or found.version < found.newest or found.cluster_id is None
         said = f"version {found.version} of {found.newest}"
         if found.cluster_id is None:
             said += "; not part of a store yet: run holdfast db migrate"
         else:
             said += f"; shard {found.shard} of store {found.cluster_id}, {found.slots} slots, epoch {found.epoch}"
+            if found.slots < share:
+                said += f"; its even share would be {share}: queues go to it by resharding"
         facts = {
             "version": found.version,
             "newest": found.newest,

@@ -242,31 +242,31 @@ class Buffer:
             except StoreUnavailable:
                 return  # each server lands its own within its interval
             if held:
-                await self.land_held(ref, lane, held)
+                await self.land_held(ref, held)
 
     async def settle_own(self, ref: QueueRef, lane: int) -> None:
-        if ref in self._lanes[lane].refs:
-            await self._flush_lane(lane)
+        for number in {lane, *self._lanes}:  # its queue may have been on another database when it was logged
+            if ref in self._lanes[number].refs:
+                await self._flush_lane(number)
 
-    async def land_held(self, ref: QueueRef, lane: int, held: list[tuple[Place, bytes]]) -> None:
-        landed_below = self._lanes[lane].landed_below
-        by_epoch: defaultdict[tuple[UUID, int], list[tuple[int, LoggedCall]]] = defaultdict(list)
+    async def land_held(self, ref: QueueRef, held: list[tuple[Place, bytes]]) -> None:
+        by_lane: defaultdict[tuple[UUID, int, int], list[tuple[int, LoggedCall]]] = defaultdict(list)
         done: list[Place] = []
         for place, body in held:
-            below = landed_below.get(place.epoch)
+            below = self._lanes[place.lane].landed_below.get(place.epoch) if place.lane in self._lanes else None
             if below is not None:  # ours: it lands from here, or has
                 if place.place < below:
                     done.append(place)
                 continue
             done.append(place)
             call = _call_of(body)
-            if call is None or call.ref != ref or place.lane != lane:
+            if call is None or call.ref != ref or place.lane not in self._lanes:
                 _log.error("what was found in the buffer of %s in Redis is not of that queue: it is removed", ref)
             else:
-                by_epoch[place.node, place.epoch].append((place.place, call))
-        for (node, epoch), calls in by_epoch.items():
+                by_lane[place.node, place.epoch, place.lane].append((place.place, call))
+        for (node, epoch, logged_for), calls in by_lane.items():
             calls.sort(key=lambda each: each[0])
-            await self._lander.land(node, epoch, lane, calls, None, self._now_ms())
+            await self._lander.land(node, epoch, logged_for, calls, None, self._now_ms())
         if done:
             await self._cache.remove({ref: done})
 

@@ -168,7 +168,7 @@ class FastPath:
         await self.buffer.settle_own(ref, lane)
         popped = await self.prefetcher.pop(ref, wanted)
         if popped.held:
-            await self.buffer.land_held(ref, lane, popped.held)
+            await self.buffer.land_held(ref, popped.held)
             # What is buffered by now came after this claim.
             popped = await self.prefetcher.pop(ref, wanted)
         return await self.prefetcher.claim(ref, asks, popped, now_ms)

@@ -11,7 +11,7 @@ from holdfast.model.names import QueueRef
 from holdfast.model.requests import Ask
 from holdfast.stores.answers import being_deleted, delivery_of, receipt_of
 from holdfast.stores.contract import Claims
-from holdfast.stores.postgres.cluster import Cluster
+from holdfast.stores.postgres.cluster import Cluster, QueueMoved
 from holdfast.stores.postgres.directory import Directory
 from holdfast.stores.postgres.ledgers import Ledgers
 from holdfast.stores.postgres.news import News
@@ -142,6 +142,8 @@ class Claiming:
             row = await connection.fetchrow(SQL["queue_locked"], info.ref.tenant, info.ref.queue, given)
             if row is None or row["key"] != info.key:
                 return Claims([[] for _ in asks], None), fresh
+            if row["moving_to"] is not None:
+                raise QueueMoved(info.ref)
             queue = info_of(row, info.shard)
             if queue.row.drain_until is not None:
                 raise being_deleted(info.ref)

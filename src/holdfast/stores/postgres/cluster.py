@@ -1,12 +1,32 @@
 """The databases of one store, which of them owns a queue, and what their clock says."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
+from holdfast.clock import steady_s
 from holdfast.model.errors import InvalidArgument, StoreUnavailable
 from holdfast.model.names import QueueRef
 from holdfast.stores.postgres import migrations
 from holdfast.stores.postgres.shard import Shard, shown
 from holdfast.stores.postgres.slots import SLOTS, fnv32a, home_of, slot_of
+from holdfast.stores.postgres.statements import SQL
+
+# A database is not asked again for the slots within this time.
+_LOOK_S = 0.05
+
+
+class QueueMoved(StoreUnavailable):
+    """The queue is on its way to another database, or there."""
+
+    def __init__(self, ref: QueueRef) -> None:
+        super().__init__(f"queue {ref} is being moved to another database: try again")
+        self.ref = ref
+
+
+class _Table(NamedTuple):
+    """Of each slot its owner, and where what is one per tenant is kept."""
+
+    slots: list[int]
+    homes: list[int]
 
 
 class Cluster:
@@ -17,6 +37,9 @@ class Cluster:
         self.shards = [Shard(url, settings) for url in urls]
         self._shard_map = shard_map
         self._slots = [0] * SLOTS
+        self._homes = [0] * SLOTS
+        self._epoch = 0
+        self._looked_s = 0.0
         # For tests: time is what callers say it is. Else the database's clock decides.
         self._goes_by_caller = goes_by_caller
         # By how much the databases' clock is ahead of the caller's.
@@ -27,11 +50,11 @@ class Cluster:
         placed: dict[int, Shard] = {}
         lost: list[Shard] = []
         cluster_ids = set()
-        epochs: dict[int, list[int]] = {}
+        epochs: dict[int, _Table] = {}
         failure: StoreUnavailable | None = None
         for shard in self.shards:
             try:
-                found, slots = await shard.use(_look)
+                found, table = await shard.use(_look)
             except StoreUnavailable as error:
                 lost.append(shard)
                 failure = error
@@ -42,19 +65,20 @@ class Cluster:
                 raise InvalidArgument(f"{shown(shard.url)} was given twice", field="store")
             placed[found.shard] = shard
             cluster_ids.add(found.cluster_id)
-            epochs[found.epoch] = slots
+            epochs[found.epoch] = table
         if failure is not None and not placed:
             raise failure
         if len(cluster_ids) > 1:
             raise InvalidArgument("these databases belong to different stores: give those of one", field="store")
-        self._slots = epochs[max(epochs)]
+        self._epoch = max(epochs)
+        self._slots, self._homes = epochs[self._epoch]
         missing = sorted(set(range(len(self.shards))) - set(placed))
         placed.update(zip(missing, lost, strict=False))
-        unknown = set(self._slots) - set(placed)
+        unknown = (set(self._slots) | set(self._homes)) - set(placed)
         if unknown:
             raise InvalidArgument(
-                f"this store has {max(self._slots) + 1} databases, and number {min(unknown)} was not given: "
-                "name all of them, separated by commas",
+                f"this store has {max(*self._slots, *self._homes) + 1} databases, and number {min(unknown)} "
+                "was not given: name all of them, separated by commas",
                 field="store",
             )
         self.shards = [placed[number] for number in sorted(placed)]
@@ -84,7 +108,52 @@ class Cluster:
 
     def home_of(self, tenant: str) -> Shard:
         """Where what is one per tenant is kept."""
-        return self.shards[0 if len(self.shards) == 1 else home_of(tenant, self._slots)]
+        return self.shards[0 if len(self.shards) == 1 else home_of(tenant, self._homes)]
+
+    @property
+    def goes_by_slots(self) -> bool:
+        return self._shard_map == "slots"
+
+    async def owns(self, shard: Shard, ref: QueueRef) -> bool:
+        """Whether a queue that is not found on this database would be there. Else it is on another, or on its way."""
+        if not self.goes_by_slots:
+            return True
+        [row] = await shard.fetch(SQL["slot_owner"], slot_of(ref.tenant, ref.queue))
+        return row["shard"] == shard.number and not row["is_moving"]
+
+    def owner_of(self, slot: int) -> int:
+        return self._slots[slot]
+
+    def table(self) -> tuple[int, list[int]]:
+        """The epoch, and the owner of each slot."""
+        return self._epoch, self._slots
+
+    async def refresh(self) -> bool:
+        """Learn which slots have gone to another database since; answers whether any has."""
+        if steady_s() - self._looked_s < _LOOK_S:
+            return False
+        self._looked_s = steady_s()
+        return await self.refresh_now()
+
+    async def refresh_now(self) -> bool:
+        tables: dict[int, _Table] = {}
+        for shard in self.shards:
+            try:
+                found, table = await shard.use(_look)
+            except StoreUnavailable:
+                continue
+            tables[found.epoch] = table
+        if not tables or max(tables) <= self._epoch:
+            return False
+        slots, homes = tables[max(tables)]
+        missing = set(slots) - set(range(len(self.shards)))
+        if missing:
+            raise StoreUnavailable(
+                f"some queues are on database number {min(missing)} now, which this server was not given: restart it "
+                "with all of them"
+            )
+        self._epoch, self._slots, self._homes = max(tables), slots, homes
+        return True
 
     async def fetch_all(self, sql: str, *args: Any) -> list[tuple[Shard, list[Any]]]:
         """Of every database that answers; `StoreUnavailable` if none does."""
@@ -119,9 +188,9 @@ class Cluster:
         return at_ms - self._ahead_ms
 
 
-async def _look(connection: Any) -> tuple[migrations.Status, list[int]]:
+async def _look(connection: Any) -> tuple[migrations.Status, _Table]:
     found = await migrations.status(connection)
-    if found.cluster_id is None:
-        return found, []
-    rows = await connection.fetch("SELECT shard FROM slots ORDER BY slot")
-    return found, [row["shard"] for row in rows]
+    if found.cluster_id is None or found.version < found.newest:
+        return found, _Table([], [])
+    rows = await connection.fetch("SELECT shard, home FROM slots ORDER BY slot")
+    return found, _Table([row["shard"] for row in rows], [row["home"] for row in rows])

@@ -1,12 +1,13 @@
 """Tenants and queues: which there are, what each may do, and what this server remembers of them."""
 
+from collections import defaultdict
 from typing import Any
 
 from holdfast.model.names import QueueRef
 from holdfast.model.policy import QueuePolicy, Quotas, TenantConfig
 from holdfast.stores.answers import being_deleted, no_such_queue
 from holdfast.stores.contract import QueueRow, TenantRow
-from holdfast.stores.postgres.cluster import Cluster
+from holdfast.stores.postgres.cluster import Cluster, QueueMoved
 from holdfast.stores.postgres.queues import (
     QueueInfo,
     decode_config,
@@ -15,6 +16,8 @@ from holdfast.stores.postgres.queues import (
     info_of,
     queue_row_of,
 )
+from holdfast.stores.postgres.shard import Shard
+from holdfast.stores.postgres.slots import slot_of
 from holdfast.stores.postgres.statements import SQL
 from holdfast.stores.quotas import check_room_for_queue
 
@@ -68,12 +71,21 @@ class Directory:
         return self._known.get(ref)
 
     async def load(self, ref: QueueRef) -> QueueInfo | None:
-        shard = self._cluster.shard_of(ref)
-        rows = await shard.fetch(SQL["queue"], ref.tenant, ref.queue, None)
-        if not rows:
+        while True:
+            shard = self._cluster.shard_of(ref)
+            rows = await shard.fetch(SQL["queue"], ref.tenant, ref.queue, None)
+            if rows and rows[0]["moving_to"] is None:
+                return self.remember(info_of(rows[0], shard))
             self.forget(ref)
-            return None
-        return self.remember(info_of(rows[0], shard))
+            if not rows and await self._cluster.owns(shard, ref):
+                return None
+            await self._follow(ref, shard)
+
+    async def _follow(self, ref: QueueRef, shard: Shard) -> None:
+        """It is not on this database any more. `QueueMoved` while it is on its way."""
+        await self._cluster.refresh()
+        if self._cluster.shard_of(ref) is shard:
+            raise QueueMoved(ref)
 
     async def require(self, ref: QueueRef) -> QueueInfo:
         info = await self.load(ref)
@@ -99,14 +111,21 @@ class Directory:
     async def list_queues(self, tenant: str) -> list[QueueRow]:
         """As far as their databases answer."""
         rows = [row for _, found in await self._cluster.fetch_all(SQL["queues_of"], tenant) for row in found]
-        return sorted((queue_row_of(row) for row in rows), key=lambda row: row.ref)
+        # One that has gone to another database may stand on both for a moment.
+        found = {row["queue"]: queue_row_of(row) for row in rows}
+        return sorted(found.values(), key=lambda row: row.ref)
 
     async def keys_of(self, tenant: str) -> dict[int, list[int]]:
         """The tenant's queues by shard."""
-        return {
-            number: [row["key"] for row in await shard.fetch(SQL["queues_of"], tenant)]
-            for number, shard in enumerate(self._cluster.shards)
-        }
+        keys: dict[str, tuple[int, int]] = {}
+        for number, shard in enumerate(self._cluster.shards):
+            for row in await shard.fetch(SQL["queues_of"], tenant):
+                if row["moving_to"] is None or row["queue"] not in keys:
+                    keys[row["queue"]] = number, row["key"]
+        by_shard: defaultdict[int, list[int]] = defaultdict(list)
+        for number, key in keys.values():
+            by_shard[number].append(key)
+        return by_shard
 
     async def create(self, ref: QueueRef) -> QueueInfo:
         number = await self.take_number(ref)
@@ -132,7 +151,10 @@ class Directory:
         """The queue's row in a transaction of its database; made if there is none."""
         shard = self._cluster.shard_of(ref)
         row = await connection.fetchrow(SQL["queue"], ref.tenant, ref.queue, None)
+        if row is not None and row["moving_to"] is not None:
+            raise QueueMoved(ref)
         if row is None:
+            await self.check_owner(connection, ref)
             if number is None:
                 number = await self._take_number(connection, ref, shard.number)
             tenant, queue_id = number
@@ -144,6 +166,13 @@ class Directory:
             )
             row = await connection.fetchrow(SQL["queue"], ref.tenant, ref.queue, None)
         return info_of(row, shard)
+
+    async def check_owner(self, connection: Any, ref: QueueRef) -> None:
+        """In a transaction of the queue's database, which has no such queue: that it would have it."""
+        if self._cluster.goes_by_slots:
+            owner = await connection.fetchrow(SQL["slot_owner"], slot_of(ref.tenant, ref.queue))
+            if owner["shard"] != self._cluster.number_of(ref) or owner["is_moving"]:
+                raise QueueMoved(ref)
 
     async def _take_number(self, connection: Any, ref: QueueRef, shard: int) -> tuple[TenantRow, int]:
         found = await connection.fetchrow(SQL["tenant"], ref.tenant)
@@ -170,10 +199,12 @@ class Directory:
 
     async def _change(self, ref: QueueRef, sql: str, *args: Any) -> QueueRow:
         self.forget(ref)
-        rows = await self._cluster.shard_of(ref).fetch(sql, ref.tenant, ref.queue, *args)
-        if not rows:
-            raise no_such_queue(ref)
-        return queue_row_of(rows[0])
+        for _ in range(2):
+            rows = await self._cluster.shard_of(ref).fetch(sql, ref.tenant, ref.queue, *args)
+            if rows:
+                return queue_row_of(rows[0])
+            await self.require(ref)  # or it has gone to another database
+        raise no_such_queue(ref)
 
 
 def _policy_columns(policy: QueuePolicy) -> tuple[bytes, int, int, bool]:

@@ -45,20 +45,27 @@ INSERT INTO queues (tenant, queue, tenant_id, queue_id, policy, lease_ms, max_le
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT DO NOTHING;
 
 -- name: queues_of
-SELECT * FROM queues WHERE tenant = $1 AND gone_at IS NULL ORDER BY queue;
+-- One that arrives here is not here yet.
+SELECT * FROM queues
+WHERE tenant = $1 AND gone_at IS NULL AND moving_to IS DISTINCT FROM (SELECT shard FROM cluster) ORDER BY queue;
+
+-- name: slot_owner
+-- Whose the slot is, as this database knows it; and whether it is on its way.
+SELECT slots.shard, slot_moves.slot IS NOT NULL AS is_moving
+FROM slots LEFT JOIN slot_moves USING (slot) WHERE slots.slot = $1;
 
 -- name: put_policy
 UPDATE queues SET policy = $3, lease_ms = $4, max_lease_ms = $5, keeps = $6, revision = revision + 1
-WHERE tenant = $1 AND queue = $2 AND gone_at IS NULL RETURNING *;
+WHERE tenant = $1 AND queue = $2 AND gone_at IS NULL AND moving_to IS NULL RETURNING *;
 
 -- name: put_paused
 UPDATE queues SET is_paused = $3, revision = revision + 1
-WHERE tenant = $1 AND queue = $2 AND gone_at IS NULL RETURNING *;
+WHERE tenant = $1 AND queue = $2 AND gone_at IS NULL AND moving_to IS NULL RETURNING *;
 
 -- name: drain
 WITH q AS (
     UPDATE queues SET drain_until = $3, revision = revision + 1
-    WHERE tenant = $1 AND queue = $2 AND gone_at IS NULL RETURNING *
+    WHERE tenant = $1 AND queue = $2 AND gone_at IS NULL AND moving_to IS NULL RETURNING *
 ),
 unscheduled AS (DELETE FROM schedules USING q WHERE schedules.queue_key = q.key)
 SELECT * FROM q;

@@ -11,10 +11,12 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from holdfast.model.errors import StoreUnavailable
+from holdfast.model.names import QueueRef
 from holdfast.stores.logged import LoggedBatch
 from holdfast.stores.postgres.bell import ring_for
 from holdfast.stores.postgres.cluster import Cluster
-from holdfast.stores.postgres.landing import Landed, Lane, land, landed_places
+from holdfast.stores.postgres.landing import Landed, Lane, landed_places
+from holdfast.stores.postgres.shipping import land_on_owners
 
 
 class Flushed(NamedTuple):
@@ -25,12 +27,15 @@ class Flushed(NamedTuple):
     dropped: int
 
 
-def flush(urls: list[str], batches: Iterable[LoggedBatch], *, durability: str = "fsync") -> Flushed:
-    """Store these, each batch in one transaction. A batch's lane is the number of a database of the store.
+def flush(
+    urls: list[str], batches: Iterable[LoggedBatch], *, durability: str = "fsync", shard_map: str = "slots"
+) -> Flushed:
+    """Store these, each batch in one transaction. A batch's lane is the number of a database of the store; a queue that
+    has gone to another since is found there.
 
     A database that is down keeps nothing from the others: what can land does, and then it is `StoreUnavailable`.
     """
-    return asyncio.run(_flush(urls, batches, durability))
+    return asyncio.run(_flush(Cluster(urls, durability=durability, shard_map=shard_map), batches))
 
 
 def landed(urls: list[str], node: UUID, epoch: int, lane: int) -> list[range]:
@@ -38,21 +43,23 @@ def landed(urls: list[str], node: UUID, epoch: int, lane: int) -> list[range]:
     return asyncio.run(_landed(urls, Lane(node, epoch, lane)))
 
 
-async def _flush(urls: list[str], batches: Iterable[LoggedBatch], durability: str) -> Flushed:
-    cluster = Cluster(urls, durability=durability)
+async def _flush(cluster: Cluster, batches: Iterable[LoggedBatch]) -> Flushed:
     stored = skipped = dropped = 0
     failure: StoreUnavailable | None = None
     try:
         await cluster.open()
         for batch in batches:
             try:
-                done = await cluster.numbered(batch.lane).use(partial(_land, batch))
+                lane = Lane(batch.node, batch.epoch, batch.lane)
+                every = await land_on_owners(cluster, lane, batch.calls, span=batch.span, given_now=None)
+                await _ring(cluster, every)
             except StoreUnavailable as error:
                 failure = error
                 continue
-            stored += sum(queue.stored for queue in done.queues)
-            skipped += done.skipped
-            dropped += sum(done.dropped.values())
+            for done in every:
+                stored += sum(queue.stored for queue in done.queues)
+                skipped += done.skipped
+                dropped += sum(done.dropped.values())
     finally:
         await cluster.close()
     if failure is not None:
@@ -60,10 +67,15 @@ async def _flush(urls: list[str], batches: Iterable[LoggedBatch], durability: st
     return Flushed(stored, skipped, dropped)
 
 
-async def _land(batch: LoggedBatch, connection: Any) -> Landed:
-    done = await land(connection, Lane(batch.node, batch.epoch, batch.lane), batch.calls, span=batch.span)
-    await ring_for(connection, {queue.ref: queue.visible_at for queue in done.queues if not queue.is_paused})
-    return done
+async def _ring(cluster: Cluster, every: list[Landed]) -> None:
+    for done in every:
+        for queue in done.queues:
+            if not queue.is_paused:
+                await cluster.shard_of(queue.ref).use(partial(_ring_for, {queue.ref: queue.visible_at}))
+
+
+async def _ring_for(ready: dict[QueueRef, int], connection: Any) -> None:
+    await ring_for(connection, ready)
 
 
 async def _landed(urls: list[str], lane: Lane) -> list[range]:

@@ -90,7 +90,7 @@ class Grants:
             return
         for shard in self._cluster.shards:
             if shard is not short.shard:
-                await self._take_back(short.tenant, shard)
+                await self.take_back(short.tenant, shard)
         if not await self._grant(short):
             quotas, others, _ = await self._home_of(short.tenant).step(lambda each: self._parts(each, short))
             before = short.used.plus(others)
@@ -134,7 +134,41 @@ class Grants:
                 others = others.plus(part)
         return decode_config(row["config"]).quotas, others, mine
 
-    async def _take_back(self, tenant: str, shard: Shard) -> None:
+    # --- When queues go to another database --------------------------------------------------------------------------
+
+    async def note_used(self, tenant: str, shard: Shard) -> None:
+        """Grant a shard what it keeps: it has come from another, without being asked for."""
+        used = await shard.fetch(SQL["usage"], tenant)
+        part = Part(used[0]["messages"], used[0]["bytes"])
+
+        async def work(connection: Any) -> tuple[Part, int]:
+            await connection.fetchrow(SQL["tenant_locked"], tenant)
+            mine = part
+            for grant in await connection.fetch(SQL["grants"], tenant):
+                if grant["shard"] == shard.number:
+                    mine = part.or_more(Part(grant["messages"], grant["bytes"]))
+            version: int = await connection.fetchval(SQL["put_grant"], tenant, shard.number, *mine)
+            return mine, version
+
+        granted, version = await self._home_of(tenant).step(work)
+        await shard.fetch(SQL["take_grant"], tenant, *granted, version)
+
+    async def lower_in(self, connection: Any, tenant: str, key: int) -> None:
+        """In one transaction the counts of a queue go, and what was granted for them."""
+        await connection.fetchrow(SQL["tenant_locked"], tenant)
+        # In this order: lines that are being summed up meanwhile are found in the sums.
+        await connection.execute("DELETE FROM count_lines WHERE queue_key = $1", key)
+        await connection.execute("DELETE FROM counts WHERE queue_key = $1", key)
+        used = await connection.fetchrow(SQL["usage"], tenant)
+        await connection.execute(
+            "UPDATE tenants SET granted_messages = least(granted_messages, $2), "
+            "granted_bytes = least(granted_bytes, $3) WHERE tenant = $1",
+            tenant,
+            used["messages"],
+            used["bytes"],
+        )
+
+    async def take_back(self, tenant: str, shard: Shard) -> None:
         """What a shard was granted and does not use."""
 
         async def number(connection: Any) -> int | None:

@@ -14,11 +14,12 @@ from holdfast.stores.logged import LoggedCall
 from holdfast.stores.postgres.claiming import Claiming
 from holdfast.stores.postgres.cluster import Cluster
 from holdfast.stores.postgres.directory import Directory
-from holdfast.stores.postgres.landing import Landed, Lane, land, landed_places
+from holdfast.stores.postgres.landing import Landed, Lane, landed_places
 from holdfast.stores.postgres.link import Link
 from holdfast.stores.postgres.news import News
 from holdfast.stores.postgres.nodes import Nodes
 from holdfast.stores.postgres.queues import QueueInfo
+from holdfast.stores.postgres.shipping import land_on_owners
 from holdfast.stores.quotas import check_quotas
 from holdfast.stores.reserved import Reserved
 
@@ -153,11 +154,13 @@ class Ground:
     ) -> int:
         """`landing.land`, and what comes of it is told; answers how many messages it stored."""
         given_now = self._cluster.given(now_ms)
+        of = Lane(node, epoch, lane)
+        every = await land_on_owners(self._cluster, of, calls, span=span, given_now=given_now)
+        for landed in every:
+            self._tell(landed)
+        return sum(queue.stored for landed in every for queue in landed.queues)
 
-        async def work(connection: Any) -> Landed:
-            return await land(connection, Lane(node, epoch, lane), calls, span=span, given_now=given_now)
-
-        landed = await self._cluster.shards[lane].use(work)
+    def _tell(self, landed: Landed) -> None:
         news = News()
         for queue in landed.queues:
             news.tally(queue.ref, Event.ENQUEUED, queue.stored)
@@ -176,7 +179,6 @@ class Ground:
             else:
                 self._directory.forget(ref)
         self._publish(news)
-        return sum(queue.stored for queue in landed.queues)
 
     async def landed(self, node: UUID, epoch: int, lane: int) -> list[range]:
         """The places of a lane that are stored, whoever stored them."""

@@ -10,7 +10,7 @@ from holdfast.model.message import Draft
 from holdfast.model.names import QueueRef
 from holdfast.stores.answers import being_deleted, no_such_queue
 from holdfast.stores.contract import TenantRow
-from holdfast.stores.postgres.cluster import Cluster
+from holdfast.stores.postgres.cluster import Cluster, QueueMoved
 from holdfast.stores.postgres.directory import Directory
 from holdfast.stores.postgres.grants import Grants, Short
 from holdfast.stores.postgres.news import News
@@ -105,11 +105,14 @@ class Intake:
         row = await connection.fetchrow(sql, ref.tenant, ref.queue, None)
         if row is None:
             if not auto_create:
+                await self._directory.check_owner(connection, ref)
                 raise no_such_queue(ref)
             await self._directory.make_in(connection, ref, number)
             row = await connection.fetchrow(sql, ref.tenant, ref.queue, None)
             if row is None:
                 raise _Changed
+        if row["moving_to"] is not None:
+            raise QueueMoved(ref)
         if row["drain_until"] is not None:
             raise being_deleted(ref)
         return info_of(row, self._cluster.shard_of(ref))

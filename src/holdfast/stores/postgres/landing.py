@@ -17,6 +17,7 @@ from holdfast.model.events import Event
 from holdfast.model.names import QueueRef
 from holdfast.stores.logged import LoggedCall
 from holdfast.stores.postgres.rows import EVENT_NUMBERS, encode_headers, encode_type
+from holdfast.stores.postgres.slots import slot_of
 from holdfast.stores.postgres.statements import SQL
 
 _COLUMNS = (
@@ -52,6 +53,8 @@ class Landed(NamedTuple):
     dropped: dict[QueueRef, int]
     # The queues' revisions and their tenants', as they are now.
     revisions: dict[QueueRef, tuple[int, int]]
+    # Calls whose queue is on another database, or on its way: they have not landed.
+    moved: list[tuple[int, LoggedCall]]
 
 
 async def land(
@@ -61,20 +64,28 @@ async def land(
     *,
     span: range | None = None,
     given_now: int | None = None,
+    goes_by_slots: bool = True,
 ) -> Landed:
     """Store `calls`, each with its place in the lane, in one transaction.
 
     `span`: the caller has everything of it, so that places without a call have nothing to store, now or later, and
-    count as landed too. All the queues are this database's. The connection's search path is the schema.
+    count as landed too. The connection's search path is the schema. `goes_by_slots`: the table of slots says which
+    queues are this database's; else all of them are.
     """
     async with connection.transaction():
         known, has_table = await _lock(connection, lane)
         fresh = [(place, call) for place, call in calls if not _has(known, place)]
         queues, revisions = await _queues(connection, fresh)
+        elsewhere: set[QueueRef] = set()
+        if goes_by_slots and (unknown := {call.ref for _, call in fresh} - set(queues)):
+            elsewhere = await _elsewhere(connection, unknown)
+        moved = [each for each in fresh if each[1].ref in elsewhere]
         rows: list[tuple[Any, ...]] = []
         stray: list[LoggedCall] = []
         for _, call in fresh:
             queue = queues.get(call.ref)
+            if call.ref in elsewhere:
+                continue
             if queue is None or queue["drain_until"] is not None or queue["queue_id"] != call.queue_id:
                 stray.append(call)
             else:
@@ -83,17 +94,41 @@ async def land(
         if rows:
             landed = await _store(connection, rows, queues, has_table=has_table, given_now=given_now)
         dropped = await _drop(connection, stray, len(rows)) if stray else {}
-        ranges = [span] if span else [range(place, place + 1) for place, _ in fresh]
+        left = {place for place, _ in moved}
+        ranges = _without(span, left) if span else [range(place, place + 1) for place, _ in fresh if place not in left]
         if ranges:
             firsts, ends = [each.start for each in ranges], [each.stop for each in ranges]
             await connection.execute(SQL["landed_more"], *lane, firsts, ends)
-    return Landed(landed, len(calls) - len(fresh), dropped, revisions)
+    return Landed(landed, len(calls) - len(fresh), dropped, revisions, moved)
+
+
+async def note_landed(connection: Any, lane: Lane, places: list[int]) -> None:
+    """They have landed on another database, which has it written down."""
+    async with connection.transaction():
+        await _lock(connection, lane)
+        await connection.execute(SQL["landed_more"], *lane, places, [place + 1 for place in places])
 
 
 async def landed_places(connection: Any, lane: Lane) -> list[range]:
     """What of a lane is stored here."""
     places = await connection.fetchval(SQL["landed_of"], *lane)
     return [range(each.lower, each.upper) for each in places or ()]
+
+
+async def _elsewhere(connection: Any, refs: set[QueueRef]) -> set[QueueRef]:
+    slots = {ref: slot_of(ref.tenant, ref.queue) for ref in refs}
+    gone = {row["slot"] for row in await connection.fetch(SQL["slots_elsewhere"], sorted(set(slots.values())))}
+    return {ref for ref, slot in slots.items() if slot in gone}
+
+
+def _without(span: range, places: set[int]) -> list[range]:
+    """The rest of it, in ranges."""
+    ranges, first = [], span.start
+    for place in sorted(places):
+        ranges.append(range(first, place))
+        first = place + 1
+    ranges.append(range(first, span.stop))
+    return [each for each in ranges if each]
 
 
 async def _lock(connection: Any, lane: Lane) -> tuple[list[Any], bool]:

@@ -14,8 +14,13 @@ SELECT places FROM landed WHERE node = $1 AND epoch = $2 AND lane = $3;
 -- name: landing_queues
 -- $1, $2 names: none of these queues is changed until this is committed.
 SELECT queues.*, tenants.revision AS tenant_revision FROM queues JOIN tenants USING (tenant)
-WHERE (queues.tenant, queue) IN (SELECT * FROM unnest($1::text[], $2::text[])) AND gone_at IS NULL
+WHERE (queues.tenant, queue) IN (SELECT * FROM unnest($1::text[], $2::text[])) AND gone_at IS NULL AND moving_to IS NULL
 ORDER BY key FOR SHARE OF queues;
+
+-- name: slots_elsewhere
+-- Of these slots, those that are not this database's, or are on their way.
+SELECT slots.slot FROM slots LEFT JOIN slot_moves USING (slot)
+WHERE slots.slot = ANY($1::smallint[]) AND (slots.shard <> (SELECT shard FROM cluster) OR slot_moves.slot IS NOT NULL);
 
 -- name: gone_queue
 SELECT key FROM queues WHERE tenant = $1 AND queue = $2 AND queue_id = $3;

@@ -122,14 +122,17 @@ async def _found(connections: list[Any]) -> None:
     cluster_id = uuid4()
     slots = spread(len(connections))
     for shard, connection in enumerate(connections):
-        await _write_place(connection, cluster_id, shard, 1, slots)
+        await _write_place(connection, cluster_id, shard, 1, slots, slots)
 
 
 async def _join(connections: list[Any], statuses: list[Status], cluster_id: UUID) -> None:
     """A database that is new to its store owns no slots yet: queues move to it by resharding."""
-    members = [each for each in statuses if each.cluster_id is not None]
+    members = sorted(
+        (each for each in statuses if each.cluster_id is not None), key=lambda each: each.epoch, reverse=True
+    )
     first = connections[statuses.index(members[0])]
-    slots = [row["shard"] for row in await first.fetch("SELECT shard FROM holdfast.slots ORDER BY slot")]
+    table = await first.fetch("SELECT shard, home FROM holdfast.slots ORDER BY slot")
+    slots, homes = [row["shard"] for row in table], [row["home"] for row in table]
     if len(slots) != SLOTS:
         raise StoreUnavailable("the slot table of this store is damaged: restore a backup")
     taken = {each.shard for each in members if each.shard is not None} | set(slots)
@@ -137,14 +140,19 @@ async def _join(connections: list[Any], statuses: list[Status], cluster_id: UUID
         if each.cluster_id is None:
             shard = max(taken) + 1
             taken.add(shard)
-            await _write_place(connection, cluster_id, shard, members[0].epoch, slots)
+            await _write_place(connection, cluster_id, shard, members[0].epoch, slots, homes)
 
 
-async def _write_place(connection: Any, cluster_id: UUID, shard: int, epoch: int, slots: list[int]) -> None:
+async def _write_place(
+    connection: Any, cluster_id: UUID, shard: int, epoch: int, slots: list[int], homes: list[int]
+) -> None:
     async with connection.transaction():
         await connection.execute(
             "INSERT INTO holdfast.cluster (cluster_id, shard, epoch) VALUES ($1, $2, $3)", cluster_id, shard, epoch
         )
         await connection.execute(
-            "INSERT INTO holdfast.slots SELECT n - 1, s FROM unnest($1::integer[]) WITH ORDINALITY AS u (s, n)", slots
+            "INSERT INTO holdfast.slots (slot, shard, home) "
+            "SELECT n - 1, s, h FROM unnest($1::integer[], $2::integer[]) WITH ORDINALITY AS u (s, h, n)",
+            slots,
+            homes,
         )

@@ -10,7 +10,7 @@
 WITH t AS MATERIALIZED (SELECT now_ms($2) AS now),
 q AS MATERIALIZED (
     SELECT queues.key, queues.is_paused FROM queues JOIN tenants USING (tenant)
-    WHERE queues.key = $1 AND gone_at IS NULL AND drain_until IS NULL
+    WHERE queues.key = $1 AND gone_at IS NULL AND drain_until IS NULL AND moving_to IS NULL
       AND queues.revision = $3 AND tenants.revision = $4
 ),
 given AS MATERIALIZED (
@@ -74,7 +74,7 @@ q AS MATERIALIZED (
     SELECT
         is_paused, drain_until, has_groups, lease_ms, max_lease_ms,
         coalesce(least(delayed_at, leased_at, mortal_at) <= now, false) AS is_due
-    FROM queues, ends, t WHERE key = $1 AND gone_at IS NULL
+    FROM queues, ends, t WHERE key = $1 AND gone_at IS NULL AND moving_to IS NULL
 ),
 picked AS MATERIALIZED (
     {picked}
@@ -161,14 +161,17 @@ WHERE queue_key = $1 AND status = 0 AND deliver_after <= (SELECT now_ms($2))
   AND (expires_at IS NULL OR expires_at > (SELECT now_ms($2)))
   AND (priority, deliver_after, id) > ($4::smallint, $5::bigint, $6::bigint)
   AND (
-      SELECT NOT is_paused AND NOT has_groups AND drain_until IS NULL FROM queues WHERE key = $1 AND gone_at IS NULL
+      SELECT NOT is_paused AND NOT has_groups AND drain_until IS NULL AND moving_to IS NULL
+      FROM queues WHERE key = $1 AND gone_at IS NULL
   )
 ORDER BY priority, deliver_after, id LIMIT $3;
 
 -- name: ack
 -- $3-$5 the receipts. Those of messages in groups, and of a queue that keeps what succeeded, are not dealt with here.
 WITH t AS MATERIALIZED (SELECT now_ms($2) AS now),
-q AS MATERIALIZED (SELECT drain_until FROM queues WHERE key = $1 AND gone_at IS NULL AND NOT keeps),
+q AS MATERIALIZED (
+    SELECT drain_until FROM queues WHERE key = $1 AND gone_at IS NULL AND moving_to IS NULL AND NOT keeps
+),
 given AS MATERIALIZED (
     SELECT $1::bigint AS queue_key, u.*
     FROM unnest($3::bigint[], $4::bytea[], $5::bigint[]) WITH ORDINALITY AS u (id, token, version, place)

@@ -32,7 +32,7 @@ from holdfast.stores.contract import (
 from holdfast.stores.postgres.altering import Altering
 from holdfast.stores.postgres.bell import Bell
 from holdfast.stores.postgres.claiming import Claiming
-from holdfast.stores.postgres.cluster import Cluster
+from holdfast.stores.postgres.cluster import Cluster, QueueMoved
 from holdfast.stores.postgres.directory import Directory
 from holdfast.stores.postgres.grants import Grants
 from holdfast.stores.postgres.ground import Ground
@@ -133,7 +133,22 @@ class PostgresStore:
         if self._link is None:
             work.close()
             raise StoreUnavailable("this queue was closed: open it again")
-        return await self._link.call(work)
+        return await self._link.call(self._followed(work))
+
+    async def _followed(self, work: Coroutine[Any, Any, T]) -> T:
+        """A queue that was found to be on its way is looked for where it is, the next time."""
+        try:
+            return await work
+        except QueueMoved as moved:
+            await self._follow(moved)
+            raise
+
+    async def _follow(self, moved: QueueMoved) -> bool:
+        """Whether it is on another database by now."""
+        known = self._directory.remembered(moved.ref)
+        self._directory.forget(moved.ref)
+        await self._cluster.refresh()
+        return known is not None and self._cluster.shard_of(moved.ref) is not known.shard
 
     async def _change(self, make: Callable[[News], Coroutine[Any, Any, T]]) -> T:
         """What changes something, and is told."""
@@ -142,7 +157,12 @@ class PostgresStore:
         news = News()
 
         async def work() -> T:
-            value = await make(news)
+            try:
+                value = await make(news)
+            except QueueMoved as moved:
+                if not await self._follow(moved):
+                    raise
+                value = await make(news)
             self._bell.ring(news)
             return value
 

@@ -64,8 +64,9 @@ class Sweeping:
     async def _sweep_shard(self, shard: Shard, limit: int, now_ms: int, news: News) -> int:
         stored_ms = self._cluster.stored(now_ms)
         changed = 0
+        moving = {row["key"] for row in await shard.fetch(SQL["moving"])}
         for row in await shard.fetch(SQL["ends"]):
-            if row["at"] <= stored_ms and changed < limit:
+            if row["at"] <= stored_ms and changed < limit and row["queue_key"] not in moving:
                 changed += await self._upkeep.end_on(shard, row["queue_key"], limit - changed, now_ms, news)
         for row in await shard.fetch(SQL["draining"]):
             if changed < limit and (not row["has_leases"] or row["drain_until"] <= stored_ms):
@@ -83,7 +84,8 @@ class Sweeping:
         return changed
 
     async def _next_ends(self, shard: Shard) -> list[int]:
-        ends = [row["at"] for row in await shard.fetch(SQL["ends"])]
+        moving = {row["key"] for row in await shard.fetch(SQL["moving"])}
+        ends = [row["at"] for row in await shard.fetch(SQL["ends"]) if row["queue_key"] not in moving]
         [keys] = await shard.fetch(SQL["next_key_end"])
         ends += [at for at in (keys["at"], await self._journal.next_trim_at(shard)) if at is not None]
         ends += [row["drain_until"] if row["has_leases"] else 0 for row in await shard.fetch(SQL["draining"])]

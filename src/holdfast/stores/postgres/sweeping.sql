@@ -57,6 +57,9 @@ SELECT
     EXISTS (SELECT 1 FROM items WHERE queue_key = key AND status = 1) AS has_leases
 FROM queues WHERE drain_until IS NOT NULL AND gone_at IS NULL;
 
+-- name: moving
+SELECT key FROM queues WHERE moving_to IS NOT NULL AND gone_at IS NULL;
+
 -- name: end_queue
 -- Its rows that are no messages go with it; its key stays taken, for the journal tells of it.
 WITH keys AS (DELETE FROM seen_keys WHERE queue_key = $1),

@@ -10,7 +10,7 @@ from holdfast.model.names import QueueRef
 from holdfast.model.schedules import MAX_SCHEDULES, Schedule, Tick, draft_at, fired, reason_of
 from holdfast.stores.answers import being_deleted
 from holdfast.stores.contract import DueSchedules
-from holdfast.stores.postgres.cluster import Cluster
+from holdfast.stores.postgres.cluster import Cluster, QueueMoved
 from holdfast.stores.postgres.directory import Directory
 from holdfast.stores.postgres.intake import Intake
 from holdfast.stores.postgres.news import News
@@ -28,10 +28,13 @@ _PUT = (
     "INSERT INTO schedules AS s VALUES ($1, $2, $3, $4) "
     "ON CONFLICT (queue_key, name) DO UPDATE SET body = excluded.body, next_at = excluded.next_at"
 )
-_DELETE = "DELETE FROM schedules WHERE queue_key = $1 AND name = $2 RETURNING name"
+_DELETE = (
+    "DELETE FROM schedules USING queues "
+    "WHERE queue_key = $1 AND name = $2 AND key = $1 AND moving_to IS NULL RETURNING name"
+)
 _DUE = (
     "SELECT body, next_at, tenant, queue FROM schedules JOIN queues ON queues.key = schedules.queue_key "
-    "WHERE next_at IS NOT NULL ORDER BY next_at, queue_key, name LIMIT $1"
+    "WHERE next_at IS NOT NULL AND moving_to IS NULL ORDER BY next_at, queue_key, name LIMIT $1"
 )
 
 
@@ -61,6 +64,8 @@ class Timetable:
         async def work(connection: Any) -> bool:
             # The queue's own lock: two that find no schedule of a name have no row to wait for.
             row = await connection.fetchrow(SQL["queue_locked"], ref.tenant, ref.queue, None)
+            if row is not None and row["moving_to"] is not None:
+                raise QueueMoved(ref)
             if row is None or row["drain_until"] is not None:
                 raise being_deleted(ref)
             raw = await connection.fetchval(_FIND_LOCKED, info.key, schedule.name)

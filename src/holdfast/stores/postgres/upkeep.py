@@ -3,7 +3,8 @@
 from typing import Any
 
 from holdfast.model import lifecycle
-from holdfast.stores.postgres.cluster import Cluster
+from holdfast.model.names import QueueRef
+from holdfast.stores.postgres.cluster import Cluster, QueueMoved
 from holdfast.stores.postgres.news import News
 from holdfast.stores.postgres.queues import QueueInfo, info_of
 from holdfast.stores.postgres.rows import entry_of
@@ -54,6 +55,8 @@ class Upkeep:
         if row is not None and row["has_groups"]:
             await connection.execute(SQL["lock_queue"], key)
             row = await connection.fetchrow(SQL["queue_by_key"], key, given)
+        if row is not None and row["moving_to"] is not None:
+            raise QueueMoved(QueueRef(row["tenant"], row["queue"]))
         if row is None or row["gone_at"] is not None:
             return None
         self._cluster.note_now(row["now"], now_ms)

@@ -1,0 +1,108 @@
+"""All rows of a queue from one database to another, while it stands still; in bounded steps, begun again at will."""
+
+from typing import Any
+
+from holdfast.stores.postgres.shard import Shard
+from holdfast.stores.postgres.statements import WHOLE
+
+# Of one step.
+_ROWS = 2_000
+_BYTES = 16 << 20
+
+_KEYS = ("key", "id", "correlation_id", "ends_at")
+_SMALL = {
+    "ledgers": ("consumer", "number", "claimed_at", "receipts"),
+    "ledger_ends": ("consumer", "closed_upto"),
+    "schedules": ("name", "body", "next_at"),
+}
+
+
+async def copy_rows(source: Shard, key: int, target: Shard, new_key: int) -> int:
+    """How many messages the queue has."""
+    await _copy_messages(source, key, target, new_key)
+    await _copy_keys(source, key, target, new_key)
+    for table, columns in _SMALL.items():
+        rows = await source.fetch(f"SELECT {', '.join(columns)} FROM {table} WHERE queue_key = $1", key)
+
+        async def replace(connection: Any, table: str = table, columns: Any = columns, rows: Any = rows) -> None:
+            await connection.execute(f"DELETE FROM {table} WHERE queue_key = $1", new_key)
+            await _put(connection, table, columns, [(new_key, *row) for row in rows])
+
+        await target.step(replace)
+    return (await count_rows(source, key))["items"]
+
+
+async def _copy_messages(source: Shard, key: int, target: Shard, new_key: int) -> None:
+    """In the order of their ids: so the last that is there tells how far it went."""
+    [row] = await target.fetch("SELECT coalesce(max(id), -1) AS id FROM items WHERE queue_key = $1", new_key)
+    after = row["id"]
+    sizes = "SELECT id, bytes FROM items WHERE queue_key = $1 AND id > $2 ORDER BY id LIMIT $3"
+    whole = (
+        f"SELECT {', '.join(WHOLE)} FROM items WHERE queue_key = $1 AND id > $2 AND id <= $3 ORDER BY id LIMIT {_ROWS}"
+    )
+    while step := await source.fetch(sizes, key, after, _ROWS):
+        size, last = 0, step[0]["id"]
+        for each in step:
+            size += each["bytes"]
+            if size > _BYTES:
+                break
+            last = each["id"]
+        rows = [(new_key, *row) for row in await source.fetch(whole, key, after, last)]
+
+        async def put(connection: Any, rows: list[tuple[Any, ...]] = rows) -> None:
+            await _put(connection, "items", WHOLE, rows)
+
+        await target.step(put)
+        after = last
+
+
+async def _copy_keys(source: Shard, key: int, target: Shard, new_key: int) -> None:
+    [row] = await target.fetch("SELECT coalesce(max(key), '') AS key FROM seen_keys WHERE queue_key = $1", new_key)
+    after = row["key"]
+    page = f"SELECT {', '.join(_KEYS)} FROM seen_keys WHERE queue_key = $1 AND key > $2 ORDER BY key LIMIT {_ROWS}"
+    while step := await source.fetch(page, key, after):
+        rows = [(new_key, *row) for row in step]
+
+        async def put(connection: Any, rows: list[tuple[Any, ...]] = rows) -> None:
+            await _put(connection, "seen_keys", _KEYS, rows)
+
+        await target.step(put)
+        after = step[-1]["key"]
+
+
+async def _put(connection: Any, table: str, columns: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
+    await connection.copy_records_to_table(table, records=rows, columns=("queue_key", *columns), schema_name="holdfast")
+
+
+async def count_rows(shard: Shard, key: int) -> dict[str, int]:
+    """What a copy must have as many of; keys are forgotten on both sides when their time has come."""
+    counts = {}
+    for table, column in (
+        ("items", "bytes"),
+        ("ledgers", "number"),
+        ("ledger_ends", "closed_upto"),
+        ("schedules", "0"),
+    ):
+        [row] = await shard.fetch(
+            f"SELECT count(*) AS rows, coalesce(sum({column}), 0)::bigint AS sum FROM {table} WHERE queue_key = $1", key
+        )
+        counts[table], counts[f"sum of {table}"] = row["rows"], row["sum"]
+    return counts
+
+
+async def delete_rows(shard: Shard, key: int) -> None:
+    """All but what counts them."""
+    some = (
+        "DELETE FROM items WHERE queue_key = $1 AND id IN "
+        f"(SELECT id FROM items WHERE queue_key = $1 ORDER BY id LIMIT {_ROWS}) RETURNING id"
+    )
+    while await shard.fetch(some, key):
+        pass
+    some = (
+        "DELETE FROM seen_keys WHERE queue_key = $1 AND key IN "
+        f"(SELECT key FROM seen_keys WHERE queue_key = $1 ORDER BY key LIMIT {_ROWS}) RETURNING id"
+    )
+    while await shard.fetch(some, key):
+        pass
+    for table in _SMALL:
+        await shard.fetch(f"DELETE FROM {table} WHERE queue_key = $1", key)
