@@ -45,10 +45,20 @@ class JournalEvent(Identified, frozen=True, kw_only=True, gc=False):
     reason: str | None
 
 
+def check_position(after: object) -> None:
+    """For whoever passes one on: a text, which is the store's alone to judge."""
+    if after is not None and not isinstance(after, str):
+        raise _no_position(after)
+
+
 def parse_position(after: object) -> int:
-    """The number behind a journal position; 0 before the first event."""
+    """The number behind the position of a journal with one sequence; 0 before the first event."""
     if after is None:
         return 0
     if not (isinstance(after, str) and after.isascii() and after.isdigit() and len(after) < 20):
-        raise InvalidArgument(f"{str(after)[:80]!r} is not a journal position: give the `next` of an earlier answer")
+        raise _no_position(after)
     return int(after)
+
+
+def _no_position(after: object) -> InvalidArgument:
+    return InvalidArgument(f"{str(after)[:80]!r} is not a journal position: give the `next` of an earlier answer")

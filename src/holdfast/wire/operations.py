@@ -35,6 +35,7 @@ class Browse(Arguments, frozen=True, kw_only=True):
     filter: dict[str, Any] | None = None
     cursor: str | None = None
     limit: int = 100
+    payload: bool = False
 
 
 class Journal(Arguments, frozen=True, kw_only=True):

@@ -25,7 +25,7 @@ from holdfast.model.answers import Delivery, Enqueued, Events, Exchanged, Info, 
 from holdfast.model.checks import check_integer, check_text
 from holdfast.model.durations import MAX_MS
 from holdfast.model.errors import InvalidArgument, StoreUnavailable
-from holdfast.model.events import parse_position
+from holdfast.model.events import check_position
 from holdfast.model.ids import parse_id
 from holdfast.model.message import MAX_BATCH, Draft, Receipt, State, check_draft
 from holdfast.model.names import QueueRef
@@ -186,7 +186,14 @@ class CapnpMessages(Operating):
         return await self.operate("peek", ref, wire.Peek(limit=limit), list[Info])
 
     async def browse(
-        self, ref: QueueRef, state: State | None, which: Filter, cursor: str | None, limit: int
+        self,
+        ref: QueueRef,
+        state: State | None,
+        which: Filter,
+        cursor: str | None,
+        limit: int,
+        *,
+        with_payload: bool = False,
     ) -> Page[Info]:
         check_integer("limit", limit, 1, MAX_BATCH)
         given = wire.Browse(
@@ -194,6 +201,7 @@ class CapnpMessages(Operating):
             filter=filter_in(which),
             cursor=None if cursor is None else str(parse_id(cursor)),
             limit=limit,
+            payload=with_payload,
         )
         found = await self.operate("browse", ref, given, wire.PageAnswer)
         page: Page[Info] = Page(found.messages)
@@ -205,7 +213,7 @@ class CapnpMessages(Operating):
 
     async def journal(self, after: str | None, limit: int, tenant: str | None) -> Events:
         check_integer("limit", limit, 1, MAX_BATCH)
-        parse_position(after)
+        check_position(after)
         given = wire.Journal(after=after, limit=limit, tenant=tenant)
         found = await self.operate("journal", QueueRef(), given, wire.EventsAnswer)
         events = Events(found.events)
@@ -214,9 +222,9 @@ class CapnpMessages(Operating):
 
     # --- The claim ledger ----------------------------------------------------------------------------------------
 
-    async def ledger(self, ref: QueueRef, consumer: str) -> list[LedgerEntry]:
+    async def ledger(self, ref: QueueRef, consumer: str, number: int | None = None) -> list[LedgerEntry]:
         check_text("consumer", consumer)
-        return await self.operate("ledger", ref, wire.Ledger(consumer=consumer), list[LedgerEntry])
+        return await self.operate("ledger", ref, wire.Ledger(consumer=consumer, number=number), list[LedgerEntry])
 
     async def ledger_ack(self, ref: QueueRef, consumer: str, upto: int) -> list[Result]:
         check_text("consumer", consumer)

@@ -29,6 +29,7 @@ from holdfast.model.answers import Delivery, Enqueued, Events, Exchanged, Info, 
 from holdfast.model.checks import check_integer, check_text
 from holdfast.model.durations import MAX_MS
 from holdfast.model.errors import InvalidArgument
+from holdfast.model.events import check_position
 from holdfast.model.ids import parse_id
 from holdfast.model.message import MAX_BATCH, Draft, Receipt, State, check_draft
 from holdfast.model.names import QueueRef
@@ -220,11 +221,7 @@ class HttpMessages:
 
     async def journal(self, after: str | None, limit: int, tenant: str | None) -> Events:
         check_integer("limit", limit, 1, MAX_BATCH)
-        if after is not None and not isinstance(after, str):
-            raise InvalidArgument(
-                f"{str(after)[:80]!r} is not a journal position: give the `next` of an earlier answer"
-            )
-        # What is in one is the store's alone to judge.
+        check_position(after)
         answer = await self._get(f"/v1/journal{_query(after=after, limit=limit, tenant=tenant)}")
         try:
             events = Events(event_of(each) for each in _events.decode_lines(answer.body))

@@ -62,7 +62,8 @@ async def _peek(call: Call, ref: QueueRef, given: wire.Peek) -> object:
 
 async def _browse(call: Call, ref: QueueRef, given: wire.Browse) -> object:
     state = None if given.state is None else _state_of(given.state)
-    page = await call.session.browse(ref, state, make_filter(given.filter), given.cursor, given.limit)
+    which = make_filter(given.filter)
+    page = await call.session.browse(ref, state, which, given.cursor, given.limit, with_payload=given.payload)
     return wire.PageAnswer(page, page.cursor)
 
 

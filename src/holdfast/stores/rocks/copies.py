@@ -57,7 +57,7 @@ class Copy(Database):
         self.handles = {}
         self.families = Handles(dict.fromkeys(keys.FAMILIES))
 
-    def close(self) -> None:
+    def close(self, *, within_s: float | None = None) -> None:
         """Nothing was written, so there is nothing to fail, and nothing to say in the marker."""
         families, self._families = self._families, {}
         database, self._db = self._db, None

@@ -150,7 +150,7 @@ class LegacyStore:
 
     # --- What there is none of ---------------------------------------------------------------------------------
 
-    async def ledger(self, ref: QueueRef, consumer: str, now_ms: int) -> list[LedgerEntry]:
+    async def ledger(self, ref: QueueRef, consumer: str, now_ms: int, number: int | None = None) -> list[LedgerEntry]:
         return []
 
     async def find_schedule(self, ref: QueueRef, name: str) -> Schedule | None:
@@ -165,7 +165,9 @@ class LegacyStore:
     async def sweep(self, limit: int, now_ms: int) -> Swept:
         return Swept(0, None)
 
-    async def journal(self, after: str | None, limit: int, tenant: str | None, now_ms: int) -> JournalPage:
+    async def journal(
+        self, after: str | None, limit: int, tenant: str | None, now_ms: int, until: str | None = None
+    ) -> JournalPage:
         return JournalPage([], after or "0")
 
     async def take_tallies(self) -> Mapping[QueueRef, Mapping[Event, int]]:
