@@ -19,6 +19,7 @@ from tests.faults.backlog import run_backlog
 from tests.faults.clocks import run_clock_steps
 from tests.faults.network import run_network_faults
 from tests.faults.pauses import run_pauses
+from tests.faults.soak import run_buffered_soak, run_soak
 
 ROOT = Path(__file__).parents[2]
 
@@ -99,5 +100,7 @@ PARTS: dict[str, Part] = {
     "clocks": Part("clocks that step back and forward, at random", 5_000, run_clock_steps),
     "backlog": Part("a restart with half of these delayed and half in flight", 200_000, run_backlog),
     "legacy-migration": Part("messages of a legacy database, migrated through kills", 1_000_000, run_legacy_migration),
+    "soak": Part("steady load on two servers and two databases: nothing grows or slows down", 1_800, run_soak),
+    "soak-buffered": Part("the same with the fast path", 1_800, run_buffered_soak),
     "suite": Part("tests too long for every day: model machines, fuzzing, payloads of a GiB", 20, run_suite),
 }
