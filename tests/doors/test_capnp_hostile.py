@@ -139,6 +139,20 @@ async def test_a_caller_that_never_lets_go_of_its_answers_is_closed(caplog: pyte
         await send(server, b"".join(bootstrap(question) for question in range(MAX_UNFINISHED + 1)))
 
 
+async def test_a_message_that_does_not_go_on_arriving_closes_its_connection_alone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with attacked(caplog) as server:
+        server.door.patience_s = 0.01
+        await send(server, bootstrap() + add_call([b"never"])[:-3])
+        # One that is idle between two messages is left alone.
+        server.door.patience_s = 0.001
+        async with stock_client(server) as queues:
+            for _ in range(3):
+                await asyncio.sleep(0.01)
+                assert (await queues.hello()).version == 1
+
+
 async def test_callers_that_come_and_go_at_once_do_no_harm(caplog: pytest.LogCaptureFixture) -> None:
     async with attacked(caplog, lines=0) as server:
         for n in range(100):

@@ -6,7 +6,9 @@ it follows a null pointer when a connection ends while it is not reading, which 
 """
 
 import asyncio
+import socket
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, cast
 
 import capnp
@@ -16,6 +18,9 @@ from holdfast.wire.capnp_frames import Frames, Malformed
 
 # What has come and was not read yet: beyond this the connection is not read.
 _MOST_UNREAD = 1 << 20
+_BYTES_PER_S = 4_096
+# A peer that is gone without a word is noticed after about a minute.
+_KEEP_ALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 # An answer is written in the next turns of the loop, if it is.
 _DROPPED_S = 1.0
 
@@ -24,9 +29,20 @@ class Stream(asyncio.Protocol):
     """One connection. `begun` is called with the stream when it is there, `ended` once, with why it is gone."""
 
     def __init__(
-        self, frames: Frames, begun: Callable[["Stream"], None], ended: Callable[[Exception | None], None]
+        self,
+        frames: Frames,
+        begun: Callable[["Stream"], None],
+        ended: Callable[[Exception | None], None],
+        *,
+        patience_s: float | None = None,
     ) -> None:
+        """`patience_s`: a message must go on arriving, or its connection is closed."""
         self._frames = frames
+        self._patience_s = patience_s
+        # While a message is on its way: when it is looked at, and what had come of all by the last time.
+        self._looking: asyncio.TimerHandle | None = None
+        self._received = 0
+        self._received_then = 0
         self._begun = begun
         self._ended = ended
         self._loop = asyncio.get_running_loop()
@@ -49,6 +65,7 @@ class Stream(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        _notice_silence(transport.get_extra_info("socket"))
         self._protocol = library._PyAsyncIoStreamProtocol()
         self._protocol.connection_made(_Side(self))
         self.io = capnp.AsyncIoStream()
@@ -58,13 +75,33 @@ class Stream(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._is_over:
             return
+        self._received += len(data)
         try:
             self._unread += self._frames.take(data)
         except Malformed as error:
             self.cut_off(error)
             return
+        if self._patience_s is not None:
+            self._watch_arrival(self._patience_s)
         self._feed()
         self._balance()
+
+    def _watch_arrival(self, patience_s: float) -> None:
+        if self._frames.is_between:
+            if self._looking is not None:
+                self._looking.cancel()
+                self._looking = None
+        elif self._looking is None:
+            self._received_then = self._received
+            self._looking = self._loop.call_later(patience_s, self._look, patience_s)
+
+    def _look(self, patience_s: float) -> None:
+        self._looking = None
+        # Of a connection that we do not read nothing can arrive.
+        if self._received - self._received_then < patience_s * _BYTES_PER_S and not self.is_read_paused:
+            self.cut_off(Malformed(f"a message that does not arrive: less than {_BYTES_PER_S} bytes a second"))
+        else:
+            self._watch_arrival(patience_s)
 
     def eof_received(self) -> bool:
         """A side that sends no more calls no more, and drops what it waited for."""
@@ -203,11 +240,23 @@ class Stream(asyncio.Protocol):
         self._is_over = True
         self._outbox.clear()
         self._unread.clear()
+        if self._looking is not None:
+            self._looking.cancel()
         self._protocol.connection_lost(error)
         held, self._held = self._held, []
         for each in held:
             each.give_back()
         self._ended(error)
+
+
+def _notice_silence(connection: socket.socket | None) -> None:
+    if connection is None or connection.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    with suppress(OSError):  # it may be gone already
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in _KEEP_ALIVE.items():
+            if hasattr(socket, name):
+                connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 class _Held:

@@ -8,7 +8,7 @@ from typing import Any
 import capnp
 
 from holdfast.clock import steady_s
-from holdfast.doors.capnp.connection import Connection
+from holdfast.doors.capnp.connection import Connection, first_line
 from holdfast.model.errors import HoldfastError, Internal, InvalidArgument, StoreUnavailable
 from holdfast.model.message import normalise_correlation_id
 from holdfast.model.names import QueueRef
@@ -107,8 +107,3 @@ def _told(error: Exception) -> HoldfastError:
         return InvalidArgument("a text is not UTF-8")
     _log.error("a call failed", exc_info=error)
     return Internal("the server failed to carry this out: its log says why")
-
-
-def first_line(error: Exception) -> str:
-    """Without the addresses that the library writes behind it."""
-    return str(error).partition("\n")[0][:200]

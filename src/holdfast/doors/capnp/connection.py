@@ -27,6 +27,11 @@ _TRAVERSALS = 2
 MAX_UNFINISHED = 4_096
 
 
+def first_line(error: BaseException) -> str:
+    """Of an error of the library's, without the addresses that it writes behind it."""
+    return str(error).partition("\n")[0][:200]
+
+
 class Connection:
     """`bootstrap` makes the capability that its caller talks to."""
 
@@ -41,7 +46,8 @@ class Connection:
         self._calls: set[asyncio.Task[Any]] = set()
         self._rpc: Any = None
         self._is_closing = False
-        self.stream = Stream(Frames(door.max_bytes, MAX_UNFINISHED), self._begin, self._end)
+        frames = Frames(door.max_bytes, MAX_UNFINISHED)
+        self.stream = Stream(frames, self._begin, self._end, patience_s=door.patience_s)
 
     def take_in_hand(self, task: "asyncio.Task[Any] | None") -> None:
         assert task is not None
@@ -78,7 +84,7 @@ class Connection:
         error = None if gone.cancelled() else gone.exception()
         self._rpc = None
         if not self.stream.is_over and not self._is_closing:
-            self.stream.cut_off(Malformed("no message of Cap'n Proto RPC" if error is None else str(error)))
+            self.stream.cut_off(Malformed("no message of Cap'n Proto RPC" if error is None else first_line(error)))
 
     def _end(self, why: Exception | None) -> None:
         self.door.connections.discard(self)

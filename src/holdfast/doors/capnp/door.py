@@ -52,6 +52,8 @@ class CapnpDoor:
         self.connections: set[Connection] = set()
         # Of one message: room for the largest payload, or for a large batch of small ones.
         self.max_bytes = max(16 << 20, max_payload + (1 << 20))
+        # A message that has begun must go on arriving.
+        self.patience_s = 10.0
         self._identity = identity
         self._open_session = open_session
         self._sessions: dict[Caller, Session] = {}
