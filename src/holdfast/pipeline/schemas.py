@@ -152,6 +152,26 @@ NEW_MESSAGES = _table(
 )
 
 
+# One row for each call of `enqueue` in a server's log, with its place there: what `land` stores.
+LOGGED_CALLS = _table(
+    "logged calls",
+    [
+        ("log", pa.string()),
+        ("node", pa.string()),
+        ("epoch", pa.int64()),
+        ("segment", pa.int64()),
+        ("lane", pa.int32()),
+        ("place", pa.int64()),
+        ("tenant", pa.string()),
+        ("queue", pa.string()),
+        ("queue_id", pa.int64()),
+        ("enqueued_at", INSTANT),
+        ("messages", pa.int32()),
+        ("call", pa.binary()),
+    ],
+)
+
+
 def as_instants(batch: pa.RecordBatch, table: Table) -> pa.RecordBatch:
     """A batch with the table's columns, in its types; what came as milliseconds becomes instants."""
     columns = []

@@ -10,6 +10,7 @@ from holdfast.model.names import QueueRef, parse_name
 from holdfast.pipeline.sources.copies import Messages
 from holdfast.pipeline.sources.feed import Feed, HttpFeed
 from holdfast.pipeline.sources.options import Place
+from holdfast.pipeline.sources.segments import Log
 from holdfast.pipeline.sources.sink import ClientLanding, Landing
 from holdfast.service.views import info_of
 
@@ -28,6 +29,18 @@ def open_feed(place: Place, tenant: str | None) -> Feed:
 
         return CopyJournal(place.address, tenant)
     raise _unknown(place)
+
+
+def find_logs(path: str) -> list[str]:
+    from holdfast.stores.buffered.segment_files import find_logs as find
+
+    return find(path)
+
+
+def open_log(log: str) -> Log:
+    from holdfast.stores.buffered.segment_files import SegmentFiles
+
+    return SegmentFiles(log)
 
 
 def open_messages(directory: str) -> Messages:

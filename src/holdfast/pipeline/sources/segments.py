@@ -1,0 +1,171 @@
+"""Segments of servers' logs as a source: what was answered for, and may not be in a database yet.
+
+A segment is whole and never changes once the next one is begun, so an offset is the number of the last segment read of
+each log. Nothing here says what has landed: `land` does, in the transaction that stores it.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
+
+from holdfast.model.errors import InvalidArgument
+from holdfast.pipeline.schemas import LOGGED_CALLS, Table, as_instants
+from holdfast.pipeline.sources.options import count, flag, names, parse_options
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+OPTIONS = {"path": names, "withLast": flag, "maxSegments": count}
+_MAX_SEGMENTS = 64
+_NO_LIMIT = 1 << 62
+
+Offset = dict[str, Any]
+
+
+class Log(Protocol):
+    def numbers(self, *, with_last: bool) -> list[int]: ...
+
+    def calls(self, number: int) -> Sequence[tuple[Any, ...]]:
+        """Rows with the columns of `LOGGED_CALLS`, but for `log`."""
+
+
+# The logs below a path, and one log. Handed in: only `server` knows the stores.
+FindLogs = Callable[[str], list[str]]
+OpenLog = Callable[[str], Log]
+
+
+@dataclass(frozen=True)
+class Logs:
+    paths: tuple[str, ...]
+    with_last: bool
+    max_segments: int
+    find: FindLogs
+    open: OpenLog
+
+    def segments(self) -> dict[str, list[int]]:
+        found = [log for path in self.paths for log in self.find(path)]
+        return {log: self.open(log).numbers(with_last=self.with_last) for log in found}
+
+    def read(self, segment: "SegmentOf", columns: Table) -> Iterator[pa.RecordBatch]:
+        rows = self.open(segment.log).calls(segment.number)
+        if not rows:
+            return
+        wire = [
+            (field.name, pa.int64() if field.name == "enqueued_at" else field.type) for field in LOGGED_CALLS.fields
+        ]
+        values = [[segment.log] * len(rows), *zip(*rows, strict=True)]
+        arrays = [pa.array(list(each), kind) for each, (_, kind) in zip(values, wire, strict=True)]
+        yield as_instants(pa.RecordBatch.from_arrays(arrays, names=[name for name, _ in wire]), columns)
+
+
+def logs_of(given: Mapping[str, str], find: FindLogs, open: OpenLog) -> Logs:
+    options = parse_options("holdfast_wal", given, OPTIONS)
+    if "path" not in options:
+        raise InvalidArgument(
+            "holdfast_wal needs option path: a server's wal_dir, or several with commas", field="path"
+        )
+    return Logs(
+        paths=options["path"],
+        with_last=options.get("withLast", False),
+        max_segments=options.get("maxSegments", _MAX_SEGMENTS),
+        find=find,
+        open=open,
+    )
+
+
+@dataclass(frozen=True)
+class SegmentOf(InputPartition):
+    log: str
+    number: int
+
+
+class SegmentReader(DataSourceReader):
+    def __init__(self, logs: Logs, columns: Table) -> None:
+        self._logs = logs
+        self._columns = columns
+
+    def partitions(self) -> list[SegmentOf]:
+        found = [SegmentOf(log, number) for log, numbers in self._logs.segments().items() for number in numbers]
+        return found or [SegmentOf("", -1)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, SegmentOf)
+        if partition.number >= 0:
+            yield from self._logs.read(partition, self._columns)
+
+
+class SegmentStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    def __init__(self, logs: Logs, columns: Table) -> None:
+        self._logs = logs
+        self._columns = columns
+        self._target: dict[str, int] | None = None
+
+    def initialOffset(self) -> Offset:
+        return {"v": 1, "logs": {}}
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return ReadMaxFiles(self._logs.max_segments)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._target = {log: max(numbers, default=-1) for log, numbers in self._logs.segments().items()}
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
+        """The oldest first, of all logs in turn: none waits behind another's backlog."""
+        left = _NO_LIMIT if isinstance(limit, ReadAllAvailable) else getattr(limit, "max_files", _MAX_SEGMENTS)
+        ends: dict[str, int] = dict(start["logs"])
+        waiting = {
+            log: [each for each in numbers if each > ends.get(log, -1) and self._is_wanted(log, each)]
+            for log, numbers in self._logs.segments().items()
+        }
+        while left and any(waiting.values()):
+            for log, numbers in waiting.items():
+                if left and numbers:
+                    ends[log] = numbers.pop(0)
+                    left -= 1
+        return {"v": 1, "logs": ends}
+
+    def _is_wanted(self, log: str, number: int) -> bool:
+        return self._target is None or number <= self._target.get(log, -1)
+
+    def partitions(self, start: Offset, end: Offset) -> list[SegmentOf]:
+        """By number alone: what was removed since is stored, and read as nothing."""
+        firsts = {log: numbers[0] for log, numbers in self._logs.segments().items() if numbers}
+        return [
+            SegmentOf(log, number)
+            for log, last in end["logs"].items()
+            for number in range(max(start["logs"].get(log, -1) + 1, firsts.get(log, last)), last + 1)
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, SegmentOf)
+        return self._logs.read(partition, self._columns)
+
+    def commit(self, end: Offset) -> None:
+        """Nothing to do: a server removes its segments itself, once they have landed."""
+
+
+class SegmentSource(DataSource):
+    """Subclassed where the stores are known."""
+
+    find_logs: FindLogs
+    open_log: OpenLog
+
+    @classmethod
+    def name(cls) -> str:
+        return "holdfast_wal"
+
+    def schema(self) -> str:
+        return LOGGED_CALLS.ddl
+
+    def _logs(self) -> Logs:
+        return logs_of(self.options, type(self).find_logs, type(self).open_log)
+
+    def reader(self, schema: "StructType") -> SegmentReader:
+        return SegmentReader(self._logs(), LOGGED_CALLS.only(schema.fieldNames()))
+
+    def streamReader(self, schema: "StructType") -> SegmentStreamReader:
+        return SegmentStreamReader(self._logs(), LOGGED_CALLS.only(schema.fieldNames()))
