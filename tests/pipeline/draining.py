@@ -14,6 +14,7 @@ import random
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections import defaultdict
 from collections.abc import Callable
@@ -23,6 +24,8 @@ from time import monotonic, sleep
 from typing import NamedTuple
 
 import holdfast
+from holdfast.clock import steady_s
+from holdfast.testing.proving import PartOutcome, Progress, say_nothing
 from tests.server.served import Served
 
 QUEUE = "drained"
@@ -31,6 +34,8 @@ _START_S = 90.0
 # Shorter than a driver takes to start: what a killed one held is lost to the rival.
 _LEASE = "3s"
 _LOW = 200
+# Kills of one server and checkpoint.
+ROUND = 25
 
 
 class Tally(NamedTuple):
@@ -101,6 +106,31 @@ class Rival(threading.Thread):
                             continue
                         self.acked.append((message.id, message.version))
                 self.ends.wait(0.3)
+
+
+def run_spark_kills(total: int, *, seed: int, progress: Progress = say_nothing) -> PartOutcome:
+    """So many kills, in rounds on a queue of their own each."""
+    outcome = PartOutcome(name="kills of Spark", unit="kills")
+    began = steady_s()
+    for number, at in enumerate(range(0, total, ROUND)):
+        kills = min(ROUND, total - at)
+        with tempfile.TemporaryDirectory() as directory:
+            tally = drain_under_kills(
+                Path(directory),
+                kills=kills,
+                seed=seed + number,
+                progress=lambda done, at=at: progress(at + done, total, f"seed {seed + number}"),  # type: ignore[misc]
+            )
+        again = f"tests.pipeline.draining.run_spark_kills({kills}, seed={seed + number})"
+        for lost in tally.lost:
+            outcome.violate(f"message {lost} was lost ({again})")
+        for twice in tally.unexplained:
+            outcome.violate(f"message {twice} came twice and no lease was lost in between ({again})")
+        outcome.done += kills
+        outcome.add_counts({"messages": tally.messages, "by Spark": tally.handed_over, "by the rival": tally.to_rival})
+        outcome.add_counts({"again, after a lost lease": tally.again})
+    outcome.seconds = steady_s() - began
+    return outcome
 
 
 class Scene:
