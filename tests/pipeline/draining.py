@@ -19,6 +19,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from time import monotonic, sleep
 from typing import NamedTuple
@@ -119,7 +120,7 @@ def run_spark_kills(total: int, *, seed: int, progress: Progress = say_nothing) 
                 Path(directory),
                 kills=kills,
                 seed=seed + number,
-                progress=lambda done, at=at: progress(at + done, total, f"seed {seed + number}"),  # type: ignore[misc]
+                progress=partial(_pass_on, progress, at, total),
             )
         again = f"tests.pipeline.draining.run_spark_kills({kills}, seed={seed + number})"
         for lost in tally.lost:
@@ -131,6 +132,10 @@ def run_spark_kills(total: int, *, seed: int, progress: Progress = say_nothing) 
         outcome.add_counts({"again, after a lost lease": tally.again})
     outcome.seconds = steady_s() - began
     return outcome
+
+
+def _pass_on(progress: Progress, before: int, total: int, done: int) -> None:
+    progress(before + done, total, "killed")
 
 
 class Scene:

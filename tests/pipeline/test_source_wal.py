@@ -81,7 +81,7 @@ def test_of_a_server_that_is_gone_the_last_segment_is_read_too_as_far_as_it_is_w
     raw = last.read_bytes()
     wal.close()
     last.write_bytes(raw.rstrip(b"\x00")[:-5])
-    reader = reader_of(tmp_path, withLast="true")
+    reader = reader_of(tmp_path, isOver="true")
 
     end = reader.latestOffset(reader.initialOffset(), ReadMaxFiles(100))
 
@@ -106,13 +106,14 @@ def test_damage_in_the_middle_of_a_log_is_named_and_nothing_is_skipped(tmp_path:
 def test_a_call_whose_caller_was_refused_is_not_read(tmp_path: Path) -> None:
     wal = a_log(tmp_path, 4)
     wal.make_room(200)
-    wal.void([(0, 1)])
+    wal.void([(0, 3)])
     append(wal, 500, 4)
     reader = reader_of(tmp_path)
     end = reader.latestOffset(reader.initialOffset(), ReadMaxFiles(9))
     seen = [place for _, place in places(reader, reader.initialOffset(), end)]
-    assert 0 in seen
-    assert 1 not in seen
+    assert 2 in seen
+    assert 3 not in seen
+    assert 4 in seen
     wal.close()
 
 

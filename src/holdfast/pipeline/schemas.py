@@ -162,6 +162,8 @@ LOGGED_CALLS = _table(
         ("segment", pa.int64()),
         ("lane", pa.int32()),
         ("place", pa.int64()),
+        ("span_first", pa.int64()),
+        ("span_end", pa.int64()),
         ("tenant", pa.string()),
         ("queue", pa.string()),
         ("queue_id", pa.int64()),

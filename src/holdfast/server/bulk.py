@@ -37,10 +37,10 @@ def find_logs(path: str) -> list[str]:
     return find(path)
 
 
-def open_log(log: str) -> Log:
+def open_log(log: str, is_over: bool) -> Log:
     from holdfast.stores.buffered.segment_files import SegmentFiles
 
-    return SegmentFiles(log)
+    return SegmentFiles(log, is_over=is_over)
 
 
 def open_messages(directory: str) -> Messages:

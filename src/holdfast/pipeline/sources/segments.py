@@ -1,7 +1,7 @@
 """Segments of servers' logs as a source: what was answered for, and may not be in a database yet.
 
-A segment is whole and never changes once the next one is begun, so an offset is the number of the last segment read of
-each log. Nothing here says what has landed: `land` does, in the transaction that stores it.
+A segment never changes once the next one has begun and its end is decided, so an offset is the number of the last
+segment read of each log. Nothing here says what has landed: `land` does, in the transaction that stores it.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,7 +19,7 @@ from holdfast.pipeline.sources.options import count, flag, names, parse_options
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-OPTIONS = {"path": names, "withLast": flag, "maxSegments": count}
+OPTIONS = {"path": names, "isOver": flag, "maxSegments": count}
 _MAX_SEGMENTS = 64
 _NO_LIMIT = 1 << 62
 
@@ -27,7 +27,8 @@ Offset = dict[str, Any]
 
 
 class Log(Protocol):
-    def numbers(self, *, with_last: bool) -> list[int]: ...
+    def numbers(self) -> list[int]:
+        """Segments of which nothing more will come."""
 
     def calls(self, number: int) -> Sequence[tuple[Any, ...]]:
         """Rows with the columns of `LOGGED_CALLS`, but for `log`."""
@@ -35,23 +36,24 @@ class Log(Protocol):
 
 # The logs below a path, and one log. Handed in: only `server` knows the stores.
 FindLogs = Callable[[str], list[str]]
-OpenLog = Callable[[str], Log]
+OpenLog = Callable[[str, bool], Log]
 
 
 @dataclass(frozen=True)
 class Logs:
     paths: tuple[str, ...]
-    with_last: bool
+    # Their servers are gone: the end of each is read too.
+    is_over: bool
     max_segments: int
     find: FindLogs
     open: OpenLog
 
     def segments(self) -> dict[str, list[int]]:
         found = [log for path in self.paths for log in self.find(path)]
-        return {log: self.open(log).numbers(with_last=self.with_last) for log in found}
+        return {log: self.open(log, self.is_over).numbers() for log in found}
 
     def read(self, segment: "SegmentOf", columns: Table) -> Iterator[pa.RecordBatch]:
-        rows = self.open(segment.log).calls(segment.number)
+        rows = self.open(segment.log, self.is_over).calls(segment.number)
         if not rows:
             return
         wire = [
@@ -70,7 +72,7 @@ def logs_of(given: Mapping[str, str], find: FindLogs, open: OpenLog) -> Logs:
         )
     return Logs(
         paths=options["path"],
-        with_last=options.get("withLast", False),
+        is_over=options.get("isOver", False),
         max_segments=options.get("maxSegments", _MAX_SEGMENTS),
         find=find,
         open=open,

@@ -1,23 +1,25 @@
-"""A server's log read by others, while it is written to or after its server is gone: segment by segment, as calls."""
+"""A server's log for those who read it in bulk: segment by segment, as rows."""
 
 from pathlib import Path
 from typing import NamedTuple
 
 from holdfast.model.errors import InvalidArgument
-from holdfast.stores.buffered.records import Kind
-from holdfast.stores.buffered.segments import SUFFIX, file_name, list_segments, read_segment
-from holdfast.stores.buffered.wal import decode_places
-from holdfast.stores.logged import decode_call
+from holdfast.stores.buffered.reader import SegmentFile, read_calls, segment_files
+from holdfast.stores.buffered.segments import SUFFIX, file_name
+from holdfast.stores.logged import encode_call
 
 
 class CallRow(NamedTuple):
-    """One call of `enqueue`, with its place in the log: what `land` takes."""
+    """One call of `enqueue`, with its place in the log: what `land` takes. Places from `span_first` to before
+    `span_end` have no other calls than these rows."""
 
     node: str
     epoch: int
     segment: int
     lane: int
     place: int
+    span_first: int
+    span_end: int
     tenant: str
     queue: str
     queue_id: int
@@ -38,49 +40,40 @@ def find_logs(path: str) -> list[str]:
 
 
 class SegmentFiles:
-    def __init__(self, log: str) -> None:
-        self._log = Path(log)
+    """`is_over`: nobody has the log open, nor will before it has landed; so its very end is read too."""
 
-    def numbers(self, *, with_last: bool) -> list[int]:
-        """Segments that are whole, in order. The last one is still written to, unless its server is gone."""
-        found = [int(each.stem) for each in list_segments(self._log)]
-        return found if with_last else found[:-1]
+    def __init__(self, log: str, *, is_over: bool) -> None:
+        self._log = Path(log)
+        self._is_over = is_over
+
+    def numbers(self) -> list[int]:
+        """Segments of which nothing more will come, in order."""
+        files = segment_files(self._log)
+        # Of those before the last one only the newest can be undecided, for what stands behind it says its end.
+        settled = len(files) - (0 if self._is_over else 1)
+        if settled > 0 and not read_calls(files[settled - 1], is_over=self._is_over).is_whole:
+            settled -= 1
+        return [each.number for each in files[: max(settled, 0)]]
 
     def calls(self, number: int) -> list[CallRow]:
-        """Of one segment, but for those that a later record takes back: their callers were refused.
-
-        None of a segment that is no longer there: the server removes one only when all of it is stored.
-        """
-        paths = [each for each in list_segments(self._log) if int(each.stem) >= number]
-        if not paths or paths[0].name != file_name(number):
-            return []
-        segments = [read_segment(each, may_be_torn=each is paths[-1]) for each in paths]
-        void = {
-            (segment.header.epoch, lane, place)
-            for segment in segments
-            for record in segment.records
-            if record.kind is Kind.VOID
-            for lane, place in decode_places(record.body)
-        }
-        header = segments[0].header
-        rows = []
-        for record in segments[0].records:
-            if record.kind is not Kind.MESSAGES or (header.epoch, record.lane, record.place) in void:
-                continue
-            call = decode_call(record.body)
-            rows.append(
-                CallRow(
-                    node=str(header.node),
-                    epoch=header.epoch,
-                    segment=number,
-                    lane=record.lane,
-                    place=record.place,
-                    tenant=call.tenant,
-                    queue=call.queue,
-                    queue_id=call.queue_id,
-                    enqueued_at=call.enqueued_at,
-                    messages=len(call.messages),
-                    call=record.body,
-                )
+        """None of a segment that is no longer there: a server removes one only when all of it is stored."""
+        file = SegmentFile(self._log / file_name(number), number)
+        return [
+            CallRow(
+                node=str(batch.node),
+                epoch=batch.epoch,
+                segment=number,
+                lane=batch.lane,
+                place=place,
+                span_first=batch.span.start,
+                span_end=batch.span.stop,
+                tenant=call.tenant,
+                queue=call.queue,
+                queue_id=call.queue_id,
+                enqueued_at=call.enqueued_at,
+                messages=len(call.messages),
+                call=encode_call(call),
             )
-        return rows
+            for batch in read_calls(file, is_over=self._is_over).batches
+            for place, call in batch.calls
+        ]
