@@ -7,6 +7,7 @@ import typer
 
 from holdfast.cli.command import Session, client_command
 from holdfast.cli.pipeline_demo import demo
+from holdfast.cli.pipeline_flush import flush
 from holdfast.cli.pipeline_moving import register as register_moving
 from holdfast.cli.pipeline_session import (
     Conf,
@@ -172,6 +173,7 @@ def report(
 
 
 register_moving(pipeline)
+pipeline.command(rich_help_panel="Move messages")(flush)
 
 
 @pipeline.command(rich_help_panel=_LAKE)

@@ -63,7 +63,7 @@ class DeltaFiles:
         if not self.exists():
             return []
         only = None if days is None or not self._days else [(DAY, "in", list(days))]
-        return self._open().file_uris(only)
+        return self._open().file_uris(file_pruning_predicate=only)
 
     def compact(self, *, keep_hours: float) -> Compacted:
         if not self.exists():
@@ -76,6 +76,8 @@ class DeltaFiles:
             int(keep_hours),
             dry_run=False,
             enforce_retention_duration=False,
+            # Not only what was replaced: what a writer that died left behind, too.
+            full=True,
         )
         return Compacted(before, len(table.file_uris()), len(gone))
 

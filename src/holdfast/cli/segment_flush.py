@@ -1,0 +1,46 @@
+"""Segments of a log landed by Spark's workers: importable there by its name."""
+
+from functools import partial
+from pathlib import Path
+
+from holdfast.pipeline.jobs.flush import FlushSegment, Segment, SegmentDone
+
+
+def segments_of(directories: list[Path]) -> list[Segment]:
+    from holdfast.stores.buffered.reader import segment_files
+
+    return [
+        Segment(path=str(file.path), number=file.number)
+        for directory in directories
+        for file in segment_files(directory)
+    ]
+
+
+def flusher(urls: list[str], *, is_over: bool, is_dry_run: bool) -> FlushSegment:
+    return partial(flush_segment, urls, is_over, is_dry_run)
+
+
+def flush_segment(urls: list[str], is_over: bool, is_dry_run: bool, segment: Segment) -> SegmentDone:
+    from holdfast.stores.buffered.reader import SegmentFile, read_calls
+    from holdfast.stores.postgres.flushing import Flushed, flush, landed
+
+    reading = read_calls(SegmentFile(Path(segment.path), segment.number), segment.start, is_over=is_over)
+    calls = [call for batch in reading.batches for _, call in batch.calls]
+    done = Flushed(0, 0, 0) if is_dry_run or not reading.batches else flush(urls, reading.batches)
+    open_calls = 0
+    for node, epoch, lane in {(each.node, each.epoch, each.lane) for each in reading.batches}:
+        places = [] if is_dry_run else landed(urls, node, epoch, lane)
+        mine = [each for each in reading.batches if (each.node, each.epoch, each.lane) == (node, epoch, lane)]
+        open_calls += sum(not any(place in each for each in places) for batch in mine for place, _ in batch.calls)
+    return SegmentDone(
+        path=segment.path,
+        number=segment.number,
+        end=segment.start if is_dry_run else reading.end,
+        is_whole=reading.is_whole,
+        calls=len(calls),
+        messages=sum(len(call.messages) for call in calls),
+        stored=done.stored,
+        skipped=done.skipped,
+        dropped=done.dropped,
+        open=open_calls,
+    )
