@@ -7,7 +7,7 @@ import typer
 
 from holdfast.cli.command import Session, client_command
 from holdfast.cli.pipeline_demo import demo
-from holdfast.cli.pipeline_flush import flush
+from holdfast.cli.pipeline_flush import flush, reshard
 from holdfast.cli.pipeline_moving import register as register_moving
 from holdfast.cli.pipeline_session import (
     Conf,
@@ -120,10 +120,12 @@ def audit(
         if not each.is_dir():
             raise Usage(f"--store {each} is not a directory: make a backup with `holdfast backup DIR {each}`")
     with shown_progress(output) as progress, spark_session("audit", master, remote, conf) as spark:
+        backups = [str(each.absolute()) for each in store or []]
+        journals = [spark.read.format("holdfast_journal").option("url", each).load() for each in backups]
         found = audit(
             spark,
-            None if place is None else place.read(spark, EVENTS, days),
-            stores=[str(each.absolute()) for each in store or []],
+            [*([] if place is None else [place.read(spark, EVENTS, days)]), *journals],
+            stores=backups,
             check_store=check_store,
             max_retries=max_retries,
             lake=place,
@@ -174,6 +176,7 @@ def report(
 
 register_moving(pipeline)
 pipeline.command(rich_help_panel="Move messages")(flush)
+pipeline.command(rich_help_panel="Move messages")(reshard)
 
 
 @pipeline.command(rich_help_panel=_LAKE)

@@ -1,6 +1,8 @@
-"""`holdfast pipeline flush`: what servers with `flusher = "spark"` leave to a job."""
+"""`holdfast pipeline flush`, what servers with `flusher = "spark"` leave to a job; and `reshard`, queues on their way
+to other databases."""
 
 import os
+import sys
 import threading
 from pathlib import Path
 from typing import Annotated
@@ -9,8 +11,8 @@ import typer
 from msgspec.structs import replace
 
 from holdfast.cli.db import Store
-from holdfast.cli.failures import Usage
-from holdfast.cli.pipeline_session import Conf, DryRun, Master, finish, shown_progress, spark_session
+from holdfast.cli.failures import Usage, complain
+from holdfast.cli.pipeline_session import DISAGREES, Conf, DryRun, Master, finish, shown_progress, spark_session
 from holdfast.cli.show import Output
 
 
@@ -72,6 +74,63 @@ def flush(
         )
     )
     finish(output, done, said, is_sound=done.is_sound, checks=done.checks)
+
+
+def reshard(
+    store: Store = None,
+    dry_run: DryRun = False,
+    json: Annotated[bool, typer.Option("--json", help="Answer with one JSON object.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing.")] = False,
+) -> None:
+    """Spread a store's queues evenly over its databases, under traffic: after one joined it, or to finish what a crash
+    left.
+
+    Give every database, the new one too; `holdfast db migrate` has made it part of the store. Queues on their way
+    answer `store_unavailable` for that moment, all others go on. The databases do the work: it needs no Spark.
+    """
+    from holdfast.stores.postgres.resharding import reshard
+
+    output = Output(json=json, quiet=quiet)
+    urls = _databases(store)
+    wanted = _wanted(urls)
+    if dry_run:
+        output.done(f"{len(wanted):,} slots would move", {"slots": len(wanted), "moved": 0, "is_dry_run": True})
+        return
+    moved = reshard(urls, None, output.note if sys.stderr.isatty() and not json else _unsaid)
+    left = len(_wanted(urls))
+    facts = {
+        "slots": len(moved),
+        "queues": sum(each.queues for each in moved),
+        "messages": sum(each.messages for each in moved),
+        "left": left,
+    }
+    said = f"{facts['slots']:,} slots moved, with {facts['queues']:,} queues and {facts['messages']:,} messages"
+    output.done(said, facts)
+    if left:
+        complain(f"{left:,} slots are not where they belong: run it again")
+        raise typer.Exit(DISAGREES)
+
+
+def _unsaid(text: str) -> None:
+    """Nobody watches."""
+
+
+def _wanted(urls: list[str]) -> dict[int, int]:
+    """The slots that have to move for each database to own as many as any other."""
+    import asyncio
+
+    from holdfast.stores.postgres.cluster import Cluster
+    from holdfast.stores.postgres.resharding import even_plan
+
+    async def look() -> dict[int, int]:
+        cluster = Cluster(urls)
+        try:
+            await cluster.open()
+            return even_plan(cluster.table()[1], len(cluster.shards))
+        finally:
+            await cluster.close()
+
+    return asyncio.run(look())
 
 
 def _databases(store: str | None) -> list[str]:

@@ -17,6 +17,7 @@ from holdfast.cli.pipeline_session import (
     Master,
     Remote,
     finish,
+    is_shared,
     lake_of,
     settings_of,
     shown_progress,
@@ -322,7 +323,7 @@ def _letters(spark: "SparkSession", cli: Session, queue: str) -> "DataFrame":
     from holdfast.pipeline.jobs.letters import letters_of_opened, letters_of_source
 
     tenant, name = _parts(queue)
-    if cli.place.is_server:
+    if is_shared(cli):
         return letters_of_source(spark, source_options(cli), tenant, name)
     return letters_of_opened(spark, cli.hf, tenant, name)
 
@@ -333,7 +334,7 @@ def _parts(queue: str) -> tuple[str, str]:
 
 
 def _require_server(cli: Session, job: str) -> None:
-    if not cli.place.is_server:
+    if not is_shared(cli):
         raise Usage(
             f"{job} claims from Spark's own processes, which cannot share {cli.place.url}: serve it, give its URL"
         )

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import urlsplit
 
 import typer
 
@@ -101,8 +102,7 @@ def journal_of(cli: Session) -> "Journal":
     """A server's journal is read by Spark's tasks; that of a store which one process has open, by this one."""
     from holdfast.pipeline.jobs.journals import OpenedJournal, SourceJournal
 
-    place = cli.place
-    if not place.is_server:
+    if not is_shared(cli):
         return OpenedJournal(cli.hf)
     from holdfast.server.bulk import open_feed
 
@@ -114,7 +114,7 @@ def snapshot_of(cli: Session, spark: "SparkSession", tenant: str = "*", queue: s
     """The messages that stand in the store, with their payloads."""
     from holdfast.pipeline.jobs.migrate import snapshot_of_opened, snapshot_of_source
 
-    if cli.place.is_server:
+    if is_shared(cli):
         yield snapshot_of_source(spark, source_options(cli), tenant, queue)
         return
     with snapshot_of_opened(spark, cli.hf, tenant, queue) as snapshot:
@@ -125,7 +125,15 @@ def target_of(cli: Session) -> "Target":
     """Where a job enqueues: a server is written to by Spark's tasks, a store that one process has open by this one."""
     from holdfast.pipeline.jobs.targets import OpenedTarget, SinkTarget
 
-    return SinkTarget(source_options(cli)) if cli.place.is_server else OpenedTarget(cli.hf)
+    return SinkTarget(source_options(cli)) if is_shared(cli) else OpenedTarget(cli.hf)
+
+
+def is_shared(cli: Session) -> bool:
+    """Whether Spark's tasks reach it by themselves: a server, or databases whose URL may stand in a plan."""
+    url = cli.place.url
+    if not url.lower().startswith(("postgres://", "postgresql://")):
+        return cli.place.is_server
+    return not any(urlsplit(each).password for each in url.split(","))
 
 
 def source_options(cli: Session) -> dict[str, str]:

@@ -4,9 +4,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from holdfast.clock import SystemClock
+from holdfast.model.errors import InvalidArgument
 from holdfast.pipeline.jobs.progress import Progress, silent
 from holdfast.pipeline.jobs.rules import Rule
 from holdfast.pipeline.jobs.rules_check import check_against_store, check_events, last_words, measure
@@ -15,7 +17,7 @@ from holdfast.pipeline.lake.lake import Lake, run_name
 from holdfast.pipeline.lake.tables import VIOLATIONS
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 # Violations named in the answer; the table has them all.
 MAX_NAMED = 200
@@ -67,31 +69,33 @@ CheckStore = Callable[[str], StoreFindings]
 
 def audit(
     spark: "SparkSession",
-    events: "DataFrame | None",
+    events: DataFrame | Sequence[DataFrame],
     *,
-    snapshot: "DataFrame | None" = None,
+    snapshot: DataFrame | None = None,
     stores: Sequence[str] = (),
     check_store: CheckStore | None = None,
     max_retries: int | None = None,
     lake: Lake | None = None,
     progress: Progress = silent,
 ) -> Audited:
-    """`events`: of the lake, a journal or a backup. `snapshot`: the messages of the same store at rest, to hold against
-    them. `stores`: directories of backups, each checked whole. The violations are appended to the lake's table."""
+    """`events`: of the lake, a journal or a backup; of several, each is judged by itself. `snapshot`: the messages of
+    the same store at rest, to hold against the first. `stores`: directories of backups, each checked whole. The
+    violations are appended to the lake's table."""
     run = run_name()
     found: list[DataFrame] = []
     count = 0
-    if events is not None:
-        progress("events measured", 0, None)
-        extent = measure(events)
-        count = extent.events
+    for number, each in enumerate([events] if isinstance(events, DataFrame) else events):
+        extent = measure(each)
+        count += extent.events
         progress("events", 0, count)
-        found.append(check_events(events, extent, max_retries))
-        if snapshot is not None:
-            found.append(check_against_store(last_words(events, extent), snapshot))
+        found.append(check_events(each, extent, max_retries))
+        if snapshot is not None and not number:
+            found.append(check_against_store(last_words(each, extent), snapshot))
     if stores:
         assert check_store is not None
         found.append(_check_stores(spark, stores, check_store))
+    if not found:
+        raise InvalidArgument("there is nothing to audit: give events, or the directory of a store")
     table = found[0]
     for each in found[1:]:
         table = table.unionByName(each)
@@ -117,7 +121,7 @@ def audit(
     )
 
 
-def _keep(spark: "SparkSession", lake: Lake, rows: "DataFrame", run: str, number: int) -> None:
+def _keep(spark: "SparkSession", lake: Lake, rows: DataFrame, run: str, number: int) -> None:
     """That it ran is kept too: the table's mark tells of the last run, also of one that found nothing."""
     table = lake.table(VIOLATIONS)
     before = table.mark(_WRITER)
@@ -134,7 +138,7 @@ def last_audit(lake: Lake) -> int | None:
     return None if mark is None else int(mark.position.split()[1])
 
 
-def _check_stores(spark: "SparkSession", stores: Sequence[str], check_store: CheckStore) -> "DataFrame":
+def _check_stores(spark: "SparkSession", stores: Sequence[str], check_store: CheckStore) -> DataFrame:
     """One task for each directory."""
 
     def check(path: str) -> list[tuple[str, str | None, str | None]]:
@@ -145,7 +149,10 @@ def _check_stores(spark: "SparkSession", stores: Sequence[str], check_store: Che
     # Rows as they are: Arrow gains nothing here, and would want pandas.
     checked = F.udf(check, "array<struct<what string, queue string, id string>>", useArrow=False)
     paths = spark.createDataFrame([(each,) for each in stores], "path string").repartition(len(stores))
-    return paths.select("path", F.explode(checked("path")).alias("found")).select(
+    # Done with before anything else reads these directories: a check is alone with its store.
+    rows = paths.select("path", F.explode(checked("path")).alias("found")).collect()
+    schema = "path string, found struct<what string, queue string, id string>"
+    return spark.createDataFrame(rows, schema).select(
         F.lit(Rule.STORE.value).alias("rule"),
         F.nullif(F.substring_index("found.queue", "/", 1), F.lit("")).alias("tenant"),
         F.nullif(F.substring_index("found.queue", "/", -1), F.lit("")).alias("queue"),
