@@ -10,9 +10,14 @@ import pytest
 
 import holdfast
 from holdfast.client.client import AsyncHoldfast
-from holdfast.model.errors import StoreUnavailable
+from holdfast.clock import SystemClock
+from holdfast.model.errors import OverQuota, StoreUnavailable
+from holdfast.model.message import Draft
+from holdfast.model.names import QueueRef
+from holdfast.model.policy import Quotas, TenantConfig
 from holdfast.stores.postgres.migrations import migrate
-from holdfast.stores.postgres.slots import slot_of
+from holdfast.stores.postgres.slots import home_of, slot_of, spread
+from tests.postgres.landing import opened as opened_store
 from tests.postgres.server import PostgresServer, run
 
 pytestmark = pytest.mark.slow
@@ -155,3 +160,37 @@ async def test_a_database_without_its_tables_is_refused_with_what_to_do(pair: li
     with pytest.raises(StoreUnavailable, match="run `holdfast db migrate`"):
         async with opened([pair[0].url("postgres")]):
             pass
+
+
+async def test_a_configuration_changed_while_a_database_is_down_reaches_it_when_it_is_back(
+    pair: list[PostgresServer], urls: list[str]
+) -> None:
+    tenant = next(name for name in (f"t{number}" for number in range(99)) if home_of(name, spread(2)) == 0)
+    queue = next(name for name in (f"q{number}" for number in range(99)) if slot_of(tenant, name) % 2 == 1)
+    ref = QueueRef(tenant, queue)
+    async with opened_store(urls) as store:
+        await store.enqueue(ref, [Draft(payload=b"a")], SystemClock().now_ms(), auto_create=True)
+        pair[1].stop(signal.SIGQUIT)
+        for number in (5, 1):
+            await store.put_tenant(tenant, TenantConfig(quotas=Quotas(max_messages=number)))
+        found = await store.find_tenant(tenant)
+        assert found is not None
+        assert found.config.quotas.max_messages == 1
+        await asyncio.to_thread(pair[1].start)
+
+        async def is_refused() -> bool:
+            try:
+                await store.sweep(100, SystemClock().now_ms())
+                await store.enqueue(ref, [Draft(payload=b"b")], SystemClock().now_ms(), auto_create=True)
+            except OverQuota:
+                return True
+            except StoreUnavailable:
+                pass
+            return False
+
+        async with asyncio.timeout(PATIENCE_S):
+            while not await is_refused():
+                await asyncio.sleep(0.1)
+        connection = await asyncpg.connect(urls[0])
+        assert await connection.fetchval("SELECT count(*) FROM holdfast.tenant_copies") == 0
+        await connection.close()

@@ -1,13 +1,14 @@
 """Tenants and queues: which there are, what each may do, and what this server remembers of them."""
 
 from collections import defaultdict
-from typing import Any
+from typing import Any, NamedTuple
 
 from holdfast.model.names import QueueRef
 from holdfast.model.policy import QueuePolicy, Quotas, TenantConfig
 from holdfast.stores.answers import being_deleted, no_such_queue
 from holdfast.stores.contract import QueueRow, TenantRow
 from holdfast.stores.postgres.cluster import Cluster, QueueMoved
+from holdfast.stores.postgres.copies import Copies
 from holdfast.stores.postgres.queues import (
     QueueInfo,
     decode_config,
@@ -25,10 +26,19 @@ from holdfast.stores.quotas import check_room_for_queue
 _REMEMBERED = 50_000
 
 
+class Numbered(NamedTuple):
+    """A queue's number, with its tenant as the home has it, in which revision."""
+
+    tenant: TenantRow
+    revision: int
+    queue_id: int
+
+
 class Directory:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._known: dict[QueueRef, QueueInfo] = {}
+        self.copies = Copies(cluster)
 
     # --- Tenants -----------------------------------------------------------------------------------------------
 
@@ -51,12 +61,11 @@ class Directory:
         async def put(connection: Any) -> Any:
             raw = encode_config(config)
             await connection.execute(SQL["make_tenant"], tenant, None, home.number, raw)
+            await self.copies.note(connection, tenant, home)
             return await connection.fetchrow(SQL["put_tenant"], tenant, raw)
 
         row = _tenant_row(await home.step(put))
-        for shard in self._cluster.shards:
-            if shard is not home:
-                await shard.fetch(SQL["copy_tenant"], tenant, row.tenant_id, encode_config(config))
+        await self.copies.send(home, tenant)
         for ref in [ref for ref in self._known if ref.tenant == tenant]:
             self.forget(ref)
         return row
@@ -135,19 +144,19 @@ class Directory:
 
         return self.remember(await self._cluster.shard_of(ref).step(make))
 
-    async def take_number(self, ref: QueueRef) -> tuple[TenantRow, int] | None:
+    async def take_number(self, ref: QueueRef) -> Numbered | None:
         """The queue's number, given by the tenant's home where that is another database; None: it is the same one,
         and the number is taken together with the rest."""
         home = self._cluster.home_of(ref.tenant)
         if home is self._cluster.shard_of(ref):
             return None
 
-        async def take(connection: Any) -> tuple[TenantRow, int]:
+        async def take(connection: Any) -> Numbered:
             return await self._take_number(connection, ref, home.number)
 
         return await home.step(take)
 
-    async def make_in(self, connection: Any, ref: QueueRef, number: tuple[TenantRow, int] | None) -> QueueInfo:
+    async def make_in(self, connection: Any, ref: QueueRef, number: Numbered | None) -> QueueInfo:
         """The queue's row in a transaction of its database; made if there is none."""
         shard = self._cluster.shard_of(ref)
         row = await connection.fetchrow(SQL["queue"], ref.tenant, ref.queue, None)
@@ -157,10 +166,10 @@ class Directory:
             await self.check_owner(connection, ref)
             if number is None:
                 number = await self._take_number(connection, ref, shard.number)
-            tenant, queue_id = number
+            tenant, revision, queue_id = number
             raw = encode_config(tenant.config)
             if self._cluster.home_of(ref.tenant) is not shard:
-                await connection.execute(SQL["copy_tenant"], ref.tenant, tenant.tenant_id, raw)
+                await connection.execute(SQL["copy_tenant"], ref.tenant, tenant.tenant_id, raw, revision)
             await connection.execute(
                 SQL["make_queue"], ref.tenant, ref.queue, tenant.tenant_id, queue_id, *_policy_columns(QueuePolicy())
             )
@@ -174,7 +183,7 @@ class Directory:
             if owner["shard"] != self._cluster.number_of(ref) or owner["is_moving"]:
                 raise QueueMoved(ref)
 
-    async def _take_number(self, connection: Any, ref: QueueRef, shard: int) -> tuple[TenantRow, int]:
+    async def _take_number(self, connection: Any, ref: QueueRef, shard: int) -> Numbered:
         found = await connection.fetchrow(SQL["tenant"], ref.tenant)
         quotas = Quotas() if found is None else decode_config(found["config"]).quotas
         if found is None:
@@ -186,7 +195,7 @@ class Directory:
             count = await connection.fetchval(SQL["directory_count"], ref.tenant)
             check_room_for_queue(ref.tenant, decode_config(row["config"]).quotas, count)
             known = await connection.fetchval(SQL["directory_put"], ref.tenant, ref.queue)
-        return _tenant_row(row), known
+        return Numbered(_tenant_row(row), row["revision"], known)
 
     async def put_policy(self, ref: QueueRef, policy: QueuePolicy) -> QueueRow:
         return await self._change(ref, SQL["put_policy"], *_policy_columns(policy))

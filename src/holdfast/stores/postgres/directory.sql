@@ -19,11 +19,25 @@ UPDATE tenants SET config = $2, revision = revision + 1, granted_messages = 0, g
 WHERE tenant = $1 RETURNING *;
 
 -- name: copy_tenant
--- As the tenant's home has it.
-INSERT INTO tenants AS t (tenant, tenant_id, config) VALUES ($1, $2, $3)
+-- As the tenant's home has it, in its revision $4.
+INSERT INTO tenants AS t (tenant, tenant_id, config, home_revision) VALUES ($1, $2, $3, $4)
 ON CONFLICT (tenant) DO UPDATE
-SET config = excluded.config, revision = t.revision + 1, granted_messages = 0, granted_bytes = 0
-WHERE t.config <> excluded.config;
+SET config = excluded.config, home_revision = $4, revision = t.revision + 1, granted_messages = 0, granted_bytes = 0
+WHERE t.home_revision < $4;
+
+-- name: note_copies
+-- $2 the databases that are to be told.
+INSERT INTO tenant_copies (tenant, shard) SELECT $1, unnest($2::integer[]) ON CONFLICT DO NOTHING;
+
+-- name: due_copies
+-- Of one tenant, or of any.
+SELECT tenant, shard, tenant_id, config, revision FROM tenant_copies JOIN tenants USING (tenant)
+WHERE $1::text IS NULL OR tenant = $1 ORDER BY tenant, shard LIMIT $2;
+
+-- name: copied
+-- Unless it has changed since.
+DELETE FROM tenant_copies USING tenants
+WHERE tenant_copies.tenant = $1 AND tenant_copies.shard = $2 AND tenants.tenant = $1 AND tenants.revision = $3;
 
 -- name: directory_count
 SELECT count(*) FROM directory WHERE tenant = $1;

@@ -9,9 +9,8 @@ from holdfast.model.events import Event
 from holdfast.model.message import Draft
 from holdfast.model.names import QueueRef
 from holdfast.stores.answers import being_deleted, no_such_queue
-from holdfast.stores.contract import TenantRow
 from holdfast.stores.postgres.cluster import Cluster, QueueMoved
-from holdfast.stores.postgres.directory import Directory
+from holdfast.stores.postgres.directory import Directory, Numbered
 from holdfast.stores.postgres.grants import Grants, Short
 from holdfast.stores.postgres.news import News
 from holdfast.stores.postgres.nodes import Nodes
@@ -96,7 +95,7 @@ class Intake:
         connection: Any,
         ref: QueueRef,
         drafts: list[Draft],
-        number: tuple[TenantRow, int] | None,
+        number: Numbered | None,
         *,
         auto_create: bool,
     ) -> QueueInfo:

@@ -199,12 +199,14 @@ class Resharding:
     # --- 2. The same on the target -----------------------------------------------------------------------------------
 
     async def _announce(self, row: Any, source: Shard, target: Shard, *, is_decided: bool) -> int | None:
-        [tenant] = await source.fetch("SELECT * FROM tenants WHERE tenant = $1", row["tenant"])
+        [tenant] = await source.fetch(SQL["tenant"], row["tenant"])
+        is_home = self._cluster.home_of(row["tenant"]) is source
+        revision = tenant["revision" if is_home else "home_revision"]
 
         async def work(connection: Any) -> int | None:
             if not is_decided:
                 await connection.execute(
-                    SQL["arriving_tenant"], tenant["tenant"], tenant["tenant_id"], tenant["config"]
+                    SQL["arriving_tenant"], tenant["tenant"], tenant["tenant_id"], tenant["config"], revision
                 )
                 await connection.execute(SQL["arriving_queue"], *(row[name] for name in _ARRIVED), target.number)
             found = await connection.fetchrow(

@@ -6,9 +6,8 @@ SELECT * FROM queues
 WHERE moving_to IS NOT NULL AND gone_at IS NULL AND moving_to <> (SELECT shard FROM cluster) ORDER BY key;
 
 -- name: arriving_tenant
-INSERT INTO tenants AS t (tenant, tenant_id, config) VALUES ($1, $2, $3)
-ON CONFLICT (tenant) DO UPDATE SET config = excluded.config, revision = t.revision + 1
-WHERE t.config <> excluded.config;
+-- Where it is known already, it is told of changes anyway.
+INSERT INTO tenants (tenant, tenant_id, config, home_revision) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING;
 
 -- name: arriving_queue
 INSERT INTO queues (

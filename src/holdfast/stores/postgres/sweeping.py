@@ -79,6 +79,7 @@ class Sweeping:
         for row in await shard.fetch(SQL["strays"], limit):
             changed += await self._end_strays(shard, row["key"], limit, now_ms, news)
         if len(self._cluster.shards) > 1:
+            changed += await self._directory.copies.send(shard)
             changed += await self._moving.resolve(shard, now_ms, news)
         await shard.fetch(SQL["fold"], FOLD)
         return changed
