@@ -117,7 +117,9 @@ class Claiming:
             ends.append(head["ready_at"])
         if taken:
             news.tally(info.ref, Event.CLAIMED, len(taken))
-            ends.append(min(row["lease_expires_at"] for row in taken))
+            info.shard.claimed += len(taken)
+            # All of one ask end at once.
+            ends.append(min(given[0].lease_expires_at for given in per_ask if given))
             news.deadline(ends[-1])
         return Claims(per_ask, self._next_at(asks, per_ask, head["now"], None if head["is_paused"] else ends))
 

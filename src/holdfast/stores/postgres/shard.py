@@ -91,6 +91,8 @@ class Shard:
         # Statements that reached the database, and those that did not.
         self.statements = 0
         self.failures = 0
+        # Messages that were claimed here, since somebody last looked.
+        self.claimed = 0
 
     @property
     def is_up(self) -> bool:

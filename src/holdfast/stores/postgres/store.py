@@ -50,6 +50,7 @@ from holdfast.stores.postgres.steps import Step
 from holdfast.stores.postgres.sweeping import Sweeping
 from holdfast.stores.postgres.timetable import Timetable
 from holdfast.stores.postgres.upkeep import Upkeep
+from holdfast.stores.postgres.vacuum import Vacuum
 from holdfast.telemetry.figures import Figures
 
 T = TypeVar("T")
@@ -88,6 +89,7 @@ class PostgresStore:
         self._sweeping = Sweeping(
             self._cluster, self._directory, self._upkeep, self._journal, self._moving, journal_retention_ms
         )
+        self._vacuum = Vacuum(self._cluster)
         self._bell = Bell(self._cluster, self._nodes, self._hear)
         self._tallies: defaultdict[QueueRef, Counter[Event]] = defaultdict(Counter)
         self._link: Link | None = None
@@ -101,7 +103,7 @@ class PostgresStore:
         except BaseException:
             await self._close()
             raise
-        for work in (self._nodes.keep(), *self._bell.works()):
+        for work in (self._nodes.keep(), self._vacuum.run(), *self._bell.works()):
             self._link.background(work)
         listener.deadline(runtime.clock.now_ms())
 
