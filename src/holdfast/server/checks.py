@@ -3,7 +3,6 @@
 from typing import NamedTuple
 
 from holdfast.model.errors import InvalidArgument
-from holdfast.server.settings import LATER_STORE_SCHEMES
 from holdfast.server.sources import Loaded
 
 
@@ -30,13 +29,6 @@ _NEEDS = (
 
 def check_startable(loaded: Loaded) -> None:
     """Nothing given may be ignored: what this version cannot honour, or what lacks its other half, is refused."""
-    scheme, has_scheme, _ = (loaded.settings.store or "").partition("://")
-    if has_scheme and scheme.lower() in LATER_STORE_SCHEMES:
-        raise InvalidArgument(
-            f"store ({loaded.origin('store')}) is a {scheme}:// URL, which this version cannot open yet: "
-            "give postgres://, memory://, or a directory with data",
-            setting="store",
-        )
     for need in _NEEDS:
         if need.setting in loaded.origins and not any(name in loaded.origins for name in need.of):
             raise InvalidArgument(

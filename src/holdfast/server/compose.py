@@ -13,7 +13,7 @@ from holdfast.dispatch.wakeups import Wakeups
 from holdfast.model.errors import InvalidArgument
 from holdfast.runtime import Runtime
 from holdfast.server.kinds import without_password
-from holdfast.server.settings import Settings
+from holdfast.server.settings import OBJECT_SCHEMES, Settings
 from holdfast.service.admin import AdminService
 from holdfast.service.admission import Admission
 from holdfast.service.directory import Directory
@@ -132,14 +132,34 @@ def make_store(url: str, settings: Settings, dice: Dice) -> Store:
         )
     if _is_postgres(url):
         return _postgres_store([part.strip() for part in url.split(",")], settings, dice)
+    if url.lower().partition("://")[0] in OBJECT_SCHEMES:
+        return _object_store(url, settings, dice)
     raise InvalidArgument(
-        f"{without_password(url)!r} is not a store this version can open: give postgres://, memory:// or a directory",
+        f"{without_password(url)!r} is not a store this version can open: give a directory, memory://, postgres://, "
+        "file:///, s3://, az:// or gs://",
         field="url",
     )
 
 
 def _is_postgres(url: str) -> bool:
     return url.lower().startswith(("postgres://", "postgresql://"))
+
+
+def _object_store(url: str, settings: Settings, dice: Dice) -> Store:
+    if find_spec("obstore") is None:
+        raise InvalidArgument(
+            "an object store needs more than is installed: pip install 'holdfast[objects]'", field="url"
+        )
+    # Imported here: nobody else loads the bindings.
+    from holdfast.stores.objects import ObjectStore, make_bucket
+
+    return ObjectStore(
+        make_bucket(url, syncs=settings.durability == "fsync"),
+        dice,
+        journal_retention_ms=settings.journal_retention_ms,
+        watches=settings.disk_queue_watch,
+        poll_ms=settings.queue_poll_interval_ms,
+    )
 
 
 def _postgres_store(urls: list[str], settings: Settings, dice: Dice) -> Store:

@@ -17,9 +17,9 @@ from holdfast.server.setting import Setting, Spec
 
 DEFAULT_DATA = "./holdfast-data"
 
-# Stores that this version opens, and those it knows by name only.
-STORE_SCHEMES = ("memory", "postgres", "postgresql")
-LATER_STORE_SCHEMES = ("file", "s3", "az", "gs")
+# Stores that this version opens.
+OBJECT_SCHEMES = ("file", "s3", "az", "gs")
+STORE_SCHEMES = ("memory", "postgres", "postgresql", *OBJECT_SCHEMES)
 
 _DAY_MS = 24 * 3_600_000
 _MANY = 1_000_000
@@ -55,13 +55,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         str | None,
         Spec(
             Url(
-                "memory://, postgres://…, or a directory",
-                (*STORE_SCHEMES, *LATER_STORE_SCHEMES),
+                "memory://, postgres://…, file:///…, s3://…, az://…, gs://…, or a directory",
+                STORE_SCHEMES,
                 or_path=True,
             ),
             _STORE,
             "The store by its URL, instead of `data`: `postgres://…`, several databases separated by commas; "
-            "`memory://` keeps everything in memory alone.",
+            "`file:///dir`, `s3://bucket/prefix`, `az://…`, `gs://…` for objects; `memory://` keeps all in memory "
+            "alone.",
             default_text="the directory `data`",
         ),
     ] = None
@@ -247,7 +248,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Spec(
             Duration(),
             _QUEUES,
-            "How often waiting claims look into a store that other servers share (PostgreSQL).",
+            "How often waiting claims look into a store that other servers share (PostgreSQL, objects).",
             is_embedded=True,
         ),
     ] = 3_000

@@ -1,0 +1,189 @@
+"""Buckets by obstore: memory, S3, Azure and Google."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import obstore
+from obstore.exceptions import AlreadyExistsError, BaseError, NotFoundError, PreconditionError
+from obstore.store import MemoryStore as ObstoreMemory
+from obstore.store import from_url
+
+from holdfast.stores.objects.bucket import Changed, Item, Missing, Read, Stamp, Unanswered, Upload
+
+_PAGE = 1_000
+# Parts of an upload: what S3 takes at least is 5 MiB, and of 10,000 parts at most.
+_PART = 8 << 20
+_AT_ONCE = 4 << 20
+# A request is given up after this long, retries and all.
+_TIMEOUT = "30s"
+
+
+@contextmanager
+def _named() -> Iterator[None]:
+    """The bucket's errors by what they mean here."""
+    try:
+        yield
+    except (FileNotFoundError, NotFoundError) as error:
+        raise Missing(str(error).partition("\n")[0]) from None
+    except (AlreadyExistsError, PreconditionError, FileExistsError) as error:
+        raise Changed(str(error).partition("\n")[0]) from None
+    except (BaseError, OSError, TimeoutError) as error:
+        raise Unanswered(str(error).partition("\n")[0]) from None
+
+
+class CloudBucket:
+    """Over the network: every call is awaited."""
+
+    deletes_exactly = False
+    patience_ms = 20_000
+    gather_ms = 30_000
+
+    def __init__(self, url: str, **options: Any) -> None:
+        """`options` are obstore's, for tests; otherwise each cloud's own variables and files say who asks."""
+        self.url = url
+        client: dict[str, Any] = {"timeout": _TIMEOUT, **options.pop("client_options", {})}
+        try:
+            options["client_options"] = client
+            self._store: Any = from_url(url, **options)
+        except (BaseError, ValueError) as error:
+            raise Unanswered(str(error).partition("\n")[0]) from None
+
+    async def open(self) -> None:
+        with _named():
+            async for _ in obstore.list(self._store, ".holdfast/", chunk_size=1):
+                break
+
+    async def close(self) -> None:
+        pass
+
+    async def read(self, key: str) -> Read:
+        with _named():
+            found = await obstore.get_async(self._store, key)
+            content = bytes(await found.bytes_async())
+            etag = _etag(found.meta)
+        return Read(content, Stamp(etag, etag))
+
+    async def create(self, key: str, content: bytes) -> Stamp:
+        return await self._put(key, content, "create")
+
+    async def replace(self, key: str, content: bytes, etag: str) -> Stamp:
+        try:
+            return await self._put(key, content, {"e_tag": etag})
+        except Missing as error:
+            raise Changed(str(error)) from None
+
+    async def put(self, key: str, content: bytes) -> Stamp:
+        return await self._put(key, content, "overwrite")
+
+    async def _put(self, key: str, content: bytes, mode: Any) -> Stamp:
+        with _named():
+            done = await obstore.put_async(self._store, key, content, mode=mode)
+        etag = _etag(done)
+        return Stamp(etag, etag)
+
+    async def copy(self, source: str, target: str) -> None:
+        with _named():
+            await obstore.copy_async(self._store, source, target)
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        with _named(), suppress(FileNotFoundError, NotFoundError):
+            await obstore.delete_async(self._store, list(keys))
+
+    async def delete_exactly(self, key: str, etag: str) -> None:
+        with suppress(Missing):
+            if (await self.read(key)).stamp.etag == etag:
+                await self.delete([key])
+
+    async def pages(self, prefix: str, after: str | None = None) -> AsyncIterator[list[Item]]:
+        stream = obstore.list(self._store, prefix, offset=after, chunk_size=_PAGE)
+        while True:
+            with _named():
+                try:
+                    page = await anext(aiter(stream))
+                except StopAsyncIteration:
+                    return
+            yield [_item(each) for each in page]
+
+    async def upload(self, key: str) -> Upload:
+        return _CloudUpload(obstore.open_writer_async(self._store, key, buffer_size=_PART))
+
+    async def stream(self, key: str, start: int) -> AsyncIterator[bytes]:
+        with _named():
+            size = (await obstore.head_async(self._store, key))["size"]
+        while start < size:
+            end = min(start + _AT_ONCE, size)
+            with _named():
+                yield bytes(await obstore.get_range_async(self._store, key, start=start, end=end))
+            start = end
+
+
+class _CloudUpload:
+    def __init__(self, writer: Any) -> None:
+        self._writer = writer
+
+    async def write(self, part: bytes) -> None:
+        with _named():
+            await self._writer.write(part)
+
+    async def finish(self) -> None:
+        with _named():
+            await self._writer.close()
+
+    async def abandon(self) -> None:
+        """What was uploaded in parts is dropped by the bucket's own rule for unfinished uploads."""
+
+
+class MemoryBucket(CloudBucket):
+    """In this process alone. Calls answer at once; nothing is awaited but a turn, so that others go on."""
+
+    deletes_exactly = True
+    patience_ms = 5_000
+    gather_ms = 1_000
+
+    def __init__(self) -> None:
+        self.url = "memory"
+        self._store = ObstoreMemory()
+
+    async def open(self) -> None:
+        pass
+
+    async def read(self, key: str) -> Read:
+        with _named():
+            found = obstore.get(self._store, key)
+            content = bytes(found.bytes())
+            etag = _etag(found.meta)
+        return Read(content, Stamp(etag, etag))
+
+    async def _put(self, key: str, content: bytes, mode: Any) -> Stamp:
+        with _named():
+            etag = _etag(obstore.put(self._store, key, content, mode=mode))
+        return Stamp(etag, etag)
+
+    async def copy(self, source: str, target: str) -> None:
+        with _named():
+            obstore.copy(self._store, source, target)
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            with suppress(Missing), _named():
+                obstore.delete(self._store, key)
+
+    async def pages(self, prefix: str, after: str | None = None) -> AsyncIterator[list[Item]]:
+        with _named():
+            stream = iter(obstore.list(self._store, prefix, offset=after, chunk_size=_PAGE))
+        for page in stream:
+            yield [_item(each) for each in page]
+            await asyncio.sleep(0)
+
+
+def _etag(meta: Any) -> str:
+    etag = meta["e_tag"]
+    if etag is None:
+        raise Unanswered("the bucket gives no ETags")
+    return str(etag)
+
+
+def _item(meta: Any) -> Item:
+    return Item(meta["path"], _etag(meta), meta["size"], int(meta["last_modified"].timestamp() * 1_000))

@@ -1,0 +1,182 @@
+"""Documents as bytes.
+
+Every document that is compared and swapped is a *sheet*:
+
+    "HF" | format 1 | crc32 4 of the rest | MessagePack array:
+        nonce     of this write; never the same twice, so that equal content never means an equal ETag
+        past      the nonces of the writes before it, the latest first
+        step      id of the step that wrote it, while that may not hold yet (steps.py); else nil
+        prior     what the sheet said before that step; nil: there was none
+        body      MessagePack of what it is about
+
+New fields come at the end of an array, with a default.
+"""
+
+import os
+import struct
+from zlib import crc32
+
+import msgspec
+
+from holdfast.model.errors import StoreUnavailable
+from holdfast.model.events import JournalEvent
+from holdfast.model.lifecycle import Life
+from holdfast.model.message import Envelope, Pieces, State
+
+FORMAT = 1
+NONCE_BYTES = 12
+# Writes that a sheet remembers: a write whose answer was lost is looked for among them.
+_PAST = 6
+
+_HEAD = struct.Struct(">2sBI")
+_MAGIC = b"HF"
+
+
+class Sheet(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    nonce: bytes
+    past: list[bytes]
+    step: str | None
+    prior: bytes | None
+    body: bytes
+
+
+class Note(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """An event in the outbox. `number` counts the message's events; `order` sorts those of one process."""
+
+    number: int
+    order: int
+    event: JournalEvent
+
+
+class MessageBody(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
+    """All of a message but its payload and its state document."""
+
+    id: int
+    tenant: str
+    queue: str
+    enqueued_at: int
+    size: int
+    checksum: int
+    life: Life
+    content_type: str
+    is_json: bool = False
+    headers: dict[str, str] = {}
+    ttl_ms: int | None = None
+    group: str | None = None
+    given_correlation_id: str | None = None
+    max_retries: int | None = None
+    # The process that granted the lease: its end is by that one's clock.
+    granter: str | None = None
+    # Events so far, and those that are not in the journal yet.
+    noted: int = 0
+    outbox: list[Note] = []
+    has_state: bool = False
+    # Nothing is left of it but its events; after them it is deleted.
+    is_gone: bool = False
+    # The message is elsewhere, under this key.
+    moved_to: str | None = None
+    # Of a message that moved: what it left behind is being deleted; no message comes back here meanwhile.
+    is_emptying: bool = False
+    # Where it left such a sheet behind: deleted with the message.
+    stubs: list[str] = []
+
+    def envelope(self, payload: bytes | None = None) -> Envelope:
+        """Without a payload it is left where it is."""
+        return Envelope(
+            id=self.id,
+            enqueued_at=self.enqueued_at,
+            payload=payload or b"",
+            pieces=Pieces(self.id, self.size, self.checksum) if payload is None else None,
+            content_type=self.content_type,
+            headers=self.headers,
+            ttl_ms=self.ttl_ms,
+            group=self.group,
+            given_correlation_id=self.given_correlation_id,
+            max_retries=self.max_retries,
+            is_json=self.is_json,
+        )
+
+    @property
+    def is_message(self) -> bool:
+        return self.moved_to is None and not self.is_gone
+
+    @property
+    def is_dead_letter(self) -> bool:
+        return self.is_message and self.life.state is State.FAILED
+
+    # Last: the name hides the type's from here on.
+    @property
+    def bytes(self) -> int:
+        return self.envelope().bytes
+
+
+class KeyBody(msgspec.Struct, frozen=True, array_like=True):
+    id: int
+    given_correlation_id: str | None
+    ends_at: int
+
+
+class Batch(msgspec.Struct, frozen=True, array_like=True):
+    """A group's messages that may be in flight."""
+
+    ids: list[int]
+
+
+class LedgerBody(msgspec.Struct, frozen=True, array_like=True):
+    consumer: str
+    closed_upto: int = -1
+    # By number: when, and the receipts.
+    open: dict[int, tuple[int, list[tuple[int, bytes, int]]]] = {}
+
+
+class NodeBody(msgspec.Struct, frozen=True, array_like=True):
+    holder: str | None
+    ends_at: int
+    highest_id: int
+
+
+class StepBody(msgspec.Struct, frozen=True, array_like=True):
+    """Whether a step holds, and what it wrote."""
+
+    holds: bool
+    keys: list[str]
+
+
+class SegmentBody(msgspec.Struct, frozen=True, array_like=True):
+    events: list[JournalEvent]
+    # From whose outboxes they came, up to which number.
+    emptied: list[tuple[str, int]]
+
+
+encode = msgspec.msgpack.Encoder().encode
+_sheet_of = msgspec.msgpack.Decoder(Sheet).decode
+message_of = msgspec.msgpack.Decoder(MessageBody).decode
+
+
+def new_nonce() -> bytes:
+    return os.urandom(NONCE_BYTES)
+
+
+def encode_sheet(
+    body: bytes, before: Sheet | None = None, *, step: str | None = None, prior: bytes | None = None
+) -> tuple[bytes, Sheet]:
+    """What to write, and the sheet that it is. `before` is what stands there now."""
+    past = [] if before is None else [before.nonce, *before.past][:_PAST]
+    sheet = Sheet(new_nonce(), past, step, prior, body)
+    packed = encode(sheet)
+    return _HEAD.pack(_MAGIC, FORMAT, crc32(packed)) + packed, sheet
+
+
+def decode_sheet(key: str, raw: bytes) -> Sheet:
+    try:
+        magic, format, checksum = _HEAD.unpack_from(raw)
+        packed = raw[_HEAD.size :]
+        if magic != _MAGIC:
+            raise StoreUnavailable(f"{key} is not of Holdfast: look what else writes into this place")
+        if format != FORMAT:
+            raise StoreUnavailable(f"{key} has format {format}, this version reads {FORMAT}: upgrade Holdfast")
+        if crc32(packed) != checksum:
+            raise StoreUnavailable(f"{key} is damaged: its checksum does not match; restore a backup")
+        return _sheet_of(packed)
+    except (struct.error, msgspec.MsgspecError) as error:
+        raise StoreUnavailable(f"{key} is damaged ({error}): restore a backup") from None

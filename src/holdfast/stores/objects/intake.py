@@ -1,0 +1,261 @@
+"""Enqueue.
+
+payloads                        dies here: orphans, which a sweep deletes
+metadata, and the keys seen     one message without a key: made, and it is there
+                                else one step (sheets.py): all of them or none
+the policy, once more           a queue that is being deleted meanwhile refuses, and it is removed again
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+from zlib import crc32
+
+import msgspec
+
+from holdfast.model import lifecycle
+from holdfast.model.answers import Enqueued
+from holdfast.model.errors import StoreUnavailable
+from holdfast.model.message import JSON, Draft, seal
+from holdfast.model.names import QueueRef
+from holdfast.stores.answers import being_deleted, no_such_queue
+from holdfast.stores.contract import QueueRow
+from holdfast.stores.objects import layout
+from holdfast.stores.objects.bucket import Changed, Unanswered
+from holdfast.stores.objects.counting import Counting
+from holdfast.stores.objects.directory import Directory
+from holdfast.stores.objects.documents import KeyBody, MessageBody, encode
+from holdfast.stores.objects.messages import Messages, pause
+from holdfast.stores.objects.news import News
+from holdfast.stores.objects.nodes import Nodes
+from holdfast.stores.objects.sheets import Busy, Held, Write, unavailable
+
+# Until another's step with one of our keys has ended.
+_TRIES = 300
+
+key_of = msgspec.msgpack.Decoder(KeyBody).decode
+
+
+class _Seen(NamedTuple):
+    """A key: the message that has it (None: nobody), and what stands in its place."""
+
+    body: KeyBody | None
+    held: Held | None
+
+
+class Intake:
+    def __init__(self, messages: Messages, directory: Directory, nodes: Nodes, counting: Counting) -> None:
+        self._messages = messages
+        self._sheets = messages.sheets
+        self._directory = directory
+        self._nodes = nodes
+        self._counting = counting
+
+    def take_ids(self, number: int, now_ms: int) -> list[int]:
+        return self._nodes.take_ids(number, now_ms)
+
+    async def enqueue(
+        self,
+        ref: QueueRef,
+        drafts: list[Draft],
+        now_ms: int,
+        news: News,
+        *,
+        auto_create: bool,
+        reason: str | None = None,
+        also: Sequence[Write] = (),
+        ids: list[int] | None = None,
+    ) -> list[Enqueued]:
+        """`also` is written in the same step, or `Changed`."""
+        row = await self._directory.find(ref)
+        if row is None and not auto_create:
+            raise no_such_queue(ref)
+        if row is not None and row.drain_until is not None:
+            raise being_deleted(ref)
+        config = await self._directory.config(ref.tenant)
+        if config.quotas.max_messages is None and config.quotas.max_bytes is None:
+            return await self._enqueue(ref, row, drafts, now_ms, news, reason, also, ids)
+        async with self._counting.lock(ref.tenant):
+            return await self._enqueue(ref, row, drafts, now_ms, news, reason, also, ids)
+
+    async def _enqueue(
+        self,
+        ref: QueueRef,
+        row: QueueRow | None,
+        drafts: list[Draft],
+        now_ms: int,
+        news: News,
+        reason: str | None,
+        also: Sequence[Write],
+        ids: list[int] | None,
+    ) -> list[Enqueued]:
+        ids = ids or self._nodes.take_ids(len(drafts), now_ms)
+        ids = [id if draft.pieces is None else draft.pieces.place for id, draft in zip(ids, drafts, strict=True)]
+        has_payloads = False
+        for _ in range(_TRIES):
+            try:
+                seen = await self._seen(ref, drafts, row, now_ms)
+            except Busy:
+                await pause()
+                continue
+            first_of = {draft.key: id for draft, id in zip(reversed(drafts), reversed(ids), strict=True)}
+            fresh = [
+                (draft, id)
+                for draft, id in zip(drafts, ids, strict=True)
+                if draft.key not in seen or (first_of[draft.key] == id and seen[draft.key].body is None)
+            ]
+            quotas = (await self._directory.config(ref.tenant)).quotas
+            whose = next((draft.pieces.place for draft in drafts if draft.pieces is not None), None)
+            await self._counting.check_quotas(
+                ref.tenant, quotas, [draft.bytes for draft, _ in fresh], now_ms, whose=whose
+            )
+            if row is None:
+                row = await self._directory.create(ref)
+                if row.drain_until is not None:
+                    raise being_deleted(ref)
+            if not has_payloads:
+                await self._put_payloads(ref, fresh)
+                has_payloads = True
+            try:
+                await self._write(row, fresh, seen, now_ms, news, reason, also)
+            except Changed:
+                if also:
+                    raise
+                continue
+            except Busy:
+                await pause()
+                continue
+            return self._answers(drafts, ids, seen, first_of, fresh)
+        raise StoreUnavailable(f"a key of this call is being enqueued by others all the time in {ref}: later")
+
+    def _answers(
+        self,
+        drafts: list[Draft],
+        ids: list[int],
+        seen: dict[str | None, _Seen],
+        first_of: dict[str | None, int],
+        fresh: list[tuple[Draft, int]],
+    ) -> list[Enqueued]:
+        made = {id for _, id in fresh}
+        first_draft = {id: draft for draft, id in fresh}
+        answers: list[Enqueued] = []
+        for draft, id in zip(drafts, ids, strict=True):
+            if id in made:
+                answers.append(Enqueued(snowflake=id, given_correlation_id=draft.correlation_id))
+            elif (known := seen[draft.key].body) is not None:
+                answers.append(
+                    Enqueued(snowflake=known.id, given_correlation_id=known.given_correlation_id, duplicate=True)
+                )
+            else:
+                first = first_of[draft.key]
+                correlation_id = first_draft[first].correlation_id
+                answers.append(Enqueued(snowflake=first, given_correlation_id=correlation_id, duplicate=True))
+        return answers
+
+    async def _seen(
+        self, ref: QueueRef, drafts: list[Draft], row: QueueRow | None, now_ms: int
+    ) -> dict[str | None, _Seen]:
+        """Of each key in the call: who has it."""
+        seen: dict[str | None, _Seen] = {}
+        if row is not None and not row.policy.dedup_window_ms:
+            return seen
+
+        async def look(key: str) -> None:
+            held = await self._sheets.read(layout.key(ref, key))
+            if held is not None and held.is_busy:
+                raise Busy
+            body = None if held is None or held.body is None else key_of(held.body)
+            seen[key] = _Seen(body if body is not None and body.ends_at > now_ms else None, held)
+
+        if wanted := {draft.key for draft in drafts if draft.key is not None}:
+            await self._sheets.each(wanted, look)
+        return seen
+
+    async def _put_payloads(self, ref: QueueRef, fresh: list[tuple[Draft, int]]) -> None:
+        async def put(each: tuple[Draft, int]) -> None:
+            draft, id = each
+            try:
+                if draft.group is not None:
+                    await self._sheets.bucket.put(layout.group_member(ref, draft.group, id), b"")
+                if draft.payload:
+                    await self._sheets.bucket.put(layout.payload_of(layout.message(ref, id)), draft.payload)
+            except Unanswered as error:
+                raise unavailable(error) from None
+
+        if work := [each for each in fresh if each[0].payload or each[0].group is not None]:
+            await self._sheets.each(work, put)
+
+    async def _write(
+        self,
+        row: QueueRow,
+        fresh: list[tuple[Draft, int]],
+        seen: dict[str | None, _Seen],
+        now_ms: int,
+        news: News,
+        reason: str | None,
+        also: Sequence[Write],
+    ) -> None:
+        default_ttl_ms = await self._directory.default_ttl_ms(row)
+        bodies = [self._body(row.ref, draft, id, default_ttl_ms, now_ms, reason) for draft, id in fresh]
+        writes = [Write(layout.message(row.ref, body.id), encode(body), None) for body in bodies]
+        for draft, id in fresh:
+            if draft.key in seen:
+                assert draft.key is not None
+                key = KeyBody(id, draft.correlation_id, now_ms + row.policy.dedup_window_ms)
+                writes.append(Write(layout.key(row.ref, draft.key), encode(key), seen[draft.key].held))
+        writes += also
+        if not writes:
+            return
+        try:
+            helds = await self._sheets.write_all(writes)
+        except Changed:
+            if len(writes) > 1 or also:
+                await self._sheets.delete([layout.message(row.ref, body.id) for body in bodies])
+                raise
+            # Nobody else makes this id: it was written, and changed since.
+            await self._check_queue(row, bodies, [], now_ms, news)
+            return
+        except Busy:
+            await self._sheets.delete([layout.message(row.ref, body.id) for body in bodies])
+            raise
+        await self._check_queue(row, bodies, helds[: len(bodies)], now_ms, news)
+
+    async def _check_queue(
+        self, row: QueueRow, bodies: list[MessageBody], helds: list[Held], now_ms: int, news: News
+    ) -> None:
+        for held, body in zip(helds, bodies, strict=False):
+            self._messages.written(held, None, body, now_ms, news)
+            news.ready(row.ref, body.life.visible_at)
+            news.deadline(body.life.expires_at)
+        again = await self._directory.find(row.ref, fresh=True)
+        if again is None or again.queue_id != row.queue_id:
+            # Deleted meanwhile, so nobody sweeps them: another queue of this name must not find them.
+            keys = [layout.message(row.ref, body.id) for body in bodies]
+            await self._sheets.delete([*keys, *map(layout.payload_of, keys)])
+            self._messages.shelves.forget(row.ref)
+            raise no_such_queue(row.ref)
+        if again.drain_until is not None:
+            raise being_deleted(row.ref)
+
+    def _body(
+        self, ref: QueueRef, draft: Draft, id: int, default_ttl_ms: int | None, now_ms: int, reason: str | None
+    ) -> MessageBody:
+        envelope = seal(draft, id, now_ms)
+        body = MessageBody(
+            id=id,
+            tenant=ref.tenant,
+            queue=ref.queue,
+            enqueued_at=now_ms,
+            size=draft.payload_bytes,
+            checksum=crc32(draft.payload) if draft.pieces is None else draft.pieces.checksum,
+            life=lifecycle.first_life(draft, default_ttl_ms, now_ms),
+            content_type=envelope.content_type,
+            is_json=draft.content_type == JSON if draft.is_json is None else draft.is_json,
+            headers=draft.headers,
+            ttl_ms=draft.ttl_ms,
+            group=draft.group,
+            given_correlation_id=draft.correlation_id,
+            max_retries=draft.max_retries,
+        )
+        event = lifecycle.TRANSITIONS[None, lifecycle.Cause.ENQUEUE].event
+        assert event is not None
+        return self._messages.changes.noted(body, event, now_ms, reason=reason)

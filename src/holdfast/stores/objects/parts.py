@@ -1,0 +1,64 @@
+"""What the store is made of, put together once it is opened."""
+
+from holdfast.clock import Clock
+from holdfast.dice import Dice
+from holdfast.stores.objects.altering import Altering
+from holdfast.stores.objects.bucket import Bucket
+from holdfast.stores.objects.changes import Changes
+from holdfast.stores.objects.claiming import Claiming
+from holdfast.stores.objects.counting import Counting
+from holdfast.stores.objects.directory import Directory
+from holdfast.stores.objects.gathering import Gathering
+from holdfast.stores.objects.groups import Groups
+from holdfast.stores.objects.intake import Intake
+from holdfast.stores.objects.journal import Journal
+from holdfast.stores.objects.ledgers import Ledgers
+from holdfast.stores.objects.messages import Messages
+from holdfast.stores.objects.nodes import Nodes
+from holdfast.stores.objects.papers import Papers
+from holdfast.stores.objects.payloads import Payloads
+from holdfast.stores.objects.reading import Reading
+from holdfast.stores.objects.settling import Settling
+from holdfast.stores.objects.sheets import Sheets
+from holdfast.stores.objects.shelves import Shelves
+from holdfast.stores.objects.states import States
+from holdfast.stores.objects.sweeping import Sweeping
+from holdfast.stores.objects.timetable import Timetable
+
+
+class Parts:
+    def __init__(
+        self,
+        bucket: Bucket,
+        clock: Clock,
+        dice: Dice,
+        *,
+        holder: str,
+        retention_ms: int,
+        skew_ms: int,
+        streams_above: int,
+    ) -> None:
+        """`holder` names this process: no other has it, nor this one after a restart."""
+        sheets = Sheets(bucket, clock)
+        papers = Papers(bucket)
+        self.directory = Directory(papers, clock)
+        self.nodes = Nodes(sheets, clock, dice, holder)
+        self.shelves = Shelves(sheets, holder, skew_ms)
+        self.messages = Messages(sheets, self.shelves, Changes(holder))
+        self.counting = Counting(self.messages, self.directory)
+        self.states = States(self.messages, papers)
+        self.ledgers = Ledgers(self.messages, self.states)
+        self.intake = Intake(self.messages, self.directory, self.nodes, self.counting)
+        self.claiming = Claiming(
+            self.messages, self.directory, Groups(self.messages), self.states, self.ledgers, dice, streams_above
+        )
+        self.settling = Settling(self.messages, self.directory, dice)
+        self.reading = Reading(self.messages, self.counting, self.states, streams_above)
+        self.altering = Altering(self.messages, self.directory, self.reading, self.counting)
+        self.timetable = Timetable(sheets, self.directory, self.intake)
+        self.payloads = Payloads(self.messages, self.directory, self.counting, self.nodes)
+        gathering = Gathering(self.messages, self.directory)
+        self.journal = Journal(self.messages, papers, gathering, retention_ms, bucket.gather_ms)
+        self.sweeping = Sweeping(
+            self.messages, self.directory, self.claiming, self.altering, self.counting, self.journal
+        )

@@ -1,0 +1,114 @@
+"""Inspection: messages as they are stored, none of them claimed."""
+
+from collections.abc import AsyncIterator
+
+from msgspec.structs import replace
+
+from holdfast.model.answers import Found
+from holdfast.model.lifecycle import is_over
+from holdfast.model.message import State
+from holdfast.model.names import QueueRef
+from holdfast.model.requests import Filter
+from holdfast.stores.contract import Listing
+from holdfast.stores.objects.bucket import Missing
+from holdfast.stores.objects.counting import Counting
+from holdfast.stores.objects.index import Entry
+from holdfast.stores.objects.messages import Messages
+from holdfast.stores.objects.states import States
+
+
+class Reading:
+    def __init__(self, messages: Messages, counting: Counting, states: States, streams_above: int) -> None:
+        self._messages = messages
+        self._counting = counting
+        self._states = states
+        self._streams_above = streams_above
+
+    async def get(self, ref: QueueRef, id: int, now_ms: int) -> Found | None:
+        entry = await self._messages.read(ref, id, now_ms)
+        return None if entry is None else await self._found(entry)
+
+    async def peek(self, ref: QueueRef, limit: int, now_ms: int) -> list[Found]:
+        due: list[tuple[tuple[int, int, int], list[Entry]]] = []
+        groups: dict[str, list[Entry]] = {}
+        held: set[str] = set()
+        async for bunch in self._counting.walk(ref, now_ms):
+            for entry in bunch:
+                life, group = entry.body.life, entry.body.group
+                if life.state is State.IN_FLIGHT and group is not None:
+                    held.add(group)
+                if life.state is not State.READY or is_over(life, now_ms):
+                    continue
+                if group is not None:
+                    groups.setdefault(group, []).append(entry)
+                elif life.visible_at <= now_ms:
+                    due.append((_place(entry), [entry]))
+        for group, entries in groups.items():
+            batch: list[Entry] = []
+            for entry in entries:
+                if entry.body.life.visible_at > now_ms:
+                    break
+                batch.append(entry)
+            if batch and group not in held:
+                due.append((_place(batch[0]), batch))
+        due.sort(key=lambda each: each[0])
+        first = [entry for _, batch in due for entry in batch][:limit]
+        return await self._all_found(first)
+
+    async def browse(
+        self, ref: QueueRef, state: State | None, which: Filter, after: int | None, limit: int, now_ms: int
+    ) -> Listing:
+        states = frozenset(State) if state is None else frozenset({state})
+        page: list[Entry] = []
+        async for entry in self.matching(ref, states, which, after, now_ms):
+            page.append(entry)
+            if len(page) > limit:
+                break
+        more = len(page) > limit
+        return Listing(await self._all_found(page[:limit]), page[limit - 1].id if more else None)
+
+    async def matching(
+        self, ref: QueueRef, states: frozenset[State], which: Filter, after: int | None, now_ms: int
+    ) -> AsyncIterator[Entry]:
+        """Messages in one of the states that the filter means, by id, beginning behind `after`."""
+        if which.ids is not None:
+            for id in sorted(id for id in which.ids if after is None or id > after):
+                entry = await self._messages.read(ref, id, now_ms)
+                if entry is not None and _is_meant(entry, states, which, now_ms):
+                    yield entry
+            return
+        async for bunch in self._counting.walk(ref, now_ms, after):
+            for entry in bunch:
+                if _is_meant(entry, states, which, now_ms):
+                    yield entry
+
+    async def _all_found(self, entries: list[Entry]) -> list[Found]:
+        found: dict[int, Found | None] = {}
+
+        async def read(entry: Entry) -> None:
+            found[entry.id] = await self._found(entry)
+
+        if entries:
+            await self._messages.sheets.each(entries, read)
+        return [each for entry in entries if (each := found[entry.id]) is not None]
+
+    async def _found(self, entry: Entry) -> Found | None:
+        body = entry.body
+        envelope = body.envelope()
+        if body.size <= self._streams_above:
+            try:
+                envelope = body.envelope(await self._messages.payload(entry))
+            except Missing:
+                if await self._messages.sheets.read(entry.held.key) is None:
+                    return None  # it went while it was read
+                envelope = replace(envelope, pieces=None)
+        return Found(envelope, body.life, await self._states.read(entry))
+
+
+def _is_meant(entry: Entry, states: frozenset[State], which: Filter, now_ms: int) -> bool:
+    body = entry.body
+    return body.life.state in states and which.matches(body.envelope(), body.life, now_ms)
+
+
+def _place(entry: Entry) -> tuple[int, int, int]:
+    return entry.body.life.priority, entry.body.life.visible_at, entry.id

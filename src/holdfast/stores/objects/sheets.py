@@ -1,0 +1,285 @@
+"""Sheets in a bucket: read, written where they are still what was read, several of them in one step.
+
+A write whose answer was lost is looked for: it is this one's if the sheet that stands there has its nonce, or had.
+
+**A step over several sheets.** Each is written with the step's id and with what it said before; then the step's record
+is made, by which all of them hold at once. Until then readers see what was there before. Whoever finds a step that has
+no record some time after it began makes one that says it does not hold: of the two records, one can be made. That is
+safe at any time; to wait a while first only spares a slow process from doing it again.
+
+    write sheets, each with step and prior     dies here: none holds, and they go back
+    make .holdfast/step/<id> {holds}           from here on all of them hold
+    write sheets without step, delete record   dies here: the next sweep does it
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
+
+import msgspec
+
+from holdfast.clock import Clock
+from holdfast.model.errors import StoreUnavailable
+from holdfast.stores.objects import layout
+from holdfast.stores.objects.bucket import Bucket, Changed, Missing, Stamp, Unanswered
+from holdfast.stores.objects.documents import Sheet, StepBody, decode_sheet, encode, encode_sheet, new_nonce
+
+_log = logging.getLogger("holdfast")
+
+T = TypeVar("T")
+
+# Requests of one call that are under way at once.
+AT_ONCE = 32
+# A step that holds is finished after this long.
+_FINISH_MS = 5_000
+# How long the record of a step that does not hold is kept: no process takes so long to make one.
+_KEEP_REFUSED_MS = 3_600_000
+
+# The body of a sheet that says there is nothing.
+NOTHING = b""
+
+_step_of = msgspec.msgpack.Decoder(StepBody).decode
+
+
+class Busy(Exception):
+    """A step is being made that writes this sheet: later."""
+
+
+@dataclass(slots=True)
+class Held:
+    """A sheet as it was read. `body` is what holds (None: there is nothing), `sheet` what stands there."""
+
+    key: str
+    body: bytes | None
+    sheet: Sheet
+    stamp: Stamp
+    # Its step is not decided: nothing can be written here for the moment.
+    is_busy: bool = False
+
+
+class Write(NamedTuple):
+    """One sheet of a step. `held` is what was read; None: there is none."""
+
+    key: str
+    body: bytes
+    held: Held | None
+
+
+class Sheets:
+    def __init__(self, bucket: Bucket, clock: Clock) -> None:
+        self.bucket = bucket
+        self.clock = clock
+        self.writes = 0
+        # Steps known to hold, or not; and those of this process that are not decided yet.
+        self._decided: dict[str, bool] = {}
+        self._own: set[str] = set()
+        # Records of steps that are to be finished, and from when on: what is written meanwhile anyway costs nothing.
+        self.unfinished: dict[str, int] = {}
+
+    async def each(self, what: Iterable[T], do: Callable[[T], Awaitable[None]]) -> None:
+        """Side by side, so many at once; the first error once all have ended."""
+
+        turns = asyncio.Semaphore(AT_ONCE)
+
+        async def one(each: T) -> None:
+            async with turns:
+                await do(each)
+
+        items = list(what)
+        if len(items) == 1:
+            await do(items[0])
+            return
+        for outcome in await asyncio.gather(*(one(each) for each in items), return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                raise outcome
+
+    # --- Reading ---------------------------------------------------------------------------------------------
+
+    async def read(self, key: str) -> Held | None:
+        """What holds. None: there is no sheet."""
+        try:
+            raw, stamp = await self.bucket.read(key)
+        except Missing:
+            return None
+        except Unanswered as error:
+            raise unavailable(error) from None
+        sheet = decode_sheet(key, raw)
+        if sheet.step is None:
+            return Held(key, sheet.body or None, sheet, stamp)
+        holds = await self._holds(sheet.step)
+        body = sheet.body if holds else sheet.prior
+        return Held(key, body or None, sheet, stamp, is_busy=holds is None)
+
+    async def _holds(self, step: str) -> bool | None:
+        known = self._decided.get(step)
+        if known is not None or step in self._own:
+            return known
+        try:
+            raw, _ = await self.bucket.read(layout.step(step))
+        except Missing:
+            if self.clock.now_ms() < _began_at(step) + self.bucket.patience_ms:
+                return None
+            return await self._decide(step, StepBody(False, []))
+        except Unanswered as error:
+            raise unavailable(error) from None
+        return self._note(step, _step_of(decode_sheet(step, raw).body).holds)
+
+    def _note(self, step: str, holds: bool) -> bool:
+        if len(self._decided) > 10_000:
+            self._decided.clear()
+        self._decided[step] = holds
+        return holds
+
+    # --- Writing ---------------------------------------------------------------------------------------------
+
+    async def write(self, key: str, body: bytes, held: Held | None) -> Held:
+        """Where `held` is what stands there; None: nothing does. `Changed`, `StoreUnavailable`."""
+        return await self._write(key, body, held, None)
+
+    async def _write(self, key: str, body: bytes, held: Held | None, step: str | None) -> Held:
+        if held is not None and held.is_busy:
+            raise Busy
+        prior = None if step is None or held is None else held.body
+        raw, sheet = encode_sheet(body, None if held is None else held.sheet, step=step, prior=prior)
+        self.writes += 1
+        try:
+            if held is None:
+                stamp = await self.bucket.create(key, raw)
+            else:
+                stamp = await self.bucket.replace(key, raw, held.stamp.etag)
+        except (Changed, Unanswered) as error:
+            return await self._was_written(key, sheet, error)
+        return Held(key, body, sheet, stamp)
+
+    async def _was_written(self, key: str, sheet: Sheet, error: Exception) -> Held:
+        """The sheet after all, if it is only the answer that was lost."""
+        try:
+            raw, stamp = await self.bucket.read(key)
+        except Missing:
+            if isinstance(error, Changed):
+                raise Changed(str(error)) from None
+            raise unavailable(error) from None
+        except Unanswered as again:
+            raise unavailable(again) from None
+        there = decode_sheet(key, raw)
+        if there.nonce == sheet.nonce:
+            return Held(key, there.body, there, stamp)
+        if sheet.nonce in there.past:
+            # Written, and written over since: whoever goes on from here must read it again.
+            return Held(key, sheet.body, sheet, Stamp("overwritten", "overwritten"))
+        if isinstance(error, Changed):
+            raise Changed(str(error)) from None
+        raise unavailable(error) from None
+
+    # --- Steps -----------------------------------------------------------------------------------------------
+
+    async def write_all(self, writes: Sequence[Write]) -> list[Held]:
+        """All of them, or none: then `Changed`, `Busy` (another thought it dead) or `StoreUnavailable`."""
+        if len(writes) == 1:
+            [only] = writes
+            return [await self.write(*only)]
+        began_at = self.clock.now_ms()
+        step = f"{layout.digits(began_at)}-{new_nonce().hex()}"
+        self._own.add(step)
+        written: dict[str, Held] = {}
+        try:
+
+            async def write(each: Write) -> None:
+                written[each.key] = await self._write(each.key, each.body, each.held, step)
+
+            await self.each(writes, write)
+            if self.clock.now_ms() - began_at > _KEEP_REFUSED_MS // 2:
+                raise StoreUnavailable("the bucket is too slow: a step took longer than any may take")
+            holds = await self._decide(step, StepBody(True, [each.key for each in writes]))
+        except BaseException as error:
+            await self._give_up(step, error)
+            raise
+        finally:
+            self._own.discard(step)
+        if not holds:
+            raise Busy
+        self.unfinished[layout.step(step)] = began_at + _FINISH_MS
+        return [written[each.key] for each in writes]
+
+    async def _decide(self, step: str, wanted: StepBody) -> bool:
+        """Make the step's record. Whether it holds: by this record, or by another's."""
+        try:
+            await self._write(layout.step(step), encode(wanted), None, None)
+        except Changed:
+            raw, _ = await self.bucket.read(layout.step(step))
+            return self._note(step, _step_of(decode_sheet(step, raw).body).holds)
+        return self._note(step, wanted.holds)
+
+    async def _give_up(self, step: str, error: BaseException) -> None:
+        """Let nobody wait for what will not hold. If that fails as well, it is given up by whoever finds it."""
+        try:
+            self._own.discard(step)
+            if step not in self._decided:
+                await self._decide(step, StepBody(False, []))
+        except (StoreUnavailable, Missing, Unanswered) as second:
+            _log.debug("a step that failed (%s) was not given up: %s", error, second)
+
+    async def settle(self, held: Held) -> Held | None:
+        """A sheet whose step is decided, written as what holds; None: a message that never was, and is deleted."""
+        if held.sheet.step is None or held.is_busy:
+            return held
+        if held.body is None and layout.is_message(held.key):
+            # No other step writes here: its id is nobody else's.
+            await self.delete([held.key])
+            return None
+        return await self.write(held.key, held.body or NOTHING, held)
+
+    async def write_nothing(self, held: Held) -> None:
+        """An empty sheet in its place; gone where the bucket can delete exactly this one."""
+        emptied = await self.write(held.key, NOTHING, held)
+        if self.bucket.deletes_exactly:
+            await self.bucket.delete_exactly(held.key, emptied.stamp.etag)
+
+    async def finish(self, key: str, now_ms: int) -> bool:
+        """Of a step's record, some time after: settle what it wrote, then delete it. False: it must stay for now."""
+        try:
+            raw, _ = await self.bucket.read(key)
+        except Missing:
+            return True
+        except Unanswered as error:
+            raise unavailable(error) from None
+        body = _step_of(decode_sheet(key, raw).body)
+        step = layout.own_name(key)
+        if not body.holds:
+            if now_ms - _began_at(step) < _KEEP_REFUSED_MS:
+                return False
+            await self.delete([key])
+            return True
+        await self.each(body.keys, lambda each: self._settle_of(step, each))
+        await self.delete([key])
+        return True
+
+    async def _settle_of(self, step: str, key: str) -> None:
+        for _ in range(5):
+            held = await self.read(key)
+            if held is None or held.sheet.step != step:
+                return
+            try:
+                await self.settle(held)
+            except (Changed, Busy):
+                continue
+            return
+        raise StoreUnavailable(f"{key} changes all the time: later")
+
+    # --- Deleting --------------------------------------------------------------------------------------------
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        try:
+            await self.bucket.delete(keys)
+        except Unanswered as error:
+            raise unavailable(error) from None
+
+
+def _began_at(step: str) -> int:
+    return int(step.partition("-")[0])
+
+
+def unavailable(error: Exception) -> StoreUnavailable:
+    return StoreUnavailable(f"the bucket does not answer: {error}")

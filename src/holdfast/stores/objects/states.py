@@ -1,0 +1,101 @@
+"""State documents: written under the lease, by whoever holds it.
+
+A message's metadata says that it has a state before the first one is written. Each claim of such a message writes the
+state anew with its own lease version, so that a holder whose lease ended cannot write any more: what it read is gone.
+"""
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.model import lifecycle
+from holdfast.model.errors import Conflict, StaleLease, StoreUnavailable
+from holdfast.model.message import Receipt
+from holdfast.model.names import QueueRef
+from holdfast.model.requests import NO_STATE, StateChange, StateDocument
+from holdfast.stores.objects import layout
+from holdfast.stores.objects.bucket import Changed
+from holdfast.stores.objects.index import Entry
+from holdfast.stores.objects.messages import Messages
+from holdfast.stores.objects.news import News
+from holdfast.stores.objects.papers import Papers, StatePaper
+from holdfast.stores.objects.sheets import Busy
+
+_TRIES = 20
+
+
+class States:
+    def __init__(self, messages: Messages, papers: Papers) -> None:
+        self._messages = messages
+        self._papers = papers
+
+    async def read(self, entry: Entry) -> StateDocument:
+        if not entry.body.has_state:
+            return NO_STATE
+        held = await self._papers.read(layout.state_of(entry.held.key), StatePaper)
+        return NO_STATE if held is None else _document(held.paper)
+
+    async def take_over(self, entry: Entry) -> StateDocument:
+        """By the claim that `entry` says."""
+        if not entry.body.has_state:
+            return NO_STATE
+        key, version = layout.state_of(entry.held.key), entry.body.life.version
+        for _ in range(_TRIES):
+            held = await self._papers.read(key, StatePaper)
+            if held is not None and held.paper.version >= version:
+                return _document(held.paper)
+            paper = StatePaper(version=version) if held is None else replace(held.paper, version=version)
+            try:
+                return _document((await self._papers.write(key, paper, held)).paper)
+            except Changed:
+                continue
+        raise StoreUnavailable("the state of a message changes all the time: later")
+
+    async def save(self, ref: QueueRef, receipt: Receipt, change: StateChange, now_ms: int) -> str | None:
+        for _ in range(_TRIES):
+            entry = await self._messages.read(ref, receipt.id, now_ms)
+            if entry is None or not lifecycle.holds(entry.body.life, receipt, now_ms):
+                raise StaleLease(f"the lease on {receipt.id} is no longer held by this receipt")
+            key = layout.state_of(entry.held.key)
+            if not entry.body.has_state:
+                if change.etag is not None and change.progress is None:
+                    raise _conflict(None, change)
+                try:
+                    await self._messages.write(entry, replace(entry.body, has_state=True), now_ms, News())
+                except (Changed, Busy):
+                    continue
+            held = await self._papers.read(key, StatePaper)
+            paper = StatePaper(version=receipt.version) if held is None else held.paper
+            if not await self._still_holds(ref, receipt, now_ms):
+                continue
+            etag = _etag(paper)
+            if change.progress is not None:
+                after = replace(paper, progress=change.progress)
+            elif change.etag != etag:
+                raise _conflict(etag, change)
+            else:
+                document = msgspec.Raw(b"null" if change.document is None else change.document)
+                after = replace(paper, document=document, has_document=change.document is not None, etag=paper.etag + 1)
+            try:
+                written = await self._papers.write(key, after, held)
+            except Changed:
+                continue
+            return _etag(written.paper)
+        raise StoreUnavailable("the state of a message changes all the time: later")
+
+    async def _still_holds(self, ref: QueueRef, receipt: Receipt, now_ms: int) -> bool:
+        """After the state was read: whoever claims from here on writes it, and our write finds that."""
+        entry = await self._messages.read(ref, receipt.id, now_ms)
+        return entry is not None and lifecycle.holds(entry.body.life, receipt, now_ms)
+
+
+def _etag(paper: StatePaper) -> str | None:
+    return str(paper.etag) if paper.etag else None
+
+
+def _document(paper: StatePaper) -> StateDocument:
+    document = bytes(paper.document) if paper.has_document else None
+    return StateDocument(document=document, etag=_etag(paper), progress=paper.progress)
+
+
+def _conflict(etag: str | None, change: StateChange) -> Conflict:
+    return Conflict(f"the state's ETag is {etag}, not {change.etag}: read it again", etag=etag)

@@ -1,0 +1,222 @@
+"""Upkeep: leases, TTLs, dead letters, events, keys, steps and payloads that were left, and queues being deleted."""
+
+import asyncio
+from collections.abc import Callable
+
+from holdfast.model import lifecycle
+from holdfast.model.message import State
+from holdfast.model.names import QueueRef
+from holdfast.stores.contract import QueueRow, Swept
+from holdfast.stores.objects import layout
+from holdfast.stores.objects.altering import Altering
+from holdfast.stores.objects.bucket import Changed, Item, Unanswered
+from holdfast.stores.objects.claiming import Claiming
+from holdfast.stores.objects.counting import Counting
+from holdfast.stores.objects.directory import Directory
+from holdfast.stores.objects.documents import message_of
+from holdfast.stores.objects.index import Entry
+from holdfast.stores.objects.intake import key_of
+from holdfast.stores.objects.journal import LAG_MS, Journal
+from holdfast.stores.objects.messages import Messages
+from holdfast.stores.objects.news import News
+from holdfast.stores.objects.sheets import Busy, Sheets, unavailable
+from holdfast.stores.objects.shelves import Shelf
+
+# How often everything is looked at, for what other processes left.
+_ALL_MS = 300_000
+# A step's record, and a payload without a message, is its own process's for this long.
+_STEP_MS = 60_000
+_ORPHAN_MS = 24 * 3_600_000
+
+
+class Sweeping:
+    def __init__(
+        self,
+        messages: Messages,
+        directory: Directory,
+        claiming: Claiming,
+        altering: Altering,
+        counting: Counting,
+        journal: Journal,
+    ) -> None:
+        self._messages = messages
+        self._sheets: Sheets = messages.sheets
+        self._directory = directory
+        self._claiming = claiming
+        self._altering = altering
+        self._counting = counting
+        self._journal = journal
+        self._all_at = 0
+        self._lock = asyncio.Lock()
+
+    async def sweep(self, limit: int, now_ms: int, news: News) -> Swept:
+        async with self._lock:
+            return await self._sweep(limit, now_ms, news)
+
+    async def _sweep(self, limit: int, now_ms: int, news: News) -> Swept:
+        changed = 0
+        if now_ms >= self._all_at:
+            await self._look_everywhere(now_ms)
+            self._all_at = now_ms + _ALL_MS
+        for shelf in self._messages.shelves.all():
+            if changed < limit:
+                changed += await self._sweep_shelf(shelf, limit - changed, now_ms, news)
+        await self._finish_steps(limit, now_ms)
+        while await self._journal.collect(now_ms - LAG_MS):
+            pass
+        changed += await self._journal.trim(max(0, limit - changed), now_ms)
+        ends = [shelf.index.next_deadline() for shelf in self._messages.shelves.all()]
+        ends += [self._all_at, self._journal.next_trim_at(), self._journal.next_at()]
+        ends += self._sheets.unfinished.values()
+        if any(shelf.to_carry for shelf in self._messages.shelves.all()):
+            ends.append(now_ms)
+        return Swept(changed, min((each for each in ends if each is not None), default=None))
+
+    # --- One queue -----------------------------------------------------------------------------------------------
+
+    async def _sweep_shelf(self, shelf: Shelf, limit: int, now_ms: int, news: News) -> int:
+        row = await self._directory.find(shelf.ref)
+        if row is None:
+            self._messages.shelves.forget(shelf.ref)
+            return 0
+        if now_ms >= shelf.next_pass_at:
+            await self._messages.shelves.look_at_all(shelf, now_ms)
+        changed = await self._claiming.end_overdue(row, shelf, limit, now_ms, news)
+        changed += await self._delete_kept(shelf, limit - changed, now_ms)
+        await self._altering.carry(shelf.ref, limit, now_ms, news)
+        await self._clear_leftovers(shelf, limit)
+        if row.drain_until is not None:
+            changed += await self._drain(row, shelf, limit - changed, now_ms, news)
+        elif changed and not row.is_paused:
+            news.ready(shelf.ref, shelf.index.next_at())
+        return changed
+
+    async def _delete_kept(self, shelf: Shelf, limit: int, now_ms: int) -> int:
+        """What succeeded, and was kept for look-up long enough. Its events first."""
+        ended = shelf.index.ended(shelf.index.kept, limit, now_ms)
+        for entry in ended:
+            held = await self._sheets.read(entry.held.key)
+            if held is not None and held.body is not None:
+                body = message_of(held.body)
+                if body.outbox:
+                    self._messages.dirty[held.key] = (now_ms, True)
+                    await self._journal.collect(now_ms - LAG_MS)
+                await self._messages.delete(held.key, body)
+            shelf.index.drop(entry.id)
+        return len(ended)
+
+    async def _clear_leftovers(self, shelf: Shelf, limit: int) -> None:
+        """What a pass found that is no message: its events are collected, or its step is undone."""
+        for key in list(shelf.leftovers)[:limit]:
+            shelf.leftovers.pop(key, None)
+            held = await self._sheets.read(key)
+            if held is None or held.is_busy:
+                continue
+            if held.body is None:
+                await self._sheets.settle(held)
+            elif message_of(held.body).is_gone:
+                self._messages.dirty.setdefault(key, (0, True))
+
+    # --- Queues being deleted ------------------------------------------------------------------------------------
+
+    async def _drain(self, row: QueueRow, shelf: Shelf, limit: int, now_ms: int, news: News) -> int:
+        """Carry on the deletion of a queue; with its last message goes the queue."""
+        assert row.drain_until is not None
+        doomed: list[Entry] = []
+        is_held = False
+        async for bunch in self._counting.walk(row.ref, now_ms):
+            is_held = is_held or any(entry.body.life.state is State.IN_FLIGHT for entry in bunch)
+            doomed += bunch
+        if is_held and now_ms < row.drain_until:
+            news.deadline(min(row.drain_until, shelf.index.next_deadline() or row.drain_until))
+            return 0
+        if doomed:
+            some = doomed[: max(1, limit)]
+            gone = [
+                (
+                    entry,
+                    self._messages.changes.after(
+                        entry.body, lifecycle.remove(entry.body.life, "queue deleted"), now_ms
+                    ),
+                )
+                for entry in some
+            ]
+            try:
+                await self._messages.write_all(gone, now_ms, news)
+            except (Changed, Busy):
+                news.deadline(now_ms)
+                return 1
+            if len(some) < len(doomed):
+                news.deadline(now_ms)
+                return len(some)
+        await self._journal.collect_all()
+        await self._delete_rest(row.ref)
+        await self._directory.remove(row)
+        self._messages.shelves.forget(row.ref)
+        return len(doomed) + 1
+
+    async def _delete_rest(self, ref: QueueRef) -> None:
+        def is_rest(item: Item) -> bool:
+            return item.key != layout.policy(ref)
+
+        await self._delete_listed(layout.queue(ref), is_rest)
+
+    async def _delete_listed(self, prefix: str, is_meant: Callable[[Item], bool]) -> int:
+        deleted = 0
+        try:
+            async for page in self._sheets.bucket.pages(prefix):
+                keys = [item.key for item in page if is_meant(item)]
+                if keys:
+                    await self._sheets.delete(keys)
+                    deleted += len(keys)
+        except Unanswered as error:
+            raise unavailable(error) from None
+        return deleted
+
+    # --- What was left ---------------------------------------------------------------------------------------------
+
+    async def _look_everywhere(self, now_ms: int) -> None:
+        for tenant in await self._directory.names():
+            for row in await self._directory.list_queues(tenant):
+                shelf = self._messages.shelves.of(row.ref)
+                if now_ms >= shelf.next_pass_at:
+                    await self._messages.shelves.look_at_all(shelf, now_ms)
+                await self._forget_keys(row, now_ms)
+        try:
+            async for page in self._sheets.bucket.pages(layout.STEPS):
+                for item in page:
+                    finish_at = _began_at(item.key) + _STEP_MS
+                    self._sheets.unfinished.setdefault(item.key, finish_at)
+        except Unanswered as error:
+            raise unavailable(error) from None
+
+    async def _finish_steps(self, limit: int, now_ms: int) -> None:
+        due = [key for key, at_ms in self._sheets.unfinished.items() if at_ms <= now_ms][:limit]
+        for key in due:
+            if await self._sheets.finish(key, now_ms):
+                self._sheets.unfinished.pop(key, None)
+            else:
+                self._sheets.unfinished[key] = now_ms + _ALL_MS
+
+    async def _forget_keys(self, row: QueueRow, now_ms: int) -> None:
+        """Those past their window. By when they were written, so that only those are read."""
+        old: list[str] = []
+        try:
+            async for page in self._sheets.bucket.pages(layout.keys(row.ref)):
+                old += [item.key for item in page if item.changed_at + row.policy.dedup_window_ms <= now_ms]
+        except Unanswered as error:
+            raise unavailable(error) from None
+
+        async def forget(key: str) -> None:
+            held = await self._sheets.read(key)
+            if held is None or held.is_busy:
+                return
+            if held.body is None or key_of(held.body).ends_at <= now_ms:
+                await self._sheets.bucket.delete_exactly(key, held.stamp.etag)
+
+        if old:
+            await self._sheets.each(old, forget)
+
+
+def _began_at(step_key: str) -> int:
+    return int(layout.own_name(step_key).partition("-")[0])

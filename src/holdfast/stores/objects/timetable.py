@@ -1,0 +1,170 @@
+"""Schedules: each a sheet of its own, replaced only where nobody else has, and fired together with its message."""
+
+import msgspec
+
+from holdfast.model.answers import Enqueued
+from holdfast.model.errors import OverQuota
+from holdfast.model.names import QueueRef
+from holdfast.model.schedules import MAX_SCHEDULES, Schedule, Tick, draft_at, fired, reason_of
+from holdfast.stores.contract import DueSchedules
+from holdfast.stores.objects import layout
+from holdfast.stores.objects.bucket import Changed, Unanswered
+from holdfast.stores.objects.directory import Directory
+from holdfast.stores.objects.documents import encode
+from holdfast.stores.objects.intake import Intake
+from holdfast.stores.objects.messages import pause
+from holdfast.stores.objects.news import News
+from holdfast.stores.objects.sheets import Busy, Held, Sheets, Write, unavailable
+
+# How often the schedules of all queues are listed, for those that other processes put.
+LIST_MS = 10_000
+
+_schedule_of = msgspec.msgpack.Decoder(Schedule).decode
+
+
+class Timetable:
+    def __init__(self, sheets: Sheets, directory: Directory, intake: Intake) -> None:
+        self._sheets = sheets
+        self._directory = directory
+        self._intake = intake
+        # As far as this process knows.
+        self._known: dict[tuple[QueueRef, str], Schedule] = {}
+        self._listed_at: int | None = None
+
+    async def _read(self, ref: QueueRef, name: str) -> tuple[Schedule | None, Held | None]:
+        while True:
+            held = await self._sheets.read(layout.schedule(ref, name))
+            if held is not None and held.is_busy:
+                await pause()
+                continue
+            schedule = None if held is None or held.body is None else _schedule_of(held.body)
+            self._note(ref, name, schedule)
+            return schedule, held
+
+    def _note(self, ref: QueueRef, name: str, schedule: Schedule | None) -> None:
+        if schedule is None:
+            self._known.pop((ref, name), None)
+        else:
+            self._known[ref, name] = schedule
+
+    async def find(self, ref: QueueRef, name: str) -> Schedule | None:
+        await self._directory.require(ref)
+        return (await self._read(ref, name))[0]
+
+    async def names(self, ref: QueueRef, after: str | None = None) -> list[str]:
+        start = None if after is None else layout.schedule(ref, after)
+        names: list[str] = []
+        try:
+            async for page in self._sheets.bucket.pages(layout.schedules(ref), start):
+                names += [item.key[item.key.rfind("/") + 1 :].removesuffix(".pb") for item in page]
+        except Unanswered as error:
+            raise unavailable(error) from None
+        return sorted(names)
+
+    async def page(self, ref: QueueRef, after: str | None, limit: int) -> list[Schedule]:
+        await self._directory.require(ref)
+        found: list[Schedule] = []
+        # By name: keys end in .pb, which is not always the same order.
+        for name in await self.names(ref):
+            if (after is None or name > after) and len(found) < limit:
+                schedule = (await self._read(ref, name))[0]
+                if schedule is not None:
+                    found.append(schedule)
+        return found
+
+    async def put(self, ref: QueueRef, was: Schedule | None, schedule: Schedule, news: News) -> bool:
+        await self._directory.require_open(ref)
+        there, held = await self._read(ref, schedule.name)
+        if there != was:
+            return False
+        if there is None:
+            count = len([name for each, name in self._known if each == ref])
+            if count >= MAX_SCHEDULES or len(await self.names(ref)) >= MAX_SCHEDULES:
+                raise OverQuota(
+                    f"queue {ref} has {MAX_SCHEDULES} schedules, which is the most",
+                    quota="max_schedules",
+                    limit=MAX_SCHEDULES,
+                )
+        try:
+            await self._sheets.write(layout.schedule(ref, schedule.name), encode(schedule), held)
+        except (Changed, Busy):
+            return False
+        self._note(ref, schedule.name, schedule)
+        news.scheduled(schedule.next_at)
+        return True
+
+    async def fire(self, ref: QueueRef, schedule: Schedule, tick: Tick, now_ms: int, news: News) -> Enqueued | None:
+        await self._directory.require_open(ref)
+        there, held = await self._read(ref, schedule.name)
+        if there != schedule:
+            return None
+        [id] = self._intake.take_ids(1, now_ms)
+        after = fired(schedule, tick, id)
+        also = [Write(layout.schedule(ref, schedule.name), encode(after), held)]
+        try:
+            [enqueued] = await self._intake.enqueue(
+                ref,
+                [draft_at(schedule, tick.at)],
+                now_ms,
+                news,
+                auto_create=False,
+                reason=reason_of(schedule, tick.at),
+                also=also,
+                ids=[id],
+            )
+        except Changed:
+            return None
+        self._note(ref, schedule.name, after)
+        news.scheduled(tick.next_at)
+        return enqueued
+
+    async def delete(self, ref: QueueRef, name: str) -> bool:
+        await self._directory.require(ref)
+        while True:
+            there, held = await self._read(ref, name)
+            if there is None or held is None:
+                return False
+            try:
+                await self._sheets.write_nothing(held)
+            except (Changed, Busy):
+                continue
+            self._note(ref, name, None)
+            return True
+
+    async def delete_all(self, ref: QueueRef) -> None:
+        for name in await self.names(ref):
+            while True:
+                there, held = await self._read(ref, name)
+                if there is None or held is None:
+                    break
+                try:
+                    await self._sheets.write_nothing(held)
+                except (Changed, Busy):
+                    continue
+                self._note(ref, name, None)
+                break
+
+    async def due(self, limit: int, now_ms: int) -> DueSchedules:
+        if self._listed_at is None or not 0 <= now_ms - self._listed_at < LIST_MS:
+            await self._list(now_ms)
+        every = sorted(
+            (schedule.next_at, ref, name)
+            for (ref, name), schedule in self._known.items()
+            if schedule.next_at is not None
+        )
+        due = [each for each in every if each[0] <= now_ms][:limit]
+        found: list[tuple[QueueRef, Schedule]] = []
+        for _, ref, name in due:
+            schedule, _ = await self._read(ref, name)
+            if schedule is not None and schedule.next_at is not None and schedule.next_at <= now_ms:
+                found.append((ref, schedule))
+        next_at = every[len(due)][0] if len(every) > len(due) else None
+        return DueSchedules(found, next_at)
+
+    async def _list(self, now_ms: int) -> None:
+        for tenant in await self._directory.names():
+            for row in await self._directory.list_queues(tenant):
+                if row.drain_until is None:
+                    for name in await self.names(row.ref):
+                        await self._read(row.ref, name)
+        self._listed_at = now_ms
