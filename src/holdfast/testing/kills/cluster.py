@@ -25,6 +25,8 @@ _OPENINGS = 0.2
 _OPENING_S = (0.0, 0.3)
 # Every other client repeats a call that failed so often, as programs do.
 _RETRIES = 3
+# A store that is reached over a network takes longer than one in the process.
+_LEASE_FACTOR = 5
 
 
 class Fault(Protocol):
@@ -223,7 +225,8 @@ class _ClusterRun:
         for server in self._servers:
             server.wait_until_up()
         urls = [server.url for server in self._servers]
-        crowd = Crowd(urls, self._history, self._seed, self._directory / "clients-stderr", retries=_RETRIES)
+        errors = self._directory / "clients-stderr"
+        crowd = Crowd(urls, self._history, self._seed, errors, retries=_RETRIES, lease_factor=_LEASE_FACTOR)
         crowd.wait_until_working()
         return crowd
 

@@ -11,9 +11,11 @@ from holdfast.testing.kills.children import PATIENCE_S
 class Crowd:
     """Clients of these servers, at work from the start. That they end by themselves is a fault."""
 
-    def __init__(self, urls: list[str], history: Path, seed: int, errors: Path, *, retries: int = 0) -> None:
+    def __init__(
+        self, urls: list[str], history: Path, seed: int, errors: Path, *, retries: int = 0, lease_factor: int = 1
+    ) -> None:
         self._errors = errors
-        arguments = [",".join(urls), history, seed, retries]
+        arguments = [",".join(urls), history, seed, retries, lease_factor]
         with errors.open("wb") as stderr:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "holdfast.testing.kills.clients", *map(str, arguments)],

@@ -37,9 +37,18 @@ def payload_of(name: str) -> bytes:
 
 
 class Load:
-    """The scripts of one session. `known` are receipts of those before it: (queue, receipt)."""
+    """The scripts of one session. `known` are receipts of those before it: (queue, receipt). Where calls take longer,
+    leases have to be longer by some factor, or none would outlive its claim."""
 
-    def __init__(self, seed: int, session: int, backlog: int = 0, known: list[tuple[str, str]] | None = None) -> None:
+    def __init__(
+        self,
+        seed: int,
+        session: int,
+        backlog: int = 0,
+        known: list[tuple[str, str]] | None = None,
+        lease_factor: int = 1,
+    ) -> None:
+        self._lease_factor = lease_factor
         self._seed = seed
         self._session = session
         # Roughly: it only keeps the producers from running away.
@@ -83,7 +92,8 @@ class Load:
         dice = random.Random(f"{self._seed} consumer {consumer}")
         while True:
             queue = dice.choice(QUEUES)
-            deliveries = yield _claim(queue, dice.choice([1, 1, 3, 10]), dice.choice([5, 20, 100, 400]))
+            lease_ms = dice.choice([5, 20, 100, 400]) * self._lease_factor
+            deliveries = yield _claim(queue, dice.choice([1, 1, 3, 10]), lease_ms)
             receipts = [each.receipt for each in deliveries]
             self._known.extend((queue, receipt) for receipt in receipts)
             if len(receipts) > 3 and dice.random() < 0.5:
@@ -100,7 +110,8 @@ class Load:
             case "forget":
                 pass
             case "extend":
-                yield from self._settle(queue, "extend", [receipt], lease=f"{dice.choice([5, 50, 200])}ms")
+                lease_ms = dice.choice([5, 50, 200]) * self._lease_factor
+                yield from self._settle(queue, "extend", [receipt], lease=f"{lease_ms}ms")
                 yield from self._settle(queue, "ack", [receipt])
             case "nack" | "defer" as verb:
                 yield from self._settle(queue, verb, [receipt], delay=f"{dice.choice([0, 0, 5, 30])}ms")
