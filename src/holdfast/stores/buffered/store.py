@@ -189,9 +189,8 @@ class BufferedStore:
         return await self._landed(ref, self._inner.alter(ref, verb, which, after, limit, now_ms))
 
     async def sweep(self, limit: int, now_ms: int) -> Swept:
-        if self._required().is_landed_by_others:
-            return await self._inner.sweep(limit, now_ms)
-        if self._path is None:  # the log is being replayed: what is in it is swept the next time
+        # None: the log is being replayed, and what is in it is swept the next time.
+        if self._path is None or self._path.is_landed_by_others:
             return await self._inner.sweep(limit, now_ms)
         return await self._all_landed(self._inner.sweep(limit, now_ms))
 
