@@ -1,5 +1,7 @@
 """Messages read from disk, and those kept in memory because they will be wanted soon."""
 
+from itertools import islice
+
 import msgspec
 
 from holdfast.model.requests import StateDocument
@@ -31,7 +33,14 @@ class Entries:
             cached[entry.envelope.id] = entry
             self._cached_bytes += _weight(entry)
             while len(cached) > _MAX_CACHED or self._cached_bytes > _MAX_CACHED_BYTES:
-                self._cached_bytes -= _weight(cached.pop(next(iter(cached))))
+                self._forget_oldest()
+
+    def _forget_oldest(self) -> None:
+        """An eighth of them at once: to find the first entry of a dict is to look through all that was taken from its
+        front since it last grew."""
+        oldest = list(islice(self._cached.values(), max(1, len(self._cached) // 8)))
+        for entry in oldest:
+            self.forget(entry)
 
     def forget(self, entry: Entry) -> None:
         if self._cached.pop(entry.envelope.id, None) is not None:
