@@ -209,6 +209,22 @@ async def test_a_poll_whose_promise_is_dropped_ends() -> None:
         await _until(lambda: ("claim_wait", holdfast.QueueRef(), "left") in server.requests.seen)
 
 
+async def test_deliveries_in_an_answer_that_is_never_written_go_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its caller let go of the poll in the moment between the claim and the answer."""
+    monkeypatch.setattr("holdfast.wire.capnp_stream._DROPPED_S", 0.01)
+    async with serve_capnp(SystemClock()) as server, stock_client(server) as queues:
+        await queues.add(items=[b"x"])
+        given_back: list[str] = []
+        [connection] = server.door.connections
+        connection.stream.hold(b"in no answer", lambda: given_back.append("dropped"))
+        assert len((await queues.poll()).messages) == 1
+        await _until(lambda: given_back)
+        await asyncio.sleep(0.05)
+        # What was written stays with its caller.
+        assert (await queues.stats()).stats.inFlight == 1
+        assert given_back == ["dropped"]
+
+
 async def test_an_upload_ends_with_its_connection() -> None:
     async with serve_capnp(SystemClock(), max_payload="8MiB") as server:
         async with stock_client(server) as queues:

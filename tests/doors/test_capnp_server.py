@@ -5,6 +5,8 @@ import ipaddress
 import os
 import signal
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import jwt
@@ -12,6 +14,7 @@ import pytest
 from cryptography import x509
 
 import holdfast
+from holdfast.clock import SystemClock
 from tests.server.certificates import Authority
 from tests.server.served import Served
 
@@ -67,6 +70,31 @@ def test_the_blocking_api_goes_through_it_too() -> None:
         assert queue.stats().in_flight == 0
         upload = queue.upload([b"in ", b"parts"])
         assert queue.get(upload, payload=True).payload == b"in parts"
+
+
+@pytest.mark.slow
+def test_commands_and_workers_take_its_url(tmp_path: Path) -> None:
+    token = jwt.encode({"tenant": "acme", "scope": "read write", "exp": 1 << 33, "aud": "holdfast"}, SECRET)
+    with serve(environment={"HOLDFAST_JWT_SECRET": SECRET}) as server:
+        place = ["--url", server.url, "--token", token]
+        command = [sys.executable, "-m", "holdfast"]
+        # A variable that is a store's setting is none of a connection's.
+        environment = {**os.environ, "HOLDFAST_DURABILITY": "os"}
+        for arguments in (["enqueue", "jobs", "hello"], ["stats", "jobs"]):
+            ran = subprocess.run(
+                [*command, *arguments, *place], env=environment, capture_output=True, text=True, check=False
+            )
+            assert ran.returncode == 0, ran.stderr
+        worker = holdfast.Worker(server.url, token=token, clock=SystemClock())
+        seen: list[str] = []
+
+        @worker.handler("jobs", tenant="acme")
+        async def handle(payload: str) -> None:
+            seen.append(payload)
+            worker.stop()
+
+        worker.run()
+    assert seen == ["hello"]
 
 
 @pytest.mark.slow

@@ -52,7 +52,7 @@ class Session:
         place = self.place
         if place.is_directory and not self._may_create and not Path(place.url).exists():
             raise QueueNotFound(f"there is no store at {place.url} (url is from {place.origin('url')}): check the path")
-        settings = {"token": place.token} if place.is_server else dict(place.store)
+        settings = {"token": place.token} if place.is_remote else dict(place.store)
         self._opened = holdfast.open(place.url, **settings)
         return self._opened
 

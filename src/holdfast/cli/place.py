@@ -34,7 +34,13 @@ class Place:
 
     @property
     def is_server(self) -> bool:
+        """By HTTP."""
         return self.url.lower().startswith(("http://", "https://"))
+
+    @property
+    def is_remote(self) -> bool:
+        """A server's, by whichever door: it has settings of its own, and asks who is calling."""
+        return self.is_server or self.url.lower().startswith(("capnp://", "capnps://"))
 
     @property
     def is_directory(self) -> bool:
@@ -66,7 +72,7 @@ def find_place(flags: Mapping[str, str | None], environment: Mapping[str, str], 
     if tenant is None and token is not None and (tenant := tenant_of(token)) is not None:
         origins["tenant"] = "the token"
     place = Place(url, token, tenant or "default", origins)
-    return place if place.is_server else Place(url, token, tenant or "default", origins, _store(environment, file))
+    return place if place.is_remote else Place(url, token, tenant or "default", origins, _store(environment, file))
 
 
 def tenant_of(token: str) -> str | None:

@@ -77,14 +77,14 @@ def run(
     ref = cli.ref(queue)
     place = cli.place
     _check_welcome(cli, queue)
-    settings = {"token": place.token} if place.is_server else dict(place.store)
+    settings = {"token": place.token} if place.is_remote else dict(place.store)
     worker = holdfast.Worker(place.url, owner=owner, grace=duration(grace) or 0, **settings)
     limit = duration(timeout)
     with tempfile.TemporaryDirectory(prefix="holdfast-run-") as directory:
         program = Program(
             command,
             directory,
-            {"HOLDFAST_URL": place.url} if place.is_server else {},
+            {"HOLDFAST_URL": place.url} if place.is_remote else {},
             later=duration(later) or 0,
             with_state=stateful,
         )
@@ -106,7 +106,7 @@ def run(
 
 def _check_welcome(cli: Session, queue: str) -> None:
     """What can never succeed is said now. A server that is away comes back: the worker waits for it."""
-    if not cli.place.is_server:
+    if not cli.place.is_remote:
         if cli.place.is_directory and not Path(cli.place.url).exists():
             raise QueueNotFound(f"there is no store at {cli.place.url}: check the path")
         return

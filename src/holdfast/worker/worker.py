@@ -248,7 +248,7 @@ class Worker:
 
     def _open(self, url: str) -> AsyncHoldfast:
         # A store inside this process goes by the same clock; a server has its own.
-        is_embedded = not url.lower().startswith(("http://", "https://"))
+        is_embedded = not url.lower().startswith(("http://", "https://", "capnp://", "capnps://"))
         given = {"clock": self._clock, "dice": self._dice} if is_embedded else {}
         given = {name: value for name, value in given.items() if value is not None}
         # Asked of the package, which is loaded whenever this is: it may know of servers, and this folder may not.
