@@ -41,6 +41,8 @@ class Request:
     is_long: bool = False
     # On top of the timeout.
     wait_ms: int | None = 0
+    # Several callers' messages in one: told to slow down, each asks for itself.
+    is_shared: bool = False
     # Sent by a client that is closing, too.
     is_last: bool = False
     # Of a poll: given an answer that came after its caller had left.
@@ -113,7 +115,9 @@ class Calls:
         if not answer._has("error"):
             return None
         error = read_error(answer.error)
-        if not isinstance(error, RateLimited | StoreUnavailable):
+        if not isinstance(error, RateLimited | StoreUnavailable) or (
+            request.is_shared and isinstance(error, RateLimited)
+        ):
             if tries.is_unsure:
                 error.add_note("an earlier try of this call went unanswered, and may have been carried out")
             raise error

@@ -1,6 +1,7 @@
 """Messages over Cap'n Proto: what `client.transport.Messages` asks for, as calls."""
 
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -19,6 +20,7 @@ from holdfast.client.capnp.shapes import (
 )
 from holdfast.client.capnp.uploads import CapnpUpload
 from holdfast.client.clarify import clarify
+from holdfast.client.http.coalesce import Coalescer
 from holdfast.client.transport import Upload
 from holdfast.clock import steady_s
 from holdfast.model.answers import Delivery, Enqueued, Events, Exchanged, Info, LedgerEntry, Page, Part, Result, Stats
@@ -34,6 +36,9 @@ from holdfast.wire import operations as wire
 
 # The server knows how large a payload may be.
 _ANY_SIZE = 1 << 62
+# Larger ones go alone: nobody is to wait for them.
+_ALONE_ABOVE = 64 << 10
+_MESSAGE_BYTES = 256
 # The longest wait that has a number on this wire.
 _LONGEST_MS = 0xFFFF_FFFE
 
@@ -42,6 +47,10 @@ class CapnpMessages(Operating):
     def __init__(self, calls: Calls, wait_round_ms: int | None) -> None:
         super().__init__(calls)
         self._wait_round_ms = wait_round_ms
+        # Calls of one message each that share a request: by queue, and by whether the messages have keys, for only a
+        # request all of whose messages do may be repeated.
+        self._enqueues: dict[tuple[QueueRef, bool], Coalescer[Draft, Enqueued]] = {}
+        self._verdicts: dict[QueueRef, Coalescer[Verdict, Result]] = {}
 
     # --- Enqueue -------------------------------------------------------------------------------------------------
 
@@ -53,13 +62,29 @@ class CapnpMessages(Operating):
         for draft in drafts:
             check_draft(draft, _ANY_SIZE)
 
+        if len(drafts) > 1 or len(drafts[0].payload) > _ALONE_ABOVE:
+            return await self._enqueue(ref, drafts)
+        [draft] = drafts
+        key = ref, draft.key is not None
+        coalescer = self._enqueues.get(key)
+        if coalescer is None:
+            coalescer = self._enqueues[key] = Coalescer(
+                partial(self._enqueue, ref, is_shared=True),
+                lambda draft: len(draft.payload) + _MESSAGE_BYTES,
+                self.calls.spawn,
+                lambda: self._enqueues.pop(key, None),
+            )
+        return [await coalescer.add(draft)]
+
+    async def _enqueue(self, ref: QueueRef, drafts: list[Draft], *, is_shared: bool = False) -> list[Enqueued]:
         def fill(request: Any) -> None:
             write_ref(request, ref)
             write_drafts(request, drafts)
 
         # Only messages that all have keys may be sent again.
         is_repeatable = all(draft.key is not None for draft in drafts)
-        return enqueued_of(await self.calls.ask(Request("add", fill, is_repeatable=is_repeatable)))
+        request = Request("add", fill, is_repeatable=is_repeatable, is_shared=is_shared)
+        return enqueued_of(await self.calls.ask(request))
 
     async def upload(self, ref: QueueRef, draft: Draft, size: int | None = None) -> Upload:
         """Refused as soon as it is too large, whatever its size was said to be."""
@@ -146,7 +171,17 @@ class CapnpMessages(Operating):
 
     async def settle(self, ref: QueueRef, verdicts: list[Verdict]) -> list[Result]:
         _check_verdicts(verdicts)
-        return await self._settle(ref, verdicts)
+        if len(verdicts) != 1:
+            return await self._settle(ref, verdicts)
+        coalescer = self._verdicts.get(ref)
+        if coalescer is None:
+            coalescer = self._verdicts[ref] = Coalescer(
+                partial(self._settle, ref),
+                lambda verdict: _MESSAGE_BYTES + len(verdict.error or ""),
+                self.calls.spawn,
+                lambda: self._verdicts.pop(ref, None),
+            )
+        return [await coalescer.add(verdicts[0])]
 
     async def _settle(self, ref: QueueRef, verdicts: list[Verdict], *, is_last: bool = False) -> list[Result]:
         def fill(request: Any) -> None:
