@@ -12,6 +12,7 @@ import pytest
 
 import holdfast
 from holdfast.clock import SystemClock
+from holdfast.doors.capnp.connection import MAX_UNFINISHED
 from holdfast.testing import ManualClock
 from tests.doors.capnp_serving import CapnpServer, serve_capnp
 from tests.doors.serving import Tokens, caller
@@ -263,6 +264,16 @@ async def test_calls_of_several_callers_share_a_connection() -> None:
         polled = await queues.poll(numItems=1_000)
         assert sorted(int(each.contents) for each in polled.messages) == list(range(200))
         assert len(server.door.connections) == 1
+
+
+async def test_a_connection_lasts_however_many_calls_it_has_carried() -> None:
+    async with serve_capnp(SystemClock()) as server, stock_client(server) as queues:
+        for _ in range(MAX_UNFINISHED // 100 + 2):
+            await asyncio.gather(*(_sent(queues.hello()) for _ in range(100)))
+
+        [connection] = server.door.connections
+        assert (await queues.hello()).version == 1
+        assert len(connection.stream._frames._unfinished) < 10
 
 
 async def _sent(promise: Any) -> Any:

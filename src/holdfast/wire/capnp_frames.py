@@ -6,6 +6,7 @@ A frame is handed on when it has come whole: what a header promises costs nothin
 """
 
 import struct
+from typing import NamedTuple
 
 # The most that the library reads.
 _MAX_SEGMENTS = 512
@@ -14,11 +15,18 @@ _WORD = 8
 _U32 = struct.Struct("<I")
 _ROOT = struct.Struct("<iHH")
 _TAG = struct.Struct("<H")
+_NUMBERED = struct.Struct("<IB")
+# A frame as every library writes it: one segment, and in it the root, its tag, the body's pointer and its number.
+_USUAL = struct.Struct("<IIQQiHHIB")
+_USUAL_ROOT = 0x0001_0001_0000_0000
 
 _FAR = 2
 
-# The kinds of rpc.capnp's Message that begin something to be answered, and the one that ends it.
-_CALL, _FINISH, _BOOTSTRAP = 2, 4, 8
+# The kinds of rpc.capnp's Message that ask something, that answer it, and that let go of the answer. Each begins with
+# the number of its question.
+_CALL, _RETURN, _FINISH, _BOOTSTRAP = 2, 3, 4, 8
+# In the byte behind that number: nothing in the answer need be let go of.
+_NO_FINISH = 0b10
 
 
 class Malformed(Exception):
@@ -32,7 +40,9 @@ class Frames:
     def __init__(self, max_bytes: int, max_unfinished: int | None = None) -> None:
         self._max_bytes = max_bytes
         self._max_unfinished = max_unfinished
-        self._unfinished = 0
+        self._unfinished: set[int] = set()
+        # Calls that are written in such a way that their number is not seen here.
+        self._nameless = 0
         self._data = bytearray()
 
     def take(self, data: bytes) -> bytes:
@@ -41,13 +51,22 @@ class Frames:
         end = 0
         while (size := self._size_at(end)) is not None and len(self._data) - end >= size:
             if self._max_unfinished is not None:
-                self._count(end)
+                self._note_asked(end, self._max_unfinished)
             end += size
         if not end:
             return b""
         whole = bytes(memoryview(self._data)[:end])
         del self._data[:end]
         return whole
+
+    def note_answered(self, data: bytes) -> None:
+        """Of whole frames that go the other way: answers that hold nothing are let go of as they are sent."""
+        at = 0
+        while self._unfinished and at < len(data):
+            message = _read(data, at)
+            if message is not None and message.kind == _RETURN and message.flags & _NO_FINISH:
+                self._unfinished.discard(message.question)
+            at += _size_of(data, at)[1]
 
     @property
     def is_between(self) -> bool:
@@ -62,36 +81,77 @@ class Frames:
         segments = _U32.unpack_from(data, at)[0] + 1
         if segments > _MAX_SEGMENTS:
             raise Malformed(f"a message of {segments} segments")
-        table = (4 * (segments + 1) + _WORD - 1) // _WORD * _WORD
-        if len(data) - at < table:
+        if len(data) - at < _table_of(segments):
             return None
-        words = sum(_U32.unpack_from(data, at + 4 * (n + 1))[0] for n in range(segments))
-        size = int(table + words * _WORD)
+        _, size = _size_of(data, at)
         if size > self._max_bytes:
             raise Malformed(f"a message of {size} bytes, more than the {self._max_bytes} that are taken")
         return size
 
-    def _count(self, at: int) -> None:
-        kind = self._kind_at(at)
-        if kind in (_CALL, _BOOTSTRAP, None):
-            self._unfinished += 1
-            if self._max_unfinished is not None and self._unfinished > self._max_unfinished:
-                raise Malformed(f"more than {self._max_unfinished} calls that are not finished")
-        elif kind == _FINISH and self._unfinished:
-            self._unfinished -= 1
+    def _note_asked(self, at: int, most: int) -> None:
+        message = _read(self._data, at)
+        if message is None:
+            self._nameless += 1
+        elif message.kind in (_CALL, _BOOTSTRAP):
+            self._unfinished.add(message.question)
+        elif message.kind == _FINISH:
+            self._unfinished.discard(message.question)
+        if len(self._unfinished) + self._nameless > most:
+            raise Malformed(f"more than {most} calls that are not finished")
 
-    def _kind_at(self, at: int) -> int | None:
-        """None: its root lies in another segment, as it may where the first is small. Nobody finishes a call so."""
-        data = self._data
-        segments = _U32.unpack_from(data, at)[0] + 1
-        words = _U32.unpack_from(data, at + 4)[0]
-        start = at + (4 * (segments + 1) + _WORD - 1) // _WORD * _WORD
-        if not words:
-            raise Malformed("a message of nothing")
-        pointer, data_words, _ = _ROOT.unpack_from(data, start)
-        if pointer & 3 == _FAR:
-            return None
-        tag = 1 + (pointer >> 2)
-        if pointer & 3 or not data_words or not 0 < tag < words:
-            raise Malformed("a message without a root")
-        return int(_TAG.unpack_from(data, start + tag * _WORD)[0])
+
+class _Message(NamedTuple):
+    kind: int
+    question: int
+    flags: int
+
+
+def _table_of(segments: int) -> int:
+    return (4 * (segments + 1) + _WORD - 1) // _WORD * _WORD
+
+
+def _size_of(data: bytes | bytearray, at: int) -> tuple[int, int]:
+    """Of the frame that begins here: its table's bytes, and its own."""
+    segments = _U32.unpack_from(data, at)[0] + 1
+    table = _table_of(segments)
+    words = sum(_U32.unpack_from(data, at + 4 * (n + 1))[0] for n in range(segments))
+    return table, int(table + words * _WORD)
+
+
+def _read(data: bytes | bytearray, at: int) -> _Message | None:
+    """What a frame is. None: that stands in another segment, as it may where the first is small."""
+    if len(data) - at >= _USUAL.size:
+        more, words, root_word, tag, pointer, body_words, _, number, flags = _USUAL.unpack_from(data, at)
+        if not more and root_word == _USUAL_ROOT and not pointer and body_words and words >= 3 + body_words:
+            return _Message(tag & 0xFFFF, number, flags)
+    table, _ = _size_of(data, at)
+    words = _U32.unpack_from(data, at + 4)[0]
+    start = at + table
+    if not words:
+        raise Malformed("a message of nothing")
+    root = _follow(data, start, 0, words, least=1)
+    if root is None:
+        return None
+    place, data_words = root
+    kind = int(_TAG.unpack_from(data, start + place * _WORD)[0])
+    if kind not in (_CALL, _RETURN, _FINISH, _BOOTSTRAP):
+        return _Message(kind, 0, 0)
+    body = _follow(data, start, place + data_words, words, least=1)
+    if body is None:
+        return None
+    number, flags = _NUMBERED.unpack_from(data, start + body[0] * _WORD)
+    return _Message(kind, number, flags)
+
+
+def _follow(data: bytes | bytearray, start: int, at: int, words: int, *, least: int) -> tuple[int, int] | None:
+    """The struct that the pointer in word `at` of a segment leads to: where it begins, and its words of data. None: it
+    is in another segment."""
+    if at >= words:
+        raise Malformed("a message without a root")
+    pointer, data_words, _ = _ROOT.unpack_from(data, start + at * _WORD)
+    if pointer & 3 == _FAR:
+        return None
+    place = at + 1 + (pointer >> 2)
+    if pointer & 3 or data_words < least or not 0 < place <= words - data_words:
+        raise Malformed("a message without a root")
+    return place, data_words

@@ -210,6 +210,7 @@ class Stream(asyncio.Protocol):
             self._outbox.clear()
             # All pieces of a message are among these: the library hands them over in one go.
             self._written += len(data)
+            self._frames.note_answered(data)
             for held in self._held:
                 if held.ends_at is None and held.mark in data:
                     held.ends_at = self._written
