@@ -42,9 +42,11 @@ def latest(progress: Any) -> dict[str, Any]:
     return said
 
 
-def forget_commits(checkpoint: Path) -> None:
+def forget_commits(checkpoint: Path, first: int = 0) -> None:
     for log in (checkpoint / "commits").iterdir():
-        log.unlink()
+        number = log.name.strip(".").split(".")[0]
+        if number.isdigit() and int(number) >= first:
+            log.unlink()
 
 
 def drain(writer: Any) -> Any:

@@ -1,0 +1,200 @@
+"""A table of the lake as a sink: tasks write files, the driver makes one commit of them.
+
+A stream's batch is committed with its number as the writer's mark. A batch that is run again, because the driver died
+before Spark had written down that it was done, finds the mark there and adds nothing; its files are swept later.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.fs
+import pyarrow.parquet as pq
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+
+from holdfast.model.errors import InvalidArgument
+from holdfast.pipeline.lake.contract import Mark, NewFile
+from holdfast.pipeline.lake.lake import Kind, Lake
+from holdfast.pipeline.lake.tables import DAY, TABLES, TableShape
+from holdfast.pipeline.sources.options import count, one_of, parse_options, text
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+OPTIONS = {
+    "path": text,
+    "table": one_of(*TABLES),
+    "writer": text,
+    "lakeFormat": one_of(*(kind.value for kind in Kind)),
+    "rowsPerFile": count,
+}
+# Held in memory by a task, for they are sorted before they are written.
+_ROWS_PER_FILE = 500_000
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where rows go; made anew in every process, from what was asked for."""
+
+    path: str
+    name: str
+    writer: str | None
+    kind: Kind | None
+    rows_per_file: int
+
+    @property
+    def shape(self) -> TableShape:
+        return TABLES[self.name]
+
+    @property
+    def table(self) -> Any:
+        return Lake(self.path, self.kind).table(self.shape)
+
+
+def target_of(given: Mapping[str, str], schema: "StructType", *, overwrite: bool, streams: bool) -> Target:
+    if overwrite:
+        raise InvalidArgument("a table of the lake is added to: write with mode('append')", field="mode")
+    options = parse_options("holdfast_lake", given, OPTIONS)
+    for name in ("path", "table", *(("writer",) if streams else ())):
+        if name not in options:
+            raise InvalidArgument(f"holdfast_lake needs option {name}: {_WHAT[name]}", field=name)
+    if not streams and "writer" in options:
+        raise InvalidArgument("writer is of streams: their batches have numbers to go by", field="writer")
+    shape = TABLES[options["table"]]
+    if missing := [name for name in shape.table.columns if name not in schema.fieldNames()]:
+        raise InvalidArgument(f"table {shape.name} has columns that are not written: {', '.join(missing)}")
+    kind = options.get("lakeFormat")
+    return Target(
+        path=options["path"],
+        name=shape.name,
+        writer=options.get("writer"),
+        kind=None if kind is None else Kind(kind),
+        rows_per_file=options.get("rowsPerFile", _ROWS_PER_FILE),
+    )
+
+
+_WHAT = {
+    "path": "the lake's directory",
+    "table": f"one of {', '.join(TABLES)}",
+    "writer": "the name that the stream's batches are counted under, its own for as long as its checkpoint",
+}
+
+
+@dataclass(frozen=True)
+class Files(WriterCommitMessage):
+    files: tuple[NewFile, ...]
+
+
+def write_files(target: Target, batches: Iterator[pa.RecordBatch]) -> Files:
+    """One task's rows, a file for each day and each so many rows. Nobody reads them before the commit names them."""
+    shape = target.shape
+    home = f"{target.table.new_files}/{uuid4().hex}"
+    written: list[NewFile] = []
+    waiting: list[pa.RecordBatch] = []
+    rows = 0
+    for batch in batches:
+        waiting.append(batch.select(shape.table.columns))
+        rows += batch.num_rows
+        if rows >= target.rows_per_file:
+            written += _write_days(target, home, waiting)
+            waiting, rows = [], 0
+    written += _write_days(target, home, waiting)
+    return Files(tuple(written))
+
+
+def _write_days(target: Target, home: str, batches: list[pa.RecordBatch]) -> Iterator[NewFile]:
+    shape = target.shape
+    table = pa.Table.from_batches(batches, schema=batches[0].schema).cast(shape.table.arrow) if batches else None
+    if table is None or not table.num_rows:
+        return
+    table = table.sort_by([(name, "ascending") for name in shape.sorted_by])
+    if shape.day_of is None:
+        yield _write_file(target, f"{home}/part-{uuid4().hex}.parquet", table, None)
+        return
+    days = pc.cast(table[shape.day_of], pa.date32())
+    for day in pc.unique(days):
+        part = table.filter(pc.equal(days, day))
+        yield _write_file(target, f"{home}/{DAY}={day.as_py()}/part-{uuid4().hex}.parquet", part, str(day.as_py()))
+
+
+def _write_file(target: Target, path: str, table: pa.Table, day: str | None) -> NewFile:
+    files, place = pa.fs.FileSystem.from_uri(path) if "://" in path else (pa.fs.LocalFileSystem(), path)
+    files.create_dir(place.rpartition("/")[0], recursive=True)
+    pq.write_table(table, place, filesystem=files, compression="zstd")
+    about = files.get_file_info(place)
+    bounds = {name: pc.min_max(table[name]) for name in target.shape.bounds}
+    return NewFile(
+        path=path.removeprefix(f"{target.table.directory}/"),
+        size=about.size,
+        modified_at=(about.mtime_ns or 0) // 1_000_000,
+        rows=table.num_rows,
+        day=day,
+        lowest={name: _text(each["min"].as_py()) for name, each in bounds.items()},
+        highest={name: _text(each["max"].as_py()) for name, each in bounds.items()},
+    )
+
+
+def _text(value: Any) -> str | None:
+    """As the statistics of a Delta log spell it."""
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
+    return None if value is None else str(value)
+
+
+def commit_files(target: Target, messages: list[WriterCommitMessage | None], batch: int | None) -> None:
+    files = [file for each in messages if isinstance(each, Files) for file in each.files]
+    if batch is None:
+        if files:
+            target.table.append(files)
+        return
+    # Marks count from 1, Spark's batches from 0.
+    target.table.append(files, writer=target.writer, mark=Mark(batch + 1, str(batch)))
+
+
+class LakeWriter(DataSourceArrowWriter):
+    def __init__(self, target: Target) -> None:
+        self._target = target
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Files:
+        return write_files(self._target, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        commit_files(self._target, messages, None)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Files that no commit names are read by nobody, and go with the next compaction."""
+
+
+class LakeStreamWriter(DataSourceStreamArrowWriter):
+    def __init__(self, target: Target) -> None:
+        self._target = target
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Files:
+        return write_files(self._target, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        commit_files(self._target, messages, batchId)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """As for a batch."""
+
+
+class LakeSink(DataSource):
+    @classmethod
+    def name(cls) -> str:
+        return "holdfast_lake"
+
+    def writer(self, schema: "StructType", overwrite: bool) -> LakeWriter:
+        return LakeWriter(target_of(self.options, schema, overwrite=overwrite, streams=False))
+
+    def streamWriter(self, schema: "StructType", overwrite: bool) -> LakeStreamWriter:
+        return LakeStreamWriter(target_of(self.options, schema, overwrite=overwrite, streams=True))
