@@ -17,6 +17,7 @@ from holdfast.pipeline.sources.options import Place
 from holdfast.pipeline.sources.sink import Writing, write_rows
 from holdfast.server.bulk import open_client, open_feed, open_landing
 from tests.postgres.server import PostgresServer
+from tests.server.served import Served
 
 
 @pytest.fixture
@@ -109,6 +110,27 @@ def test_a_position_of_the_client_is_one_of_the_feed_and_the_other_way_round(dat
         assert sorted(row["id"] for row in rows if row["event"] == "enqueued") == sorted(ids)
         assert hf.journal(end) == []
         feed.close()
+
+
+def test_a_server_over_databases_gives_a_range_again_exactly(databases: str) -> None:
+    """Of several databases a page's end depends on when it was read: the range is asked for by its end."""
+    with Served("--store", databases) as served, holdfast.open(served.url) as hf:
+        make_traffic(hf)
+        feed = open_feed(Place(served.url), None)
+        walked = walk(feed, None, step=10)
+        before = [[batch.to_pylist() for batch in feed.read(each.after, each.until)] for each in walked.ranges]
+        make_traffic(hf)
+
+        assert [[batch.to_pylist() for batch in feed.read(each.after, each.until)] for each in walked.ranges] == before
+        assert walk(feed, None, until=walked.position, step=7).events == walked.events
+        assert [row["id"] for pages in before for page in pages for row in page] != []
+        feed.close()
+        position = walked.position
+        assert position is not None
+        direct = open_feed(Place(databases), None)
+        rows = [row for batch in direct.read(None, position) for row in batch.to_pylist()]
+        direct.close()
+        assert in_order(rows) == in_order([row for pages in before for page in pages for row in page])
 
 
 def test_a_store_that_is_named_in_part_is_refused(databases: str) -> None:

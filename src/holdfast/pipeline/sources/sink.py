@@ -32,6 +32,8 @@ OPTIONS = {
     "countsFile": text,
 }
 _BATCH = 1_000
+# Straight into databases: a call is one statement, and its cost is mostly the statement's.
+_BATCH_DIRECT = 5_000
 # Of payloads in one call.
 _BATCH_BYTES = 4 << 20
 
@@ -77,10 +79,11 @@ def writing_of(given: Mapping[str, str], schema: "StructType", *, overwrite: boo
         dedup=options.get("dedup", True),
         content_type=options.get("contentType"),
     )
+    place = place_of("holdfast", options)
     return Writing(
-        place=place_of("holdfast", options),
+        place=place,
         shape=shape,
-        batch_size=options.get("batchSize", _BATCH),
+        batch_size=options.get("batchSize", _BATCH_DIRECT if place.is_postgres else _BATCH),
         counts_file=options.get("countsFile"),
     )
 

@@ -72,6 +72,16 @@ class LedgerLaws:
             await claimed[0].ack()
             assert await _open_numbers(q, "spark") == {1: [claimed[1].id]}
 
+    async def test_one_open_claim_is_read_by_its_number(self, subject: Subject) -> None:
+        async with subject.open() as hf:
+            q, ids = await _filled(hf, 3)
+            await q.claim(limit=1, lease=60, ledger=("spark", 1))
+            await q.claim(limit=2, lease=60, ledger=("spark", 2))
+            [second] = await q.ledger("spark", 2)
+            assert (second.number, [each.id for each in second.deliveries]) == (2, ids[1:])
+            assert [second] == (await q.ledger("spark"))[1:]
+            assert await q.ledger("spark", 3) == []
+
     async def test_ledger_ack_acks_every_claim_up_to_its_number(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q, ids = await _filled(hf, 6)
