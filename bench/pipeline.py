@@ -7,7 +7,7 @@ import argparse
 import asyncio
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +18,17 @@ ROUNDS = 3
 PAYLOAD_BYTES = 256
 
 
-def measure(events: int = 1_000_000) -> Iterator[Figure]:
+PARTS = ("archive", "audit", "growth", "load")
+
+
+def measure(events: int = 1_000_000, parts: Sequence[str] = PARTS) -> Iterator[Figure]:
     from holdfast.pipeline.session import open_session
 
     spark = open_session("bench", settings={"spark.driver.memory": "3g"})
     try:
         with scratch() as place:
-            yield from _archive(spark, place, events)
-            yield from _audit(spark, place, events)
-            yield from _growth(spark, place, events)
-            yield _load(spark, place, events // 10)
+            for part in parts:
+                yield from _MEASURED[part](spark, place, events)
     finally:
         spark.stop()
 
@@ -158,8 +159,9 @@ def _growth(spark: Any, place: Path, events: int) -> Iterator[Figure]:
     )
 
 
-def _load(spark: Any, place: Path, rows: int) -> Figure:
+def _load(spark: Any, place: Path, events: int) -> Iterator[Figure]:
     """Through the sink, with keys, beside one connection that copies the same rows into a bare table."""
+    rows = events // 10
     from holdfast.model.names import QueueRef
     from holdfast.pipeline.jobs.load import Format, load
     from holdfast.pipeline.jobs.targets import SinkTarget
@@ -181,7 +183,7 @@ def _load(spark: Any, place: Path, rows: int) -> Figure:
         ours_s, bare_s = interleaved(ours, lambda: asyncio.run(_copy(bare_url, rows)))
     finally:
         server.close()
-    return Figure(
+    yield Figure(
         f"load of {rows:,} rows into PostgreSQL with safe retries",
         f"{rows / ours_s:,.0f} rows/s",
         "one connection that copies them into a bare table",
@@ -207,6 +209,9 @@ async def _copy(url: str, rows: int) -> None:
         await connection.close()
 
 
+_MEASURED = {"archive": _archive, "audit": _audit, "growth": _growth, "load": _load}
+
+
 def interleaved(ours: Callable[[], None], plain: Callable[[], None]) -> tuple[float, float]:
     """Medians in seconds; the first round of each warms up."""
     times: dict[str, list[float]] = {"ours": [], "plain": []}
@@ -223,9 +228,10 @@ def interleaved(ours: Callable[[], None], plain: Callable[[], None]) -> tuple[fl
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--events", type=int, default=1_000_000)
+    parser.add_argument("parts", nargs="*", default=PARTS, help=f"some of {', '.join(PARTS)}")
     given = parser.parse_args()
     print(HEAD, flush=True)
-    for figure in measure(given.events):
+    for figure in measure(given.events, given.parts):
         print(figure.row(), flush=True)
 
 

@@ -1,7 +1,7 @@
-"""The rules as one pass over the events: each beside the one before it of the same message.
+"""The rules, over the events of messages that the screen found suspect: each beside the one before it of the message.
 
-The journal is split by message and sorted once; whatever needs more than the event before is a running value over the
-same order. Nothing is collected: the answer is as long as the list of violations.
+Whatever needs more than the event before is a running value over the same order. Nothing is collected: the answer is as
+long as the list of violations.
 """
 
 from typing import NamedTuple
@@ -12,11 +12,10 @@ from pyspark.sql import functions as F
 from holdfast.model.events import Event
 from holdfast.model.message import State
 from holdfast.pipeline.jobs.rules import AFTER_NAMES, ENDED, GONE, NEXT, OF_A_LEASE, Rule
+from holdfast.pipeline.jobs.screen import ID, NAME, hash_of_id, suspects
 
-# As model.names has it.
-_NAME = "^[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}$"
-# As model.ids spells it: version 7, and 52 bits that are always 0.
-_ID = "^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-000000000000$"
+# As many suspects go to every worker; more are brought together with their events.
+_FEW = 1_000_000
 
 _VERDICTS = [each.value for each in OF_A_LEASE]
 
@@ -41,8 +40,8 @@ def measure(events: DataFrame) -> Extent:
 
 
 def check_events(events: DataFrame, extent: Extent, max_retries: int | None = None) -> DataFrame:
-    """A row (rule, tenant, queue, id, detail, first_seen) for each violation."""
-    rows = _in_context(events, extent)
+    """A row (rule, tenant, queue, id, detail, first_seen) for each violation. Screens the events at once."""
+    rows = _in_context(_of_suspects(events), extent)
     found = [F.when(F.coalesce(is_broken, F.lit(False)), _named(rule, detail)) for rule, is_broken, detail in _rules()]
     broken = rows.select(
         "tenant", "queue", "id", F.col("at").alias("first_seen"), F.array_compact(F.array(*found)).alias("broken")
@@ -51,6 +50,15 @@ def check_events(events: DataFrame, extent: Extent, max_retries: int | None = No
         "each.rule", "tenant", "queue", "id", "each.detail", "first_seen"
     )
     return violations if max_retries is None else violations.unionByName(_over_budget(events, extent, max_retries))
+
+
+def _of_suspects(events: DataFrame) -> DataFrame:
+    found = suspects(events).cache()
+    number = found.count()
+    if not number:
+        found.unpersist()
+        return events.limit(0)
+    return events.join(F.broadcast(found) if number <= _FEW else found, hash_of_id() == found["suspect"], "left_semi")
 
 
 def _in_context(events: DataFrame, extent: Extent) -> DataFrame:
@@ -118,10 +126,10 @@ def _rules() -> list[tuple[Rule, Column, Column]]:
     return [
         (
             Rule.NAME,
-            (is_first | is_moved) & ~(F.col("tenant").rlike(_NAME) & F.col("queue").rlike(_NAME)),
+            (is_first | is_moved) & ~(F.col("tenant").rlike(NAME) & F.col("queue").rlike(NAME)),
             _text("tenant ", F.col("tenant"), ", queue ", F.col("queue")),
         ),
-        (Rule.ID, is_first & ~F.col("id").rlike(_ID), _text("id ", F.col("id"), " is not one that enqueue makes")),
+        (Rule.ID, is_first & ~F.col("id").rlike(ID), _text("id ", F.col("id"), " is not one that enqueue makes")),
         (
             Rule.UNKNOWN_EVENT,
             ~is_known,
