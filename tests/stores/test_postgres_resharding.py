@@ -1,6 +1,7 @@
 """Slots go from one database to another, with their queues, while servers go on; and wherever that is cut off."""
 
 import asyncio
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,14 @@ from holdfast.model.names import QueueRef
 from holdfast.model.policy import QueuePolicy, Quotas, TenantConfig
 from holdfast.model.requests import Ask, Settle, Verdict
 from holdfast.stores.buffered.reader import read_calls, segment_files
-from holdfast.stores.postgres import PostgresStore
+from holdfast.stores.postgres import PostgresStore, resharding
 from holdfast.stores.postgres.cluster import Cluster
 from holdfast.stores.postgres.flushing import flush
 from holdfast.stores.postgres.grants import Grants
 from holdfast.stores.postgres.resharding import Resharding, even_plan, reshard
 from holdfast.stores.postgres.shard import Shard
 from holdfast.stores.postgres.slots import SLOTS, slot_of, spread
+from holdfast.stores.postgres.statements import SQL
 from tests.postgres.landing import connected, opened
 from tests.postgres.server import PostgresServer
 from tests.redis.buffered import opened as buffered
@@ -191,6 +193,53 @@ async def test_after_whichever_step_it_is_cut_off_the_next_call_finishes_it(
     urls: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await cut_everywhere(urls, monkeypatch, every=1)
+
+
+@pytest.mark.slow
+async def test_what_nobody_finishes_a_sweep_finishes_or_calls_off(
+    urls: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resharding, "_ABANDONED_S", 0.0)
+    expected = [b"%d" % number for number in range(5)]
+    owners = set()
+    async with opened(urls) as store:
+        await put(store, *expected)
+        for cut in range(8, 44, 5):
+            with monkeypatch.context() as patched:
+                _cutting(patched, cut)
+                with contextlib.suppress(_Cut):
+                    await move(urls)
+            for _ in range(3):
+                await store.sweep(100, now_ms())
+            assert [await rows(url, "slot_moves") for url in urls] == [0, 0]
+            found = [await rows(url) for url in urls]
+            assert sorted(found) == [0, 5], "on one of them, and whole"
+            owners.add(found.index(5))
+            peeked = await store.peek(REF, 100, now_ms())
+            assert [each.envelope.payload for each in peeked] == expected
+            await move(urls, to=SOURCE)
+            assert await rows(urls[SOURCE]) == 5
+        await put(store, b"more")
+        assert await take(store) == [*expected, b"more"]
+    assert owners == {SOURCE, TARGET}, "some were called off, and some finished"
+
+
+async def test_a_move_that_was_called_off_cannot_be_decided(urls: list[str]) -> None:
+    async with opened(urls) as store:
+        await put(store, b"a")
+        cluster = Cluster(urls)
+        await cluster.open()
+        mover = Resharding(cluster, Grants(cluster))
+        source, target = cluster.shards[SOURCE], cluster.shards[TARGET]
+        async with mover.alone():
+            await mover._hold(SLOT, source, target)
+            await source.fetch(SQL["call_off_slot"], SLOT)
+            with pytest.raises(StoreUnavailable, match="called off"):
+                await mover._decide(SLOT, source, target)
+        await cluster.close()
+        await move(urls)
+        assert await take(store) == [b"a"]
+        assert await rows(urls[SOURCE], "slot_moves") == 0
 
 
 async def cut_everywhere(urls: list[str], monkeypatch: pytest.MonkeyPatch, every: int) -> None:

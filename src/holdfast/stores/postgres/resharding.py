@@ -8,8 +8,9 @@
 
 `reshard` does all of it, blocking. Calls on these queues are `store_unavailable` from 1 to 4; all others go on. Step 1
 locks the table of queues for a moment: whoever writes to a queue has read its row in the same transaction, so nobody
-who saw it as it was is still at work afterwards. What a crash leaves is finished by the next call: copies go on where
-they ended, for their source stands still. One slot at a time, in the whole store, by a lock on its first database.
+who saw it as it was is still at work afterwards. What a crash leaves is finished by the next call, which goes on where
+the copies ended, for their source stands still; if none comes, a server's sweep finishes what was decided and calls off
+what was not. One slot at a time, in the whole store, by a lock on its first database.
 
 The journal's events stay where they were written, and with them the queue's row, until they are forgotten.
 """
@@ -36,6 +37,8 @@ _LOCK = 0x736C6F74
 # Whoever works on any queue waits while this waits for them: so not for long, and then again.
 _PATIENCE = "SET LOCAL lock_timeout = '500ms'"
 _TRIES = 20
+# So long after it began, a move that nobody has the lock for is one whose process died.
+_ABANDONED_S = 10.0
 
 _ARRIVED = (
     *("tenant", "queue", "tenant_id", "queue_id", "policy", "revision", "lease_ms", "max_lease_ms", "keeps"),
@@ -55,6 +58,10 @@ class _Going(NamedTuple):
     row: Any
     # None: it was deleted there, after it was decided.
     key: int | None
+
+
+class AnotherMoves(StoreUnavailable):
+    """Another process has the lock."""
 
 
 Progress = Callable[[str], None]
@@ -108,7 +115,7 @@ class Resharding:
         connection = await connect(self._cluster.shards[0].url)
         try:
             if not await connection.fetchval("SELECT pg_try_advisory_lock($1)", _LOCK):
-                raise StoreUnavailable("slots of this store are being moved by another process: wait for it to end")
+                raise AnotherMoves("slots of this store are being moved by another process: wait for it to end")
             self._keeper = connection
             yield
         finally:
@@ -126,6 +133,9 @@ class Resharding:
         """Within `alone`. Does nothing if the slot is there already."""
         target = self._cluster.numbered(to)
         source, begun = await self._source(slot)
+        if begun is not None and begun["to_shard"] == source.number:
+            await self._undo(slot, source)
+            begun = None
         if begun is not None and begun["to_shard"] != to:
             raise StoreUnavailable(f"slot {slot} is on its way to database {begun['to_shard']}: finish that first")
         if begun is None and source is target:
@@ -160,23 +170,27 @@ class Resharding:
         return self._cluster.numbered(await self._owner(slot)), None
 
     async def _owner(self, slot: int) -> int:
-        await self._cluster.refresh()
+        await self._cluster.refresh_now()
         return self._cluster.owner_of(slot)
 
     # --- 1. Nobody touches them any more -----------------------------------------------------------------------------
 
     async def _hold(self, slot: int, source: Shard, target: Shard) -> None:
+        [row] = await source.fetch("SELECT coalesce(max(key), 0) AS key FROM queues")
+        after = row["key"]
+        before = await source.use(lambda connection: self._keys(connection, slot, 0))
+
         async def work(connection: Any) -> None:
             await connection.execute(_PATIENCE)
             await connection.execute("LOCK TABLE queues IN ACCESS EXCLUSIVE MODE")
-            names = await connection.fetch("SELECT key, tenant, queue, drain_until FROM queues WHERE gone_at IS NULL")
-            held = [row for row in names if slot_of(row["tenant"], row["queue"]) == slot]
+            # What came since, and then only those: the others' names were looked at before anybody had to wait.
+            keys = [*before, *await self._keys(connection, slot, after)]
+            held = await connection.fetch(SQL["queues_by_keys"], keys)
             for row in held:
                 if row["drain_until"] is not None:
                     raise StoreUnavailable(
                         f"queue {row['tenant']}/{row['queue']} is being deleted: wait until it is gone"
                     )
-            keys = [row["key"] for row in held]
             if await connection.fetchval("SELECT count(*) FROM arrivals WHERE queue_key = ANY($1::bigint[])", keys):
                 raise StoreUnavailable(f"messages are on their way to a queue of slot {slot}: try again in a while")
             await connection.execute("INSERT INTO slot_moves (slot, to_shard) VALUES ($1, $2)", slot, target.number)
@@ -195,6 +209,52 @@ class Resharding:
                     raise StoreUnavailable(
                         f"a transaction on {shown(source.url)} has been open for long: try again when it has ended"
                     ) from None
+
+    async def _keys(self, connection: Any, slot: int, after: int) -> list[int]:
+        """The slot's queues, of those with a key above `after`."""
+        rows = await connection.fetch(SQL["queue_names"], after)
+        return [row["key"] for row in rows if slot_of(row["tenant"], row["queue"]) == slot]
+
+    # --- What a crash left -------------------------------------------------------------------------------------------
+
+    async def recover(self) -> int:
+        """By sweeps: a move that nobody carries on is finished if it was decided, and else called off."""
+        found = await self._cluster.fetch_all(SQL["old_slot_moves"], _ABANDONED_S)
+        if not any(rows for _, rows in found):
+            return 0
+        recovered = 0
+        try:
+            async with self.alone():
+                for source, rows in found:
+                    for row in rows:
+                        if row["is_decided"]:
+                            await self.move(row["slot"], row["to_shard"])
+                        elif await source.fetch(SQL["call_off_slot"], row["slot"]):
+                            await self._undo(row["slot"], source)
+                        recovered += 1
+        except AnotherMoves:
+            pass  # then it is carried on
+        return recovered
+
+    async def _undo(self, slot: int, source: Shard) -> None:
+        """Nobody can decide it any more: the copies go, and then the queues are what they were."""
+        for shard in self._cluster.shards:
+            if shard is not source:
+                for row in await shard.fetch(SQL["arriving_queues"]):
+                    if slot_of(row["tenant"], row["queue"]) == slot:
+                        await delete_rows(shard, row["key"])
+                        await shard.fetch(SQL["drop_arriving"], row["key"])
+
+        async def release(connection: Any) -> None:
+            keys = [
+                row["key"]
+                for row in await connection.fetch(SQL["held_queues"])
+                if slot_of(row["tenant"], row["queue"]) == slot
+            ]
+            await connection.execute(SQL["release_queues"], keys)
+            await connection.execute("DELETE FROM slot_moves WHERE slot = $1", slot)
+
+        await source.step(release)
 
     # --- 2. The same on the target -----------------------------------------------------------------------------------
 
@@ -235,7 +295,8 @@ class Resharding:
         epoch = await self._newest_epoch() + 1
 
         async def work(connection: Any) -> None:
-            await connection.execute("UPDATE slot_moves SET is_decided = true WHERE slot = $1", slot)
+            if await connection.fetchval(SQL["decide_slot"], slot, target.number) is None:
+                raise StoreUnavailable(f"the move of slot {slot} took so long that it was called off: try again")
             await connection.execute("UPDATE slots SET shard = $2 WHERE slot = $1", slot, target.number)
             await connection.execute("UPDATE cluster SET epoch = $1", epoch)
 

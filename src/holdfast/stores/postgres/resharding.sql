@@ -17,6 +17,33 @@ INSERT INTO queues (
 VALUES ($1, $2, $3, $4, $5, $6 + 1, $7, $8, $9, $10, $11, $12, $13)
 ON CONFLICT (tenant, queue) WHERE gone_at IS NULL DO NOTHING;
 
+-- name: queue_names
+SELECT key, tenant, queue FROM queues WHERE key > $1 AND gone_at IS NULL;
+
+-- name: queues_by_keys
+SELECT key, tenant, queue, drain_until FROM queues WHERE key = ANY($1::bigint[]) AND gone_at IS NULL;
+
+-- name: decide_slot
+-- Unless it was called off.
+UPDATE slot_moves SET is_decided = true WHERE slot = $1 AND to_shard = $2 RETURNING slot;
+
+-- name: old_slot_moves
+SELECT slot, to_shard, is_decided FROM slot_moves WHERE at < clock_timestamp() - make_interval(secs => $1);
+
+-- name: call_off_slot
+-- It goes to where it is.
+UPDATE slot_moves SET to_shard = (SELECT shard FROM cluster) WHERE slot = $1 AND NOT is_decided RETURNING slot;
+
+-- name: arriving_queues
+SELECT key, tenant, queue FROM queues WHERE gone_at IS NULL AND moving_to = (SELECT shard FROM cluster);
+
+-- name: drop_arriving
+-- It was never here, as far as anybody knows.
+DELETE FROM queues WHERE key = $1 AND moving_to IS NOT NULL;
+
+-- name: release_queues
+UPDATE queues SET moving_to = NULL, revision = revision + 1 WHERE key = ANY($1::bigint[]);
+
 -- name: sums
 SELECT
     coalesce(sum(waiting), 0)::bigint, coalesce(sum(delayed), 0)::bigint, coalesce(sum(in_flight), 0)::bigint,

@@ -45,6 +45,7 @@ from holdfast.stores.postgres.news import News
 from holdfast.stores.postgres.nodes import Nodes
 from holdfast.stores.postgres.queues import QueueInfo
 from holdfast.stores.postgres.reading import Reading
+from holdfast.stores.postgres.resharding import Resharding
 from holdfast.stores.postgres.settling import Settling
 from holdfast.stores.postgres.steps import Step
 from holdfast.stores.postgres.sweeping import Sweeping
@@ -86,8 +87,9 @@ class PostgresStore:
         )
         self._timetable = Timetable(self._cluster, self._directory, self._intake)
         self._journal = Journal(self._cluster, journal_retention_ms)
+        resharding = Resharding(self._cluster, self._grants)
         self._sweeping = Sweeping(
-            self._cluster, self._directory, self._upkeep, self._journal, self._moving, journal_retention_ms
+            self._cluster, self._directory, self._upkeep, self._journal, self._moving, resharding, journal_retention_ms
         )
         self._vacuum = Vacuum(self._cluster)
         self._bell = Bell(self._cluster, self._nodes, self._hear)

@@ -13,6 +13,7 @@ from holdfast.stores.postgres.journal import Journal
 from holdfast.stores.postgres.moving import Moving
 from holdfast.stores.postgres.news import News
 from holdfast.stores.postgres.queues import info_of
+from holdfast.stores.postgres.resharding import Resharding
 from holdfast.stores.postgres.rows import entry_of
 from holdfast.stores.postgres.shard import Shard
 from holdfast.stores.postgres.statements import SQL
@@ -33,6 +34,7 @@ class Sweeping:
         upkeep: Upkeep,
         journal: Journal,
         moving: Moving,
+        resharding: Resharding,
         retention_ms: int,
     ) -> None:
         self._cluster = cluster
@@ -40,6 +42,7 @@ class Sweeping:
         self._upkeep = upkeep
         self._journal = journal
         self._moving = moving
+        self._resharding = resharding
         self._retention_ms = retention_ms
         # One after the other: a sweep that came second would find the first one's work neither done nor to do.
         self._turn = asyncio.Lock()
@@ -55,6 +58,11 @@ class Sweeping:
             try:
                 changed += await self._sweep_shard(shard, max(1, limit - changed), now_ms, news)
                 ends += await self._next_ends(shard)
+            except StoreUnavailable as error:
+                failure = error
+        if len(self._cluster.shards) > 1:
+            try:
+                changed += await self._resharding.recover()
             except StoreUnavailable as error:
                 failure = error
         if failure is not None and len(self._cluster.shards) == 1:
