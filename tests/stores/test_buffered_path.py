@@ -320,6 +320,28 @@ async def test_a_redis_that_hangs_is_one_that_is_down(urls: list[str], own_redis
             os.kill(own_redis.process.pid, signal.SIGCONT)
 
 
+async def test_what_was_refused_is_not_stored_though_redis_took_it_late(
+    urls: list[str], own_redis: RedisServer, tmp_path: Path
+) -> None:
+    async with (
+        opened(urls, own_redis.url, tmp_path / "a") as one,
+        opened(urls, own_redis.url, tmp_path / "b") as other,
+    ):
+        await know(one)
+        assert own_redis.process is not None
+        os.kill(own_redis.process.pid, signal.SIGSTOP)
+        try:
+            with pytest.raises(StoreUnavailable, match="Redis"):
+                await put(one, b"refused")
+        finally:
+            os.kill(own_redis.process.pid, signal.SIGCONT)
+        async with asyncio.timeout(10):
+            while not own_redis.keys():  # what it was sent before it hung, it does now
+                await asyncio.sleep(0.02)
+        assert await take(other) == []
+        assert await stored(urls) == 0
+
+
 # --- The log --------------------------------------------------------------------------------------------------------
 
 

@@ -231,6 +231,23 @@ class Buffer:
         while last is not None and state.landed_below.get(last.epoch, -1) <= last.place:
             await self.flush_once(lane)
 
+    async def forgo(self, places: list[Place]) -> None:
+        """These are of calls that are refused: nobody is to store them, wherever he finds them."""
+        by_lane: defaultdict[int, list[Place]] = defaultdict(list)
+        for place in places:
+            by_lane[place.lane].append(place)
+        for lane, gone in by_lane.items():
+            first, last = gone[0], gone[-1]  # of one group, all of it
+            span = range(first.place, last.place + 1)
+            try:
+                await self._lander.land(first.node, first.epoch, lane, [], span, self._now_ms())
+            except StoreUnavailable as error:
+                _log.warning(
+                    "calls were refused because Redis did not answer; if it took them all the same, another server may "
+                    "store them: %s",
+                    error.message,
+                )
+
     # --- Landing what is anybody's -------------------------------------------------------------------------------
 
     async def settle(self, ref: QueueRef, lane: int) -> None:

@@ -174,6 +174,9 @@ class Commits:
             self._is_told = True
             # They are counted as waiting; they are not, any more.
             self._wal.landed([segment] * len(void))
+            if is_refused:
+                # Redis may have taken them all the same, and another server would find them there.
+                await self._buffer.forgo([self._wal.place(each.offer.lane, each.place) for each in void])
         kept = [] if is_refused else [each for each in stamped if each.offer.ref not in barred]
         self._buffer.add(
             [Waiting(self._wal.place(each.offer.lane, each.place), segment, each.call, len(each.body)) for each in kept]
