@@ -75,10 +75,11 @@ class MessageBody(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     is_gone: bool = False
     # The message is elsewhere, under this key.
     moved_to: str | None = None
-    # Of a message that moved: what it left behind is being deleted; no message comes back here meanwhile.
-    is_emptying: bool = False
     # Where it left such a sheet behind: deleted with the message.
     stubs: list[str] = []
+    # Where payload and state lie, if not beside this.
+    payload_at: str | None = None
+    state_at: str | None = None
 
     def envelope(self, payload: bytes | None = None) -> Envelope:
         """Without a payload it is left where it is."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from sortedcontainers import SortedDict, SortedList
 
 from holdfast.model.message import State
+from holdfast.stores.objects import layout
 from holdfast.stores.objects.documents import MessageBody
 from holdfast.stores.objects.sheets import Held
 
@@ -29,6 +30,14 @@ class Entry:
     @property
     def id(self) -> int:
         return self.body.id
+
+    @property
+    def payload_key(self) -> str:
+        return self.body.payload_at or layout.payload_of(self.held.key)
+
+    @property
+    def state_key(self) -> str:
+        return self.body.state_at or layout.state_of(self.held.key)
 
 
 @dataclass(slots=True)

@@ -72,6 +72,12 @@ def queue(ref: QueueRef) -> str:
     return f"{ref.tenant}/q/{ref.queue}/"
 
 
+def parse_queue(key: str) -> QueueRef:
+    """Of a key below a queue."""
+    tenant_name, _, queue_name, _ = key.split("/", 3)
+    return QueueRef(tenant_name, queue_name)
+
+
 def policy(ref: QueueRef) -> str:
     return queue(ref) + "policy.json"
 

@@ -4,16 +4,15 @@
 
     copy payload and state to the new place        dies here: orphans, which a sweep deletes
     step: metadata there, "moved to …" here        from here on it is there
-    here: "emptying", delete payload and state     dies here: a sweep goes on
-    here: no longer "emptying"
+    delete payload and state here                  dies here: they are deleted with the message
 
 What is left here, a stub of some hundred bytes, is deleted with the message: to delete it sooner could hit a message
-that came back. For the same reason no message comes back to a stub that is being emptied.
+that came back. For the same reason payload and state never come back: a message that returns to a place where it was
+leaves them where they are, and says so. So nobody who was paused before a delete can hit anything that is in use.
 """
 
 import asyncio
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import NamedTuple
 from zlib import crc32
 
@@ -26,7 +25,7 @@ from holdfast.model.names import QueueRef
 from holdfast.stores.objects import layout
 from holdfast.stores.objects.bucket import Changed, Missing, Unanswered
 from holdfast.stores.objects.changes import Changes
-from holdfast.stores.objects.documents import MessageBody, encode, message_of
+from holdfast.stores.objects.documents import MessageBody, encode, message_of, new_nonce
 from holdfast.stores.objects.index import Entry
 from holdfast.stores.objects.news import News
 from holdfast.stores.objects.sheets import Busy, Held, Sheets, Write, unavailable
@@ -85,7 +84,7 @@ class Messages:
         if not body.size:
             return b""
         try:
-            content = (await self.sheets.bucket.read(layout.payload_of(entry.held.key))).content
+            content = (await self.sheets.bucket.read(entry.payload_key)).content
         except Unanswered as error:
             raise unavailable(error) from None
         if len(content) != body.size or crc32(content) != body.checksum:
@@ -96,7 +95,7 @@ class Messages:
         """`Missing` if it is not there. Reads no more than its last byte."""
         try:
             if entry.body.size:
-                await anext(self.sheets.bucket.stream(layout.payload_of(entry.held.key), entry.body.size - 1), None)
+                await anext(self.sheets.bucket.stream(entry.payload_key, entry.body.size - 1), None)
         except Unanswered as error:
             raise unavailable(error) from None
 
@@ -167,15 +166,11 @@ class Messages:
             entry, target = moving.entry, moving.target
             source = entry.held.key
             there = await self.sheets.read(target)
-            if there is not None and there.body is not None:
-                stub = message_of(there.body)
-                if stub.is_emptying:
-                    raise Busy
-                if stub.moved_to is None:
-                    raise Changed(f"{target} is taken")
-            await self._bring(moving)
+            is_back = there is not None and there.body is not None
+            if there is not None and there.body is not None and message_of(there.body).moved_to is None:
+                raise Changed(f"{target} is taken")
             stubs = [key for key in (*moving.body.stubs, source) if key != target]
-            body = replace(moving.body, stubs=stubs)
+            body = replace(await self._bring(moving, is_back=is_back), stubs=stubs)
             stub = replace(entry.body, moved_to=target, outbox=[], stubs=[], headers={}, has_state=False)
             writes[target] = (Write(target, encode(body), there), body)
             writes[source] = (Write(source, encode(stub), entry.held), stub)
@@ -183,57 +178,61 @@ class Messages:
         await self.sheets.each(movings, prepare)
         helds = await self.sheets.write_all([write for write, _ in writes.values()])
         by_key = {held.key: held for held in helds}
+        left: list[str] = []
         for moving in movings:
-            body = writes[moving.target][1]
-            self.shelves.note(by_key[moving.entry.held.key], writes[moving.entry.held.key][1], now_ms)
-            self.dirty.pop(moving.entry.held.key, None)
-            self.written(by_key[moving.target], moving.entry.body, body, now_ms, news)
-        await self.sheets.each([by_key[each.entry.held.key] for each in movings], self.empty_stub)
+            body, entry = writes[moving.target][1], moving.entry
+            self.shelves.note(by_key[entry.held.key], writes[entry.held.key][1], now_ms)
+            self.dirty.pop(entry.held.key, None)
+            there = self.written(by_key[moving.target], entry.body, body, now_ms, news)
+            left += {entry.payload_key, entry.state_key} - {there.payload_key, there.state_key}
+        await self.sheets.delete(left)
 
-    async def _bring(self, moving: Moving) -> None:
-        bucket, source, target = self.sheets.bucket, moving.entry.held.key, moving.target
+    async def _bring(self, moving: Moving, *, is_back: bool) -> MessageBody:
+        """Payload and state to where the message goes, or where they are if it was there before."""
+        bucket, entry, target = self.sheets.bucket, moving.entry, moving.target
+        payload_at = entry.payload_key if is_back else None
+        state_at = entry.state_key if is_back else None
         try:
             if moving.payload is not None:
-                await bucket.put(layout.payload_of(target), moving.payload)
-            elif moving.body.size:
-                await bucket.copy(layout.payload_of(source), layout.payload_of(target))
-            if moving.body.has_state:
-                with suppress(Missing):  # whoever said that it would write one died
-                    await bucket.copy(layout.state_of(source), layout.state_of(target))
+                payload_at = f"{layout.payload_of(target).removesuffix(layout.PAYLOAD)}-{new_nonce().hex()}.bin"
+                await bucket.put(payload_at, moving.payload)
+            elif moving.body.size and not is_back:
+                await bucket.copy(entry.payload_key, layout.payload_of(target))
+            if moving.body.has_state and not is_back:
+                state_at = await self._bring_state(entry.state_key, layout.state_of(target))
             if moving.body.group is not None:
                 ref = QueueRef(moving.body.tenant, moving.body.queue)
                 await bucket.put(layout.group_member(ref, moving.body.group, moving.body.id), b"")
         except Missing:
-            raise Changed(f"the payload of {source} is not there") from None
+            raise Changed(f"the payload of {entry.held.key} is not there") from None
         except Unanswered as error:
             raise unavailable(error) from None
+        return replace(moving.body, payload_at=payload_at, state_at=state_at)
 
-    async def empty_stub(self, held: Held) -> None:
-        """Delete what a message left behind when it moved; may be done again."""
-        assert held.body is not None
-        stub = message_of(held.body)
+    async def _bring_state(self, source: str, target: str) -> str | None:
+        """Where it is then; None: at the target. One that is there was brought by somebody who did not finish, and may
+        be older, or is being brought now."""
         try:
-            held = await self.sheets.write(held.key, encode(replace(stub, is_emptying=True)), held)
-            gone = [layout.payload_of(held.key), layout.state_of(held.key)]
-            if stub.group is not None and not layout.is_dead(held.key):
-                gone.append(layout.group_member(QueueRef(stub.tenant, stub.queue), stub.group, stub.id))
-            await self.sheets.delete(gone)
-            held = await self.sheets.write(held.key, encode(replace(stub, is_emptying=False)), held)
+            content = (await self.sheets.bucket.read(source)).content
+        except Missing:
+            return None  # whoever said that it would write one died
+        try:
+            await self.sheets.bucket.create(target, content)
         except Changed:
-            return  # it came back, or another is at it
-        if not layout.is_dead(held.key):
-            shelf = self.shelves.of(QueueRef(stub.tenant, stub.queue))
-            shelf.passed[stub.id] = (held.stamp.mark, None)
+            target = f"{target.removesuffix('.json')}-{new_nonce().hex()}.json"
+            await self.sheets.bucket.put(target, content)
+            return target
+        return None
 
     # --- Deleting --------------------------------------------------------------------------------------------
 
     async def delete(self, key: str, body: MessageBody) -> None:
         """Everything of a message that is gone. Its metadata last: it is by that that it would be found again."""
-        keys: list[str] = []
+        keys = [each for each in (body.payload_at, body.state_at) if each is not None]
         for each in (*body.stubs, key):
             keys += [layout.payload_of(each), layout.state_of(each)]
-        if body.group is not None:
-            keys.append(layout.group_member(QueueRef(body.tenant, body.queue), body.group, body.id))
+            if body.group is not None:
+                keys.append(layout.group_member(layout.parse_queue(each), body.group, body.id))
         await self.sheets.delete(keys)
         await self.sheets.delete([*body.stubs, key])
         shelf = self.shelves.known(QueueRef(body.tenant, body.queue))

@@ -167,7 +167,7 @@ class BucketReader(PayloadReader):
             raise self._gone()
         try:
             if self._parts is None:
-                self._parts = self._messages.sheets.bucket.stream(layout.payload_of(entry.held.key), self._at)
+                self._parts = self._messages.sheets.bucket.stream(entry.payload_key, self._at)
             part = await anext(self._parts, None)
         except Missing:
             raise self._gone() from None

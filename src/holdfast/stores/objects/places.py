@@ -12,8 +12,13 @@ from holdfast.stores.objects.disk import DiskBucket
 def make_bucket(url: str, *, syncs: bool = True) -> Bucket:
     """`file:///dir`, or a cloud's: who asks is said by that cloud's own variables and files."""
     parts = urlsplit(url)
+    if "@" in parts.netloc:
+        # Not shown: it may be a secret.
+        raise InvalidArgument(
+            "an object store's URL has no user or password in it: give them by the cloud's own variables", field="url"
+        )
     if parts.query or parts.fragment:
-        raise InvalidArgument(f"{url!r} has a query: an object store's URL is only where it lies", field="url")
+        raise InvalidArgument("an object store's URL has no query: it only says where the store lies", field="url")
     if parts.scheme.lower() == "file":
         path = unquote(parts.path)
         if parts.netloc not in ("", "localhost") or path in ("", "/"):

@@ -12,7 +12,6 @@ from holdfast.model.errors import Conflict, StaleLease, StoreUnavailable
 from holdfast.model.message import Receipt
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import NO_STATE, StateChange, StateDocument
-from holdfast.stores.objects import layout
 from holdfast.stores.objects.bucket import Changed
 from holdfast.stores.objects.index import Entry
 from holdfast.stores.objects.messages import Messages
@@ -31,14 +30,14 @@ class States:
     async def read(self, entry: Entry) -> StateDocument:
         if not entry.body.has_state:
             return NO_STATE
-        held = await self._papers.read(layout.state_of(entry.held.key), StatePaper)
+        held = await self._papers.read(entry.state_key, StatePaper)
         return NO_STATE if held is None else _document(held.paper)
 
     async def take_over(self, entry: Entry) -> StateDocument:
         """By the claim that `entry` says."""
         if not entry.body.has_state:
             return NO_STATE
-        key, version = layout.state_of(entry.held.key), entry.body.life.version
+        key, version = entry.state_key, entry.body.life.version
         for _ in range(_TRIES):
             held = await self._papers.read(key, StatePaper)
             if held is not None and held.paper.version >= version:
@@ -55,7 +54,7 @@ class States:
             entry = await self._messages.read(ref, receipt.id, now_ms)
             if entry is None or not lifecycle.holds(entry.body.life, receipt, now_ms):
                 raise StaleLease(f"the lease on {receipt.id} is no longer held by this receipt")
-            key = layout.state_of(entry.held.key)
+            key = entry.state_key
             if not entry.body.has_state:
                 if change.etag is not None and change.progress is None:
                     raise _conflict(None, change)
