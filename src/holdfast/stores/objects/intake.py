@@ -211,7 +211,10 @@ class Intake:
             if len(writes) > 1 or also:
                 await self._sheets.delete([layout.message(row.ref, body.id) for body in bodies])
                 raise
-            # Nobody else makes this id: it was written, and changed since.
+            # Nobody else makes this id: if it is there, it was written, and changed since. If not, it may have been
+            # settled meanwhile: that is not known.
+            if await self._sheets.read(writes[0].key) is None:
+                raise StoreUnavailable("the bucket refused a new message, and does not have it: try again") from None
             await self._check_queue(row, bodies, [], now_ms, news)
             return
         except Busy:

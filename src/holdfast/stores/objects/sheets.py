@@ -32,6 +32,7 @@ T = TypeVar("T")
 
 # Requests of one call that are under way at once.
 AT_ONCE = 32
+_TRIES = 5
 # A step that holds is finished after this long.
 _FINISH_MS = 5_000
 # How long the record of a step that does not hold is kept: no process takes so long to make one.
@@ -205,12 +206,19 @@ class Sheets:
 
     async def _decide(self, step: str, wanted: StepBody) -> bool:
         """Make the step's record. Whether it holds: by this record, or by another's."""
-        try:
-            await self._write(layout.step(step), encode(wanted), None, None)
-        except Changed:
-            raw, _ = await self.bucket.read(layout.step(step))
-            return self._note(step, _step_of(decode_sheet(step, raw).body).holds)
-        return self._note(step, wanted.holds)
+        for _ in range(_TRIES):
+            try:
+                await self._write(layout.step(step), encode(wanted), None, None)
+            except Changed:
+                try:
+                    raw, _ = await self.bucket.read(layout.step(step))
+                except Missing:
+                    continue  # refused, though there is none
+                except Unanswered as error:
+                    raise unavailable(error) from None
+                return self._note(step, _step_of(decode_sheet(step, raw).body).holds)
+            return self._note(step, wanted.holds)
+        raise StoreUnavailable("the record of a step can be neither made nor read: later")
 
     async def _give_up(self, step: str, error: BaseException) -> None:
         """Let nobody wait for what will not hold. If that fails as well, it is given up by whoever finds it."""
