@@ -1,6 +1,5 @@
 """Operators' verbs, in steps over many messages; and dead letters on their way to dlq/."""
 
-import asyncio
 from zlib import crc32
 
 from msgspec.structs import replace
@@ -31,15 +30,13 @@ class Altering:
         self._directory = directory
         self._reading = reading
         self._counting = counting
-        # One at a time moves messages in this process: others would only be in its way.
-        self._lock = asyncio.Lock()
 
     async def alter(
         self, ref: QueueRef, verb: Verb, which: Filter, after: int | None, limit: int, now_ms: int, news: News
     ) -> AlterStep:
         row = await self._directory.require(ref)
         target = await self._directory.require_open(verb.to) if isinstance(verb, Move) else row
-        async with self._lock:
+        async with self._messages.moving:
             for _ in range(_TRIES):
                 try:
                     return await self._step(row, target, verb, which, after, limit, now_ms, news)
@@ -128,7 +125,6 @@ class Altering:
             await self._messages.move_all(movings, now_ms, news)
         if changes:
             await self._messages.write_all(changes, now_ms, news)
-            news.deadline(now_ms)
 
     def _tell(self, row: QueueRow, news: News) -> None:
         shelf = self._messages.shelves.of(row.ref)
@@ -142,7 +138,7 @@ class Altering:
         """Dead letters that lie among the messages, to where they belong. Answers how many."""
         shelf = self._messages.shelves.of(ref)
         carried = 0
-        async with self._lock:
+        async with self._messages.moving:
             for id in list(shelf.to_carry)[:limit]:
                 entry = await self._messages.read(ref, id, now_ms)
                 if entry is None or not entry.body.is_dead_letter or layout.is_dead(entry.held.key):

@@ -244,8 +244,6 @@ class Claiming:
                 entry.is_taken = False
             if written is not None:
                 ended += 1
-                if written.body.is_dead_letter:
-                    news.deadline(now_ms)
 
         if work:
             await self._messages.sheets.each(work, end)

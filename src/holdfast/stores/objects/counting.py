@@ -45,7 +45,9 @@ class Counting:
             upto = min(bounds, default=1 << 64)
             if any(not bunch and not is_end for bunch, is_end in zip(waiting, ended, strict=True)):
                 continue
-            ready = sorted((e for bunch in waiting for e in bunch if e.id <= upto), key=lambda entry: entry.id)
+            # By id: one that moves meanwhile is in both, and the dead letter is where it is then.
+            by_id = {e.id: e for bunch in waiting for e in bunch if e.id <= upto}
+            ready = [by_id[id] for id in sorted(by_id)]
             waiting = [[e for e in bunch if e.id > upto] for bunch in waiting]
             yield ready
 
@@ -88,6 +90,10 @@ class Counting:
         return found
 
     async def counts(self, ref: QueueRef, now_ms: int) -> Counts:
+        async with self._messages.moving:
+            return await self._counts(ref, now_ms)
+
+    async def _counts(self, ref: QueueRef, now_ms: int) -> Counts:
         ready = delayed = in_flight = failed = size = 0
         oldest: int | None = None
         async for bunch in self.walk(ref, now_ms):

@@ -17,6 +17,7 @@ from holdfast.model.answers import Enqueued
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.message import JSON, Draft, seal
 from holdfast.model.names import QueueRef
+from holdfast.model.policy import QueuePolicy
 from holdfast.stores.answers import being_deleted, no_such_queue
 from holdfast.stores.contract import QueueRow
 from holdfast.stores.objects import layout
@@ -31,6 +32,8 @@ from holdfast.stores.objects.sheets import Busy, Held, Write, unavailable
 
 # Until another's step with one of our keys has ended.
 _TRIES = 300
+
+DEFAULT_WINDOW_MS = QueuePolicy().dedup_window_ms
 
 key_of = msgspec.msgpack.Decoder(KeyBody).decode
 
@@ -93,15 +96,17 @@ class Intake:
         has_payloads = False
         for _ in range(_TRIES):
             try:
-                seen = await self._seen(ref, drafts, row, now_ms)
+                seen = await self._seen(ref, drafts, now_ms)
             except Busy:
                 await pause()
                 continue
+            window_ms = DEFAULT_WINDOW_MS if row is None else row.policy.dedup_window_ms
             first_of = {draft.key: id for draft, id in zip(reversed(drafts), reversed(ids), strict=True)}
             fresh = [
                 (draft, id)
                 for draft, id in zip(drafts, ids, strict=True)
-                if draft.key not in seen or (first_of[draft.key] == id and seen[draft.key].body is None)
+                if draft.key not in seen
+                or (seen[draft.key].body is None and (first_of[draft.key] == id or not window_ms))
             ]
             quotas = (await self._directory.config(ref.tenant)).quotas
             whose = next((draft.pieces.place for draft in drafts if draft.pieces is not None), None)
@@ -151,13 +156,9 @@ class Intake:
                 answers.append(Enqueued(snowflake=first, given_correlation_id=correlation_id, duplicate=True))
         return answers
 
-    async def _seen(
-        self, ref: QueueRef, drafts: list[Draft], row: QueueRow | None, now_ms: int
-    ) -> dict[str | None, _Seen]:
+    async def _seen(self, ref: QueueRef, drafts: list[Draft], now_ms: int) -> dict[str | None, _Seen]:
         """Of each key in the call: who has it."""
         seen: dict[str | None, _Seen] = {}
-        if row is not None and not row.policy.dedup_window_ms:
-            return seen
 
         async def look(key: str) -> None:
             held = await self._sheets.read(layout.key(ref, key))
@@ -198,7 +199,7 @@ class Intake:
         bodies = [self._body(row.ref, draft, id, default_ttl_ms, now_ms, reason) for draft, id in fresh]
         writes = [Write(layout.message(row.ref, body.id), encode(body), None) for body in bodies]
         for draft, id in fresh:
-            if draft.key in seen:
+            if draft.key in seen and row.policy.dedup_window_ms:
                 assert draft.key is not None
                 key = KeyBody(id, draft.correlation_id, now_ms + row.policy.dedup_window_ms)
                 writes.append(Write(layout.key(row.ref, draft.key), encode(key), seen[draft.key].held))

@@ -62,11 +62,6 @@ class Journal:
 
     # --- Collecting ------------------------------------------------------------------------------------------
 
-    def next_at(self) -> int | None:
-        """When there is something to collect: what is gone at once, the rest after a while, for it may go till then."""
-        ends = [0 if is_gone else since_ms + LAG_MS for since_ms, is_gone in self._messages.dirty.values()]
-        return min(ends, default=None)
-
     async def collect(self, before_ms: int | None = None) -> int:
         """One segment of what this process wrote, or found; of what changes still only what is that old. Answers how
         many messages' events it has."""

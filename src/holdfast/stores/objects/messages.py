@@ -50,6 +50,8 @@ class Messages:
         self.sheets = sheets
         self.shelves = shelves
         self.changes = changes
+        # One at a time moves messages in this process, or counts them: else one on its way is seen twice, or not.
+        self.moving = asyncio.Lock()
         # Metadata with events that are not in the journal yet: since when, and whether nothing else is left of it.
         self.dirty: dict[str, tuple[int, bool]] = {}
 

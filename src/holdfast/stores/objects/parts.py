@@ -23,6 +23,7 @@ from holdfast.stores.objects.sheets import Sheets
 from holdfast.stores.objects.shelves import Shelves
 from holdfast.stores.objects.states import States
 from holdfast.stores.objects.sweeping import Sweeping
+from holdfast.stores.objects.tidying import Tidying
 from holdfast.stores.objects.timetable import Timetable
 
 
@@ -59,6 +60,7 @@ class Parts:
         self.payloads = Payloads(self.messages, self.directory, self.counting, self.nodes)
         gathering = Gathering(self.messages, self.directory)
         self.journal = Journal(self.messages, papers, gathering, retention_ms, bucket.gather_ms)
+        self.tidying = Tidying(self.messages, self.altering, self.journal, clock)
         self.sweeping = Sweeping(
             self.messages, self.directory, self.claiming, self.altering, self.counting, self.journal
         )

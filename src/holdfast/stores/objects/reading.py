@@ -29,6 +29,11 @@ class Reading:
         return None if entry is None else await self._found(entry)
 
     async def peek(self, ref: QueueRef, limit: int, now_ms: int) -> list[Found]:
+        async with self._messages.moving:
+            first = await self._due(ref, limit, now_ms)
+        return await self._all_found(first)
+
+    async def _due(self, ref: QueueRef, limit: int, now_ms: int) -> list[Entry]:
         due: list[tuple[tuple[int, int, int], list[Entry]]] = []
         groups: dict[str, list[Entry]] = {}
         held: set[str] = set()
@@ -52,18 +57,18 @@ class Reading:
             if batch and group not in held:
                 due.append((_place(batch[0]), batch))
         due.sort(key=lambda each: each[0])
-        first = [entry for _, batch in due for entry in batch][:limit]
-        return await self._all_found(first)
+        return [entry for _, batch in due for entry in batch][:limit]
 
     async def browse(
         self, ref: QueueRef, state: State | None, which: Filter, after: int | None, limit: int, now_ms: int
     ) -> Listing:
         states = frozenset(State) if state is None else frozenset({state})
         page: list[Entry] = []
-        async for entry in self.matching(ref, states, which, after, now_ms):
-            page.append(entry)
-            if len(page) > limit:
-                break
+        async with self._messages.moving:
+            async for entry in self.matching(ref, states, which, after, now_ms):
+                page.append(entry)
+                if len(page) > limit:
+                    break
         more = len(page) > limit
         return Listing(await self._all_found(page[:limit]), page[limit - 1].id if more else None)
 

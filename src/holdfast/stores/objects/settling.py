@@ -9,7 +9,6 @@ from holdfast.dice import Dice
 from holdfast.model import lifecycle
 from holdfast.model.answers import Result
 from holdfast.model.errors import StoreUnavailable
-from holdfast.model.message import State
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Verdict
 from holdfast.model.verdicts import judge
@@ -81,8 +80,6 @@ class Settling:
                 await pause()
                 entry = None
                 continue
-            if change.life is None or change.life.state in (State.FAILED, State.SUCCEEDED):
-                news.deadline(now_ms)
             return settled(envelope, change.life)
         raise StoreUnavailable("the message changes all the time: later")
 

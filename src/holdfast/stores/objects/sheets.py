@@ -245,6 +245,14 @@ class Sheets:
         if self.bucket.deletes_exactly:
             await self.bucket.delete_exactly(held.key, emptied.stamp.etag)
 
+    async def finish_due(self, limit: int, now_ms: int) -> None:
+        """Steps whose time has come."""
+        for key in [key for key, at_ms in self.unfinished.items() if at_ms <= now_ms][:limit]:
+            if await self.finish(key, now_ms):
+                self.unfinished.pop(key, None)
+            else:
+                self.unfinished[key] = now_ms + _KEEP_REFUSED_MS
+
     async def finish(self, key: str, now_ms: int) -> bool:
         """Of a step's record, some time after: settle what it wrote, then delete it. False: it must stay for now."""
         try:

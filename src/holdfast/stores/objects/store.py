@@ -109,6 +109,7 @@ class ObjectStore:
             await self._close()
             raise
         self._link.background(parts.nodes.keep())
+        self._link.background(parts.tidying.run())
         if self._watch is not None:
             self._link.background(self._watch.run(self._hear))
         listener.deadline(runtime.clock.now_ms())
@@ -158,6 +159,9 @@ class ObjectStore:
             except BaseException:
                 link.enter(lambda: self._tell(news))
                 raise
+            finally:
+                if news.tallies:
+                    parts.tidying.wake()
 
         return await self._link.call(work(), lambda _: self._tell(news))
 
@@ -170,8 +174,6 @@ class ObjectStore:
             self._listener.deadline(news.deadline_at)
         if news.scheduled_at is not None:
             self._listener.scheduled(news.scheduled_at)
-        if (collect_at := self._do.journal.next_at()) is not None:
-            self._listener.deadline(collect_at)
 
     def _hear(self, refs: list[QueueRef], now_too: bool) -> None:
         """From the watch, on the bucket's loop: somebody wrote into these queues. Those that nobody waits for any more

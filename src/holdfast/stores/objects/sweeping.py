@@ -61,15 +61,12 @@ class Sweeping:
         for shelf in self._messages.shelves.all():
             if changed < limit:
                 changed += await self._sweep_shelf(shelf, limit - changed, now_ms, news)
-        await self._finish_steps(limit, now_ms)
+        await self._sheets.finish_due(limit, now_ms)
         while await self._journal.collect(now_ms - LAG_MS):
             pass
         changed += await self._journal.trim(max(0, limit - changed), now_ms)
         ends = [shelf.index.next_deadline() for shelf in self._messages.shelves.all()]
-        ends += [self._all_at, self._journal.next_trim_at(), self._journal.next_at()]
-        ends += self._sheets.unfinished.values()
-        if any(shelf.to_carry for shelf in self._messages.shelves.all()):
-            ends.append(now_ms)
+        ends += [self._all_at, self._journal.next_trim_at()]
         return Swept(changed, min((each for each in ends if each is not None), default=None))
 
     # --- One queue -----------------------------------------------------------------------------------------------
@@ -189,14 +186,6 @@ class Sweeping:
                     self._sheets.unfinished.setdefault(item.key, finish_at)
         except Unanswered as error:
             raise unavailable(error) from None
-
-    async def _finish_steps(self, limit: int, now_ms: int) -> None:
-        due = [key for key, at_ms in self._sheets.unfinished.items() if at_ms <= now_ms][:limit]
-        for key in due:
-            if await self._sheets.finish(key, now_ms):
-                self._sheets.unfinished.pop(key, None)
-            else:
-                self._sheets.unfinished[key] = now_ms + _ALL_MS
 
     async def _forget_keys(self, row: QueueRow, now_ms: int) -> None:
         """Those past their window. By when they were written, so that only those are read."""

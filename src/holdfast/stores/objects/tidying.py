@@ -1,0 +1,60 @@
+"""What follows changes, soon after: dead letters to where they belong, events into the journal, steps finished.
+
+None of it is anybody's call, and nobody waits for it; sweeps do the same for what a process that died has left.
+"""
+
+import asyncio
+import logging
+
+from holdfast.clock import Clock
+from holdfast.model.errors import HoldfastError
+from holdfast.stores.objects.altering import Altering
+from holdfast.stores.objects.journal import LAG_MS, Journal
+from holdfast.stores.objects.messages import Messages
+from holdfast.stores.objects.news import News
+
+_log = logging.getLogger("holdfast")
+
+# Changes that come close together are tidied up together.
+_PAUSE_S = 0.05
+_PAUSE_AFTER_ERROR_S = 1.0
+# How often it looks for what has waited long enough.
+_LOOK_S = 1.0
+_LIMIT = 1_000
+
+
+class Tidying:
+    def __init__(self, messages: Messages, altering: Altering, journal: Journal, clock: Clock) -> None:
+        self._messages = messages
+        self._altering = altering
+        self._journal = journal
+        self._clock = clock
+        self._is_wanted = asyncio.Event()
+
+    def wake(self) -> None:
+        self._is_wanted.set()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            try:
+                async with asyncio.timeout(_LOOK_S):
+                    await self._is_wanted.wait()
+            except TimeoutError:
+                pass  # nothing happened, but time has passed
+            self._is_wanted.clear()
+            await asyncio.sleep(_PAUSE_S)
+            try:
+                await self.tidy_once()
+            except HoldfastError as error:
+                _log.warning("what was left to tidy up is tidied up later: %s", error.message)
+                await asyncio.sleep(_PAUSE_AFTER_ERROR_S)
+
+    async def tidy_once(self) -> None:
+        now_ms = self._clock.now_ms()
+        for shelf in self._messages.shelves.all():
+            if shelf.to_carry:
+                await self._altering.carry(shelf.ref, _LIMIT, now_ms, News())
+        await self._messages.sheets.finish_due(_LIMIT, now_ms)
+        while await self._journal.collect(now_ms - LAG_MS):
+            pass
