@@ -25,7 +25,7 @@ from holdfast.stores.objects import layout
 from holdfast.stores.objects.bucket import Changed, Unanswered
 from holdfast.stores.objects.documents import MessageBody, Note, SegmentBody, encode, message_of
 from holdfast.stores.objects.gathering import Gathering
-from holdfast.stores.objects.messages import Messages
+from holdfast.stores.objects.messages import Messages, pause
 from holdfast.stores.objects.papers import JournalPaper, Papers
 from holdfast.stores.objects.sheets import Busy, Held, unavailable
 
@@ -35,7 +35,7 @@ SEGMENT = 1_000
 LAG_MS = 5_000
 # A position tells the segment and the event in it.
 _PER_SEGMENT = 1 << 20
-_TRIES = 20
+_TRIES = 50
 
 _segment_of = msgspec.msgpack.Decoder(SegmentBody).decode
 
@@ -174,7 +174,10 @@ class Journal:
             after = replace(body, outbox=left)
             try:
                 written = await self._sheets.write(key, encode(after), held)
-            except (Changed, Busy):
+            except Changed:
+                continue
+            except Busy:
+                await pause()
                 continue
             shelf = self._messages.shelves.known(QueueRef(body.tenant, body.queue))
             entry = None if shelf is None else shelf.index.entries.get(body.id)
