@@ -436,7 +436,8 @@ def test_a_store_is_opened_with_the_fast_path_by_its_settings(
         queue = hf.queue("mail")
         queue.enqueue(b"first")
         queue.enqueue(b"second")
-        assert b"holdfast:buffer:default:mail" in redis_server.keys()
+        kept = redis_server.keys()
+        assert b"holdfast:buffer:default:mail" in kept
         assert [message.payload for message in queue.claim(limit=9, wait=0)] == [b"first", b"second"]
 
 
