@@ -5,6 +5,7 @@ servers that wrote the logs: what has landed is written down with its rows, and 
 """
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Iterable
 from functools import partial
 from typing import Any, NamedTuple
@@ -68,10 +69,13 @@ async def _flush(cluster: Cluster, batches: Iterable[LoggedBatch]) -> Flushed:
 
 
 async def _ring(cluster: Cluster, every: list[Landed]) -> None:
+    by_shard: defaultdict[int, dict[QueueRef, int]] = defaultdict(dict)
     for done in every:
         for queue in done.queues:
             if not queue.is_paused:
-                await cluster.shard_of(queue.ref).use(partial(_ring_for, {queue.ref: queue.visible_at}))
+                by_shard[cluster.number_of(queue.ref)][queue.ref] = queue.visible_at
+    for number, ready in by_shard.items():
+        await cluster.shards[number].use(partial(_ring_for, ready))
 
 
 async def _ring_for(ready: dict[QueueRef, int], connection: Any) -> None:
