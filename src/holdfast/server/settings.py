@@ -154,10 +154,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Spec(
             Integer(0, 10_000),
             _STORE,
-            "Messages of a busy queue that are reserved ahead in Redis, at most, such as 50; 0: none.",
+            "Messages of a busy queue that are reserved ahead in Redis, at most; 0: none.",
             is_embedded=True,
         ),
-    ] = 0
+    ] = 50
     journal_retention_ms: Annotated[
         int, Spec(Duration(), _STORE, "How long the journal keeps its events.", is_embedded=True)
     ] = 7 * _DAY_MS
