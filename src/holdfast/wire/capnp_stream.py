@@ -181,12 +181,13 @@ class Stream(asyncio.Protocol):
         if self._is_feeding:
             return
         self._is_feeding = True
-        while self._is_wanted and self._unread:
-            room = self._protocol.get_buffer(-1)
-            taken = min(len(room), len(self._unread))
-            room[:taken] = memoryview(self._unread)[:taken]
-            del self._unread[:taken]
-            self._protocol.buffer_updated(taken)
+        unread, protocol = self._unread, self._protocol
+        while self._is_wanted and unread:
+            room = protocol.get_buffer(-1)
+            taken = min(len(room), len(unread))
+            room[:taken] = unread[:taken]
+            del unread[:taken]
+            protocol.buffer_updated(taken)
         self._is_feeding = False
 
     def _balance(self) -> None:

@@ -10,9 +10,9 @@ from typing import Any, Protocol
 from holdfast.doors.capnp.connection import Connection
 from holdfast.doors.capnp.methods import Queues
 from holdfast.doors.capnp.names import Names
-from holdfast.doors.identity import Identity, PeerCertificate
+from holdfast.doors.identity import Identity, Open, PeerCertificate
 from holdfast.model.names import QueueRef
-from holdfast.service.access import Caller
+from holdfast.service.access import ANYONE, Caller
 from holdfast.service.session import Session
 from holdfast.telemetry.trace import Tracing
 from holdfast.wire.capnp import kj_loop
@@ -55,6 +55,8 @@ class CapnpDoor:
         # A message that has begun must go on arriving.
         self.patience_s = 10.0
         self._identity = identity
+        # Of a server that asks nobody who they are.
+        self.open_session: Session | None = open_session(ANYONE) if isinstance(identity, Open) else None
         self._open_session = open_session
         self._sessions: dict[Caller, Session] = {}
         self._drain = drain

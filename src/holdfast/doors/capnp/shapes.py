@@ -98,10 +98,12 @@ def _known(number: int) -> int | None:
 
 
 def write_enqueued(results: Any, every: Sequence[Enqueued]) -> None:
-    results.ids = [ids.to_bytes(each.snowflake) for each in every]
-    results.snowflakes = [each.snowflake for each in every]
-    if any(each.duplicate for each in every):
-        results.duplicates = [each.duplicate for each in every]
+    snowflakes = [each.snowflake for each in every]
+    results.ids = list(map(ids.to_bytes, snowflakes))
+    results.snowflakes = snowflakes
+    duplicates = [each.duplicate for each in every]
+    if True in duplicates:
+        results.duplicates = duplicates
     if any(each.given_correlation_id for each in every):
         results.correlationIds = [each.correlation_id for each in every]
 
