@@ -76,7 +76,7 @@ async def run(operation: str, work: Work, connection: Connection, context: Any) 
     outcome = "ok"
     connection.take_in_hand(asyncio.current_task())
     try:
-        session = door.open_session or await door.session_of(connection.headers, connection.peer)
+        session = door.anyone or await door.session_of(connection.headers, connection.peer)
         call = Call(operation, connection, session, context)
         if door.is_draining:
             # `closing` tells a caller that nothing of its call was done.

@@ -56,7 +56,7 @@ class CapnpDoor:
         self.patience_s = 10.0
         self._identity = identity
         # Of a server that asks nobody who they are.
-        self.open_session: Session | None = open_session(ANYONE) if isinstance(identity, Open) else None
+        self.anyone: Session | None = open_session(ANYONE) if isinstance(identity, Open) else None
         self._open_session = open_session
         self._sessions: dict[Caller, Session] = {}
         self._drain = drain
