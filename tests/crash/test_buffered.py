@@ -193,13 +193,6 @@ async def test_a_restart_replays_only_what_was_not_stored_and_nothing_acked_come
 
 
 @pytest.mark.slow
-async def test_a_killed_server_loses_nothing_and_brings_nothing_back(
-    servers: tuple[PostgresServer, RedisServer], tmp_path: Path
-) -> None:
-    await _survives(servers, tmp_path, 5, all_fall=False)
-
-
-@pytest.mark.slow
 async def test_with_its_database_and_redis_killed_too_nothing_is_lost(
     servers: tuple[PostgresServer, RedisServer], tmp_path: Path
 ) -> None:

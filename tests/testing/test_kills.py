@@ -1,6 +1,7 @@
 """The cycles of kills: how far they are is said, and whatever is broken is told with the way to see it again."""
 
 import random
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from holdfast.testing.history import Drained, Enqueue, Enqueued, Findings, Item, Line, check
 from holdfast.testing.kills import Run, run_kills
 from holdfast.testing.kills.children import Children
+from holdfast.testing.kills.cluster import Rounds
 
 
 class Forgetful:
@@ -84,3 +86,60 @@ def test_a_process_is_killed_in_the_middle_and_the_next_begins(tmp_path: Path) -
         children.begin("0")
         with pytest.raises(AssertionError, match="ended by itself"):
             children.kill_after(30.0)
+
+
+def test_a_process_that_may_end_by_itself_is_told_from_one_that_may_not(tmp_path: Path) -> None:
+    with Children("tests.testing.sleeper", tmp_path / "stderr") as children:
+        children.begin("60")
+        assert children.comes_to("asleep")
+        children.check_alive()
+        children.kill_after(0.0)
+        children.begin("0")
+        assert not children.comes_to("a word that is never said")
+        children.begin("0")
+        children.kill_after(30.0, may_have_ended=True)
+        children.begin("0")
+        with pytest.raises(AssertionError, match="ended by itself"):
+            check_again_and_again(children)
+
+
+def check_again_and_again(children: Children) -> None:
+    for _ in range(3_000):
+        children.check_alive()
+        time.sleep(0.01)
+
+
+class Noted:
+    """A fault that only notes what is done to it."""
+
+    def __init__(self, name: str, done: list[str]) -> None:
+        self.name = name
+        self._done = done
+        self.is_away = False
+
+    def strike(self, dice: random.Random) -> None:
+        assert not self.is_away, f"{self.name} is away already"
+        self.is_away = True
+        self._done.append(self.name)
+
+    def mend(self, dice: random.Random, *, is_alone: bool) -> bool:
+        assert self.is_away
+        self.is_away = False
+        return True
+
+
+def test_in_every_round_each_fault_strikes_once_and_all_is_mended_at_its_end() -> None:
+    done: list[str] = []
+    faults = [Noted(name, done) for name in "abcd"]
+    dice = random.Random(3)
+    rounds = Rounds(list(faults), faults[0], last=faults[1])
+    overlaps = 0
+    for _ in range(50):
+        for number in range(4):
+            rounds.strike(dice, away_s=0.0)
+            overlaps += sum(fault.is_away for fault in faults)
+            if number == 3:
+                assert not any(fault.is_away for fault in faults)
+        assert sorted(done[-4:]) == ["a", "b", "c", "d"]
+    assert overlaps > 20
+    assert rounds.struck == dict.fromkeys("abcd", 50)

@@ -161,48 +161,70 @@ class _Blackout:
         return True
 
 
+class Rounds:
+    """In each round every fault strikes once, in any order, and some while another is away; after it all is mended.
+
+    `alone` strikes when nothing else is away. `last` is mended after all others: by then it has no excuse.
+    """
+
+    def __init__(self, faults: list[Fault], alone: Fault, *, last: Fault) -> None:
+        self._faults = faults
+        self._alone = alone
+        self._last = last
+        # Of this round, those to come.
+        self._round: list[Fault] = []
+        # What was struck before and is away yet.
+        self._away: list[Fault] = []
+        self.struck: dict[str, int] = {}
+
+    def strike(self, dice: random.Random, away_s: float) -> None:
+        """The next one; it is away for so long, or until the one after it has struck too."""
+        if not self._round:
+            self._round = dice.sample(self._faults, len(self._faults))
+        fault = self._round.pop()
+        if fault is self._alone:
+            self.mend_all(dice)
+        fault.strike(dice)
+        self.struck[fault.name] = self.struck.get(fault.name, 0) + 1
+        is_left = dice.random() < _OVERLAPS and self._round and fault is not self._alone
+        for each in list(self._away):
+            if each.mend(dice, is_alone=False):
+                self._away.remove(each)
+        self._away.append(fault)
+        if not is_left:
+            time.sleep(away_s)
+            self.mend_all(dice)
+
+    def mend_all(self, dice: random.Random) -> None:
+        for fault in sorted(self._away, key=lambda each: each is self._last):
+            is_mended = fault.mend(dice, is_alone=True)
+            assert is_mended, f"{fault.name} did not come back"
+        self._away.clear()
+
+
 class _ClusterRun:
     def __init__(self, directory: Path, footing: Footing, servers: list[_Server], seed: int) -> None:
         self._history = directory / "history"
         self._footing = footing
         self._servers = servers
         self._killing = _ServerKilled(servers)
-        self._blackout = _Blackout(servers, footing.faults())
-        self._faults: list[Fault] = [self._killing, self._blackout, *footing.faults()]
-        # Of this round, those to come.
-        self._round: list[Fault] = []
-        # What was struck before and is away yet.
-        self._away: list[Fault] = []
+        blackout = _Blackout(servers, footing.faults())
+        self._rounds = Rounds([self._killing, blackout, *footing.faults()], blackout, last=self._killing)
         self._crowd: Crowd | None = None
         self._seed = seed
         self._directory = directory
         self._is_drained = False
-        self.struck: dict[str, int] = {}
 
     def kill_once(self, number: int, dice: random.Random) -> None:
         if self._crowd is None:
             self._crowd = self._start(dice)
-        if not self._round:
-            self._round = dice.sample(self._faults, len(self._faults))
-        fault = self._round.pop()
         time.sleep(dice.uniform(*_WORKING_S))
         self._check_alive()
-        if fault is self._blackout:
-            self._mend_all(dice)
-        fault.strike(dice)
-        self.struck[fault.name] = self.struck.get(fault.name, 0) + 1
-        may_be_left = self._round and fault is not self._blackout
-        is_left, away_s = dice.random() < _OVERLAPS and may_be_left, dice.uniform(*_AWAY_S)
-        for each in list(self._away):
-            self._mend(each, dice)
-        self._away.append(fault)
-        if not is_left:
-            time.sleep(away_s)
-            self._mend_all(dice)
+        self._rounds.strike(dice, dice.uniform(*_AWAY_S))
 
     def drain(self, number: int) -> None:
         assert self._crowd is not None
-        self._mend_all(random.Random(number))
+        self._rounds.mend_all(random.Random(number))
         self._check_alive()
         self._crowd.drain()
         self._is_drained = True
@@ -212,7 +234,7 @@ class _ClusterRun:
 
     def findings(self) -> h.Findings:
         findings = h.check(h.read_history(self._history), allow_refusals=True, repeats_calls=True, skew_ms=SKEW_MS)
-        findings.counts.update({f"struck: {name}": times for name, times in self.struck.items()})
+        findings.counts.update({f"struck: {name}": times for name, times in self._rounds.struck.items()})
         return findings
 
     def close(self) -> None:
@@ -229,17 +251,6 @@ class _ClusterRun:
         crowd = Crowd(urls, self._history, self._seed, errors, retries=_RETRIES, lease_factor=_LEASE_FACTOR)
         crowd.wait_until_working()
         return crowd
-
-    def _mend(self, fault: Fault, dice: random.Random) -> None:
-        if fault.mend(dice, is_alone=False):
-            self._away.remove(fault)
-
-    def _mend_all(self, dice: random.Random) -> None:
-        """Servers last: by then they have no excuse."""
-        for fault in sorted(self._away, key=lambda each: each is self._killing):
-            is_mended = fault.mend(dice, is_alone=True)
-            assert is_mended, f"{fault.name} did not come back"
-        self._away.clear()
 
     def _check_alive(self) -> None:
         assert self._crowd is not None
