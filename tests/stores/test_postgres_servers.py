@@ -6,14 +6,17 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import cast
 
+import asyncpg
 import pytest
 
 from holdfast.client.client import AsyncHoldfast
 from holdfast.dice import SeededDice
 from holdfast.model.errors import OverQuota, RateLimited
+from holdfast.model.names import QueueRef
 from holdfast.server.embedded import Embedded, open_on_loop
 from holdfast.service.refreshing import REFRESH_MS
 from holdfast.stores.postgres import PostgresStore
+from holdfast.stores.postgres.upkeep import UPKEEP_LOCK
 from holdfast.testing import ManualClock
 from holdfast.testing.laws.journal import events_of
 from holdfast.testing.laws.waiting_tasks import soon, start_claim
@@ -174,6 +177,28 @@ async def test_a_quota_is_never_passed_however_many_servers_enqueue(urls: list[s
             accepted += await enqueue(number)
         assert accepted == 50
         assert (await every[1].tenant("acme").stats()).ready == 50
+
+
+async def test_a_queue_s_first_grouped_message_waits_for_an_upkeep_that_knows_of_no_groups(urls: list[str]) -> None:
+    clock = ManualClock()
+    async with servers(urls, clock, 1) as [hf]:
+        await hf.queue("q").enqueue(b"")
+        store = cast(PostgresStore, cast(Embedded, hf._transport).core.store)
+        connection = await asyncpg.connect(urls[store.shard_of(QueueRef("default", "q"))])
+        try:
+            key = await connection.fetchval("SELECT key FROM holdfast.queues WHERE queue = 'q'")
+            async with connection.transaction():
+                await connection.execute(UPKEEP_LOCK, key)
+                first = asyncio.create_task(hf.queue("q").enqueue(b"", group="g"))
+                await hf.queue("q").enqueue(b"", key="others do not wait")
+                done, _ = await asyncio.wait([first], timeout=0.2)
+                assert not done
+            await soon(first)
+            async with connection.transaction():
+                await connection.execute(UPKEEP_LOCK, key)
+                await hf.queue("q").enqueue(b"", group="g")
+        finally:
+            await connection.close()
 
 
 async def test_limits_set_on_one_server_hold_on_the_others_soon(urls: list[str]) -> None:

@@ -17,6 +17,7 @@ from holdfast.stores.postgres.nodes import Nodes
 from holdfast.stores.postgres.queues import QueueInfo, info_of
 from holdfast.stores.postgres.rows import columns_of_drafts
 from holdfast.stores.postgres.statements import SQL
+from holdfast.stores.postgres.upkeep import UPKEEP_LOCK
 from holdfast.stores.quotas import check_quotas
 
 # How often a call begins again because the queue or its tenant was changed meanwhile.
@@ -131,6 +132,10 @@ class Intake:
         sizes = [drafts[place].bytes for place in fresh]
         await self._grants.check(connection, info, sizes)
         if groups:
+            if not info.has_groups:
+                # An upkeep that began before the queue had groups holds no lock on them, and must not see any: what it
+                # showed would be counted again by whoever shows a head beside it.
+                await connection.execute(UPKEEP_LOCK, info.key)
             await connection.execute(SQL["has_groups"], info.key, ids[-1])
         if fresh:
             new, new_ids = [drafts[place] for place in fresh], [ids[place] for place in fresh]

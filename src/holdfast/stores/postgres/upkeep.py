@@ -12,7 +12,7 @@ from holdfast.stores.postgres.shard import Shard
 from holdfast.stores.postgres.statements import SQL
 from holdfast.stores.postgres.steps import Step
 
-_LOCK = "SELECT pg_advisory_xact_lock(1751739236, ($1::bigint & 2147483647)::integer)"
+UPKEEP_LOCK = "SELECT pg_advisory_xact_lock(1751739236, ($1::bigint & 2147483647)::integer)"
 
 
 class Upkeep:
@@ -32,7 +32,7 @@ class Upkeep:
             fresh = News()
             # One at a time. Whoever waited for a row of another's would go on holding it, though it is not his to end,
             # and a claim that comes then would pass it by.
-            await connection.execute(_LOCK, key)
+            await connection.execute(UPKEEP_LOCK, key)
             opened = await self.open(connection, shard, key, now_ms, fresh)
             if opened is None:
                 return 0, fresh
