@@ -34,7 +34,7 @@ DRIVER = Path(__file__).with_name("drain_driver.py")
 _START_S = 90.0
 # Shorter than a driver takes to start: what a killed one held is lost to the rival.
 _LEASE = "3s"
-_LOW = 200
+_LOW = 120
 # Kills of one server and checkpoint.
 ROUND = 25
 

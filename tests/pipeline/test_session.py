@@ -11,6 +11,7 @@ import pytest
 
 import holdfast
 from holdfast.pipeline import java, session
+from holdfast.pipeline.sources.snapshot import looking_of
 from tests.server.served import Served
 
 SECRET = "s3cr3t-t0k3n-of-the-tests"
@@ -99,25 +100,28 @@ def test_a_token_stands_in_no_plan_and_no_log(
     file = tmp_path / "token"
     file.write_text(SECRET + "\n")
     seen: list[str] = []
-    for options in ({"token": SECRET}, {"tokenFile": str(file)}):
-        spark.sparkContext.setLogLevel("INFO")
-        try:
+    spark.sparkContext.setLogLevel("INFO")
+    try:
+        for options in ({"tokenFile": str(file)}, {"token": SECRET}):
             frame = spark.read.format("holdfast").options(url=served.url, queue=queue_name, **options).load()
             seen += [frame._jdf.queryExecution().toString(), repr(frame)]
-            with pytest.raises(Exception, match=r"queue_not_found|there is no queue") as failed:
-                frame.collect()
-            seen.append(str(failed.value))
-            with pytest.raises(Exception, match="is not an option") as refused:
-                spark.read.format("holdfast").options(url=served.url, tokken=SECRET).load().collect()
-            seen.append(str(refused.value))
-        finally:
-            spark.sparkContext.setLogLevel("ERROR")
+        with pytest.raises(Exception, match=r"queue_not_found|there is no queue") as failed:
+            frame.collect()
+        seen.append(str(failed.value))
+    finally:
+        spark.sparkContext.setLogLevel("ERROR")
     logged = "".join(capture.read_global_capture())
 
     assert "holdfast" in "".join(seen)
     assert SECRET not in "".join(seen)
     assert " INFO " in logged
     assert SECRET not in logged
+
+
+def test_a_misspelt_token_is_refused_without_being_shown() -> None:
+    with pytest.raises(holdfast.InvalidArgument, match="'tokken' is not an option") as refused:
+        looking_of({"url": "http://127.0.0.1:1", "tokken": SECRET})
+    assert SECRET not in str(refused.value)
 
 
 def test_importing_holdfast_loads_no_spark() -> None:

@@ -119,6 +119,7 @@ def test_a_stream_takes_what_is_there_in_batches_and_later_goes_on_from_there(
 
     first = drain(stream(spark, served, tmp_path, startingPosition=start, maxRows=30))
     assert [each["numInputRows"] for each in first.recentProgress if each["numInputRows"]] == [30, 30, 10]
+    assert [latest(each)["behind"] for each in first.recentProgress][:3] == [40, 10, 0]
     q.enqueue([b"y"] * 5)
     second = drain(stream(spark, served, tmp_path, startingPosition=start, maxRows=30))
 
@@ -175,17 +176,6 @@ def test_a_quiet_journal_makes_no_batches_until_there_are_enough_rows_or_they_wa
         query.stop()
 
     assert [each["numInputRows"] for each in query.recentProgress if each["numInputRows"]] == [10]
-
-
-def test_progress_says_how_far_behind_the_query_is(
-    spark: Any, served: Served, hf: holdfast.Holdfast, queue_name: str, tmp_path: Path
-) -> None:
-    start = end_of(hf)
-    hf.queue(queue_name).enqueue([b"x"] * 50)
-
-    query = drain(stream(spark, served, tmp_path, startingPosition=start, maxRows=20))
-
-    assert [latest(each)["behind"] for each in query.recentProgress][:3] == [30, 10, 0]
 
 
 class Trimmed:
