@@ -96,6 +96,8 @@ def _archive(spark: Any, place: Path, events: int) -> Iterator[Figure]:
 
 
 def _audit(spark: Any, place: Path, events: int) -> Iterator[Figure]:
+    from pyspark.sql import functions as F
+
     from holdfast.pipeline.jobs.audit import audit
 
     frame = made_events(spark, place, events, 100)
@@ -106,13 +108,15 @@ def _audit(spark: Any, place: Path, events: int) -> Iterator[Figure]:
         assert found.events == events // 3 * 3
 
     def plain() -> None:
-        frame.groupBy("id").count().write.format("noop").mode("overwrite").save()
+        # Of every column that is judged: both sides read the same.
+        others = [F.max(each) for each in frame.columns if each not in ("id", "priority", "bytes", "error")]
+        frame.groupBy("id").agg(*others).write.format("noop").mode("overwrite").save()
 
     ours_s, plain_s = interleaved(ours, plain)
     yield Figure(
         f"audit of {events:,} events",
         f"{events / ours_s:,.0f} events/s",
-        "a bare group-by over the same events",
+        "a bare group-by by message over the same columns",
         f"{events / plain_s:,.0f} events/s",
         plain_s / ours_s,
         goal=0.5,
