@@ -85,12 +85,11 @@ def audit(
     found: list[DataFrame] = []
     count = 0
     for number, each in enumerate([events] if isinstance(events, DataFrame) else events):
-        extent = measure(each)
-        count += extent.events
+        count += each.count()
         progress("events", 0, count)
-        found.append(check_events(each, extent, max_retries))
+        found.append(check_events(each, max_retries=max_retries))
         if snapshot is not None and not number:
-            found.append(check_against_store(last_words(each, extent), snapshot))
+            found.append(check_against_store(last_words(each, measure(each)), snapshot))
     if stores:
         assert check_store is not None
         found.append(_check_stores(spark, stores, check_store))

@@ -39,9 +39,13 @@ def measure(events: DataFrame) -> Extent:
     return Extent(row["events"], row["start_ms"] or 0, 1 if row["first"] == row["last"] else 2)
 
 
-def check_events(events: DataFrame, extent: Extent, max_retries: int | None = None) -> DataFrame:
+def check_events(events: DataFrame, extent: Extent | None = None, max_retries: int | None = None) -> DataFrame:
     """A row (rule, tenant, queue, id, detail, first_seen) for each violation. Screens the events at once."""
-    rows = _in_context(_of_suspects(events), extent)
+    chosen = _of_suspects(events)
+    if extent is None:
+        # Where nothing is suspect nothing has to be known of the whole.
+        extent = measure(events) if chosen is not None or max_retries is not None else Extent(0, 0, 1)
+    rows = _in_context(events.limit(0) if chosen is None else chosen, extent)
     found = [F.when(F.coalesce(is_broken, F.lit(False)), _named(rule, detail)) for rule, is_broken, detail in _rules()]
     broken = rows.select(
         "tenant", "queue", "id", F.col("at").alias("first_seen"), F.array_compact(F.array(*found)).alias("broken")
@@ -52,12 +56,12 @@ def check_events(events: DataFrame, extent: Extent, max_retries: int | None = No
     return violations if max_retries is None else violations.unionByName(_over_budget(events, extent, max_retries))
 
 
-def _of_suspects(events: DataFrame) -> DataFrame:
+def _of_suspects(events: DataFrame) -> DataFrame | None:
     found = suspects(events).cache()
     number = found.count()
     if not number:
         found.unpersist()
-        return events.limit(0)
+        return None
     return events.join(F.broadcast(found) if number <= _FEW else found, hash_of_id() == found["suspect"], "left_semi")
 
 
