@@ -3,7 +3,7 @@
 import platform
 import sys
 
-from bench import capnp, client, embedded, fairness, fastpath, handover, http, postgres
+from bench import capnp, client, embedded, fairness, fastpath, handover, http, objects, postgres
 from bench.report import HEAD, Figure
 
 
@@ -32,6 +32,8 @@ def main() -> None:
     for figure in client.measure():
         print(figure.row(), flush=True)
     for figure in postgres.measure(messages=50_000 if "--quick" in sys.argv else 300_000):
+        print(figure.row(), flush=True)
+    for figure in objects.measure(10_000 if "--quick" in sys.argv else 100_000):
         print(figure.row(), flush=True)
     for figure in fastpath.measure(1_000 if "--quick" in sys.argv else 4_000):
         print(figure.row(), flush=True)

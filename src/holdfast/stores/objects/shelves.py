@@ -34,7 +34,6 @@ _PAGES = 200
 class Pass:
     pages: AsyncIterator[list[Item]]
     began_at: int
-    count: int = 0
 
 
 @dataclass(slots=True)
@@ -195,11 +194,16 @@ class Shelves:
         return False
 
     async def look_at_all(self, shelf: Shelf, now_ms: int) -> None:
-        """One whole pass."""
-        async with shelf.lock:
-            shelf.under_way = None
-            while not await self._go_on(shelf, now_ms):
-                pass
+        """One whole pass of its own: no claim waits for it."""
+        pages = 0
+        try:
+            async for page in self._sheets.bucket.pages(layout.messages(shelf.ref)):
+                pages += 1
+                await self._read_page(shelf, page, now_ms)
+                await asyncio.sleep(0)
+        except Unanswered as error:
+            raise unavailable(error) from None
+        shelf.next_pass_at = now_ms + max(_SWEEP_MS, pages * _SWEEP_PER_PAGE_MS)
 
     async def _go_on(self, shelf: Shelf, now_ms: int) -> bool:
         """One page further; true at the end of the pass."""
@@ -213,13 +217,11 @@ class Shelves:
             shelf.under_way = None
             raise unavailable(error) from None
         if page is not None:
-            under_way.count += 1
             await self._read_page(shelf, page, now_ms)
             return False
         if shelf.under_way is under_way:
             shelf.under_way = None
             shelf.seen_at = under_way.began_at
-            shelf.next_pass_at = now_ms + max(_SWEEP_MS, under_way.count * _SWEEP_PER_PAGE_MS)
         return True
 
     async def _read_page(self, shelf: Shelf, page: list[Item], now_ms: int) -> None:

@@ -271,7 +271,7 @@ class ObjectStore:
         async def claim(do: Parts, news: News) -> Claims:
             if self._watch is not None:
                 # Before it looks: what is put after that is heard of.
-                self._watch.join(ref)
+                self._watch.join(ref, is_there=await do.directory.find(ref) is not None)
             return await do.claiming.claim(ref, asks, now_ms, news)
 
         return await self._change(claim)

@@ -179,6 +179,8 @@ class Sweeping:
                 if now_ms >= shelf.next_pass_at:
                     await self._messages.shelves.look_at_all(shelf, now_ms)
                 await self._forget_keys(row, now_ms)
+                for dead in (False, True):
+                    await self._delete_orphans(layout.messages(row.ref, dead=dead), now_ms)
         try:
             async for page in self._sheets.bucket.pages(layout.STEPS):
                 for item in page:
@@ -186,6 +188,27 @@ class Sweeping:
                     self._sheets.unfinished.setdefault(item.key, finish_at)
         except Unanswered as error:
             raise unavailable(error) from None
+
+    async def _delete_orphans(self, prefix: str, now_ms: int) -> None:
+        """Payloads of no message, that are old enough to be nobody's who is writing one."""
+        old: list[str] = []
+        try:
+            async for page in self._sheets.bucket.pages(prefix):
+                old += [
+                    item.key
+                    for item in page
+                    if item.key.endswith(layout.PAYLOAD) and item.changed_at + _ORPHAN_MS <= now_ms
+                ]
+        except Unanswered as error:
+            raise unavailable(error) from None
+
+        async def look(key: str) -> None:
+            id = layout.own_name(key).partition("-")[0]
+            if await self._sheets.read(f"{prefix}{id}{layout.METADATA}") is None:
+                await self._sheets.delete([key])
+
+        if old:
+            await self._sheets.each(old, look)
 
     async def _forget_keys(self, row: QueueRow, now_ms: int) -> None:
         """Those past their window. By when they were written, so that only those are read."""

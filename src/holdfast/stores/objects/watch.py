@@ -35,10 +35,16 @@ class Watch:
         self._watches: dict[QueueRef, Any] = {}
         # Those whose watch failed: they are polled.
         self.polled: set[QueueRef] = set()
+        # Those that are not there yet: polled as well.
+        self.absent: set[QueueRef] = set()
         self._is_able = True
 
-    def join(self, ref: QueueRef) -> None:
-        """Somebody may wait for this queue."""
+    def join(self, ref: QueueRef, *, is_there: bool = True) -> None:
+        """Somebody may wait for this queue. One that is not there yet has no directory to watch, and gets none."""
+        if not is_there:
+            self.absent.add(ref)
+            return
+        self.absent.discard(ref)
         if ref in self._watches or ref in self.polled:
             return
         if self._inotify is None or not self._is_able:
@@ -52,6 +58,7 @@ class Watch:
 
     def leave(self, ref: QueueRef) -> None:
         self.polled.discard(ref)
+        self.absent.discard(ref)
         watch = self._watches.pop(ref, None)
         if watch is not None and self._inotify is not None:
             try:
@@ -126,14 +133,14 @@ class Watch:
     async def _poll(self, heard: Heard) -> None:
         while True:
             await asyncio.sleep(self._poll_s)
-            if self.polled:
-                heard(list(self.polled), True)
+            if self.polled or self.absent:
+                heard([*self.polled, *self.absent], True)
 
     async def _ask(self, heard: Heard) -> None:
         while True:
             await asyncio.sleep(_ASK_S)
-            if self._watches or self.polled:
-                heard([*self._watches, *self.polled], False)
+            if waited := [*self._watches, *self.polled, *self.absent]:
+                heard(waited, False)
 
 
 def file_system_of(path: Path) -> str | None:

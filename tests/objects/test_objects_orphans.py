@@ -1,0 +1,33 @@
+"""What a process that died left behind is deleted, once it can be nobody's."""
+
+from holdfast.stores.objects import ObjectStore, layout
+from holdfast.stores.objects.bucket import Item
+from holdfast.stores.objects.cloud import MemoryBucket
+from holdfast.testing import EmbeddedSubject
+
+WEEK_MS = 7 * 86_400_000
+DAY_MS = 86_400_000
+
+
+async def _keys(bucket: MemoryBucket) -> list[Item]:
+    return [item async for page in bucket.pages("default") for item in page]
+
+
+async def test_a_payload_without_a_message_is_deleted_a_day_later_and_no_other() -> None:
+    bucket = MemoryBucket()
+    subject = EmbeddedSubject(lambda dice: ObjectStore(bucket, dice, journal_retention_ms=WEEK_MS))
+    async with subject.open() as hf:
+        [id] = await hf.queue("q").enqueue("whole")
+        kept = layout.payload_of(layout.message(hf.queue("q").ref, id.snowflake))
+        orphan = layout.payload_of(layout.message(hf.queue("q").ref, id.snowflake + 1))
+        await bucket.put(orphan, b"half")
+        [written_at] = [item.changed_at for item in await _keys(bucket) if item.key == orphan]
+        subject.clock.step_to(written_at + DAY_MS - 60_000)
+        await subject.sweep(hf)
+        assert orphan in [item.key for item in await _keys(bucket)]
+        subject.clock.step_to(written_at + DAY_MS + 600_000)
+        await subject.sweep(hf)
+        keys = [item.key for item in await _keys(bucket)]
+        assert orphan not in keys
+        assert kept in keys
+        assert [m.json() for m in await hf.queue("q").claim()] == ["whole"]
