@@ -15,6 +15,7 @@ from holdfast.testing.legacy_kills import run_legacy_migration
 from holdfast.testing.proving import PartOutcome, Progress
 from holdfast.testing.simulation.proof import run as run_seeds
 from tests.crash.clusters import TARGETS as CLUSTERS
+from tests.crash.objects import TARGET as OBJECTS
 from tests.faults.backlog import run_backlog
 from tests.faults.clocks import run_clock_steps
 from tests.faults.network import run_network_faults
@@ -83,6 +84,7 @@ PARTS: dict[str, Part] = {
     "simulation": Part("the whole core and its clients on a seeded loop, 50 operations a seed", 100_000, run_seeds),
     "kills-embedded": Part("kill -9 of a program with the store in it", 1_000, _kills("embedded rocks")),
     "kills-served": Part("kill -9 of a server under eight clients", 1_000, _kills("served rocks")),
+    "kills-objects": Part("kill -9 of four servers on one directory", 200, partial(run_kills, OBJECTS)),
     "kills-postgres": Part(
         "two servers on two databases: a server, a database, or all at once struck, 100 times each",
         300,

@@ -93,7 +93,7 @@ class Intake:
     ) -> list[Enqueued]:
         ids = ids or self._nodes.take_ids(len(drafts), now_ms)
         ids = [id if draft.pieces is None else draft.pieces.place for id, draft in zip(ids, drafts, strict=True)]
-        has_payloads = False
+        has_payloads = is_again = False
         for _ in range(_TRIES):
             try:
                 seen = await self._seen(ref, drafts, now_ms)
@@ -121,12 +121,14 @@ class Intake:
                 await self._put_payloads(ref, fresh)
                 has_payloads = True
             try:
-                await self._write(row, fresh, seen, now_ms, news, reason, also)
+                await self._write(row, fresh, seen, now_ms, news, reason, also, is_again=is_again)
             except Changed:
                 if also:
                     raise
+                is_again = True
                 continue
             except Busy:
+                is_again = True
                 await pause()
                 continue
             return self._answers(drafts, ids, seen, first_of, fresh)
@@ -194,10 +196,14 @@ class Intake:
         news: News,
         reason: str | None,
         also: Sequence[Write],
+        *,
+        is_again: bool,
     ) -> None:
         default_ttl_ms = await self._directory.default_ttl_ms(row)
         bodies = [self._body(row.ref, draft, id, default_ttl_ms, now_ms, reason) for draft, id in fresh]
-        writes = [Write(layout.message(row.ref, body.id), encode(body), None) for body in bodies]
+        # What a try before this one left, whose step does not hold.
+        left = await self._left(row.ref, bodies) if is_again else {}
+        writes = [Write(at := layout.message(row.ref, body.id), encode(body), left.get(at)) for body in bodies]
         for draft, id in fresh:
             if draft.key in seen and row.policy.dedup_window_ms:
                 assert draft.key is not None
@@ -210,7 +216,6 @@ class Intake:
             helds = await self._sheets.write_all(writes)
         except Changed:
             if len(writes) > 1 or also:
-                await self._sheets.delete([layout.message(row.ref, body.id) for body in bodies])
                 raise
             # Nobody else makes this id: if it is there, it was written, and changed since. If not, it may have been
             # settled meanwhile: that is not known.
@@ -218,10 +223,18 @@ class Intake:
                 raise StoreUnavailable("the bucket refused a new message, and does not have it: try again") from None
             await self._check_queue(row, bodies, [], now_ms, news)
             return
-        except Busy:
-            await self._sheets.delete([layout.message(row.ref, body.id) for body in bodies])
-            raise
         await self._check_queue(row, bodies, helds[: len(bodies)], now_ms, news)
+
+    async def _left(self, ref: QueueRef, bodies: list[MessageBody]) -> dict[str, Held]:
+        left: dict[str, Held] = {}
+
+        async def look(body: MessageBody) -> None:
+            held = await self._sheets.read(layout.message(ref, body.id))
+            if held is not None:
+                left[held.key] = held
+
+        await self._sheets.each(bodies, look)
+        return left
 
     async def _check_queue(
         self, row: QueueRow, bodies: list[MessageBody], helds: list[Held], now_ms: int, news: News

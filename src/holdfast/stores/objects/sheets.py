@@ -100,29 +100,40 @@ class Sheets:
 
     async def read(self, key: str) -> Held | None:
         """What holds. None: there is no sheet."""
-        try:
-            raw, stamp = await self.bucket.read(key)
-        except Missing:
-            return None
-        except Unanswered as error:
-            raise unavailable(error) from None
-        sheet = decode_sheet(key, raw)
-        if sheet.step is None:
-            return Held(key, sheet.body or None, sheet, stamp)
-        holds = await self._holds(sheet.step)
-        body = sheet.body if holds else sheet.prior
-        return Held(key, body or None, sheet, stamp, is_busy=holds is None)
+        looked_for: str | None = None
+        while True:
+            try:
+                raw, stamp = await self.bucket.read(key)
+            except Missing:
+                return None
+            except Unanswered as error:
+                raise unavailable(error) from None
+            sheet = decode_sheet(key, raw)
+            if sheet.step is None:
+                return Held(key, sheet.body or None, sheet, stamp)
+            holds = await self._holds(sheet.step)
+            if holds is None and sheet.step not in self._own and self._is_abandoned(sheet.step):
+                # A step that was finished has no record any more, but then its sheets do not name it either: only one
+                # that is still named after its record was looked for was never decided.
+                if looked_for != sheet.step:
+                    looked_for = sheet.step
+                    continue
+                holds = await self._decide(sheet.step, StepBody(False, []))
+            body = sheet.body if holds else sheet.prior
+            return Held(key, body or None, sheet, stamp, is_busy=holds is None)
+
+    def _is_abandoned(self, step: str) -> bool:
+        return self.clock.now_ms() >= _began_at(step) + self.bucket.patience_ms
 
     async def _holds(self, step: str) -> bool | None:
+        """None: it has no record."""
         known = self._decided.get(step)
         if known is not None or step in self._own:
             return known
         try:
             raw, _ = await self.bucket.read(layout.step(step))
         except Missing:
-            if self.clock.now_ms() < _began_at(step) + self.bucket.patience_ms:
-                return None
-            return await self._decide(step, StepBody(False, []))
+            return None
         except Unanswered as error:
             raise unavailable(error) from None
         return self._note(step, _step_of(decode_sheet(step, raw).body).holds)
@@ -230,14 +241,14 @@ class Sheets:
             _log.debug("a step that failed (%s) was not given up: %s", error, second)
 
     async def settle(self, held: Held) -> Held | None:
-        """A sheet whose step is decided, written as what holds; None: a message that never was, and is deleted."""
+        """A sheet whose step is decided, written as what holds; None: there is nothing. Exactly this one is written, or
+        deleted: the process whose step it was may be making another."""
         if held.sheet.step is None or held.is_busy:
             return held
-        if held.body is None and layout.is_message(held.key):
-            # No other step writes here: its id is nobody else's.
-            await self.delete([held.key])
+        if held.body is None:
+            await self.write_nothing(held)
             return None
-        return await self.write(held.key, held.body or NOTHING, held)
+        return await self.write(held.key, held.body, held)
 
     async def write_nothing(self, held: Held) -> None:
         """An empty sheet in its place; gone where the bucket can delete exactly this one."""
