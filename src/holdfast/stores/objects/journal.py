@@ -203,8 +203,10 @@ class Journal:
         position, end = parse_position(after), None if until is None else parse_position(until)
         if position and position < _PER_SEGMENT:
             raise InvalidArgument(f"{after!r} is not a journal position: give the `next` of an earlier answer")
-        await self._gather()
-        await self.collect_all()
+        # While nothing moves here: the events of what does cannot be collected.
+        async with self._messages.moving:
+            await self._gather()
+            await self.collect_all()
         found: list[JournalEvent] = []
         looked = 0
         number = max(position // _PER_SEGMENT, self._first)

@@ -52,6 +52,8 @@ class Shelf:
     next_page_at: int = 0
     # When a sweep is to go over all of it again.
     next_pass_at: int = 0
+    # The first end of a lease or a TTL that is not in the window: a sweep goes over all of it then.
+    ends_at: int | None = None
     # Dead letters that still lie among the messages.
     to_carry: dict[int, None] = field(default_factory=dict)
     # What was found that only waits for its events to be collected, or for a step to be undone.
@@ -114,6 +116,9 @@ class Shelves:
         if body.life.state is State.FAILED:
             shelf.to_carry[id] = None
         if id not in shelf.index.entries and not self._has_room(shelf, body, now_ms, is_new=is_new):
+            end_at = self.lease_ends_at(body) or body.life.expires_at
+            if end_at is not None and body.life.state in (State.READY, State.IN_FLIGHT):
+                shelf.ends_at = end_at if shelf.ends_at is None else min(shelf.ends_at, end_at)
             if not is_new and len(shelf.passed) < _PASSED:
                 shelf.passed[id] = (held.stamp.mark, self._due_at(body))
             return None
@@ -195,6 +200,7 @@ class Shelves:
 
     async def look_at_all(self, shelf: Shelf, now_ms: int) -> None:
         """One whole pass of its own: no claim waits for it."""
+        shelf.ends_at = None
         pages = 0
         try:
             async for page in self._sheets.bucket.pages(layout.messages(shelf.ref)):

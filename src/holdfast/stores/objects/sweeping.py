@@ -66,6 +66,7 @@ class Sweeping:
             pass
         changed += await self._journal.trim(max(0, limit - changed), now_ms)
         ends = [shelf.index.next_deadline() for shelf in self._messages.shelves.all()]
+        ends += [shelf.ends_at for shelf in self._messages.shelves.all()]
         ends += [self._all_at, self._journal.next_trim_at()]
         return Swept(changed, min((each for each in ends if each is not None), default=None))
 
@@ -76,7 +77,7 @@ class Sweeping:
         if row is None:
             self._messages.shelves.forget(shelf.ref)
             return 0
-        if now_ms >= shelf.next_pass_at:
+        if now_ms >= shelf.next_pass_at or (shelf.ends_at is not None and now_ms >= shelf.ends_at):
             await self._messages.shelves.look_at_all(shelf, now_ms)
         changed = await self._claiming.end_overdue(row, shelf, limit, now_ms, news)
         changed += await self._delete_kept(shelf, limit - changed, now_ms)
