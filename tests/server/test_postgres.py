@@ -8,6 +8,7 @@ import asyncpg
 import pytest
 
 import holdfast
+from holdfast.cli import tail
 from tests.postgres.server import PostgresServer, run
 from tests.server.served import Served
 
@@ -80,6 +81,22 @@ def test_a_program_opens_a_store_by_its_url(fresh: list[str]) -> None:
             with message:
                 assert message.json() == {"number": number}
         assert all(stats.ready == stats.in_flight == 0 for stats in hf.queues())
+
+
+@pytest.mark.parametrize("last", [0, 1, 7, 40, 41])
+def test_the_last_events_of_two_databases_are_found(
+    fresh: list[str], monkeypatch: pytest.MonkeyPatch, last: int
+) -> None:
+    monkeypatch.setattr(tail, "_PAGE", 6)
+    cli("db", "migrate", "--store", ",".join(fresh))
+    with holdfast.open(",".join(fresh)) as hf:
+        for number in range(40):
+            hf.queue(f"q{number % 8}").enqueue(b"x")
+        every = [event.id for event in hf.journal()]
+        shown = [event.id for event in hf.journal(tail.start_of(hf, last, None))]
+
+    assert len(every) == 40
+    assert shown == every[max(0, 40 - last) :]
 
 
 def test_one_database_of_two_is_not_taken_for_the_whole_store(fresh: list[str]) -> None:

@@ -1,6 +1,7 @@
 """`holdfast tail`: the journal as it grows, one line an event."""
 
 import threading
+from collections import deque
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
@@ -90,10 +91,14 @@ def pages(
 
 
 def start_of(hf: "holdfast.Holdfast", last: int, tenant: str | None) -> str | None:
-    """The position before the last so many events.
+    """The position before the last so many events."""
+    position = hf.journal(None, 1, tenant=tenant).next
+    # Of several databases it is not one number.
+    return _halve(hf, last, tenant) if position is None or position.isdigit() else _walk(hf, last, tenant)
 
-    Positions rise with the events, so the journal's end is found by halving: reading a week of it would take too long.
-    """
+
+def _halve(hf: "holdfast.Holdfast", last: int, tenant: str | None) -> str:
+    """Positions rise with the events: reading a week of them would take too long."""
     low, high = 0, 1
     while high < _FAR and hf.journal(str(high), 1, tenant=tenant):
         low, high = high, high * 2
@@ -104,6 +109,21 @@ def start_of(hf: "holdfast.Holdfast", last: int, tenant: str | None) -> str | No
         else:
             high = middle
     return str(max(0, low - last))
+
+
+def _walk(hf: "holdfast.Holdfast", last: int, tenant: str | None) -> str | None:
+    # Where each of the latest pages begins, and how many events are on it: as few as hold the last so many.
+    begun: deque[tuple[str | None, int]] = deque()
+    held, position = 0, None
+    while page := hf.journal(position, _PAGE, tenant=tenant):
+        begun.append((position, len(page)))
+        held, position = held + len(page), page.next
+        while begun and held - begun[0][1] >= last:
+            held -= begun.popleft()[1]
+    if not begun:
+        return position
+    start = begun[0][0]
+    return hf.journal(start, held - last, tenant=tenant).next if held > last else start
 
 
 def show(cli: Session, events: Iterable[JournalEvent]) -> None:
