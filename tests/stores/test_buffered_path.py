@@ -89,6 +89,20 @@ async def test_an_enqueue_is_answered_before_it_is_stored(
         assert redis_server.keys() == []
 
 
+async def test_what_comes_after_a_claim_has_landed_the_rest_waits_for_others_as_well(
+    urls: list[str], redis_server: RedisServer, tmp_path: Path
+) -> None:
+    async with opened(urls, redis_server.url, tmp_path) as store:
+        await know(store)
+        for _ in range(3):
+            await put(store, b"a")
+            assert await take(store) == [b"a"]
+        await put(store, b"b")
+        for _ in range(30):
+            assert await stored(urls) == 0
+        assert redis_server.keys() == [b"holdfast:buffer:acme:mail"]
+
+
 async def test_it_lands_by_itself_within_its_interval(
     urls: list[str], redis_server: RedisServer, tmp_path: Path
 ) -> None:

@@ -57,7 +57,9 @@ class _Lane:
     # Of each opening of the log: below it everything has landed.
     landed_below: dict[int, int] = field(default_factory=dict)
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
-    wanted: asyncio.Event = field(default_factory=asyncio.Event)
+    # Something waits; and so much that it is not waited with.
+    begun: asyncio.Event = field(default_factory=asyncio.Event)
+    full: asyncio.Event = field(default_factory=asyncio.Event)
     failure: Exception | None = None
 
 
@@ -92,8 +94,10 @@ class Buffer:
             lane.refs[each.call.ref] += 1
             lane.messages += len(each.call.messages)
             lane.bytes += each.size
-            if lane.messages >= self._batch or len(lane.waiting) == 1:
-                lane.wanted.set()
+            if len(lane.waiting) == 1:
+                lane.begun.set()
+            if lane.messages >= self._batch:
+                lane.full.set()
 
     def held_bytes(self) -> int:
         return sum(lane.bytes for lane in self._lanes.values())
@@ -112,13 +116,13 @@ class Buffer:
         state = self._lanes[lane]
         pause_s = _FIRST_PAUSE_S
         while True:
-            await state.wanted.wait()
-            state.wanted.clear()
-            if state.messages < self._batch and not self._ending.is_set():
-                # Few: whoever comes within the interval goes along; if many come, they are not waited with.
-                await _either(state.wanted, self._interval_s)
+            await state.begun.wait()
+            # Whoever comes within the interval goes along, also if a claim lands all of it meanwhile.
+            await _either(state.full, self._interval_s)
             if self._ending.is_set():
                 return
+            state.begun.clear()
+            state.full.clear()
             try:
                 while await self.flush_once(lane):
                     pause_s = _FIRST_PAUSE_S
@@ -128,14 +132,16 @@ class Buffer:
                     error,
                     exc_info=not isinstance(error, HoldfastError),
                 )
-                await _either(state.wanted, pause_s)
+                await _either(self._ending, pause_s)
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-                state.wanted.set()
+                state.begun.set()
+                state.full.set()
 
     def end(self) -> None:
         self._ending.set()
         for state in self._lanes.values():
-            state.wanted.set()
+            state.begun.set()
+            state.full.set()
 
     async def watch(self, lane: int) -> None:
         """Until `end`, instead of `run`, where others land what is here."""
