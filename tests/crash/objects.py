@@ -29,7 +29,8 @@ class DirectoryFooting:
         return []
 
     def verify(self) -> list[str]:
-        """Time for steps of servers that died to be thought dead: till then their documents are busy."""
+        """Nothing beside the history: `holdfast verify` does not read object stores yet. The time is for steps of
+        servers that died to be thought dead: till then their documents are busy."""
         time.sleep(_PATIENCE_S)
         return []
 

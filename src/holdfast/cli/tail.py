@@ -94,7 +94,7 @@ def start_of(hf: "holdfast.Holdfast", last: int, tenant: str | None) -> str | No
     """The position before the last so many events."""
     position = hf.journal(None, 1, tenant=tenant).next
     # Of several databases it is not one number.
-    return _halve(hf, last, tenant) if position is None or position.isdigit() else _walk(hf, last, tenant)
+    return _halve(hf, last, tenant) if position.isdigit() else _walk(hf, last, tenant)
 
 
 def _halve(hf: "holdfast.Holdfast", last: int, tenant: str | None) -> str:
