@@ -119,6 +119,16 @@ def test_tail_follows_what_happens(run: Run) -> None:
     assert began["id"] == then["id"]
 
 
+def test_tail_begins_with_the_last_events_of_an_object_store(run: Run, tmp_path: Path) -> None:
+    url = (tmp_path / "bucket").as_uri()
+    for number in range(3):
+        run("enqueue", f"q{number}", "{}", "--url", url)
+
+    shown = run("tail", "--no-follow", "--last", 2, "--json", "--url", url).lines
+
+    assert [each["queue"] for each in shown] == ["q1", "q2"]
+
+
 def test_tail_begins_with_the_last_events_and_filters(run: Run, store: str) -> None:
     with holdfast.open(store) as hf:
         for number in range(40):

@@ -3,6 +3,7 @@
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +13,7 @@ import typer
 from holdfast.cli.command import Session
 from holdfast.cli.failures import complain, printable
 from holdfast.cli.show import duration, echo_json
-from holdfast.model.errors import Throttled, Unavailable
+from holdfast.model.errors import InvalidArgument, Throttled, Unavailable
 from holdfast.model.events import Event, JournalEvent
 
 if TYPE_CHECKING:
@@ -93,8 +94,11 @@ def pages(
 def start_of(hf: "holdfast.Holdfast", last: int, tenant: str | None) -> str | None:
     """The position before the last so many events."""
     position = hf.journal(None, 1, tenant=tenant).next
-    # Of several databases it is not one number.
-    return _halve(hf, last, tenant) if position.isdigit() else _walk(hf, last, tenant)
+    # Of several databases it is not one number; of an object store it is, with gaps, and none that is small.
+    if position.isdigit():
+        with suppress(InvalidArgument):
+            return _halve(hf, last, tenant)
+    return _walk(hf, last, tenant)
 
 
 def _halve(hf: "holdfast.Holdfast", last: int, tenant: str | None) -> str:
