@@ -78,7 +78,7 @@ def cut_power(place: str, seed: int, image: int, keeps: bool = False, binds: boo
         if found.refused is not None and not may_lose:
             found.violations.append(f"refused: {found.refused}")
         where = f"cut {cut} of {trace.size}, {durability}, {made.loss.name.lower()}"
-        found.violations = [f"{where}: {each}" for each in found.violations]
+        found.violations = [f"{where}: {each}".replace(f"{root}/", "") for each in found.violations]
         found.counts = {
             f"{durability} images": 1,
             f"{durability} refused": int(found.refused is not None),
