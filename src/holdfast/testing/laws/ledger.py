@@ -197,9 +197,9 @@ class LedgerLaws:
             subject.clock.advance(1_000)
             # Whether it waits or answers at once that nothing is held, it is not in the way.
             read = asyncio.create_task(q.claim(ledger=("spark", 1), wait=3_600))
-            while not (read.done() or (await q.stats()).waiters):
+            behind = asyncio.create_task(q.claim(wait=None))
+            while not (await q.stats()).waiters:
                 await turns()
-            behind = await start_claim(q)
             await q.resume()
             assert [each.id for each in await soon(behind)] == [lost.id]
             with pytest.raises(StaleLease):
