@@ -28,8 +28,8 @@ from holdfast.stores.rocks.legacy_store import LegacyStore
 
 if TYPE_CHECKING:
     from holdfast.service.shared_buckets import SharedBuckets
+    from holdfast.stores.link import Link
     from holdfast.stores.postgres import PostgresStore
-    from holdfast.stores.postgres.link import Link
 
 
 class Core:
@@ -73,7 +73,7 @@ class Core:
         # Imported here: nobody else loads the drivers.
         from holdfast.service.redis_rates import RedisRates
         from holdfast.service.shared_buckets import SharedBuckets
-        from holdfast.stores.postgres.link import Link
+        from holdfast.stores.link import Link
 
         self._line = Link(self.runtime)
         self.shared = SharedBuckets(RedisRates(redis_url), self._line, self.runtime)

@@ -10,12 +10,12 @@ from holdfast.model.message import Draft
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Ask
 from holdfast.stores.contract import Claims
+from holdfast.stores.link import Link
 from holdfast.stores.logged import LoggedCall
 from holdfast.stores.postgres.claiming import Claiming
 from holdfast.stores.postgres.cluster import Cluster
 from holdfast.stores.postgres.directory import Directory
 from holdfast.stores.postgres.landing import Landed, Lane, landed_places
-from holdfast.stores.postgres.link import Link
 from holdfast.stores.postgres.news import News
 from holdfast.stores.postgres.nodes import Nodes
 from holdfast.stores.postgres.queues import QueueInfo

@@ -29,6 +29,7 @@ from holdfast.stores.contract import (
     Swept,
     TenantRow,
 )
+from holdfast.stores.link import Link
 from holdfast.stores.postgres.altering import Altering
 from holdfast.stores.postgres.bell import Bell
 from holdfast.stores.postgres.claiming import Claiming
@@ -39,7 +40,6 @@ from holdfast.stores.postgres.ground import Ground
 from holdfast.stores.postgres.intake import Intake
 from holdfast.stores.postgres.journal import Journal
 from holdfast.stores.postgres.ledgers import Ledgers
-from holdfast.stores.postgres.link import Link
 from holdfast.stores.postgres.moving import Moving
 from holdfast.stores.postgres.news import News
 from holdfast.stores.postgres.nodes import Nodes
