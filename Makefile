@@ -2,7 +2,7 @@
 #
 #   PYTHON=…   the interpreter to try first for .venv
 #   JOBS=…     test processes (default: one per core)
-#   ARGS=…     passed on to pytest, the benchmark, the demo or the proof (names of its parts)
+#   ARGS=…     passed on to pytest, the demo, the benchmark or the proof (for these two: names of their parts)
 #   SCALE=…    multiplies the numbers of `make proof` (default: 1)
 
 .DEFAULT_GOAL := help

@@ -1,42 +1,44 @@
-"""`make bench`: every figure as one row of a table. `--quick` uses a tenth of the backlog."""
+"""`make bench`: every figure as one row of a table, or those of the parts that are named."""
 
+import argparse
 import platform
 import sys
+import time
+from collections.abc import Callable, Iterable
 
-from bench import capnp, client, embedded, fairness, fastpath, handover, http, objects, postgres
+from bench import capnp, client, embedded, fairness, fastpath, handover, http, objects, pipeline, postgres
 from bench.report import HEAD, Figure
+
+# What each part measures, given whether it is to be quick.
+PARTS: dict[str, Callable[[bool], Iterable[Figure]]] = {
+    "handover": lambda quick: [handover.measure()],
+    "http": lambda quick: http.measure(),
+    "capnp": lambda quick: capnp.measure(),
+    "fairness": lambda quick: [fairness.measure()],
+    "embedded": lambda quick: embedded.measure(100_000 if quick else 1_000_000),
+    "client": lambda quick: client.measure(),
+    "postgres": lambda quick: postgres.measure(messages=50_000 if quick else 300_000),
+    "objects": lambda quick: objects.measure(10_000 if quick else 100_000),
+    "fastpath": lambda quick: fastpath.measure(1_000 if quick else 4_000),
+    "pipeline": lambda quick: pipeline.measure(100_000 if quick else 1_000_000),
+}
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"some of {', '.join(PARTS)}; all if none is named")
+    parser.add_argument("--quick", action="store_true", help="a tenth of the backlog")
+    given = parser.parse_args()
+    if unknown := [part for part in given.parts if part not in PARTS]:
+        parser.error(f"no part is called {', '.join(unknown)}; there are {', '.join(PARTS)}")
     print(f"Python {platform.python_version()}, {platform.machine()}, {platform.system()} {platform.release()}\n")
     print(HEAD, flush=True)
-    pair = handover.measure()
-    print(
-        Figure(
-            "blocking call that need not wait, in the calling thread",
-            f"{pair.subject_us:.1f} us",
-            "handed to a loop's thread",
-            f"{pair.baseline_us:.1f} us",
-            pair.speed_ratio,
-            goal=2,
-        ).row(),
-        flush=True,
-    )
-    for figure in http.measure():
-        print(figure.row(), flush=True)
-    for figure in capnp.measure():
-        print(figure.row(), flush=True)
-    print(fairness.measure().row(), flush=True)
-    for figure in embedded.measure(100_000 if "--quick" in sys.argv else 1_000_000):
-        print(figure.row(), flush=True)
-    for figure in client.measure():
-        print(figure.row(), flush=True)
-    for figure in postgres.measure(messages=50_000 if "--quick" in sys.argv else 300_000):
-        print(figure.row(), flush=True)
-    for figure in objects.measure(10_000 if "--quick" in sys.argv else 100_000):
-        print(figure.row(), flush=True)
-    for figure in fastpath.measure(1_000 if "--quick" in sys.argv else 4_000):
-        print(figure.row(), flush=True)
+    for part in given.parts or PARTS:
+        started_s = time.monotonic()
+        for figure in PARTS[part](given.quick):
+            print(figure.row(), flush=True)
+        # Beside the table, so that whoever waits sees what is done and the table stays whole.
+        print(f"{part}: {time.monotonic() - started_s:.0f} s", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":
