@@ -359,3 +359,63 @@ async def test_a_draining_queue_is_not_moved(urls: list[str]) -> None:
         await store.drain(REF, now_ms() + 60_000, now_ms())
         with pytest.raises(StoreUnavailable, match="being deleted"):
             await move(urls)
+
+
+@pytest.mark.parametrize("is_cut", [False, True])
+async def test_payloads_in_pieces_go_along_and_readers_follow(
+    urls: list[str], monkeypatch: pytest.MonkeyPatch, is_cut: bool
+) -> None:
+    payload = bytes(range(256)) * (6 << 10)
+    async with opened(urls) as store:
+        await put(store, payload, b"small")
+        [delivery] = (await store.claim(REF, [Ask(streams=True, lease_ms=60_000)], now_ms())).per_ask[0]
+        assert delivery.pieces is not None
+        reader = await store.read_payload(REF, delivery.snowflake, delivery.pieces)
+        parts = [await anext(reader)]
+        if is_cut:  # in the middle of the pieces: they are copied one by one, by three steps each
+            with monkeypatch.context() as patched:
+                _cutting(patched, 24)
+                with contextlib.suppress(_Cut):
+                    await move(urls)
+            assert 0 < await rows(urls[TARGET], "pieces") < 6
+        await move(urls)
+        assert [await rows(url, "pieces") for url in urls] == [0, 6][:: 1 if SOURCE == 0 else -1]
+        parts += [part async for part in reader]
+        assert b"".join(parts) == payload
+        await move(urls, to=SOURCE)
+        assert [await rows(url, "pieces") for url in urls] == [6, 0][:: 1 if SOURCE == 0 else -1]
+        [result] = await store.settle(REF, [Verdict(settle=Settle.ACK, receipt=delivery.receipt)], now_ms())
+        assert result.ok
+        await store.sweep(100, now_ms())
+        assert [await rows(url, table) for url in urls for table in ("pieces", "stages")] == [0, 0, 0, 0]
+        assert await take(store) == [b"small"]
+
+
+async def test_a_move_of_payloads_in_pieces_that_is_called_off_leaves_none_on_the_other_database(
+    urls: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resharding, "_ABANDONED_S", 0.0)
+    payload = bytes(3 << 20)
+    async with opened(urls) as store:
+        await put(store, payload)
+        with monkeypatch.context() as patched:
+            _cutting(patched, 24)
+            with contextlib.suppress(_Cut):
+                await move(urls)
+        assert await rows(urls[TARGET], "pieces") > 0
+        for _ in range(3):
+            await store.sweep(100, now_ms())
+        assert [await rows(url, "pieces") for url in urls] == [12, 0][:: 1 if SOURCE == 0 else -1]
+        assert await take(store) == [payload]
+
+
+async def test_an_upload_whose_queue_goes_meanwhile_is_to_be_sent_again(urls: list[str]) -> None:
+    async with opened(urls) as store:
+        await put(store, b"first")
+        writer = await store.stage(REF, Draft(payload=b""), now_ms(), auto_create=True)
+        await writer.write(bytes(2 << 20))
+        draft = Draft(payload=b"", pieces=await writer.finish())
+        await move(urls)
+        with pytest.raises(StoreUnavailable, match="send it again"):
+            await store.enqueue(REF, [draft], now_ms(), auto_create=True)
+        assert await take(store) == [b"first"]

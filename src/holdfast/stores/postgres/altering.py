@@ -13,6 +13,7 @@ from holdfast.stores.postgres.directory import Directory
 from holdfast.stores.postgres.grants import Grants, Part, Short
 from holdfast.stores.postgres.moving import Moving
 from holdfast.stores.postgres.news import News
+from holdfast.stores.postgres.pieces import Payloads
 from holdfast.stores.postgres.queues import QueueInfo
 from holdfast.stores.postgres.reading import Reading
 from holdfast.stores.postgres.rows import STATUSES, Entry, encode_type, entry_of
@@ -25,7 +26,7 @@ _TRIES = 10
 
 _EDIT = (
     "UPDATE items SET payload = $3, content_type = $4, is_json = $5, bytes = $6, "
-    "piece_place = NULL, piece_size = NULL, piece_checksum = NULL WHERE queue_key = $1 AND id = $2"
+    "piece_place = $7, piece_size = $8, piece_checksum = $9 WHERE queue_key = $1 AND id = $2"
 )
 _MOVE = "UPDATE items SET queue_key = $3 WHERE queue_key = $1 AND id = ANY($2::bigint[])"
 
@@ -39,6 +40,7 @@ class Altering:
         upkeep: Upkeep,
         grants: Grants,
         moving: Moving,
+        payloads: Payloads,
     ) -> None:
         self._cluster = cluster
         self._directory = directory
@@ -46,6 +48,7 @@ class Altering:
         self._upkeep = upkeep
         self._grants = grants
         self._moving = moving
+        self._payloads = payloads
 
     async def alter(
         self, ref: QueueRef, verb: Verb, which: Filter, after: int | None, limit: int, now_ms: int, news: News
@@ -97,7 +100,7 @@ class Altering:
                 await self._move(step, queue, target, meant, verb, now_ms)
             else:
                 for entry in meant:
-                    await self._alter_one(step, queue, entry, verb)
+                    await self._alter_one(step, queue, entry, verb, now_ms)
             await step.write()
             fresh.ready(info.ref, step.now_ms)  # what is removed may have freed a group
             if queue.row.drain_until is not None:
@@ -114,19 +117,18 @@ class Altering:
             return changed
         raise StoreUnavailable(f"the quotas of {target.ref.tenant} were used up again and again: try once more")
 
-    async def _alter_one(self, step: Step, info: QueueInfo, entry: Entry, verb: Verb) -> None:
+    async def _alter_one(self, step: Step, info: QueueInfo, entry: Entry, verb: Verb, now_ms: int) -> None:
         if isinstance(verb, Redrive) and verb.edit is not None:
             envelope = edited(entry.envelope, verb.edit)
             await self._grants.check(step.connection, info, [envelope.bytes], freed=Part(1, entry.bytes))
+            envelope = await self._payloads.edit(step.connection, entry.envelope, envelope, now_ms)
+            pieces = envelope.pieces
             await step.connection.execute(
-                _EDIT,
-                info.key,
-                envelope.id,
-                envelope.payload,
-                encode_type(envelope.content_type),
-                envelope.is_json,
-                envelope.bytes,
+                *(_EDIT, info.key, envelope.id, envelope.payload, encode_type(envelope.content_type)),
+                *(envelope.is_json, envelope.bytes),
+                *((None, None, None) if pieces is None else (pieces.place, pieces.size, pieces.checksum)),
             )
+            step.news.deadline(step.now_ms)  # sweeps delete what it had in pieces
             step.count_bytes(info.key, envelope.bytes - entry.bytes)
             entry.envelope, entry.bytes = envelope, envelope.bytes
         step.apply(info, entry, alter(entry.life, entry.envelope, verb, info.default_ttl_ms, step.now_ms))

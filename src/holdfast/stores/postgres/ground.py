@@ -18,6 +18,7 @@ from holdfast.stores.postgres.directory import Directory
 from holdfast.stores.postgres.landing import Landed, Lane, landed_places
 from holdfast.stores.postgres.news import News
 from holdfast.stores.postgres.nodes import Nodes
+from holdfast.stores.postgres.pieces import Payloads, is_filled
 from holdfast.stores.postgres.queues import QueueInfo
 from holdfast.stores.postgres.shipping import land_on_owners
 from holdfast.stores.quotas import check_quotas
@@ -47,6 +48,7 @@ class Ground:
         cluster: Cluster,
         directory: Directory,
         claiming: Claiming,
+        payloads: Payloads,
         nodes: Nodes,
         link: Link,
         publish: Callable[[News], None],
@@ -55,6 +57,7 @@ class Ground:
         self._cluster = cluster
         self._directory = directory
         self._claiming = claiming
+        self._payloads = payloads
         self._nodes = nodes
         self._link = link
         self._publish = publish
@@ -139,7 +142,7 @@ class Ground:
         news = News()
         claims = await self._claiming.claim_reserved(ref, asks, mine, others, now_ms, news)
         self._publish(news)
-        return claims
+        return claims if claims is None or is_filled(asks, claims) else await self._payloads.filled(ref, asks, claims)
 
     # --- Landing -----------------------------------------------------------------------------------------------
 

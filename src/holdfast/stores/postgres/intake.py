@@ -14,6 +14,7 @@ from holdfast.stores.postgres.directory import Directory, Numbered
 from holdfast.stores.postgres.grants import Grants, Short
 from holdfast.stores.postgres.news import News
 from holdfast.stores.postgres.nodes import Nodes
+from holdfast.stores.postgres.pieces import PIECES_ABOVE, Payloads
 from holdfast.stores.postgres.queues import QueueInfo, info_of
 from holdfast.stores.postgres.rows import columns_of_drafts
 from holdfast.stores.postgres.statements import SQL
@@ -32,16 +33,19 @@ class _Changed(Exception):
 
 
 class Intake:
-    def __init__(self, cluster: Cluster, directory: Directory, nodes: Nodes, grants: Grants) -> None:
+    def __init__(
+        self, cluster: Cluster, directory: Directory, nodes: Nodes, grants: Grants, payloads: Payloads
+    ) -> None:
         self._cluster = cluster
         self._directory = directory
         self._nodes = nodes
         self._grants = grants
+        self._payloads = payloads
 
     async def enqueue(
         self, ref: QueueRef, drafts: list[Draft], now_ms: int, news: News, *, auto_create: bool
     ) -> list[Enqueued]:
-        if all(draft.key is None and draft.group is None for draft in drafts):
+        if all(_is_simple(draft) for draft in drafts):
             info = await self._directory.known(ref)
             for _ in range(_TRIES):
                 if info is None or info.row.drain_until is not None or info.has_quotas:
@@ -138,10 +142,12 @@ class Intake:
                 await connection.execute(UPKEEP_LOCK, info.key)
             await connection.execute(SQL["has_groups"], info.key, ids[-1])
         if fresh:
-            new, new_ids = [drafts[place] for place in fresh], [ids[place] for place in fresh]
+            new = await self._payloads.take(connection, [drafts[place] for place in fresh], now_ms)
+            new_ids = [ids[place] for place in fresh]
             row = await connection.fetchrow(SQL["enqueue"], *self._arguments(info, new, new_ids, now_ms, reason))
             if row["key"] is None:
                 raise _Changed
+            await self._payloads.name(connection, info, new_ids, new)
             if groups:
                 await connection.execute(SQL["show_heads"], info.key, self._cluster.given(now_ms), groups)
             self._tell(info, new, row, now_ms, news)
@@ -202,6 +208,11 @@ class Intake:
         ttls = [ttl for draft in drafts if (ttl := default if draft.ttl_ms is None else draft.ttl_ms) is not None]
         if ttls:
             news.deadline(row["now"] + min(ttls))
+
+
+def _is_simple(draft: Draft) -> bool:
+    """Nothing of it has to be decided first, or written beside its message."""
+    return draft.key is None and draft.group is None and draft.pieces is None and len(draft.payload) <= PIECES_ABOVE
 
 
 def _enqueued(id: int, draft: Draft, *, duplicate: bool = False) -> Enqueued:

@@ -7,6 +7,9 @@
 
 A crash after 1 or 2 leaves an arrival. Sweeps find it and look for the decision; where there is none they write that
 it was called off, which a step 2 that comes late runs into.
+
+Payloads in pieces are copied between 1 and 2, to places of their own: one by one, each only while the arrival is there,
+and each says that somebody is at it. They are the arrival's; those of messages that did not come are given up with it.
 """
 
 from typing import Any
@@ -14,6 +17,7 @@ from uuid import UUID, uuid4
 
 import msgspec
 
+from holdfast.model.errors import StoreUnavailable
 from holdfast.model.lifecycle import TRANSITIONS, Cause, Change
 from holdfast.model.requests import Filter, Move
 from holdfast.model.verdicts import alter
@@ -21,6 +25,7 @@ from holdfast.stores.answers import being_deleted, no_such_queue
 from holdfast.stores.postgres.cluster import Cluster
 from holdfast.stores.postgres.grants import Grants, Short
 from holdfast.stores.postgres.news import News
+from holdfast.stores.postgres.pieces import Payloads, count_of
 from holdfast.stores.postgres.queues import QueueInfo
 from holdfast.stores.postgres.rows import Entry, entry_of, whole_entry_of
 from holdfast.stores.postgres.shard import Shard
@@ -52,11 +57,19 @@ _INSERT = (
 )
 
 
+_PLACE = WHOLE.index("piece_place")
+
+
+def _called_off() -> StoreUnavailable:
+    return StoreUnavailable("the move took so long that it was called off: nothing was moved, try again")
+
+
 class Moving:
-    def __init__(self, cluster: Cluster, upkeep: Upkeep, grants: Grants) -> None:
+    def __init__(self, cluster: Cluster, upkeep: Upkeep, grants: Grants, payloads: Payloads) -> None:
         self._cluster = cluster
         self._upkeep = upkeep
         self._grants = grants
+        self._payloads = payloads
 
     async def move(
         self,
@@ -80,17 +93,35 @@ class Moving:
         if not meant:
             return 0
         move = uuid4()
-        await self._announce(move, info, target, meant, now_ms)
+        places = {
+            entry.envelope.id: self._payloads.take_place(now_ms)
+            for _, entry in meant
+            if entry.envelope.pieces is not None
+        }
+        await self._announce(move, info, target, meant, places, now_ms)
+        await self._carry(move, info.shard, target.shard, [entry for _, entry in meant], places)
         gone = await self._decide(move, info, target, verb, [entry for _, entry in meant], now_ms, news)
         await self._arrive(move, target.shard, gone, now_ms, news)
         await info.shard.fetch(_FORGET, move)
         return len(gone)
 
     async def _announce(
-        self, move: UUID, info: QueueInfo, target: QueueInfo, meant: list[tuple[Any, Entry]], now_ms: int
+        self,
+        move: UUID,
+        info: QueueInfo,
+        target: QueueInfo,
+        meant: list[tuple[Any, Entry]],
+        places: dict[int, int],
+        now_ms: int,
     ) -> None:
+        """`places` are where payloads in pieces will be, by message."""
         sizes = [entry.bytes for _, entry in meant]
-        body = _encode([[row[column] for column in WHOLE] for row, _ in meant])
+        body = _encode(
+            [
+                [places.get(row["id"]) if column == "piece_place" else row[column] for column in WHOLE]
+                for row, _ in meant
+            ]
+        )
 
         async def work(connection: Any) -> None:
             opened = await self._upkeep.open(connection, target.shard, target.key, now_ms, News())
@@ -112,6 +143,20 @@ class Moving:
             except Short as short:
                 await self._grants.widen(short)
 
+    async def _carry(
+        self, move: UUID, source: Shard, target: Shard, meant: list[Entry], places: dict[int, int]
+    ) -> None:
+        for entry in meant:
+            pieces = entry.envelope.pieces
+            for number in range(0 if pieces is None else count_of(pieces.size)):
+                assert pieces is not None
+                rows = await source.fetch(SQL["piece"], pieces.place, number)
+                if not rows:
+                    break  # its message is gone: it will not be among those that go
+                place = places[entry.envelope.id]
+                if not await target.fetch(SQL["arriving_piece"], move, place, number, rows[0]["piece"]):
+                    raise _called_off()
+
     async def _decide(
         self, move: UUID, info: QueueInfo, target: QueueInfo, verb: Move, seen: list[Entry], now_ms: int, news: News
     ) -> list[int]:
@@ -128,14 +173,14 @@ class Moving:
             for row in rows:
                 entry = entry_of(row)
                 known = as_seen[entry.envelope.id]
-                if entry.life != known.life:
+                if entry.life != known.life or entry.envelope.pieces != known.envelope.pieces:
                     continue
                 change = alter(entry.life, entry.envelope, verb, queue.default_ttl_ms, step.now_ms)
                 step.tell(queue, entry, change, reason=f"to {target.ref}")
                 step.leave(queue, entry)
                 gone.append(entry.envelope.id)
             if await connection.fetchval(_DECIDE, move, gone) is None:
-                raise no_such_queue(target.ref)  # it took so long that another has called it off
+                raise _called_off()
             await step.write()
             return gone, fresh
 
@@ -153,10 +198,17 @@ class Moving:
                 return fresh  # another has done it
             await connection.execute(_ARRIVED, move)
             opened = await self._upkeep.open(connection, shard, arrival["queue_key"], now_ms, fresh)
+            # If the queue was deleted meanwhile, these go with it.
+            rows, others = [], _decode(arrival["body"])
+            if opened is not None:
+                rows = [row for row in others if row[0] in wanted]
+                others = [row for row in others if row[0] not in wanted]
+            places = [row[_PLACE] for row in others if row[_PLACE] is not None]
+            if places:
+                await connection.execute(SQL["give_up_places"], places)
             if opened is None:
-                return fresh  # the queue was deleted meanwhile, and these with it
+                return fresh
             queue, step = opened
-            rows = [row for row in _decode(arrival["body"]) if row[0] in wanted]
             if rows:
                 await connection.executemany(_INSERT, [(queue.key, *row) for row in rows])
                 await self._show(step, queue, [row[0] for row in rows], arrival["from_queue"])

@@ -96,7 +96,7 @@ taken AS (
     RETURNING
         place, items.id, items.priority, items.attempt, items.version, items.lease_token, items.lease_expires_at,
         items.created_at, items.bytes, items.is_json, items.content_type, items.headers, items.group_name,
-        items.correlation_id, items.state, items.payload
+        items.correlation_id, items.state, items.payload, items.piece_place, items.piece_size, items.piece_checksum
 ),
 told AS (
     INSERT INTO journal (
@@ -224,7 +224,9 @@ UPDATE items SET
 FROM given AS u WHERE items.queue_key = u.queue_key AND items.id = u.id;
 
 -- name: delete
-DELETE FROM items WHERE queue_key = $1 AND id = ANY($2::bigint[]);
+-- Payloads in pieces are given up with them; sweeps delete those.
+WITH gone AS (DELETE FROM items WHERE queue_key = $1 AND id = ANY($2::bigint[]) RETURNING piece_place)
+INSERT INTO stages (place, is_abandoned) SELECT piece_place, true FROM gone WHERE piece_place IS NOT NULL;
 
 -- name: show_heads
 -- $3 names of groups: of each its oldest message is shown, unless one of it is in flight; every other waits behind.

@@ -73,7 +73,7 @@ def found_of(row: Any) -> Found:
 
 def delivery_of_row(row: Any, *, with_state: bool) -> Delivery:
     """Of a row that the statement `claim` gave."""
-    id, headers, state = row["id"], row["headers"], None
+    id, headers, place, state = row["id"], row["headers"], row["piece_place"], None
     if with_state:
         state = NO_STATE if row["state"] is None else decode_state(row["state"])
     return Delivery(
@@ -81,6 +81,7 @@ def delivery_of_row(row: Any, *, with_state: bool) -> Delivery:
         given_correlation_id=row["correlation_id"],
         receipt=Receipt(id, row["lease_token"], row["version"]),
         payload=row["payload"],
+        pieces=None if place is None else Pieces(place, row["piece_size"], row["piece_checksum"]),
         content_type=decode_type(row["content_type"]),
         is_json=row["is_json"],
         headers=_decode_headers(headers) if headers else {},

@@ -54,8 +54,7 @@ class Step:
             self._groups[key].add(group)
         if life is None or life.is_gone:
             self._lives[key].pop(id, None)
-            self._gone[key].append(id)
-            self.count(key, was, None, entry.bytes)
+            self._go(info, entry)
         else:
             entry.status = self.status_of(life, group)
             entry.life = life
@@ -65,16 +64,20 @@ class Step:
 
     def drop(self, info: QueueInfo, entry: Entry) -> None:
         """Without an event: its record was only kept."""
-        self._gone[info.key].append(entry.envelope.id)
-        self.count(info.key, entry.status, None, entry.bytes)
+        self._go(info, entry)
 
     def leave(self, info: QueueInfo, entry: Entry) -> None:
         """It goes to another database; what is told of it is told."""
-        self._gone[info.key].append(entry.envelope.id)
-        self.count(info.key, entry.status, None, entry.bytes)
+        self._go(info, entry)
         if entry.envelope.group is not None:
             self._groups[info.key].add(entry.envelope.group)
             self.news.ready(info.ref, self.now_ms)
+
+    def _go(self, info: QueueInfo, entry: Entry) -> None:
+        self._gone[info.key].append(entry.envelope.id)
+        self.count(info.key, entry.status, None, entry.bytes)
+        if entry.envelope.pieces is not None:
+            self.news.deadline(self.now_ms)  # sweeps delete its payload
 
     def arrive(self, info: QueueInfo | None, target: QueueInfo, entry: Entry) -> None:
         """Its row is another queue's now, as it was: what counts and shows it there. `info` is None if it comes from

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from holdfast.dice import Dice
 from holdfast.model.answers import Counts, Enqueued, Found, LedgerEntry, Result
-from holdfast.model.errors import Internal, InvalidArgument, StoreUnavailable
+from holdfast.model.errors import InvalidArgument, StoreUnavailable
 from holdfast.model.events import Event
 from holdfast.model.message import Draft, Pieces, Receipt, State
 from holdfast.model.names import QueueRef
@@ -43,10 +43,12 @@ from holdfast.stores.postgres.ledgers import Ledgers
 from holdfast.stores.postgres.moving import Moving
 from holdfast.stores.postgres.news import News
 from holdfast.stores.postgres.nodes import Nodes
+from holdfast.stores.postgres.pieces import PIECES_ABOVE, Payloads, is_filled
 from holdfast.stores.postgres.queues import QueueInfo
 from holdfast.stores.postgres.reading import Reading
 from holdfast.stores.postgres.resharding import Resharding
 from holdfast.stores.postgres.settling import Settling
+from holdfast.stores.postgres.staging import Staging
 from holdfast.stores.postgres.steps import Step
 from holdfast.stores.postgres.sweeping import Sweeping
 from holdfast.stores.postgres.timetable import Timetable
@@ -58,7 +60,7 @@ T = TypeVar("T")
 
 
 class PostgresStore:
-    capabilities = Capabilities(claims_inline=False, is_durable=True, pushes_wakeups=False)
+    capabilities = Capabilities(claims_inline=False, is_durable=True, pushes_wakeups=False, streams_above=PIECES_ABOVE)
 
     def __init__(
         self,
@@ -77,19 +79,23 @@ class PostgresStore:
         self._grants = Grants(self._cluster)
         self._upkeep = Upkeep(self._cluster)
         self._ledgers = Ledgers()
-        self._intake = Intake(self._cluster, self._directory, self._nodes, self._grants)
+        self._payloads = Payloads(self._cluster, self._directory, self._nodes)
+        self._staging = Staging(self._cluster, self._directory, self._payloads, self._later, self._publish)
+        self._intake = Intake(self._cluster, self._directory, self._nodes, self._grants, self._payloads)
         self._claiming = Claiming(self._cluster, self._directory, self._upkeep, self._ledgers, dice)
         self._settling = Settling(self._cluster, self._directory, self._upkeep, dice)
         self._reading = Reading(self._cluster, self._directory)
-        self._moving = Moving(self._cluster, self._upkeep, self._grants)
+        self._moving = Moving(self._cluster, self._upkeep, self._grants, self._payloads)
         self._altering = Altering(
-            self._cluster, self._directory, self._reading, self._upkeep, self._grants, self._moving
+            *(self._cluster, self._directory, self._reading, self._upkeep),
+            *(self._grants, self._moving, self._payloads),
         )
         self._timetable = Timetable(self._cluster, self._directory, self._intake)
         self._journal = Journal(self._cluster, journal_retention_ms)
         resharding = Resharding(self._cluster, self._grants)
         self._sweeping = Sweeping(
-            self._cluster, self._directory, self._upkeep, self._journal, self._moving, resharding, journal_retention_ms
+            *(self._cluster, self._directory, self._upkeep, self._journal, self._moving, self._staging),
+            *(resharding, journal_retention_ms),
         )
         self._vacuum = Vacuum(self._cluster)
         self._bell = Bell(self._cluster, self._nodes, self._hear)
@@ -105,7 +111,7 @@ class PostgresStore:
         except BaseException:
             await self._close()
             raise
-        for work in (self._nodes.keep(), self._vacuum.run(), *self._bell.works()):
+        for work in (self._nodes.keep(), self._staging.keep(), self._vacuum.run(), *self._bell.works()):
             self._link.background(work)
         listener.deadline(runtime.clock.now_ms())
 
@@ -178,11 +184,18 @@ class PostgresStore:
             self._bell.ring(news)
             self._link.enter(lambda: self._tell(news))
 
+    def _later(self, work: Coroutine[Any, Any, None]) -> None:
+        """On the driver's loop, soon; nobody waits for it, and a store that closes does not do it."""
+        if self._link is None:
+            work.close()
+        else:
+            self._link.background(work)
+
     def ground(self) -> Ground:
         """For a store that buffers for this one; once it is open."""
         assert self._link is not None
         return Ground(
-            *(self._cluster, self._directory, self._claiming, self._nodes),
+            *(self._cluster, self._directory, self._claiming, self._payloads, self._nodes),
             *(self._link, self._publish, self._bell.ring),
         )
 
@@ -259,13 +272,14 @@ class PostgresStore:
         return await self._change(lambda news: self._intake.enqueue(ref, drafts, now_ms, news, auto_create=auto_create))
 
     async def stage(self, ref: QueueRef, draft: Draft, now_ms: int, *, auto_create: bool) -> PayloadWriter:
-        raise Internal("this store takes every payload whole")
+        return await self._call(self._staging.open(self._call, ref, draft, now_ms, auto_create=auto_create))
 
     async def read_payload(self, ref: QueueRef, id: int, pieces: Pieces, start: int = 0) -> PayloadReader:
-        raise Internal("this store gives every payload whole")
+        return self._payloads.reader(self._call, ref, id, pieces, start)
 
     async def claim(self, ref: QueueRef, asks: list[Ask], now_ms: int) -> Claims:
-        return await self._change(lambda news: self._claiming.claim(ref, asks, now_ms, news))
+        claims = await self._change(lambda news: self._claiming.claim(ref, asks, now_ms, news))
+        return claims if is_filled(asks, claims) else await self._call(self._payloads.filled(ref, asks, claims))
 
     async def settle(self, ref: QueueRef, verdicts: list[Verdict], now_ms: int) -> list[Result]:
         if not verdicts:
@@ -331,7 +345,7 @@ class PostgresStore:
             async def entries(connection: Any) -> list[LedgerEntry]:
                 return await self._ledgers.entries(connection, info, consumer, self._cluster.stored(now_ms), number)
 
-            return await info.shard.use(entries)
+            return await self._payloads.filled_entries(ref, await info.shard.use(entries))
 
         return await self._call(read())
 

@@ -16,6 +16,7 @@ from holdfast.stores.postgres.queues import info_of
 from holdfast.stores.postgres.resharding import Resharding
 from holdfast.stores.postgres.rows import entry_of
 from holdfast.stores.postgres.shard import Shard
+from holdfast.stores.postgres.staging import Staging
 from holdfast.stores.postgres.statements import SQL
 from holdfast.stores.postgres.steps import Step
 from holdfast.stores.postgres.upkeep import Upkeep
@@ -34,6 +35,7 @@ class Sweeping:
         upkeep: Upkeep,
         journal: Journal,
         moving: Moving,
+        staging: Staging,
         resharding: Resharding,
         retention_ms: int,
     ) -> None:
@@ -42,6 +44,7 @@ class Sweeping:
         self._upkeep = upkeep
         self._journal = journal
         self._moving = moving
+        self._staging = staging
         self._resharding = resharding
         self._retention_ms = retention_ms
         # One after the other: a sweep that came second would find the first one's work neither done nor to do.
@@ -84,6 +87,8 @@ class Sweeping:
                 changed += await _execute(shard, sql, at, limit - changed)
         if changed < limit:
             changed += await self._journal.trim(shard, limit - changed, stored_ms)
+        if changed < limit:
+            changed += await self._staging.sweep(shard, limit - changed)
         for row in await shard.fetch(SQL["strays"], limit):
             changed += await self._end_strays(shard, row["key"], limit, now_ms, news)
         if len(self._cluster.shards) > 1:
@@ -97,6 +102,7 @@ class Sweeping:
         ends = [row["at"] for row in await shard.fetch(SQL["ends"]) if row["queue_key"] not in moving]
         [keys] = await shard.fetch(SQL["next_key_end"])
         ends += [at for at in (keys["at"], await self._journal.next_trim_at(shard)) if at is not None]
+        ends += [0] if await self._staging.has_work(shard) else []
         ends += [row["drain_until"] if row["has_leases"] else 0 for row in await shard.fetch(SQL["draining"])]
         return ends
 

@@ -1,0 +1,235 @@
+"""Payloads that come bit by bit: written as they come, and a message's once it is enqueued.
+
+    first piece      + stages, pieces
+    further pieces   + pieces           only while nobody has given the stage up
+    enqueue          - stages, + items  in the one transaction that makes it a message
+    given up         stages, is_abandoned: by its writer, or by any server's sweep once its own has been silent
+    swept            - pieces, and at last - stages
+
+A server says every few seconds which uploads it is at, so that a slow caller loses nothing, and what a dead server left
+is told apart within a minute or two. Whoever gives up and whoever enqueues lock the same row: it is one or the other.
+"""
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+from zlib import crc32
+
+from holdfast.model.errors import StoreUnavailable
+from holdfast.model.message import Draft, Pieces
+from holdfast.model.names import QueueRef
+from holdfast.model.policy import Quotas, TenantConfig
+from holdfast.stores.answers import being_deleted, no_such_queue
+from holdfast.stores.postgres.cluster import Cluster
+from holdfast.stores.postgres.directory import Directory
+from holdfast.stores.postgres.news import News
+from holdfast.stores.postgres.pieces import PIECE, Payloads
+from holdfast.stores.postgres.queues import QueueInfo, decode_config
+from holdfast.stores.postgres.shard import Shard
+from holdfast.stores.postgres.statements import SQL
+from holdfast.stores.quotas import check_quotas, check_room_for_queue
+
+_log = logging.getLogger("holdfast")
+
+_KEEP_S = 15.0
+# An upload of which nobody has said a word for so long is one whose server died.
+SILENT_S = 120.0
+# Pieces that one transaction deletes.
+_DROP = 64
+
+Call = Callable[[Coroutine[Any, Any, None]], Awaitable[None]]
+
+
+class Staging:
+    def __init__(
+        self,
+        cluster: Cluster,
+        directory: Directory,
+        payloads: Payloads,
+        later: Callable[[Coroutine[Any, Any, None]], None],
+        publish: Callable[[News], None],
+    ) -> None:
+        """`later` does something on the driver's loop that nobody waits for."""
+        self._cluster = cluster
+        self._directory = directory
+        self._payloads = payloads
+        self._later = later
+        self._publish = publish
+        self._writers: dict[int, StageWriter] = {}
+
+    # --- Writing ---------------------------------------------------------------------------------------------------
+
+    async def open(self, call: Call, ref: QueueRef, draft: Draft, now_ms: int, *, auto_create: bool) -> "StageWriter":
+        info = await self._directory.load(ref)
+        if info is not None and info.row.drain_until is not None:
+            raise being_deleted(ref)
+        if info is None and not auto_create:
+            raise no_such_queue(ref)
+        quotas = await self._quotas_of_new(ref.tenant) if info is None else info.config.quotas
+        shard = self._cluster.shard_of(ref) if info is None else info.shard
+        place = self._payloads.take_place(now_ms)
+        writer = self._writers[place] = StageWriter(self, call, ref, draft, place, shard, info, quotas, now_ms)
+        return writer
+
+    async def _quotas_of_new(self, tenant: str) -> Quotas:
+        """For a queue that its first message will make."""
+        home = self._cluster.home_of(tenant)
+        rows = await home.fetch(SQL["tenant"], tenant)
+        quotas = (decode_config(rows[0]["config"]) if rows else TenantConfig()).quotas
+        [row] = await home.fetch(SQL["directory_count"], tenant)
+        check_room_for_queue(tenant, quotas, row["count"])
+        return quotas
+
+    async def put(self, writer: "StageWriter", piece: bytes) -> None:
+        """Refused before it is written, if the message could not be enqueued any more."""
+        async with writer.turn:
+            if writer.is_closed:
+                raise _given_up()
+            await self._check_quotas(writer, len(piece))
+            if writer.pieces:
+                rows = await writer.shard.fetch(SQL["stage_more"], writer.place, writer.pieces, piece)
+            else:
+                rows = await writer.shard.fetch(SQL["stage_first"], writer.place, writer.ref.tenant, piece)
+            if not rows:
+                raise _given_up()
+            writer.note(piece)
+
+    async def _check_quotas(self, writer: "StageWriter", added: int) -> None:
+        """Those on their way count for each other, or they could fill the disk beside any quota. Early, and not exact
+        beside others who enqueue: that is the enqueue's own check."""
+        quotas, tenant = writer.quotas, writer.ref.tenant
+        size = writer.draft.bytes + writer.size + added
+        check_quotas(tenant, Quotas(max_message_bytes=quotas.max_message_bytes), 0, 0, [size])
+        if (quotas.max_messages is None and quotas.max_bytes is None) or await self._is_duplicate(writer):
+            return
+        messages = kept = 0
+        for _, [row] in await self._cluster.fetch_all(SQL["staged"], tenant, writer.place):
+            messages += row["messages"] + row["uploads"]
+            kept += row["bytes"] + row["uploaded"]
+        check_quotas(tenant, quotas, messages, kept, [size])
+
+    async def _is_duplicate(self, writer: "StageWriter") -> bool:
+        """It will be answered with the message that has its key already, and kept nowhere."""
+        if writer.draft.key is None or writer.info is None:
+            return False
+        at_ms = self._cluster.stored(writer.now_ms)
+        return bool(await writer.shard.fetch(SQL["known_keys"], writer.info.key, [writer.draft.key], at_ms))
+
+    def close(self, writer: "StageWriter") -> None:
+        if self._writers.pop(writer.place, None) is not None:
+            self._later(self._give_up(writer))
+
+    async def _give_up(self, writer: "StageWriter") -> None:
+        try:
+            async with writer.turn:
+                writer.is_closed = True
+                if writer.pieces:
+                    await writer.shard.fetch(SQL["give_up_stage"], writer.place)
+                    news = News()
+                    news.deadline(self._cluster.stored(writer.now_ms))
+                    self._publish(news)
+        except StoreUnavailable as error:
+            _log.debug("an upload is given up later, by a sweep: %s", error.message)
+
+    async def keep(self) -> None:
+        """Run until cancelled."""
+        while True:
+            await asyncio.sleep(_KEEP_S)
+            await self.keep_once()
+
+    async def keep_once(self) -> None:
+        by_shard: defaultdict[Shard, list[int]] = defaultdict(list)
+        for writer in list(self._writers.values()):
+            by_shard[writer.shard].append(writer.place)
+        for shard, places in by_shard.items():
+            try:
+                await shard.fetch(SQL["keep_stages"], places)
+            except StoreUnavailable as error:
+                _log.debug("uploads on their way were not kept, and will be: %s", error.message)
+
+    # --- What was given up -----------------------------------------------------------------------------------------
+
+    async def sweep(self, shard: Shard, limit: int) -> int:
+        """Delete up to so many pieces that no message has, or a few more."""
+        await shard.fetch(SQL["give_up_old_stages"], SILENT_S)
+        dropped = 0
+        while dropped < limit and (some := await shard.step(_drop_some)):
+            dropped += some
+        return dropped
+
+    async def has_work(self, shard: Shard) -> bool:
+        [row] = await shard.fetch(SQL["has_given_up"])
+        return bool(row["some"])
+
+
+async def _drop_some(connection: Any) -> int:
+    place = await connection.fetchval(SQL["given_up"])
+    if place is None:
+        return 0
+    status = await connection.execute(SQL["drop_pieces"], place, _DROP)
+    dropped = int(status.rpartition(" ")[2])
+    if dropped < _DROP:
+        await connection.execute(SQL["drop_stage"], place)
+    return dropped + 1
+
+
+def _given_up() -> StoreUnavailable:
+    return StoreUnavailable("this upload rested for too long and was given up: send it again")
+
+
+class StageWriter:
+    """`PayloadWriter`: at most one piece is in memory."""
+
+    def __init__(
+        self,
+        staging: Staging,
+        call: Call,
+        ref: QueueRef,
+        draft: Draft,
+        place: int,
+        shard: Shard,
+        info: QueueInfo | None,
+        quotas: Quotas,
+        now_ms: int,
+    ) -> None:
+        self._staging = staging
+        self._call = call
+        self.ref = ref
+        self.draft = draft
+        self.place = place
+        self.shard = shard
+        self.info = info
+        self.quotas = quotas
+        self.now_ms = now_ms
+        self.pieces = 0
+        self.size = 0
+        self.is_closed = False
+        # A piece whose caller has left may still be on its way when it is given up.
+        self.turn = asyncio.Lock()
+        self._checksum = 0
+        self._begun = bytearray()
+
+    async def write(self, part: bytes) -> None:
+        begun = self._begun
+        begun += part
+        while len(begun) >= PIECE:
+            piece = bytes(begun[:PIECE])
+            del begun[:PIECE]
+            await self._call(self._staging.put(self, piece))
+
+    async def finish(self) -> Pieces:
+        if self._begun:
+            piece = bytes(self._begun)
+            self._begun.clear()
+            await self._call(self._staging.put(self, piece))
+        return Pieces(self.place, self.size, self._checksum)
+
+    def note(self, piece: bytes) -> None:
+        self.pieces += 1
+        self.size += len(piece)
+        self._checksum = crc32(piece, self._checksum)
+
+    def abandon(self) -> None:
+        self._staging.close(self)

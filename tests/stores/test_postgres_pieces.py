@@ -1,0 +1,551 @@
+"""Large payloads on PostgreSQL: they count for nothing before they are a message's, go wherever it goes, and nothing is
+left of those that never are one, or no longer."""
+
+import hashlib
+from collections.abc import Iterator
+from random import Random
+from typing import Any
+
+import pytest
+
+from holdfast.clock import SystemClock
+from holdfast.model.answers import Delivery, Enqueued
+from holdfast.model.errors import (
+    Draining,
+    MessageNotFound,
+    OverQuota,
+    PayloadTooLarge,
+    QueueNotFound,
+    StoreUnavailable,
+)
+from holdfast.model.message import JSON, Draft, State
+from holdfast.model.names import QueueRef
+from holdfast.model.policy import Quotas, TenantConfig
+from holdfast.model.requests import EVERYTHING, Ask, Edit, Move, Purge, Redrive, Settle, Verdict
+from holdfast.stores.contract import PayloadReader, PayloadWriter
+from holdfast.stores.postgres import PostgresStore, moving, staging
+from holdfast.stores.postgres.news import News
+from holdfast.stores.postgres.pieces import PIECE, PIECES_ABOVE
+from holdfast.stores.postgres.slots import slot_of
+from tests.postgres.landing import connected, opened
+from tests.postgres.server import PostgresServer
+
+REF = QueueRef("acme", "mail")
+HERE = slot_of(*REF) % 2
+# On the other database, of the same tenant.
+AWAY = next(
+    ref for number in range(99) if slot_of(*(ref := QueueRef("acme", f"away{number}"))) % 2 != slot_of(*REF) % 2
+)
+# Neither a multiple of a piece nor of the parts below.
+PAYLOAD = Random(0).randbytes((1 << 20) + 12_345)
+PART = 100_000
+
+
+@pytest.fixture(scope="module")
+def databases(postgres: PostgresServer) -> list[str]:
+    return postgres.make_databases("pieces_a", "pieces_b")
+
+
+@pytest.fixture
+def urls(postgres: PostgresServer, databases: list[str]) -> Iterator[list[str]]:
+    yield databases
+    postgres.empty(databases)
+
+
+def now_ms() -> int:
+    return SystemClock().now_ms()
+
+
+async def begin(
+    store: PostgresStore, payload: bytes = PAYLOAD, ref: QueueRef = REF, **options: Any
+) -> tuple[PayloadWriter, Draft]:
+    """A payload that has come but for its last part."""
+    draft = Draft(payload=b"", **options)
+    writer = await store.stage(ref, draft, now_ms(), auto_create=True)
+    for start in range(0, len(payload), PART):
+        await writer.write(payload[start : start + PART])
+    return writer, draft
+
+
+async def write_all(writer: PayloadWriter) -> None:
+    await writer.write(PAYLOAD)
+    await writer.finish()
+
+
+async def end(store: PostgresStore, writer: PayloadWriter, ref: QueueRef = REF, **options: Any) -> Enqueued:
+    draft = Draft(payload=b"", pieces=await writer.finish(), **options)
+    try:
+        [enqueued] = await store.enqueue(ref, [draft], now_ms(), auto_create=True)
+        return enqueued
+    finally:
+        writer.abandon()
+
+
+async def upload(store: PostgresStore, payload: bytes = PAYLOAD, ref: QueueRef = REF, **options: Any) -> Enqueued:
+    writer, _ = await begin(store, payload, ref, **options)
+    return await end(store, writer, ref, **options)
+
+
+async def claim(store: PostgresStore, ref: QueueRef = REF, *, streams: bool = True) -> Delivery:
+    claims = await store.claim(ref, [Ask(streams=streams, lease_ms=60_000)], now_ms())
+    [delivery] = claims.per_ask[0]
+    return delivery
+
+
+async def reader_of(store: PostgresStore, delivery: Delivery, ref: QueueRef = REF) -> PayloadReader:
+    assert delivery.pieces is not None
+    assert delivery.payload == b""
+    return await store.read_payload(ref, delivery.snowflake, delivery.pieces)
+
+
+async def read(store: PostgresStore, delivery: Delivery, ref: QueueRef = REF) -> bytes:
+    return b"".join([part async for part in await reader_of(store, delivery, ref)])
+
+
+async def settle(store: PostgresStore, settle: Settle, delivery: Delivery, ref: QueueRef = REF, **how: Any) -> None:
+    [result] = await store.settle(ref, [Verdict(settle=settle, receipt=delivery.receipt, **how)], now_ms())
+    assert result.ok
+
+
+async def kept(urls: list[str]) -> list[tuple[int, int]]:
+    """On each database: how many pieces, and how many rows say that a payload is on its way in or out."""
+    found = []
+    for url in urls:
+        async with connected(url) as connection:
+            rows = [await connection.fetchval(f"SELECT count(*) FROM holdfast.{name}") for name in ("pieces", "stages")]
+            found.append((rows[0], rows[1]))
+    return found
+
+
+async def sweep(store: PostgresStore) -> None:
+    while (await store.sweep(1_000, now_ms())).changed:
+        pass
+
+
+NOTHING = [(0, 0), (0, 0)]
+ONE = [(5, 0), (0, 0)] if HERE == 0 else [(0, 0), (5, 0)]
+
+
+# --- In and out ------------------------------------------------------------------------------------------------------
+
+
+async def test_a_payload_much_larger_than_a_piece_comes_out_as_it_went_in(urls: list[str]) -> None:
+    block, blocks = Random(1).randbytes(1 << 20), 32
+    sent, received, parts = hashlib.sha256(), hashlib.sha256(), 0
+    async with opened(urls) as store:
+        writer = await store.stage(REF, Draft(payload=b""), now_ms(), auto_create=True)
+        for _ in range(blocks):
+            await writer.write(block)
+            sent.update(block)
+        await end(store, writer)
+        assert (await store.counts(REF, now_ms())).bytes == blocks << 20
+        delivery = await claim(store)
+        async for part in await reader_of(store, delivery):
+            received.update(part)
+            parts += 1
+            assert len(part) <= PIECE
+        assert parts == (blocks << 20) // PIECE
+        assert received.digest() == sent.digest()
+        await settle(store, Settle.ACK, delivery)
+        assert (await store.counts(REF, now_ms())).bytes == 0
+        await sweep(store)
+        assert await kept(urls) == NOTHING
+
+
+async def test_a_payload_that_came_in_parts_outlives_its_server(urls: list[str]) -> None:
+    async with opened(urls) as store:
+        enqueued = await upload(store, headers={"kind": "large"})
+    async with opened(urls) as store:
+        await sweep(store)
+        delivery = await claim(store)
+        assert (delivery.snowflake, delivery.headers) == (enqueued.snowflake, {"kind": "large"})
+        assert await read(store, delivery) == PAYLOAD
+        assert await kept(urls) == ONE
+
+
+async def test_a_claim_that_does_not_stream_gets_the_payload_whole(urls: list[str]) -> None:
+    async with opened(urls) as store:
+        await upload(store)
+        delivery = await claim(store, streams=False)
+        assert (delivery.payload, delivery.pieces) == (PAYLOAD, None)
+        await settle(store, Settle.NACK, delivery, final=True)
+        found = await store.get(REF, delivery.snowflake)
+        assert found is not None
+        assert found.life.state is State.FAILED
+        assert (found.envelope.payload, found.envelope.bytes) == (b"", len(PAYLOAD))
+
+
+async def test_a_payload_that_came_whole_goes_out_in_parts(urls: list[str]) -> None:
+    async with opened(urls) as store:
+        await store.enqueue(REF, [Draft(payload=PAYLOAD), Draft(payload=b"small")], now_ms(), auto_create=True)
+        assert await kept(urls) == ONE
+        delivery = await claim(store)
+        assert await read(store, delivery) == PAYLOAD
+        assert (await claim(store)).payload == b"small"
+
+
+async def test_a_payload_that_fits_is_kept_with_its_message(urls: list[str]) -> None:
+    async with opened(urls) as store:
+        await store.enqueue(REF, [Draft(payload=bytes(PIECES_ABOVE))], now_ms(), auto_create=True)
+        assert await kept(urls) == NOTHING
+        delivery = await claim(store)
+        assert (len(delivery.payload), delivery.pieces) == (PIECES_ABOVE, None)
+
+
+async def test_a_payload_is_read_from_any_byte_on(urls: list[str]) -> None:
+    async with opened(urls) as store:
+        await upload(store)
+        delivery = await claim(store)
+        assert delivery.pieces is not None
+        for start in (1, PIECE - 1, PIECE, PIECE + 1, len(PAYLOAD) - 1, len(PAYLOAD), len(PAYLOAD) + 1):
+            reader = await store.read_payload(REF, delivery.snowflake, delivery.pieces, start)
+            assert b"".join([part async for part in reader]) == PAYLOAD[start:], start
+
+
+async def test_of_a_group_large_payloads_come_in_order_and_whole(urls: list[str]) -> None:
+    async with opened(urls) as store:
+        writer, _ = await begin(store, group="g")
+        await store.enqueue(REF, [Draft(payload=b"before", group="g")], now_ms(), auto_create=True)
+        await end(store, writer, group="g")
+        first = await claim(store, streams=False)
+        assert first.payload == b"before"
+        await settle(store, Settle.ACK, first)
+        assert (await claim(store, streams=False)).payload == PAYLOAD
+
+
+async def test_a_ledger_reads_large_payloads_again(urls: list[str]) -> None:
+    async with opened(urls) as store:
+        await upload(store)
+        for streams in (True, False):
+            claims = await store.claim(REF, [Ask(ledger=("c", 1), streams=streams, lease_ms=60_000)], now_ms())
+            [delivery] = claims.per_ask[0]
+            assert (await read(store, delivery) if streams else delivery.payload) == PAYLOAD
+        [entry] = await store.ledger(REF, "c", now_ms())
+        assert entry.deliveries[0].payload == PAYLOAD
+        await store.ledger_ack(REF, "c", 1, now_ms())
+        await sweep(store)
+        assert await kept(urls) == NOTHING
+
+
+# --- Wherever its message goes ---------------------------------------------------------------------------------------
+
+
+async def test_a_payload_goes_to_the_dead_letters_and_back(urls: list[str]) -> None:
+    async with opened(urls) as store:
+        await upload(store)
+        await settle(store, Settle.NACK, await claim(store), final=True)
+        assert (await store.alter(REF, Redrive(), EVERYTHING, None, 10, now_ms())).changed == 1
+        await sweep(store)
+        assert await read(store, await claim(store)) == PAYLOAD
+        assert await kept(urls) == ONE
+
+
+async def test_a_payload_moved_to_a_queue_of_its_database_stays_where_it_lies(urls: list[str]) -> None:
+    near = next(ref for n in range(99) if slot_of(*(ref := QueueRef("acme", f"near{n}"))) % 2 == HERE)
+    async with opened(urls) as store:
+        await upload(store)
+        await store.create_queue(near, now_ms())
+        assert (await store.alter(REF, Move(to=near), EVERYTHING, None, 10, now_ms())).changed == 1
+        await store.drain(REF, now_ms(), now_ms())
+        await sweep(store)
+        assert await kept(urls) == ONE
+        assert await read(store, await claim(store, near), near) == PAYLOAD
+
+
+async def test_a_payload_moved_to_another_database_is_there_and_here_no_longer(urls: list[str]) -> None:
+    """And back, several times: nothing of an earlier stay is mixed with it, or deleted from under it."""
+    async with opened(urls) as store:
+        enqueued = await upload(store)
+        await store.enqueue(REF, [Draft(payload=b"small")], now_ms(), auto_create=True)
+        await store.create_queue(AWAY, now_ms())
+        for source, target in ((REF, AWAY), (AWAY, REF), (REF, AWAY)):
+            assert (await store.alter(source, Move(to=target), EVERYTHING, None, 10, now_ms())).changed == 2
+        await sweep(store)
+        assert await kept(urls) == ONE[::-1]
+        delivery = await claim(store, AWAY)
+        assert delivery.snowflake == enqueued.snowflake
+        assert await read(store, delivery, AWAY) == PAYLOAD
+        assert (await claim(store, AWAY)).payload == b"small"
+
+
+async def test_a_move_that_is_cut_off_leaves_the_payload_where_it_was(
+    urls: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Cut(Exception):
+        pass
+
+    async def cut(*_: Any) -> None:
+        raise Cut
+
+    async with opened(urls) as store:
+        await upload(store)
+        await store.create_queue(AWAY, now_ms())
+        with monkeypatch.context() as patched:
+            patched.setattr(store._moving, "_decide", cut)
+            with pytest.raises(Cut):
+                await store.alter(REF, Move(to=AWAY), EVERYTHING, None, 10, now_ms())
+        assert await kept(urls) == [(5, 0), (5, 0)]
+        await sweep(store)
+        assert await kept(urls) == [(5, 0), (5, 0)], "it may be at work still"
+        monkeypatch.setattr(moving, "_ABANDONED_S", 0.0)
+        await sweep(store)
+        assert await kept(urls) == ONE
+        assert await read(store, await claim(store)) == PAYLOAD
+
+
+async def test_a_move_that_was_called_off_writes_no_more_pieces(urls: list[str]) -> None:
+    async with opened(urls) as store:
+        await upload(store)
+        await store.create_queue(AWAY, now_ms())
+        fetch = store._cluster.shards[1 - HERE].fetch
+
+        async def slow(sql: str, *args: Any) -> Any:
+            if "UPDATE arrivals" in sql and args[2] == 2:
+                await fetch("UPDATE arrivals SET at = 'epoch'")
+                await store._moving.resolve(store._cluster.shards[1 - HERE], now_ms(), News())
+            return await fetch(sql, *args)
+
+        store._cluster.shards[1 - HERE].fetch = slow  # type: ignore[method-assign]
+        with pytest.raises(StoreUnavailable, match="called off"):
+            await store.alter(REF, Move(to=AWAY), EVERYTHING, None, 10, now_ms())
+        store._cluster.shards[1 - HERE].fetch = fetch  # type: ignore[method-assign]
+        await sweep(store)
+        assert await kept(urls) == ONE
+        assert await read(store, await claim(store)) == PAYLOAD
+
+
+@pytest.mark.parametrize("how", ["ack", "remove", "purge", "ttl", "queue"])
+async def test_whatever_ends_a_message_ends_its_payload(urls: list[str], how: str) -> None:
+    async with opened(urls) as store:
+        await upload(store, ttl_ms=1 if how == "ttl" else None)
+        match how:
+            case "ack":
+                await settle(store, Settle.ACK, await claim(store))
+            case "remove":
+                await settle(store, Settle.REMOVE, await claim(store))
+            case "purge":
+                await store.alter(REF, Purge(), EVERYTHING, None, 10, now_ms())
+            case "ttl":
+                await sweep(store)
+                assert await kept(urls) == ONE, "it is among the dead letters"
+                await store.alter(REF, Purge(state=State.FAILED), EVERYTHING, None, 10, now_ms())
+            case "queue":
+                await store.drain(REF, now_ms(), now_ms())
+        await sweep(store)
+        assert await kept(urls) == NOTHING
+
+
+# --- What never becomes a message ------------------------------------------------------------------------------------
+
+
+async def test_an_upload_counts_for_nothing_until_it_is_enqueued(urls: list[str]) -> None:
+    async with opened(urls) as store:
+        writer, _ = await begin(store)
+        await sweep(store)
+        assert await kept(urls) != NOTHING, "it is under way"
+        assert await store.list_queues("acme") == []
+        writer.abandon()
+
+
+async def test_what_was_written_of_an_upload_that_is_given_up_goes(urls: list[str]) -> None:
+    async with opened(urls) as store:
+        writer, _ = await begin(store)
+        writer.abandon()
+        writer.abandon()
+        await _until_given_up(store)
+        await sweep(store)
+        assert await kept(urls) == NOTHING
+        with pytest.raises(StoreUnavailable, match="send it again"):
+            await writer.write(PAYLOAD)
+
+
+async def _until_given_up(store: PostgresStore) -> None:
+    while not await store._staging.has_work(store._cluster.shards[HERE]):
+        pass
+
+
+async def test_what_a_killed_server_left_is_not_to_be_seen_and_is_swept(
+    urls: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(urls) as dead:
+        writer, _ = await begin(dead)
+        dead._staging._writers.clear()  # from here on it says nothing of it
+        async with opened(urls) as store:
+            assert await store.list_queues("acme") == []
+            await sweep(store)
+            assert await kept(urls) != NOTHING, "a server may be slow"
+            monkeypatch.setattr(staging, "SILENT_S", 0.0)
+            await sweep(store)
+            assert await kept(urls) == NOTHING
+            with pytest.raises(StoreUnavailable, match="send it again"):
+                await end(dead, writer)
+            assert await store.list_queues("acme") == []
+
+
+async def test_an_upload_is_kept_while_its_server_lives_however_slow_it_is(urls: list[str]) -> None:
+    async with opened(urls) as store:
+        writer, _ = await begin(store)
+        async with connected(urls[HERE]) as connection:
+            await connection.execute("UPDATE holdfast.stages SET at = 'epoch'")
+            await store._staging.keep_once()
+            await sweep(store)
+        await end(store, writer)
+        assert await read(store, await claim(store)) == PAYLOAD
+
+
+async def test_an_enqueue_that_fails_leaves_no_message_and_its_payload_is_swept(urls: list[str]) -> None:
+    async with opened(urls) as store:
+        await store.enqueue(REF, [Draft(payload=b"held")], now_ms(), auto_create=True)
+        await claim(store)
+        writer, _ = await begin(store)
+        await store.drain(REF, now_ms() + 60_000, now_ms())
+        with pytest.raises(Draining):
+            await end(store, writer)
+        await _until_given_up(store)
+        await sweep(store)
+        assert await kept(urls) == NOTHING
+
+
+async def test_a_duplicate_is_answered_with_the_first_and_its_payload_dropped(urls: list[str]) -> None:
+    async with opened(urls) as store:
+        first = await upload(store, key="order-7")
+        again = await upload(store, key="order-7")
+        assert (again.snowflake, again.duplicate) == (first.snowflake, True)
+        await _until_given_up(store)
+        await sweep(store)
+        assert await kept(urls) == ONE
+        assert await read(store, await claim(store)) == PAYLOAD
+
+
+async def test_a_sweep_deletes_a_bounded_part_and_the_next_goes_on(
+    urls: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staging, "_DROP", 2)
+    async with opened(urls) as store:
+        await upload(store)
+        await settle(store, Settle.ACK, await claim(store))
+        left = []
+        for _ in range(4):
+            await store.sweep(1, now_ms())
+            left.append((await kept(urls))[HERE])
+        assert left == [(3, 1), (1, 1), (0, 0), (0, 0)]
+
+
+# --- Refusals --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("quotas", "error"),
+    [
+        (Quotas(max_bytes=len(PAYLOAD) - 1), OverQuota),
+        (Quotas(max_message_bytes=len(PAYLOAD) - 1), PayloadTooLarge),
+        (Quotas(max_messages=0), OverQuota),
+    ],
+    ids=["kept", "of one", "messages"],
+)
+@pytest.mark.parametrize("is_known", [False, True], ids=["new queue", "known queue"])
+async def test_quotas_refuse_while_the_payload_comes(
+    urls: list[str], quotas: Quotas, error: type[Exception], is_known: bool
+) -> None:
+    async with opened(urls) as store:
+        await store.put_tenant("acme", TenantConfig(quotas=quotas))
+        if is_known:
+            await store.create_queue(REF, now_ms())
+        writer = await store.stage(REF, Draft(payload=b""), now_ms(), auto_create=True)
+        with pytest.raises(error):
+            await write_all(writer)
+        writer.abandon()
+
+
+async def test_uploads_of_one_tenant_do_not_fill_the_disk_beside_its_quota(urls: list[str]) -> None:
+    async with opened(urls) as store:
+        await store.put_tenant("acme", TenantConfig(quotas=Quotas(max_bytes=2 * len(PAYLOAD) - 1)))
+        first, _ = await begin(store)
+        await first.finish()
+        second = await store.stage(AWAY, Draft(payload=b""), now_ms(), auto_create=True)
+        with pytest.raises(OverQuota):
+            await write_all(second)
+        second.abandon()
+        await upload(store, ref=QueueRef("another", "mail"))
+        await end(store, first)
+        assert (await store.counts(REF, now_ms())).bytes == len(PAYLOAD)
+
+
+async def test_a_duplicate_is_answered_though_the_quota_is_used_up(urls: list[str]) -> None:
+    async with opened(urls) as store:
+        await store.put_tenant("acme", TenantConfig(quotas=Quotas(max_bytes=len(PAYLOAD))))
+        first = await upload(store, key="order-7")
+        assert (await upload(store, key="order-7")).snowflake == first.snowflake
+
+
+async def test_an_upload_to_a_queue_that_takes_nothing_is_refused_before_it_begins(urls: list[str]) -> None:
+    async with opened(urls) as store:
+        with pytest.raises(QueueNotFound):
+            await store.stage(REF, Draft(payload=b""), now_ms(), auto_create=False)
+        await store.put_tenant("acme", TenantConfig(quotas=Quotas(max_queues=0)))
+        with pytest.raises(OverQuota):
+            await store.stage(REF, Draft(payload=b""), now_ms(), auto_create=True)
+        await store.put_tenant("acme", TenantConfig())
+        await store.create_queue(REF, now_ms())
+        await store.drain(REF, now_ms() + 60_000, now_ms())
+        with pytest.raises(Draining):
+            await store.stage(REF, Draft(payload=b""), now_ms(), auto_create=True)
+
+
+# --- Reading ---------------------------------------------------------------------------------------------------------
+
+
+async def test_reading_ends_with_an_error_once_the_message_is_gone(urls: list[str]) -> None:
+    async with opened(urls) as store:
+        await upload(store)
+        delivery = await claim(store)
+        reader = await reader_of(store, delivery)
+        assert await anext(reader) == PAYLOAD[:PIECE]
+        await settle(store, Settle.ACK, delivery)
+        with pytest.raises(MessageNotFound):
+            await anext(reader)
+
+
+@pytest.mark.parametrize("payload", [b"small", PAYLOAD[::-1]], ids=["small", "as large"])
+async def test_reading_never_mixes_a_payload_with_the_one_put_in_its_stead(urls: list[str], payload: bytes) -> None:
+    async with opened(urls) as store:
+        await upload(store)
+        delivery = await claim(store)
+        reader = await reader_of(store, delivery)
+        await anext(reader)
+        await settle(store, Settle.NACK, delivery, final=True)
+        edit = Edit(id=delivery.snowflake, payload=payload, content_type=JSON)
+        await store.alter(REF, Redrive(edit=edit), EVERYTHING, None, 10, now_ms())
+        with pytest.raises(MessageNotFound):
+            await anext(reader)
+        await sweep(store)
+        again = await claim(store, streams=False)
+        assert (again.payload, again.content_type) == (payload, JSON)
+        assert (await store.counts(REF, now_ms())).bytes == len(payload)
+        assert await kept(urls) == (ONE if len(payload) > PIECES_ABOVE else NOTHING)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "DELETE FROM pieces WHERE number = 3",
+        "UPDATE pieces SET piece = set_byte(piece, 7, 255 - get_byte(piece, 7)) WHERE number = 3",
+    ],
+    ids=["missing", "changed"],
+)
+async def test_a_damaged_payload_is_never_handed_out_to_its_end(urls: list[str], damage: str) -> None:
+    async with opened(urls) as store:
+        await upload(store)
+        delivery = await claim(store)
+        async with connected(urls[HERE]) as connection:
+            await connection.execute("SET search_path TO holdfast")
+            await connection.execute(damage)
+        reader, got = await reader_of(store, delivery), bytearray()
+
+        async def read_on() -> None:
+            async for part in reader:
+                got.extend(part)
+
+        with pytest.raises(StoreUnavailable, match="damaged"):
+            await read_on()
+        assert len(got) < len(PAYLOAD)
