@@ -12,7 +12,8 @@ import pytest
 from pyspark import TaskContext, cloudpickle
 
 import holdfast
-from holdfast.pipeline.sources.drafts import messages_of, shape_of
+from holdfast.client.options import drafts_of as client_drafts_of
+from holdfast.pipeline.sources.drafts import drafts_of, messages_of, shape_of
 from holdfast.pipeline.sources.options import Place
 from holdfast.pipeline.sources.queue import QueueSource
 from holdfast.pipeline.sources.sink import ClientLanding, Writing, write_rows
@@ -203,5 +204,30 @@ def test_keys_of_columns_depend_on_every_value_and_its_kind_alone() -> None:
 def test_a_row_without_a_key_or_a_payload_is_refused() -> None:
     for columns in ({"payload": [b"x"], "key": [None]}, {"payload": [None], "key": ["k"]}):
         batch = pa.RecordBatch.from_pydict(columns, schema=pa.schema([("payload", pa.binary()), ("key", pa.string())]))
-        with pytest.raises(holdfast.InvalidArgument, match="a row"):
-            list(messages_of(batch, shape_of(batch.schema, **SHAPE)))
+        for make in (messages_of, drafts_of):
+            with pytest.raises(holdfast.InvalidArgument, match="a row"):
+                list(make(batch, shape_of(batch.schema, **SHAPE)))
+
+
+@pytest.mark.parametrize("rare", [{}, {"group": ["g", None, "h"], "ttl_ms": [None, 5, 6]}], ids=["plain", "rare"])
+@pytest.mark.parametrize("is_text", [True, False], ids=["text", "bytes"])
+@pytest.mark.parametrize("content_type", [None, "application/json", "x/y"])
+def test_rows_for_a_bulk_load_are_the_drafts_that_the_client_would_make(
+    rare: dict[str, Any], is_text: bool, content_type: str | None
+) -> None:
+    payloads = [' {"a": 1}', "2", "[]"]
+    batch = pa.RecordBatch.from_pydict(
+        {
+            "payload": payloads if is_text else [each.encode() for each in payloads],
+            "tenant": ["acme", None, "acme"],
+            "priority": pa.array([None, 1, 2], pa.int32()),
+            "content_type": pa.array([None, "application/json", "a/b"]),
+            "n": [1, 2, 3],
+            **{name: pa.array(values) for name, values in rare.items()},
+        }
+    )
+    shape = shape_of(batch.schema, **{**SHAPE, "key_columns": ("n", "payload"), "content_type": content_type})
+
+    by_client = [(ref, *client_drafts_of(message, {})) for ref, message in messages_of(batch, shape)]
+    assert list(drafts_of(batch, shape)) == by_client
+    assert len({draft.key for _, draft in by_client}) == 3

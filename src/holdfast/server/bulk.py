@@ -11,7 +11,8 @@ from holdfast.pipeline.sources.copies import Messages
 from holdfast.pipeline.sources.feed import Feed, HttpFeed
 from holdfast.pipeline.sources.options import Place
 from holdfast.pipeline.sources.segments import Log
-from holdfast.pipeline.sources.sink import ClientLanding, Landing
+from holdfast.pipeline.sources.sink import BulkLanding, ClientLanding, Landing
+from holdfast.server.settings import Settings
 from holdfast.service.views import info_of
 
 
@@ -72,7 +73,11 @@ def open_client(place: Place) -> Holdfast:
     )
 
 
-def open_landing(place: Place) -> Landing:
+def open_landing(place: Place) -> Landing | BulkLanding:
+    if place.is_postgres:
+        from holdfast.stores.postgres.loader import Loader
+
+        return Loader(place.databases, max_payload=Settings().max_payload)
     return ClientLanding(open_client, place)
 
 

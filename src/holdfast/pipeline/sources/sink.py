@@ -5,17 +5,17 @@ import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from holdfast.model.errors import InvalidArgument
-from holdfast.model.message import NewMessage
+from holdfast.model.message import Draft, NewMessage
 from holdfast.model.names import QueueRef
 from holdfast.pipeline.sources.claims import OpenClient
-from holdfast.pipeline.sources.drafts import Shape, messages_of, shape_of
+from holdfast.pipeline.sources.drafts import Shape, drafts_of, messages_of, shape_of
 from holdfast.pipeline.sources.options import PLACE, Place, count, flag, names, parse_options, place_of, text
 
 if TYPE_CHECKING:
@@ -32,10 +32,11 @@ OPTIONS = {
     "countsFile": text,
 }
 _BATCH = 1_000
-# Straight into databases: a call is one statement, and its cost is mostly the statement's.
-_BATCH_DIRECT = 5_000
 # Of payloads in one call.
 _BATCH_BYTES = 4 << 20
+# In bulk, of one transaction: others' journals wait for its end.
+_BULK = 20_000
+_BULK_BYTES = 16 << 20
 
 
 class Landing(Protocol):
@@ -47,15 +48,26 @@ class Landing(Protocol):
     def close(self) -> None: ...
 
 
+@runtime_checkable
+class BulkLanding(Protocol):
+    """Where messages of any number of queues go at once: a call is all or nothing on each database it concerns."""
+
+    def load(self, drafts: Mapping[QueueRef, list[Draft]]) -> int:
+        """Answers how many of them were new."""
+
+    def close(self) -> None: ...
+
+
 class OpenLanding(Protocol):
-    def __call__(self, place: Place) -> Landing: ...
+    def __call__(self, place: Place) -> Landing | BulkLanding: ...
 
 
 @dataclass(frozen=True)
 class Writing:
     place: Place
     shape: Shape
-    batch_size: int
+    # None: as many as suit the landing.
+    batch_size: int | None
     counts_file: str | None
 
 
@@ -79,11 +91,10 @@ def writing_of(given: Mapping[str, str], schema: "StructType", *, overwrite: boo
         dedup=options.get("dedup", True),
         content_type=options.get("contentType"),
     )
-    place = place_of("holdfast", options)
     return Writing(
-        place=place,
+        place=place_of("holdfast", options),
         shape=shape,
-        batch_size=options.get("batchSize", _BATCH_DIRECT if place.is_postgres else _BATCH),
+        batch_size=options.get("batchSize"),
         counts_file=options.get("countsFile"),
     )
 
@@ -95,11 +106,32 @@ def write_rows(writing: Writing, open_landing: OpenLanding, batches: Iterable[pa
     try:
         for batch in batches:
             rows += batch.num_rows
-            for ref, messages in _calls(messages_of(batch, writing.shape), writing.batch_size):
-                enqueued += landing.put(ref, messages)
+            if isinstance(landing, BulkLanding):
+                for drafts in _bulks(drafts_of(batch, writing.shape), writing.batch_size or _BULK):
+                    enqueued += landing.load(drafts)
+            else:
+                for ref, messages in _calls(messages_of(batch, writing.shape), writing.batch_size or _BATCH):
+                    enqueued += landing.put(ref, messages)
     finally:
         landing.close()
     return Written(rows, enqueued)
+
+
+def _bulks(drafts: Iterable[tuple[QueueRef, Draft]], batch_size: int) -> Iterator[dict[QueueRef, list[Draft]]]:
+    bulk: dict[QueueRef, list[Draft]] = {}
+    count = size = 0
+    for ref, draft in drafts:
+        if ref in bulk:
+            bulk[ref].append(draft)
+        else:
+            bulk[ref] = [draft]
+        count += 1
+        size += len(draft.payload)
+        if count >= batch_size or size >= _BULK_BYTES:
+            yield bulk
+            bulk, count, size = {}, 0, 0
+    if bulk:
+        yield bulk
 
 
 def _calls(

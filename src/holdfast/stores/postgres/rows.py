@@ -98,6 +98,10 @@ def encode_headers(headers: dict[str, str]) -> bytes | None:
     return _encode(headers) if headers else None
 
 
+def is_json(draft: Draft) -> bool:
+    return draft.content_type == JSON if draft.is_json is None else draft.is_json
+
+
 def encode_type(content_type: str) -> str | None:
     return _TYPES.get(content_type, content_type)
 
@@ -133,7 +137,7 @@ def columns_of_drafts(drafts: list[Draft], ids: Sequence[int], default_ttl_ms: i
         [default_ttl_ms if draft.ttl_ms is None else draft.ttl_ms for draft in drafts],
         [draft.ttl_ms for draft in drafts],
         [draft.bytes for draft in drafts],
-        [draft.content_type == JSON if draft.is_json is None else draft.is_json for draft in drafts],
+        [is_json(draft) for draft in drafts],
         [_TYPES.get(draft.content_type, draft.content_type) for draft in drafts],
         [_encode(draft.headers) if draft.headers else None for draft in drafts],
         [draft.group for draft in drafts],

@@ -1,0 +1,156 @@
+"""What a bulk writer calls: messages into the databases, from any thread or process that has no server.
+
+Blocking, over connections and a node number of its own. It may be killed at any point and done again, by several at
+once and beside servers: a message with a key is stored once.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from holdfast.clock import SystemClock, steady_s
+from holdfast.model.errors import StoreUnavailable
+from holdfast.model.message import Draft, check_draft
+from holdfast.model.names import QueueRef
+from holdfast.stores.postgres.bell import ring_for
+from holdfast.stores.postgres.cluster import Cluster, QueueMoved
+from holdfast.stores.postgres.directory import Directory, Numbered
+from holdfast.stores.postgres.grants import Grants, Short
+from holdfast.stores.postgres.intake import Intake
+from holdfast.stores.postgres.loading import Changed, Loaded, Loading
+from holdfast.stores.postgres.news import News
+from holdfast.stores.postgres.nodes import Nodes
+from holdfast.stores.postgres.shard import Shard
+
+# How often a transaction begins again because a queue was changed or moved meanwhile, and how long it waits then.
+_TRIES = 50
+_PAUSE_S = 0.1
+_RENEW_S = 15.0
+
+_Drafts = Mapping[QueueRef, list[Draft]]
+
+
+class Loader:
+    """Of one thread. Rates and caps on calls, which servers keep, do not hold it back; quotas do."""
+
+    def __init__(
+        self, urls: list[str], *, max_payload: int, durability: str = "fsync", shard_map: str = "slots"
+    ) -> None:
+        self._max_payload = max_payload
+        self._clock = SystemClock()
+        self._cluster = Cluster(urls, durability=durability, shard_map=shard_map)
+        self._directory = Directory(self._cluster)
+        self._nodes = Nodes(self._cluster)
+        self._grants = Grants(self._cluster)
+        self._intake = Intake(self._cluster, self._directory, self._nodes, self._grants)
+        self._loading = Loading(self._cluster, self._directory, self._nodes, self._grants)
+        self._loop = asyncio.new_event_loop()
+        try:
+            self._loop.run_until_complete(self._open())
+        except BaseException:
+            self.close()
+            raise
+
+    def load(self, drafts: _Drafts) -> int:
+        """Store these, all that one database gets or none of it; answers how many were new. Queues are made with their
+        first message."""
+        for each in drafts.values():
+            for draft in each:
+                check_draft(draft, self._max_payload)
+        return self._loop.run_until_complete(self._load(drafts))
+
+    def close(self) -> None:
+        try:
+            self._loop.run_until_complete(self._close())
+        finally:
+            self._loop.close()
+
+    async def _open(self) -> None:
+        await self._cluster.open()
+        await self._nodes.lease()
+        self._leased_s = steady_s()
+
+    async def _close(self) -> None:
+        with suppress(StoreUnavailable):  # then its lease runs out by itself
+            await self._nodes.release()
+        await self._cluster.close()
+
+    async def _load(self, drafts: _Drafts) -> int:
+        if steady_s() - self._leased_s > _RENEW_S:
+            await self._nodes.renew()
+            self._leased_s = steady_s()
+        news, stored = News(), 0
+        waiting: dict[QueueRef, list[Draft]] = {}
+        for ref, each in drafts.items():
+            if any(draft.group is not None for draft in each):
+                # A group's order takes more than COPY.
+                stored += await self._enqueue(ref, each, news)
+            elif each:
+                waiting[ref] = each
+        for _ in range(_TRIES):
+            for number, part in self._by_shard(waiting).items():
+                try:
+                    loaded = await self._load_on(self._cluster.shards[number], part)
+                except (Changed, QueueMoved):
+                    continue
+                stored += loaded.stored
+                for ref, at_ms in loaded.ready_at.items():
+                    news.ready(ref, at_ms)
+                for ref in part:
+                    del waiting[ref]
+            if not waiting:
+                await self._ring(news)
+                return stored
+            await self._look_again(waiting)
+        raise StoreUnavailable(f"queue {next(iter(waiting))} was changed again and again: try once more")
+
+    def _by_shard(self, drafts: _Drafts) -> dict[int, dict[QueueRef, list[Draft]]]:
+        parts: defaultdict[int, dict[QueueRef, list[Draft]]] = defaultdict(dict)
+        for ref, each in drafts.items():
+            parts[self._cluster.number_of(ref)][ref] = each
+        return parts
+
+    async def _load_on(self, shard: Shard, drafts: _Drafts) -> Loaded:
+        numbers: dict[QueueRef, Numbered | None] = {}
+        for ref in drafts:
+            if self._cluster.home_of(ref.tenant) is not shard and await self._directory.known(ref) is None:
+                numbers[ref] = await self._directory.take_number(ref)
+
+        async def work(connection: Any) -> Loaded:
+            return await self._loading.load_in(connection, shard, drafts, numbers, self._clock.now_ms())
+
+        while True:
+            try:
+                return await shard.step(work)
+            except Short as short:
+                await self._grants.widen(short)
+
+    async def _enqueue(self, ref: QueueRef, drafts: list[Draft], news: News) -> int:
+        for _ in range(_TRIES):
+            try:
+                answers = await self._intake.enqueue(ref, drafts, self._clock.now_ms(), news, auto_create=True)
+                return sum(not each.duplicate for each in answers)
+            except QueueMoved:
+                await self._look_again([ref])
+        raise StoreUnavailable(f"queue {ref} is being moved to another database: try again")
+
+    async def _look_again(self, refs: Iterable[QueueRef]) -> None:
+        await asyncio.sleep(_PAUSE_S)
+        for ref in refs:
+            self._directory.forget(ref)
+        await self._cluster.refresh()
+
+    async def _ring(self, news: News) -> None:
+        """For servers whose claims wait."""
+        by_shard: defaultdict[int, dict[QueueRef, int]] = defaultdict(dict)
+        for ref, at_ms in news.ready_at.items():
+            by_shard[self._cluster.number_of(ref)][ref] = at_ms
+        for number, ready in by_shard.items():
+            await self._cluster.shards[number].use(partial(_ring_for, ready))
+
+
+async def _ring_for(ready: dict[QueueRef, int], connection: Any) -> None:
+    await ring_for(connection, ready)
