@@ -23,6 +23,7 @@ from holdfast.stores.postgres.intake import Intake
 from holdfast.stores.postgres.loading import Changed, Loaded, Loading
 from holdfast.stores.postgres.news import News
 from holdfast.stores.postgres.nodes import Nodes
+from holdfast.stores.postgres.pieces import PIECES_ABOVE, Payloads
 from holdfast.stores.postgres.shard import Shard
 
 # How often a transaction begins again because a queue was changed or moved meanwhile, and how long it waits then.
@@ -45,7 +46,8 @@ class Loader:
         self._directory = Directory(self._cluster)
         self._nodes = Nodes(self._cluster)
         self._grants = Grants(self._cluster)
-        self._intake = Intake(self._cluster, self._directory, self._nodes, self._grants)
+        payloads = Payloads(self._cluster, self._directory, self._nodes)
+        self._intake = Intake(self._cluster, self._directory, self._nodes, self._grants, payloads)
         self._loading = Loading(self._cluster, self._directory, self._nodes, self._grants)
         self._loop = asyncio.new_event_loop()
         try:
@@ -85,8 +87,8 @@ class Loader:
         news, stored = News(), 0
         waiting: dict[QueueRef, list[Draft]] = {}
         for ref, each in drafts.items():
-            if any(draft.group is not None for draft in each):
-                # A group's order takes more than COPY.
+            if any(draft.group is not None or len(draft.payload) > PIECES_ABOVE for draft in each):
+                # A group's order, and a payload in pieces, take more than COPY.
                 stored += await self._enqueue(ref, each, news)
             elif each:
                 waiting[ref] = each
