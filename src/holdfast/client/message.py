@@ -25,7 +25,7 @@ T = TypeVar("T")
 LOST = "the lease ran out, or the message was settled, claimed again or removed"
 
 
-class Held(msgspec.Struct):
+class Held(msgspec.Struct, gc=False):
     """What is known of a delivery, shared by the async message and its blocking shell."""
 
     delivery: Delivery
@@ -179,7 +179,7 @@ class AsyncMessage(Message):
     __slots__ = ("_messages",)
 
     def __init__(self, messages: Messages, held: Held) -> None:
-        super().__init__(held)
+        self._held = held
         self._messages = messages
 
     async def read_part(self, offset: int, limit: int) -> bytes:

@@ -64,7 +64,11 @@ class AsyncQueue:
         on_close = options.get("on_close_delay")
         on_close_delay_ms = None if on_close is None else parse_duration_ms("on_close_delay", on_close)
         deliveries = await self._messages.claim(self.ref, ask, wait_ms)
-        return [self._message(delivery, on_close_delay_ms) for delivery in deliveries]
+        messages, ref = self._messages, self.ref
+        return [
+            AsyncMessage(messages, Held(each, ref, each.lease_expires_at, each.state, on_close_delay_ms))
+            for each in deliveries
+        ]
 
     async def subscribe(
         self,
@@ -104,7 +108,8 @@ class AsyncQueue:
 
     async def ack(self, messages: Iterable[Settled]) -> list[Result]:
         """Settle messages or receipts; one result each, `.ok` and `.error`."""
-        return await self._settle(messages, lambda receipt: Verdict(settle=Settle.ACK, receipt=receipt))
+        ack = Settle.ACK
+        return await self._settle(messages, lambda receipt: Verdict(settle=ack, receipt=receipt))
 
     async def nack(
         self,
@@ -136,12 +141,11 @@ class AsyncQueue:
 
     async def _settle(self, messages: Iterable[Settled], judge: Callable[[Receipt], Verdict]) -> list[Result]:
         given = [messages] if isinstance(messages, Message | Receipt | str) else list(messages)
-        held = [each._held if isinstance(each, Message) else None for each in given]
         verdicts = [judge(_receipt_of(each)) for each in given]
         results = await self._messages.settle(self.ref, verdicts)
-        for mine, verdict, result in zip(held, verdicts, results, strict=True):
-            if mine is not None:
-                note_result(mine, verdict, result)
+        for each, verdict, result in zip(given, verdicts, results, strict=True):
+            if isinstance(each, Message):
+                note_result(each._held, verdict, result)
         return results
 
     # --- Inspection ------------------------------------------------------------------------------------------

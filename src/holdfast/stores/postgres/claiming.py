@@ -16,7 +16,7 @@ from holdfast.stores.postgres.directory import Directory
 from holdfast.stores.postgres.ledgers import Ledgers
 from holdfast.stores.postgres.news import News
 from holdfast.stores.postgres.queues import QueueInfo, info_of
-from holdfast.stores.postgres.rows import Entry, delivery_of_row, whole_entry_of
+from holdfast.stores.postgres.rows import Entry, deliveries_of, whole_entry_of
 from holdfast.stores.postgres.statements import SQL
 from holdfast.stores.postgres.steps import Step
 from holdfast.stores.postgres.upkeep import Upkeep
@@ -105,12 +105,12 @@ class Claiming:
     def _share(self, info: QueueInfo, asks: list[Ask], rows: list[Any], now_ms: int, news: News) -> Claims:
         head = rows[0]
         self._cluster.note_now(head["now"], now_ms)
-        taken = [row for row in rows if row["id"] is not None]
+        taken = rows if head["id"] is not None else []
         per_ask: list[list[Delivery]] = []
         at = 0
         for ask in asks:
             part = taken[at : at + ask.limit]
-            per_ask.append([delivery_of_row(row, with_state=ask.with_state) for row in part])
+            per_ask.append(deliveries_of(part, with_state=ask.with_state))
             at += len(part)
         ends = [head[name] for name in ("delayed_at", "leased_at") if head[name] is not None]
         if head["ready_at"] is not None and head["ready_at"] > head["now"]:

@@ -50,12 +50,16 @@ class Intake:
             for _ in range(_TRIES):
                 if info is None or info.row.drain_until is not None or info.has_quotas:
                     break
-                check_quotas(ref.tenant, info.config.quotas, 0, 0, [draft.bytes for draft in drafts])
+                if info.config.quotas.max_message_bytes is not None:
+                    check_quotas(ref.tenant, info.config.quotas, 0, 0, [draft.bytes for draft in drafts])
                 ids = self._nodes.take_ids(len(drafts), self._cluster.stored(now_ms))
                 [row] = await info.shard.fetch(SQL["enqueue"], *self._arguments(info, drafts, ids, now_ms, None))
                 if row["key"] is not None:
                     self._tell(info, drafts, row, now_ms, news)
-                    return [_enqueued(id, draft) for id, draft in zip(ids, drafts, strict=True)]
+                    return [
+                        Enqueued(snowflake=id, given_correlation_id=draft.correlation_id)
+                        for id, draft in zip(ids, drafts, strict=True)
+                    ]
                 info = await self._directory.load(ref)
         return await self.enqueue_in_step(ref, drafts, now_ms, news, auto_create=auto_create)
 
@@ -205,7 +209,9 @@ class Intake:
         if not row["is_paused"]:
             news.ready(info.ref, row["visible_at"])
         default = info.default_ttl_ms
-        ttls = [ttl for draft in drafts if (ttl := default if draft.ttl_ms is None else draft.ttl_ms) is not None]
+        ttls = [draft.ttl_ms for draft in drafts if draft.ttl_ms is not None]
+        if default is not None and len(ttls) < len(drafts):
+            ttls.append(default)
         if ttls:
             news.deadline(row["now"] + min(ttls))
 

@@ -27,6 +27,9 @@ from holdfast.stores.postgres.upkeep import Upkeep
 # Which verdicts a step is to give: is handed the step and the queue.
 Choose = Callable[[Step, QueueInfo], Awaitable[list[Verdict]]]
 
+# Read once: to find a member in its class costs as much as the rest of a loop over a batch.
+_ACK, _SUCCEEDED = Settle.ACK, State.SUCCEEDED
+
 _STATE = "SELECT state FROM items WHERE queue_key = $1 AND id = $2"
 _SAVE = "UPDATE items SET state = $3 WHERE queue_key = $1 AND id = $2"
 
@@ -43,8 +46,11 @@ class Settling:
         if info is None:
             return [stale(each.receipt.id) for each in verdicts]
         acked: dict[int, Result] = {}
-        if all(verdict.settle is Settle.ACK for verdict in verdicts):
-            acked = await self._ack(info, [verdict.receipt for verdict in verdicts], now_ms, news)
+        receipts = [verdict.receipt for verdict in verdicts if verdict.settle is _ACK]
+        if len(receipts) == len(verdicts):
+            acked = await self._ack(info, receipts, now_ms, news)
+            if len(acked) == len(verdicts):
+                return [acked[verdict.receipt.id] for verdict in verdicts]
         # A receipt that stands here twice was good for once.
         first = {verdict.receipt.id: place for place, verdict in reversed(list(enumerate(verdicts)))}
         rest = [
@@ -70,11 +76,9 @@ class Settling:
         rows = await info.shard.fetch(SQL["ack"], info.key, self._cluster.given(now_ms), *map(list, columns))
         self._cluster.note_now(rows[0]["now"], now_ms)
         results = {
-            row["id"]: Result(
-                snowflake=row["id"], ok=True, given_correlation_id=row["correlation_id"], state=State.SUCCEEDED
-            )
-            for row in rows
-            if row["id"] is not None
+            id: Result(snowflake=id, ok=True, given_correlation_id=correlation_id, state=_SUCCEEDED)
+            for _now, _drain_until, id, correlation_id in rows
+            if id is not None
         }
         if results:
             news.tally(info.ref, Event.SUCCEEDED, len(results))
