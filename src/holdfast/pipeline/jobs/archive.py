@@ -12,6 +12,7 @@ import msgspec
 from pyspark.sql import functions as F
 
 from holdfast.model.errors import Internal
+from holdfast.pipeline.jobs.archive_gaps import Gap, find_gaps, record_gaps
 from holdfast.pipeline.jobs.journals import Journal
 from holdfast.pipeline.jobs.progress import Check, Progress, silent
 from holdfast.pipeline.lake.contract import Mark
@@ -33,11 +34,14 @@ class Archived(msgspec.Struct, frozen=True, kw_only=True):
     events: int
     messages: int
     position: str | None
+    # Where the journal had dropped events: passed over if that was allowed, else it stopped there.
+    gaps: list[Gap] = []
+    is_stopped: bool = False
     checks: list[Check] = []
 
     @property
     def is_sound(self) -> bool:
-        return all(each.is_met for each in self.checks)
+        return not self.is_stopped and all(each.is_met for each in self.checks)
 
 
 def archive(
@@ -47,12 +51,25 @@ def archive(
     *,
     batch_rows: int = BATCH_ROWS,
     writer: str = WRITER,
+    allow_gap: bool = False,
     progress: Progress = silent,
 ) -> Archived:
-    """Bring the lake up to the journal's end as it was found batch by batch. A lake belongs to one store's journal."""
+    """Bring the lake up to the journal's end as it was found batch by batch. A lake belongs to one store's journal.
+
+    Where the journal has dropped events that the lake does not have it stops, and every run says so again; with
+    `allow_gap` it writes that down and goes on.
+    """
     batches = events = messages = 0
+    gaps: list[Gap] = []
+    is_stopped = False
     while (step := next_step(journal, lake, writer, batch_rows)) is not None:
         after, mark = step
+        if after is not None and (missing := find_gaps(journal, after)):
+            gaps += missing
+            if not allow_gap:
+                is_stopped = True
+                break
+            record_gaps(spark, lake, missing, after, writer)
         some, ends = archive_range(spark, journal.frame(spark, after, mark.position), lake, mark, writer)
         batches, events, messages = batches + 1, events + some, messages + ends
         progress("events", events, None)
@@ -63,6 +80,8 @@ def archive(
         events=events,
         messages=messages,
         position=None if mark_now is None else mark_now.position,
+        gaps=gaps,
+        is_stopped=is_stopped,
         checks=check_lake(spark, lake),
     )
 
