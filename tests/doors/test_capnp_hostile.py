@@ -165,7 +165,7 @@ async def test_a_caller_that_does_not_read_its_answers_is_not_read_either() -> N
         _, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=1)
         writer.transport.pause_reading()
         writer.write(bootstrap())
-        for question in range(1, 200):
+        for question in range(1, 6):
             writer.write(peek_call(question))
         await _until(lambda: any(each.stream.is_read_paused for each in server.door.connections))
         assert (await queues.stats()).stats.ready == 8
@@ -254,6 +254,32 @@ def test_frames_come_out_whole_however_they_came_in() -> None:
             at += step
         assert out == whole
         assert frames.is_between
+
+
+def test_a_finish_is_handed_on_unless_its_answer_said_that_it_needs_none() -> None:
+    frames = Frames(1 << 20, 10)
+    asked = bootstrap() + add_call([b"a"], question=1) + add_call([b"b"], question=2)
+    assert frames.take(asked) == asked
+    frames.note_answered(answer(1, needs_finish=False) + answer(2, needs_finish=True))
+
+    assert frames.take(finish(1)) == b""
+    assert frames.take(finish(1)[:20]) == b""
+    assert frames.take(finish(1)[20:] + finish(2) + finish(1) + bootstrap(3)) == finish(2) + bootstrap(3)
+    assert frames.is_between
+
+
+def answer(question: int, *, needs_finish: bool) -> bytes:
+    message = RPC.Message.new_message()
+    told = message.init("return")
+    told.answerId = question
+    told.noFinishNeeded = not needs_finish
+    return bytes(message.to_bytes())
+
+
+def finish(question: int) -> bytes:
+    message = RPC.Message.new_message()
+    message.init("finish").questionId = question
+    return bytes(message.to_bytes())
 
 
 def test_a_frame_that_is_too_large_is_refused_by_its_table_alone() -> None:

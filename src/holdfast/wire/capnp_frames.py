@@ -6,13 +6,13 @@ A frame is handed on when it has come whole: what a header promises costs nothin
 """
 
 import struct
-from typing import NamedTuple
 
 # The most that the library reads.
 _MAX_SEGMENTS = 512
 _WORD = 8
 
 _U32 = struct.Struct("<I")
+_HEAD = struct.Struct("<II")
 _ROOT = struct.Struct("<iHH")
 _TAG = struct.Struct("<H")
 _NUMBERED = struct.Struct("<IB")
@@ -46,26 +46,37 @@ class Frames:
         self._data = bytearray()
 
     def take(self, data: bytes) -> bytes:
-        """The frames that are whole now, one behind the other."""
-        self._data += data
-        end = 0
-        while (size := self._size_at(end)) is not None and len(self._data) - end >= size:
-            if self._max_unfinished is not None:
-                self._note_asked(end, self._max_unfinished)
+        """The frames that are whole now, one behind the other, without those that the library need not see."""
+        given: bytes | bytearray = data
+        if self._data:
+            self._data += data
+            given = self._data
+        begins = end = 0
+        wanted: list[bytes | bytearray] = []
+        while (size := self._size_at(given, end)) is not None and len(given) - end >= size:
+            if self._max_unfinished is not None and not self._note_asked(given, end, self._max_unfinished):
+                wanted.append(given[begins:end])
+                begins = end + size
             end += size
-        if not end:
-            return b""
-        whole = bytes(memoryview(self._data)[:end])
-        del self._data[:end]
-        return whole
+        if given is data:
+            self._data += data[end:]
+            if not begins and end == len(data):  # as most calls come
+                return data
+            wanted.append(data[begins:end])
+        else:
+            wanted.append(self._data[begins:end])
+            del self._data[:end]
+        return b"".join(wanted)
 
     def note_answered(self, data: bytes) -> None:
         """Of whole frames that go the other way: answers that hold nothing are let go of as they are sent."""
         at = 0
         while self._unfinished and at < len(data):
             message = _read(data, at)
-            if message is not None and message.kind == _RETURN and message.flags & _NO_FINISH:
-                self._unfinished.discard(message.question)
+            if message is not None:
+                kind, question, flags = message
+                if kind == _RETURN and flags & _NO_FINISH:
+                    self._unfinished.discard(question)
             at += _size_of(data, at)[1]
 
     @property
@@ -73,9 +84,8 @@ class Frames:
         """No frame has begun that is not whole."""
         return not self._data
 
-    def _size_at(self, at: int) -> int | None:
+    def _size_at(self, data: bytes | bytearray, at: int) -> int | None:
         """None: the table has not come whole."""
-        data = self._data
         if len(data) - at < 4:
             return None
         segments = _U32.unpack_from(data, at)[0] + 1
@@ -88,22 +98,23 @@ class Frames:
             raise Malformed(f"a message of {size} bytes, more than the {self._max_bytes} that are taken")
         return size
 
-    def _note_asked(self, at: int, most: int) -> None:
-        message = _read(self._data, at)
+    def _note_asked(self, data: bytes | bytearray, at: int, most: int) -> bool:
+        """False: it lets go of what was let go of when it was answered, and says nothing."""
+        message = _read(data, at)
         if message is None:
             self._nameless += 1
-        elif message.kind in (_CALL, _BOOTSTRAP):
-            self._unfinished.add(message.question)
-        elif message.kind == _FINISH:
-            self._unfinished.discard(message.question)
+        else:
+            kind, question, _ = message
+            if kind == _FINISH:
+                if question not in self._unfinished:
+                    return self._nameless > 0  # perhaps of one of those
+                self._unfinished.discard(question)
+                return True
+            if kind in (_CALL, _BOOTSTRAP):
+                self._unfinished.add(question)
         if len(self._unfinished) + self._nameless > most:
             raise Malformed(f"more than {most} calls that are not finished")
-
-
-class _Message(NamedTuple):
-    kind: int
-    question: int
-    flags: int
+        return True
 
 
 def _table_of(segments: int) -> int:
@@ -112,18 +123,22 @@ def _table_of(segments: int) -> int:
 
 def _size_of(data: bytes | bytearray, at: int) -> tuple[int, int]:
     """Of the frame that begins here: its table's bytes, and its own."""
-    segments = _U32.unpack_from(data, at)[0] + 1
+    more, words = _HEAD.unpack_from(data, at)
+    if not more:
+        return _WORD, _WORD + words * _WORD
+    segments = more + 1
     table = _table_of(segments)
     words = sum(_U32.unpack_from(data, at + 4 * (n + 1))[0] for n in range(segments))
     return table, int(table + words * _WORD)
 
 
-def _read(data: bytes | bytearray, at: int) -> _Message | None:
-    """What a frame is. None: that stands in another segment, as it may where the first is small."""
+def _read(data: bytes | bytearray, at: int) -> tuple[int, int, int] | None:
+    """What a frame is: its kind, its question and the flags behind that. None: they stand in another segment, as they
+    may where the first is small."""
     if len(data) - at >= _USUAL.size:
         more, words, root_word, tag, pointer, body_words, _, number, flags = _USUAL.unpack_from(data, at)
         if not more and root_word == _USUAL_ROOT and not pointer and body_words and words >= 3 + body_words:
-            return _Message(tag & 0xFFFF, number, flags)
+            return tag & 0xFFFF, number, flags
     table, _ = _size_of(data, at)
     words = _U32.unpack_from(data, at + 4)[0]
     start = at + table
@@ -135,12 +150,12 @@ def _read(data: bytes | bytearray, at: int) -> _Message | None:
     place, data_words = root
     kind = int(_TAG.unpack_from(data, start + place * _WORD)[0])
     if kind not in (_CALL, _RETURN, _FINISH, _BOOTSTRAP):
-        return _Message(kind, 0, 0)
+        return kind, 0, 0
     body = _follow(data, start, place + data_words, words, least=1)
     if body is None:
         return None
     number, flags = _NUMBERED.unpack_from(data, start + body[0] * _WORD)
-    return _Message(kind, number, flags)
+    return kind, number, flags
 
 
 def _follow(data: bytes | bytearray, start: int, at: int, words: int, *, least: int) -> tuple[int, int] | None:

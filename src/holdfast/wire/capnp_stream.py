@@ -77,14 +77,29 @@ class Stream(asyncio.Protocol):
             return
         self._received += len(data)
         try:
-            self._unread += self._frames.take(data)
+            whole = self._frames.take(data)
         except Malformed as error:
             self.cut_off(error)
             return
         if self._patience_s is not None:
             self._watch_arrival(self._patience_s)
+        if self._is_wanted and not self._unread and not self._is_feeding:
+            whole = self._hand_over(whole)
+            if not whole:  # as it mostly is: there is nothing to balance
+                return
+        self._unread += whole
         self._feed()
         self._balance()
+
+    def _hand_over(self, whole: bytes) -> bytes:
+        """All that the library has room for; what is left."""
+        if not whole:
+            return whole
+        room = self._protocol.get_buffer(-1)
+        taken = min(len(room), len(whole))
+        room[:taken] = whole[:taken]
+        self._protocol.buffer_updated(taken)
+        return whole[taken:]
 
     def _watch_arrival(self, patience_s: float) -> None:
         if self._frames.is_between:

@@ -74,7 +74,9 @@ async def run(operation: str, work: Work, connection: Connection, context: Any) 
     started_at = steady_s()
     call: Call | None = None
     outcome = "ok"
-    connection.take_in_hand(asyncio.current_task())
+    task = asyncio.current_task()
+    assert task is not None
+    connection.take_in_hand(task)
     try:
         session = door.anyone or await door.session_of(connection.headers, connection.peer)
         call = Call(operation, connection, session, context)
@@ -94,6 +96,7 @@ async def run(operation: str, work: Work, connection: Connection, context: Any) 
         outcome = told.code
         write_error(context.results.init("error"), told)
     finally:
+        connection.is_done_with(task)
         # Of a queue that the caller may not ask for nothing is told, not even here.
         queue = None if call is None or outcome in _OUTSIDERS else call.queue
         door.observer.request(operation if call is None else call.operation, queue, outcome, steady_s() - started_at)

@@ -49,10 +49,11 @@ class Connection:
         frames = Frames(door.max_bytes, MAX_UNFINISHED)
         self.stream = Stream(frames, self._begin, self._end, patience_s=door.patience_s)
 
-    def take_in_hand(self, task: "asyncio.Task[Any] | None") -> None:
-        assert task is not None
+    def take_in_hand(self, task: "asyncio.Task[Any]") -> None:
         self._calls.add(task)
-        task.add_done_callback(self._calls.discard)
+
+    def is_done_with(self, task: "asyncio.Task[Any]") -> None:
+        self._calls.discard(task)
 
     def in_hand(self) -> "set[asyncio.Task[Any]]":
         return set(self._calls)

@@ -24,7 +24,7 @@ _FORMS = {"typed": None, "json": True, "bytes": False}
 def drafts_of(add: Any, correlation_id: str | None) -> list[Draft]:
     """`correlation_id` is the call's, for messages that have none of their own."""
     items = add.items
-    options = add.options
+    options: Any = add.options if add._has("options") else ()
     if not len(options):
         return [Draft(payload=item, correlation_id=correlation_id) for item in items]
     if len(options) == 1:
@@ -101,6 +101,9 @@ def write_enqueued(results: Any, every: Sequence[Enqueued]) -> None:
     snowflakes = [each.snowflake for each in every]
     results.ids = list(map(ids.to_bytes, snowflakes))
     results.snowflakes = snowflakes
+    # Of most there is no more to say, which is found out in one pass.
+    if not [each for each in every if each.duplicate or each.given_correlation_id]:
+        return
     duplicates = [each.duplicate for each in every]
     if True in duplicates:
         results.duplicates = duplicates
