@@ -64,7 +64,8 @@ class Altering:
         if isinstance(verb, Move) and target.shard is not info.shard:
             changed = await self._moving.move(info, target, verb, which, ids, statuses, now_ms, news)
             return AlterStep(changed, changed, ids[-1] if len(ids) == limit else None)
-        changed = await self._alter(info, target, verb, which, ids, statuses, now_ms, news)
+        groups = any(entry.envelope.group is not None for entry in meant)
+        changed = await self._alter(info, target, verb, which, ids, statuses, groups, now_ms, news)
         return AlterStep(changed, changed, ids[-1] if len(ids) == limit else None)
 
     async def _alter(
@@ -75,6 +76,7 @@ class Altering:
         which: Filter,
         ids: list[int],
         statuses: list[int],
+        has_groups: bool,
         now_ms: int,
         news: News,
     ) -> int:
@@ -84,6 +86,8 @@ class Altering:
                 # In one order, whichever way messages go.
                 for key in sorted((info.key, target.key)):
                     await connection.execute(SQL["lock_queue"], key)
+                if has_groups:
+                    await self._upkeep.admit_groups(connection, target.key)
             opened = await self._upkeep.open(connection, info.shard, info.key, now_ms, fresh)
             if opened is None:
                 raise no_such_queue(info.ref)

@@ -2,7 +2,7 @@
 
 A change is the home's: it is made there, with a note of everybody who is to be told, in one step. A database that is
 down is told when it is back, by a sweep; nobody else waits for it. A copy knows which of the home's revisions it is,
-and takes no older one.
+and takes no older one. With it goes what the tenant keeps there into the home's notes, for a quota may be new.
 """
 
 import logging
@@ -10,6 +10,7 @@ from typing import Any
 
 from holdfast.model.errors import StoreUnavailable
 from holdfast.stores.postgres.cluster import Cluster
+from holdfast.stores.postgres.grants import Grants
 from holdfast.stores.postgres.shard import Shard
 from holdfast.stores.postgres.statements import SQL
 
@@ -17,8 +18,9 @@ _log = logging.getLogger("holdfast")
 
 
 class Copies:
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, grants: Grants) -> None:
         self._cluster = cluster
+        self._grants = grants
 
     async def note(self, connection: Any, tenant: str, home: Shard) -> None:
         """In the step that changes it: who is to be told."""
@@ -34,6 +36,7 @@ class Copies:
             shard = self._cluster.shards[row["shard"]]
             try:
                 await shard.fetch(SQL["copy_tenant"], row["tenant"], row["tenant_id"], row["config"], row["revision"])
+                await self._grants.note_used(row["tenant"], shard)
             except StoreUnavailable as error:
                 _log.debug("the configuration of %s waits for its database: %s", row["tenant"], error.message)
                 continue

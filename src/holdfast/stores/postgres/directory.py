@@ -9,6 +9,7 @@ from holdfast.stores.answers import being_deleted, no_such_queue
 from holdfast.stores.contract import QueueRow, TenantRow
 from holdfast.stores.postgres.cluster import Cluster, QueueMoved
 from holdfast.stores.postgres.copies import Copies
+from holdfast.stores.postgres.grants import Grants
 from holdfast.stores.postgres.queues import (
     QueueInfo,
     decode_config,
@@ -35,10 +36,11 @@ class Numbered(NamedTuple):
 
 
 class Directory:
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, grants: Grants) -> None:
         self._cluster = cluster
+        self._grants = grants
         self._known: dict[QueueRef, QueueInfo] = {}
-        self.copies = Copies(cluster)
+        self.copies = Copies(cluster, grants)
 
     # --- Tenants -----------------------------------------------------------------------------------------------
 
@@ -64,6 +66,9 @@ class Directory:
             await self.copies.note(connection, tenant, home)
             return await connection.fetchrow(SQL["put_tenant"], tenant, raw)
 
+        if config.quotas.max_messages is not None or config.quotas.max_bytes is not None:
+            # Before there is a quota nobody notes what is kept where, and others would be granted all of it.
+            await self._grants.note_all(tenant)
         row = _tenant_row(await home.step(put))
         await self.copies.send(home, tenant)
         for ref in [ref for ref in self._known if ref.tenant == tenant]:

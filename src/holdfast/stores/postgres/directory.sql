@@ -115,6 +115,12 @@ UPDATE grants SET messages = $4, bytes = $5 WHERE tenant = $1 AND shard = $2 AND
 UPDATE tenants SET granted_messages = $2, granted_bytes = $3, grant_version = $4
 WHERE tenant = $1 AND grant_version < $4;
 
+-- name: lower_granted
+-- Of the tenant of the queue $1.
+UPDATE tenants SET
+    granted_messages = greatest(granted_messages - $2, 0), granted_bytes = greatest(granted_bytes - $3, 0)
+WHERE tenant = (SELECT tenant FROM queues WHERE key = $1);
+
 -- name: known_keys
 -- $2 keys, $3 the time.
 SELECT key, id, correlation_id FROM seen_keys WHERE queue_key = $1 AND key = ANY($2::text[]) AND ends_at > $3;

@@ -6,17 +6,25 @@ refused: so a refusal is exact, unless others enqueue at the same time.
 
 Raising: first the home notes it, then the shard learns it. Lowering: the other way round. Each grant has a number, and
 a shard takes none that is older than the one it has: so no crash and no delay leaves a shard with more than was noted.
+
+What goes from shard to shard within a tenant is not asked for, and takes its part along. The target's is raised in the
+transaction that announces it, where it counts at once; the source's is lowered in the one that lets it go. In between
+it counts twice, and others may be refused early. What was announced and does not come is lowered again with it.
 """
 
 import asyncio
+import logging
 from typing import Any, NamedTuple
 
+from holdfast.model.errors import StoreUnavailable
 from holdfast.model.policy import Quotas
 from holdfast.stores.postgres.cluster import Cluster
 from holdfast.stores.postgres.queues import QueueInfo, decode_config
 from holdfast.stores.postgres.shard import Shard
 from holdfast.stores.postgres.statements import SQL
 from holdfast.stores.quotas import check_quotas
+
+_log = logging.getLogger("holdfast")
 
 # Granted beyond what is needed at the moment, as long as there is plenty.
 _SPARE_MESSAGES, _SPARE_BYTES = 1_000, 4 << 20
@@ -56,6 +64,13 @@ class Short(Exception):
         return self.used.plus(Part(len(self.sizes), sum(self.sizes)))
 
 
+class Granted(NamedTuple):
+    """What the home has noted for a shard, and by which number."""
+
+    part: Part
+    version: int
+
+
 class Grants:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -67,8 +82,11 @@ class Grants:
         them; `Short` if that cannot be said here. `freed` goes in the same step."""
         quotas, tenant = info.config.quotas, info.ref.tenant
         check_quotas(tenant, Quotas(max_message_bytes=quotas.max_message_bytes), 0, 0, sizes)
-        if not info.has_quotas or not sizes:
-            return
+        if info.has_quotas and sizes:
+            await self._check(connection, info, sizes, freed)
+
+    async def _check(self, connection: Any, info: QueueInfo, sizes: list[int], freed: Part = _NONE) -> None:
+        quotas, tenant = info.config.quotas, info.ref.tenant
         # Whoever adds for this tenant waits here: nobody counts what another is about to add.
         row = await connection.fetchrow(SQL["tenant_locked"], tenant)
         counted = await connection.fetchrow(SQL["usage"], tenant)
@@ -91,6 +109,10 @@ class Grants:
         for shard in self._cluster.shards:
             if shard is not short.shard:
                 await self.take_back(short.tenant, shard)
+        if await self._grant(short):
+            return
+        # What was noted for this one too may be more than it has: messages have gone from it to another.
+        await self.take_back(short.tenant, short.shard)
         if not await self._grant(short):
             quotas, others, _ = await self._home_of(short.tenant).step(lambda each: self._parts(each, short))
             before = short.used.plus(others)
@@ -134,10 +156,46 @@ class Grants:
                 others = others.plus(part)
         return decode_config(row["config"]).quotas, others, mine
 
-    # --- When queues go to another database --------------------------------------------------------------------------
+    # --- When messages or queues go to another database --------------------------------------------------------------
+
+    async def check_carried(
+        self, connection: Any, info: QueueInfo, sizes: list[int], granted: "Granted | None"
+    ) -> None:
+        """`check` for messages that the tenant has already, on another shard: `Short` until what `carry` noted for them
+        is given here. It is taken in the transaction that adds them, or not at all."""
+        if not info.has_quotas:
+            return
+        if granted is not None:
+            await connection.execute(SQL["take_grant"], info.ref.tenant, *granted.part, granted.version)
+        await self._check(connection, info, sizes)
+
+    async def carry(self, short: Short) -> "Granted":
+        """Note at the home what a shard needs for messages that come to it from another, whatever the quota says."""
+
+        async def work(connection: Any) -> Granted:
+            _, _, mine = await self._parts(connection, short)
+            part = mine.or_more(short.needed)
+            version: int = await connection.fetchval(SQL["put_grant"], short.tenant, short.shard.number, *part)
+            return Granted(part, version)
+
+        return await self._home_of(short.tenant).step(work)
+
+    async def lower_by(self, connection: Any, key: int, part: Part) -> None:
+        """So much of a queue's tenant goes from this shard, or will not come, in this transaction."""
+        if part != _NONE and len(self._cluster.shards) > 1:
+            await connection.execute(SQL["lower_granted"], key, *part)
+
+    async def note_all(self, tenant: str) -> None:
+        """As `note_used`, for all shards that are up."""
+        for shard in self._cluster.shards if len(self._cluster.shards) > 1 else ():
+            try:
+                await self.note_used(tenant, shard)
+            except StoreUnavailable as error:
+                _log.debug("what %s keeps is noted when its database is back: %s", tenant, error.message)
 
     async def note_used(self, tenant: str, shard: Shard) -> None:
-        """Grant a shard what it keeps: it has come from another, without being asked for."""
+        """Grant a shard what it keeps: it has come without being asked for, from another shard or before there was a
+        quota."""
         used = await shard.fetch(SQL["usage"], tenant)
         part = Part(used[0]["messages"], used[0]["bytes"])
 

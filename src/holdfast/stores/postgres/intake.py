@@ -141,9 +141,7 @@ class Intake:
         await self._grants.check(connection, info, sizes)
         if groups:
             if not info.has_groups:
-                # An upkeep that began before the queue had groups holds no lock on them, and must not see any: what it
-                # showed would be counted again by whoever shows a head beside it.
-                await connection.execute(UPKEEP_LOCK, info.key)
+                await connection.execute(UPKEEP_LOCK, info.key)  # its row is locked; see upkeep.py
             await connection.execute(SQL["has_groups"], info.key, ids[-1])
         if fresh:
             new = await self._payloads.take(connection, [drafts[place] for place in fresh], now_ms)

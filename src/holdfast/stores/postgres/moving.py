@@ -23,7 +23,7 @@ from holdfast.model.requests import Filter, Move
 from holdfast.model.verdicts import alter
 from holdfast.stores.answers import being_deleted, no_such_queue
 from holdfast.stores.postgres.cluster import Cluster
-from holdfast.stores.postgres.grants import Grants, Short
+from holdfast.stores.postgres.grants import Granted, Grants, Part, Short
 from holdfast.stores.postgres.news import News
 from holdfast.stores.postgres.pieces import Payloads, count_of
 from holdfast.stores.postgres.queues import QueueInfo
@@ -57,7 +57,7 @@ _INSERT = (
 )
 
 
-_PLACE = WHOLE.index("piece_place")
+_PLACE, _GROUP, _BYTES = (WHOLE.index(name) for name in ("piece_place", "group_name", "bytes"))
 
 
 def _called_off() -> StoreUnavailable:
@@ -123,6 +123,8 @@ class Moving:
             ]
         )
 
+        granted: Granted | None = None
+
         async def work(connection: Any) -> None:
             opened = await self._upkeep.open(connection, target.shard, target.key, now_ms, News())
             if opened is None:
@@ -130,7 +132,9 @@ class Moving:
             queue = opened[0]
             if queue.row.drain_until is not None:
                 raise being_deleted(target.ref)
-            if target.ref.tenant != info.ref.tenant:
+            if target.ref.tenant == info.ref.tenant:
+                await self._grants.check_carried(connection, queue, sizes, granted)
+            else:
                 await self._grants.check(connection, queue, sizes)
             await connection.execute(
                 *(_ANNOUNCE, move, info.shard.number, str(info.ref), target.key, len(sizes), sum(sizes), body)
@@ -141,7 +145,11 @@ class Moving:
                 await target.shard.step(work)
                 return
             except Short as short:
-                await self._grants.widen(short)
+                if target.ref.tenant == info.ref.tenant:
+                    granted = await self._grants.carry(short)
+                else:
+                    await self._grants.widen(short)
+        raise StoreUnavailable(f"the quotas of {target.ref.tenant} were used up again and again: try once more")
 
     async def _carry(
         self, move: UUID, source: Shard, target: Shard, meant: list[Entry], places: dict[int, int]
@@ -169,7 +177,7 @@ class Moving:
                 return [], fresh
             queue, step = opened
             rows = await connection.fetch(SQL["lock_by_ids"], queue.key, sorted(as_seen))
-            gone = []
+            gone, went = [], Part(0, 0)
             for row in rows:
                 entry = entry_of(row)
                 known = as_seen[entry.envelope.id]
@@ -179,9 +187,12 @@ class Moving:
                 step.tell(queue, entry, change, reason=f"to {target.ref}")
                 step.leave(queue, entry)
                 gone.append(entry.envelope.id)
+                went = went.plus(Part(1, entry.bytes))
             if await connection.fetchval(_DECIDE, move, gone) is None:
                 raise _called_off()
             await step.write()
+            if target.ref.tenant == info.ref.tenant:
+                await self._grants.lower_by(connection, queue.key, went)
             return gone, fresh
 
         gone, fresh = await info.shard.step(work)
@@ -197,15 +208,18 @@ class Moving:
             if arrival is None:
                 return fresh  # another has done it
             await connection.execute(_ARRIVED, move)
+            body = _decode(arrival["body"])
+            if any(row[0] in wanted and row[_GROUP] is not None for row in body):
+                await self._upkeep.admit_groups(connection, arrival["queue_key"])
             opened = await self._upkeep.open(connection, shard, arrival["queue_key"], now_ms, fresh)
             # If the queue was deleted meanwhile, these go with it.
-            rows, others = [], _decode(arrival["body"])
-            if opened is not None:
-                rows = [row for row in others if row[0] in wanted]
-                others = [row for row in others if row[0] not in wanted]
+            rows = [] if opened is None else [row for row in body if row[0] in wanted]
+            others = body if opened is None else [row for row in body if row[0] not in wanted]
             places = [row[_PLACE] for row in others if row[_PLACE] is not None]
             if places:
                 await connection.execute(SQL["give_up_places"], places)
+            missing = Part(len(others), sum(row[_BYTES] for row in others))
+            await self._grants.lower_by(connection, arrival["queue_key"], missing)
             if opened is None:
                 return fresh
             queue, step = opened

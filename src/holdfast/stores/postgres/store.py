@@ -74,9 +74,9 @@ class PostgresStore:
     ) -> None:
         """`goes_by_caller` is for tests: time is what callers say, not what the databases' clock says."""
         self._cluster = Cluster(urls, durability=durability, shard_map=shard_map, goes_by_caller=goes_by_caller)
-        self._directory = Directory(self._cluster)
-        self._nodes = Nodes(self._cluster)
         self._grants = Grants(self._cluster)
+        self._directory = Directory(self._cluster, self._grants)
+        self._nodes = Nodes(self._cluster)
         self._upkeep = Upkeep(self._cluster)
         self._ledgers = Ledgers()
         self._payloads = Payloads(self._cluster, self._directory, self._nodes)
