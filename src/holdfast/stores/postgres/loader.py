@@ -43,9 +43,9 @@ class Loader:
         self._max_payload = max_payload
         self._clock = SystemClock()
         self._cluster = Cluster(urls, durability=durability, shard_map=shard_map)
-        self._directory = Directory(self._cluster)
-        self._nodes = Nodes(self._cluster)
         self._grants = Grants(self._cluster)
+        self._directory = Directory(self._cluster, self._grants)
+        self._nodes = Nodes(self._cluster)
         payloads = Payloads(self._cluster, self._directory, self._nodes)
         self._intake = Intake(self._cluster, self._directory, self._nodes, self._grants, payloads)
         self._loading = Loading(self._cluster, self._directory, self._nodes, self._grants)
