@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast.clock import SystemClock
-from holdfast.model.errors import HoldfastError, StoreUnavailable
+from holdfast.model.errors import HoldfastError, InvalidArgument, StoreUnavailable
 from holdfast.model.message import Draft
 from holdfast.model.names import QueueRef
 from holdfast.model.policy import QueuePolicy, Quotas, TenantConfig
@@ -19,6 +19,7 @@ from holdfast.stores.postgres import PostgresStore, resharding
 from holdfast.stores.postgres.cluster import Cluster
 from holdfast.stores.postgres.flushing import flush
 from holdfast.stores.postgres.grants import Grants
+from holdfast.stores.postgres.migrations import migrate
 from holdfast.stores.postgres.resharding import Resharding, even_plan, reshard
 from holdfast.stores.postgres.shard import Shard
 from holdfast.stores.postgres.slots import SLOTS, slot_of, spread
@@ -419,3 +420,68 @@ async def test_an_upload_whose_queue_goes_meanwhile_is_to_be_sent_again(urls: li
         with pytest.raises(StoreUnavailable, match="send it again"):
             await store.enqueue(REF, [draft], now_ms(), auto_create=True)
         assert await take(store) == [b"first"]
+
+
+# --- Fewer databases -------------------------------------------------------------------------------------------------
+
+
+async def _join(postgres: PostgresServer, urls: list[str], name: str) -> list[str]:
+    """A store's databases with a new one, which owns nothing yet."""
+    async with connected(postgres.url("postgres")) as connection:
+        await connection.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+        await connection.execute(f"CREATE DATABASE {name}")
+    every = [*urls, postgres.url(name)]
+    async with contextlib.AsyncExitStack() as stack:
+        await migrate([await stack.enter_async_context(connected(url)) for url in every])
+    return every
+
+
+async def test_a_database_that_has_queues_or_tenants_cannot_be_left_out_and_they_are_named(urls: list[str]) -> None:
+    async with opened(urls) as store:
+        for number in range(40):
+            await put(store, b"x", ref=QueueRef(f"t{number % 4}", f"q{number}"))
+    for left_out in (0, 1):
+        with pytest.raises(InvalidArgument) as refused:
+            async with opened([urls[1 - left_out]]):
+                pass
+        error = refused.value
+        assert f"number {left_out} was not given" in error.message
+        assert error.facts["database"] == left_out
+        named = error.facts["queues"]
+        assert isinstance(named, list)
+        assert named
+        assert all(slot_of(*QueueRef(*name.split("/"))) % 2 == left_out for name in named)
+        assert named[0] in error.message
+        assert "512 of 1024 parts of the tenants" in error.message
+        assert ("`holdfast pipeline reshard --onto 1`" in error.message) is (left_out == 1)
+
+
+async def test_a_database_that_joined_can_be_emptied_and_left_out(postgres: PostgresServer) -> None:
+    every = await _join(postgres, await asyncio.to_thread(postgres.make_databases, "shrink_a"), "shrink_b")
+    async with opened(every) as store:
+        await put(store, b"kept")
+    await asyncio.to_thread(reshard, every, {SLOT: 1})
+    with pytest.raises(InvalidArgument, match="with the queues acme/mail; `holdfast pipeline reshard --onto 1`"):
+        async with opened(every[:1]):
+            pass
+    with pytest.raises(InvalidArgument, match="this store has 2 databases"):
+        await asyncio.to_thread(reshard, every, onto=3)
+    moved = await asyncio.to_thread(reshard, every, onto=1)
+    assert [(each.slot, each.messages) for each in moved] == [(SLOT, 1)]
+    async with opened(every[:1]) as store:
+        await store.sweep(100, now_ms())
+        await put(store, b"new")
+        assert await take(store) == [b"kept", b"new"]
+
+
+async def test_a_database_in_the_middle_is_not_taken_for_the_one_behind_it(postgres: PostgresServer) -> None:
+    every = await _join(postgres, await asyncio.to_thread(postgres.make_databases, "middle_a"), "middle_b")
+    every = await _join(postgres, every, "middle_c")
+    async with opened(every) as store:
+        await put(store, b"kept")
+    await asyncio.to_thread(reshard, every, {SLOT: 2})
+    with pytest.raises(InvalidArgument, match="number 1 was not given"):
+        async with opened([every[0], every[2]]):
+            pass
+    async with opened(every) as store:
+        assert await take(store) == [b"kept"]

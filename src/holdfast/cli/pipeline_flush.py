@@ -78,12 +78,15 @@ def flush(
 
 def reshard(
     store: Store = None,
+    onto: Annotated[
+        int | None, typer.Option("--onto", help="Over so many databases, by their numbers; the others keep no queues.")
+    ] = None,
     dry_run: DryRun = False,
     json: Annotated[bool, typer.Option("--json", help="Answer with one JSON object.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing.")] = False,
 ) -> None:
-    """Spread a store's queues evenly over its databases, under traffic: after one joined it, or to finish what a crash
-    left.
+    """Spread a store's queues evenly over its databases, under traffic: after one joined it, to empty some (`--onto`),
+    or to finish what a crash left.
 
     Give every database, the new one too; `holdfast db migrate` has made it part of the store. Queues on their way
     answer `store_unavailable` for that moment, all others go on. The databases do the work: it needs no Spark.
@@ -92,12 +95,12 @@ def reshard(
 
     output = Output(json=json, quiet=quiet)
     urls = _databases(store)
-    wanted = _wanted(urls)
+    wanted = _wanted(urls, onto)
     if dry_run:
         output.done(f"{len(wanted):,} slots would move", {"slots": len(wanted), "moved": 0, "is_dry_run": True})
         return
-    moved = reshard(urls, None, output.note if sys.stderr.isatty() and not json else _unsaid)
-    left = len(_wanted(urls))
+    moved = reshard(urls, None, output.note if sys.stderr.isatty() and not json else _unsaid, onto=onto)
+    left = len(_wanted(urls, onto))
     facts = {
         "slots": len(moved),
         "queues": sum(each.queues for each in moved),
@@ -115,18 +118,18 @@ def _unsaid(text: str) -> None:
     """Nobody watches."""
 
 
-def _wanted(urls: list[str]) -> dict[int, int]:
-    """The slots that have to move for each database to own as many as any other."""
+def _wanted(urls: list[str], onto: int | None) -> dict[int, int]:
+    """The slots that have to move for each database, or the first so many, to own as many as any other."""
     import asyncio
 
     from holdfast.stores.postgres.cluster import Cluster
-    from holdfast.stores.postgres.resharding import even_plan
+    from holdfast.stores.postgres.resharding import wanted_moves
 
     async def look() -> dict[int, int]:
         cluster = Cluster(urls)
         try:
             await cluster.open()
-            return even_plan(cluster.table()[1], len(cluster.shards))
+            return wanted_moves(cluster, onto)
         finally:
             await cluster.close()
 

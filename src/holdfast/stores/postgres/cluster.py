@@ -10,6 +10,8 @@ from holdfast.stores.postgres.shard import Shard, shown
 from holdfast.stores.postgres.slots import SLOTS, fnv32a, home_of, slot_of
 from holdfast.stores.postgres.statements import SQL
 
+# Queues that an error tells by name.
+_NAMED = 5
 # A database is not asked again for the slots within this time.
 _LOOK_S = 0.05
 
@@ -74,16 +76,39 @@ class Cluster:
         self._slots, self._homes = epochs[self._epoch]
         missing = sorted(set(range(len(self.shards))) - set(placed))
         placed.update(zip(missing, lost, strict=False))
-        unknown = (set(self._slots) | set(self._homes)) - set(placed)
-        if unknown:
-            raise InvalidArgument(
-                f"this store has {max(*self._slots, *self._homes) + 1} databases, and number {min(unknown)} "
-                "was not given: name all of them, separated by commas",
-                field="store",
-            )
+        # Numbers have no gaps: what comes behind one that is missing could not be told from it.
+        used = {*self._slots, *self._homes, *range(max(placed))}
+        if used - set(placed):
+            raise await self._left_out(min(used - set(placed)), max(used | set(placed)) + 1)
         self.shards = [placed[number] for number in sorted(placed)]
         for number, shard in enumerate(self.shards):
             shard.number = number
+
+    async def _left_out(self, number: int, databases: int) -> InvalidArgument:
+        """What is on a database that was not given, as far as the others know: of a tenant its home does."""
+        known = await self.fetch_all("SELECT tenant, queue FROM directory ORDER BY tenant, queue")
+        refs = sorted(QueueRef(row["tenant"], row["queue"]) for _, rows in known for row in rows)
+        if self._shard_map == "fnv-mod":
+            queues = [ref for ref in refs if fnv32a((ref.tenant + ref.queue).encode()) % databases == number]
+        else:
+            queues = [ref for ref in refs if self._slots[slot_of(*ref)] == number]
+        slots, homes = self._slots.count(number), self._homes.count(number)
+        said = [f"this store has {databases} databases, and number {number} was not given"]
+        if slots:
+            names = ", ".join(map(str, queues[:_NAMED])) or "of tenants that it alone knows"
+            more = f" and {len(queues) - _NAMED:,} more" if len(queues) > _NAMED else ""
+            said.append(f"on it are {slots} of {SLOTS} slots, with the queues {names}{more}")
+        if slots and number and self.goes_by_slots:
+            said.append(
+                f"`holdfast pipeline reshard --onto {number}`, given all databases, moves queues from number {number} "
+                "on to those before it"
+            )
+        if homes:
+            said.append(
+                f"what is one per tenant is on it for {homes} of {SLOTS} parts of the tenants, and does not move"
+            )
+        said.append("name all of them, separated by commas")
+        return InvalidArgument("; ".join(said), field="store", database=number, queues=[str(ref) for ref in queues])
 
     async def close(self) -> None:
         for shard in self.shards:

@@ -247,6 +247,8 @@ class Moving:
         """Arrivals on this database whose move nobody carries on."""
         resolved = 0
         for row in await shard.fetch(_WAITING, _ABANDONED_S):
+            if row["from_shard"] >= len(self._cluster.shards):
+                continue  # it was left out since, and alone knows what was decided
             source = self._cluster.shards[row["from_shard"]]
             await source.fetch(_DECIDE, row["move"], [])
             [decided] = await source.fetch(_DECIDED, row["move"])

@@ -81,8 +81,15 @@ def even_plan(slots: list[int], databases: int) -> dict[int, int]:
     return plan
 
 
-def reshard(urls: list[str], plan: dict[int, int] | None = None, progress: Progress = lambda text: None) -> list[Moved]:
-    """Finish what a crash left, and move these slots to these databases; without a plan, as many as make it even.
+def reshard(
+    urls: list[str],
+    plan: dict[int, int] | None = None,
+    progress: Progress = lambda text: None,
+    *,
+    onto: int | None = None,
+) -> list[Moved]:
+    """Finish what a crash left, and move these slots to these databases; without a plan, as many as make it even, over
+    the first `onto` of them or over all.
 
     It may be killed at any point and done again. Every server has to be of this version, and be given all databases.
     """
@@ -94,12 +101,20 @@ def reshard(urls: list[str], plan: dict[int, int] | None = None, progress: Progr
             resharding = Resharding(cluster, Grants(cluster))
             async with resharding.alone():
                 done = [await resharding.move(*each, progress) for each in (await resharding.unfinished()).items()]
-                wanted = even_plan(cluster.table()[1], len(cluster.shards)) if plan is None else plan
+                wanted = wanted_moves(cluster, onto) if plan is None else plan
                 return done + [await resharding.move(slot, to, progress) for slot, to in sorted(wanted.items())]
         finally:
             await cluster.close()
 
     return asyncio.run(work())
+
+
+def wanted_moves(cluster: Cluster, onto: int | None) -> dict[int, int]:
+    """Which slots have to go where for the first `onto` databases, or all, to share them evenly; of an open cluster."""
+    databases = len(cluster.shards)
+    if onto is not None and not 1 <= onto <= databases:
+        raise InvalidArgument(f"this store has {databases} databases: queues cannot go onto {onto}", field="onto")
+    return even_plan(cluster.table()[1], databases if onto is None else onto)
 
 
 class Resharding:

@@ -155,6 +155,8 @@ class Staging:
         """Delete up to so many pieces that no message has, or a few more."""
         await shard.fetch(SQL["give_up_old_stages"], SILENT_S)
         dropped = 0
+        if not await self.has_work(shard):
+            return 0
         while dropped < limit and (some := await shard.step(_drop_some)):
             dropped += some
         return dropped
