@@ -341,3 +341,19 @@ async def test_workers_of_two_servers_claim_each_message_once_whatever_redis_doe
             await asyncio.gather(*(worker(store, number) for store in (one, other) for number in range(6)))
         assert sorted(map(int, got)) == list(range(total))
         assert prefetcher(one).served + prefetcher(other).served > 0
+
+
+async def test_a_large_payload_comes_by_a_reservation_too_whole_or_part_by_part(
+    urls: list[str], redis_server: RedisServer, tmp_path: Path
+) -> None:
+    large = bytes(range(256)) * (5 << 10)
+    async with opened(urls, redis_server.url, tmp_path) as store:
+        await fill(store, b"a", large, large, b"d")
+        assert payloads(await claim(store, 2)) == [b"a", large]
+        claims = await store.claim(REF, [Ask(limit=2, streams=True)], now_ms())
+        apart, small = claims.per_ask[0]
+        assert (apart.payload, small.payload) == (b"", b"d")
+        assert apart.pieces is not None
+        parts = [part async for part in await store.read_payload(REF, apart.snowflake, apart.pieces)]
+        assert b"".join(parts) == large
+        assert prefetcher(store).served == 2

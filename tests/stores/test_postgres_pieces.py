@@ -1,6 +1,7 @@
 """Large payloads on PostgreSQL: they count for nothing before they are a message's, go wherever it goes, and nothing is
 left of those that never are one, or no longer."""
 
+import asyncio
 import hashlib
 from collections.abc import Iterator
 from random import Random
@@ -404,6 +405,34 @@ async def test_an_enqueue_that_fails_leaves_no_message_and_its_payload_is_swept(
         await _until_given_up(store)
         await sweep(store)
         assert await kept(urls) == NOTHING
+
+
+async def test_an_upload_whose_caller_leaves_while_it_is_enqueued_is_a_whole_message_or_nothing(
+    urls: list[str],
+) -> None:
+    async with opened(urls) as store:
+        assert store._link is not None
+        always = len(store._link._background)
+        await store.create_queue(REF, now_ms())
+        for turns in range(0, 40, 4):
+            writer, _ = await begin(store)
+            draft = Draft(payload=b"", pieces=await writer.finish())
+            enqueue = asyncio.create_task(store.enqueue(REF, [draft], now_ms(), auto_create=True))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            enqueue.cancel()
+            writer.abandon()
+            await asyncio.gather(enqueue, return_exceptions=True)
+            # An enqueue goes on though its caller has left, and so does the giving up behind it.
+            while store._link._calls or len(store._link._background) > always:
+                await asyncio.sleep(0.001)
+            await sweep(store)
+            claims = await store.claim(REF, [Ask(streams=True, lease_ms=60_000)], now_ms())
+            for delivery in claims.per_ask[0]:
+                assert await read(store, delivery) == PAYLOAD
+                await settle(store, Settle.ACK, delivery)
+            await sweep(store)
+            assert await kept(urls) == NOTHING
 
 
 async def test_a_duplicate_is_answered_with_the_first_and_its_payload_dropped(urls: list[str]) -> None:
