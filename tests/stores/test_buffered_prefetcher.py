@@ -10,6 +10,7 @@ import pytest
 import redis
 
 from holdfast.model.answers import Delivery
+from holdfast.model.errors import StoreUnavailable
 from holdfast.model.message import State
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import EVERYTHING, Ask, Cancel, Move, Purge, Reprioritise, Settle, Verdict
@@ -138,6 +139,36 @@ async def test_a_busy_queue_is_found_by_itself(urls: list[str], redis_server: Re
         assert prefetcher(store).served >= 20
 
 
+async def test_claims_that_come_together_are_served_together_each_with_its_own(
+    urls: list[str], redis_server: RedisServer, tmp_path: Path
+) -> None:
+    async with opened(urls, redis_server.url, tmp_path) as store:
+        ids = await fill(store, *(b"%02d" % number for number in range(12)))
+        given = await asyncio.gather(*(claim(store, limit) for limit in (1, 3, 2, 1, 4)))
+        assert [len(each) for each in given] == [1, 3, 2, 1, 4]
+        assert [each.snowflake for deliveries in given for each in deliveries] == ids[:11]
+        assert (prefetcher(store).served, prefetcher(store).missed) == (1, 0)
+        # Of three more claims there is enough for the first; the others go by the index.
+        given = await asyncio.gather(*(claim(store) for _ in range(3)))
+        assert sorted(len(each) for each in given) == [0, 0, 1]
+
+
+async def test_an_outage_is_told_to_every_claim_of_a_round(
+    urls: list[str], redis_server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(urls, redis_server.url, tmp_path) as store:
+        await fill(store, b"a", b"b", b"c")
+
+        async def fail(*_: Any) -> None:
+            raise StoreUnavailable("the database went away")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(prefetcher(store)._reserver, "claim_reserved", fail)
+            given = await asyncio.gather(*(claim(store) for _ in range(3)), return_exceptions=True)
+        assert [type(each) for each in given] == [StoreUnavailable] * 3
+        assert sorted(payloads(await claim(store, 3))) == [b"a", b"b", b"c"]
+
+
 async def test_nothing_is_reserved_of_a_paused_queue_or_one_with_groups(
     urls: list[str], redis_server: RedisServer, tmp_path: Path
 ) -> None:
@@ -191,7 +222,7 @@ async def test_a_popped_message_is_not_claimed_twice_though_its_reservation_is_o
 ) -> None:
     async with opened(urls, redis_server.url, tmp_path) as store:
         await fill(store, b"a", b"b")
-        popped = await prefetcher(store).pop(REF, 1)
+        popped = await prefetcher(store).pop(REF, [1])
         expire(redis_server)
         assert payloads(await claim(store, 2)) == [b"a", b"b"]
         asks = [Ask(limit=1)]
@@ -203,7 +234,7 @@ async def test_what_was_claimed_and_given_back_is_not_what_was_reserved(
 ) -> None:
     async with opened(urls, redis_server.url, tmp_path) as store:
         await fill(store, b"a", b"b")
-        stale = await prefetcher(store).pop(REF, 1)
+        stale = await prefetcher(store).pop(REF, [1])
         [held] = (await store._inner.claim(REF, [Ask(limit=1)], now_ms())).per_ask[0]
         await store.settle(REF, [Verdict(settle=Settle.RELEASE, receipt=held.receipt)], now_ms())
         assert await prefetcher(store).claim(REF, [Ask(limit=1)], stale, now_ms()) is None
@@ -214,7 +245,7 @@ async def test_what_was_claimed_and_given_back_is_not_what_was_reserved(
 async def test_a_pause_after_the_reservation_holds(urls: list[str], redis_server: RedisServer, tmp_path: Path) -> None:
     async with opened(urls, redis_server.url, tmp_path) as store:
         await fill(store, b"a", b"b")
-        popped = await prefetcher(store).pop(REF, 1)
+        popped = await prefetcher(store).pop(REF, [1])
         await store.pause(REF, True, now_ms())
         assert await prefetcher(store).claim(REF, [Ask(limit=1)], popped, now_ms()) is None
         assert await claim(store) == []
@@ -241,7 +272,7 @@ async def test_a_deleted_queue_gives_nothing_of_what_was_reserved(
 ) -> None:
     async with opened(urls, redis_server.url, tmp_path) as store:
         await fill(store, b"a", b"b")
-        popped = await prefetcher(store).pop(REF, 1)
+        popped = await prefetcher(store).pop(REF, [1])
         await store.drain(REF, now_ms(), now_ms())
         assert await prefetcher(store).claim(REF, [Ask(limit=1)], popped, now_ms()) is None
         while await store.find_queue(REF) is not None:
@@ -268,7 +299,7 @@ async def test_what_another_popped_is_not_waited_for(
 ) -> None:
     async with opened(urls, redis_server.url, tmp_path) as store:
         await fill(store, b"a", b"b")
-        first = await prefetcher(store).pop(REF, 1)
+        first = await prefetcher(store).pop(REF, [1])
         assert payloads(await claim(store)) == [b"b"], "as of two workers at once"
         claims = await prefetcher(store).claim(REF, [Ask(limit=1)], first, now_ms())
         assert claims is not None

@@ -23,7 +23,6 @@ from holdfast.stores.buffered.keys import (
     handed_key,
     place_of,
     reserved_key,
-    reserved_of,
 )
 from holdfast.stores.buffered.wal import Place
 from holdfast.stores.reserved import Reserved
@@ -51,25 +50,30 @@ return 1
 # How long a reservation holds, by Redis' clock.
 _RESERVED_MS = 1_000
 
-# What is buffered of a queue; if nothing is, so many of its reserved messages, all of them or none. Then also what was
-# handed to others before, how many are left, and the last that was reserved.
+# What is buffered of a queue; if nothing is, the first of its reserved messages: of the numbers that are asked for,
+# which rise, the highest that there are. Then also what was handed out before, how many are left, and the last that was
+# reserved.
 _POP = """
 local held = redis.call('HGETALL', KEYS[1])
 if #held > 0 then return {held} end
-local time, wanted = redis.call('TIME'), tonumber(ARGV[1])
-local mine = redis.call('LRANGE', KEYS[2], 0, wanted - 1)
+local time = redis.call('TIME')
+local mine = redis.call('LRANGE', KEYS[2], 0, ARGV[#ARGV] - 1)
 if #mine > 0 and tonumber(string.match(mine[1], '^%d+')) <= time[1] * 1000 + math.floor(time[2] / 1000) then
     redis.call('DEL', KEYS[2], KEYS[3])
     mine = {}
 end
+local number = 0
+for at = 3, #ARGV do
+    if tonumber(ARGV[at]) > #mine then break end
+    number = tonumber(ARGV[at])
+end
+mine = {unpack(mine, 1, number)}
 local others = redis.call('LRANGE', KEYS[3], 0, -1)
-if #mine < wanted then
-    mine = {}
-else
-    redis.call('LTRIM', KEYS[2], wanted, -1)
+if number > 0 then
+    redis.call('LTRIM', KEYS[2], number, -1)
     redis.call('RPUSH', KEYS[3], unpack(mine))
-    redis.call('LTRIM', KEYS[3], -tonumber(ARGV[2]), -1)
-    redis.call('PEXPIRE', KEYS[3], ARGV[3])
+    redis.call('LTRIM', KEYS[3], -tonumber(ARGV[1]), -1)
+    redis.call('PEXPIRE', KEYS[3], ARGV[2])
 end
 local last = redis.call('LINDEX', KEYS[2], -1) or redis.call('LINDEX', KEYS[3], -1) or ''
 return {held, mine, others, redis.call('LLEN', KEYS[2]), last}
@@ -92,9 +96,10 @@ class Popped(NamedTuple):
     """What a claim found of its queue. Something buffered: that comes first, and nothing was popped."""
 
     held: list[Held]
-    mine: list[Reserved]
-    others: list[Reserved]
-    # Still reserved, and the last that was, as Redis has it; empty: nothing is.
+    # As Redis has them: what was popped, and what had been before.
+    mine: list[bytes]
+    others: list[bytes]
+    # Still reserved, and the last that was; empty: nothing is.
     left: int
     last: bytes
 
@@ -172,16 +177,16 @@ class Cache:
 
     # --- What is reserved ----------------------------------------------------------------------------------------
 
-    async def pop(self, ref: QueueRef, wanted: int, remembered: int) -> Popped:
-        """`remembered`: how many of those that were popped are told to the others."""
+    async def pop(self, ref: QueueRef, numbers: list[int], remembered: int) -> Popped:
+        """The highest of these numbers, which rise, that there are. `remembered`: how many of those that were popped
+        are told to the others."""
 
         async def pop() -> Popped:
             keys = buffer_key(ref), reserved_key(ref), handed_key(ref)
-            held, *rest = await _awaited(self._redis.eval(_POP, 3, *keys, wanted, remembered, _RESERVED_MS))
+            held, *rest = await _awaited(self._redis.eval(_POP, 3, *keys, remembered, _RESERVED_MS, *numbers))
             if held:
                 return NOTHING._replace(held=_held(zip(held[::2], held[1::2], strict=True)))
-            mine, others, left, last = rest
-            return Popped([], _reserved(mine), _reserved(others), left, last)
+            return Popped([], *rest)
 
         return await self._ask(pop)
 
@@ -259,10 +264,6 @@ class Cache:
 
 def _held(found: Iterable[tuple[bytes, bytes]]) -> list[Held]:
     return [(place, body) for field, body in found if (place := place_of(field)) is not None]
-
-
-def _reserved(entries: list[bytes]) -> list[Reserved]:
-    return [each for entry in entries if (each := reserved_of(entry)) is not None]
 
 
 async def _awaited(answer: Any) -> Any:

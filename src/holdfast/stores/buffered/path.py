@@ -15,6 +15,7 @@ from holdfast.stores.buffered.buffer import Buffer, Lander, Waiting
 from holdfast.stores.buffered.cache import Cache
 from holdfast.stores.buffered.commits import Commits, Offer, Peers
 from holdfast.stores.buffered.prefetcher import Prefetcher, Reserver
+from holdfast.stores.buffered.rounds import Rounds
 from holdfast.stores.buffered.wal import SEGMENT_BYTES, Wal
 from holdfast.stores.contract import Claims
 from holdfast.stores.logged import decode_call
@@ -105,6 +106,7 @@ class FastPath:
             interval_ms=terms.flush_interval_ms,
         )
         self.prefetcher = Prefetcher(self._cache, self._ground, self._now_ms, batch=terms.prefetch_batch)
+        self._rounds = Rounds(self.prefetcher, self.buffer, self._ground.lane_of)
         self._commits = Commits(
             self._wal,
             self._cache,
@@ -160,18 +162,10 @@ class FastPath:
     async def claim(self, ref: QueueRef, asks: list[Ask], now_ms: int) -> Claims | None:
         """Land what was answered for on the queue, and claim from what is reserved. None: the claim goes by the index,
         and if it could have popped, the prefetcher is to hear how it went."""
-        wanted = self.prefetcher.wanted(asks)
-        if not wanted:
+        if not self.prefetcher.wanted(asks):
             await self.settle(ref)
             return None
-        lane = self._ground.lane_of(ref)
-        await self.buffer.settle_own(ref, lane)
-        popped = await self.prefetcher.pop(ref, wanted)
-        if popped.held:
-            await self.buffer.land_held(ref, popped.held)
-            # What is buffered by now came after this claim.
-            popped = await self.prefetcher.pop(ref, wanted)
-        return await self.prefetcher.claim(ref, asks, popped, now_ms)
+        return await self._rounds.claim(ref, asks, now_ms)
 
     async def settle(self, ref: QueueRef) -> None:
         await self.buffer.settle(ref, self._ground.lane_of(ref))

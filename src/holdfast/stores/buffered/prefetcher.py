@@ -4,13 +4,14 @@ A reservation is no claim. It names messages as they were, in order, for a secon
 locked by it. A claim pops as many as it asks for, and has them only if one statement finds each of them as it was, and
 nothing before them but what was popped by others. Else the reservation is out of date: it is dropped, and the claim
 goes by the index, as it does where nothing is reserved. So whatever happens to a message, to its queue or to Redis, a
-claim finds what it would have found; at worst it asks twice.
+claim finds what it would have found; at worst it asks twice. Claims of one server pop together (`rounds.py`).
 """
 
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import accumulate
 from typing import Protocol
 
 from holdfast.clock import steady_s
@@ -29,6 +30,8 @@ _BUSY_S = 1.0
 # Queues that are looked at, and remembered as busy, at once.
 _AT_ONCE = 16
 _REMEMBERED = 10_000
+
+_NO_ENTRIES: frozenset[bytes] = frozenset()
 
 
 class Reserver(Protocol):
@@ -53,46 +56,64 @@ class Prefetcher:
         # Claims of this server that go by the index at the moment: what they are about to take is not worth reserving.
         self._by_index: Counter[QueueRef] = Counter()
         self._none_by_index: dict[QueueRef, asyncio.Event] = {}
+        # What was claimed here of what Redis remembers as handed out.
+        self._claimed: dict[QueueRef, frozenset[bytes]] = {}
         self._is_ending = False
         # Claims that were served from what was reserved, and those that found it out of date.
         self.served = 0
         self.missed = 0
+
+    @property
+    def batch(self) -> int:
+        return self._batch
 
     def wanted(self, asks: list[Ask]) -> int:
         """How many a claim is to pop; 0: it is none that could."""
         total = sum(ask.limit for ask in asks)
         return total if asks[0].ledger is None and total <= self._batch else 0
 
-    async def pop(self, ref: QueueRef, wanted: int) -> Popped:
-        """If Redis goes away meanwhile, nothing: then each server lands its own within its interval."""
+    async def pop(self, ref: QueueRef, wanted: list[int]) -> Popped:
+        """For the first of these claims, by how many each wants: as many claims as there is enough reserved for. If
+        Redis goes away meanwhile, nothing: then each server lands its own within its interval."""
         if not self._cache.is_up:
             return NOTHING
         try:
-            return await self._cache.pop(ref, wanted, 2 * self._batch)
+            return await self._cache.pop(ref, list(accumulate(wanted)), 2 * self._batch)
         except StoreUnavailable:
             return NOTHING
 
-    async def claim(self, ref: QueueRef, asks: list[Ask], popped: Popped, now_ms: int) -> Claims | None:
-        """A claim of what was popped. None: it goes by the index, and `went_by_index` is to be called when it has."""
+    async def has_reserved(self, ref: QueueRef) -> bool:
+        """Once what is under way is done; False: nothing was."""
         under_way = self._under_way.get(ref)
-        if not popped.mine and under_way is not None:
-            await asyncio.wait([under_way])
-            popped = await self.pop(ref, self.wanted(asks))
-        claims = None
-        if popped.mine:
-            try:
-                claims = await self._reserver.claim_reserved(ref, asks, popped.mine, popped.others, now_ms)
-            finally:
-                if claims is None:
-                    self.missed += 1
-                    await self._cache.drop(ref)
-        if claims is None:
-            self._by_index[ref] += 1
-            return None
-        self.served += 1
+        if under_way is None:
+            return False
+        await asyncio.wait([under_way])
+        return True
+
+    async def claim(self, ref: QueueRef, asks: list[Ask], popped: Popped, now_ms: int) -> Claims | None:
+        """A claim of what was popped, which is as many as are asked for. None: what was reserved is out of date."""
+        claimed = self._claimed.pop(ref, _NO_ENTRIES)
+        # What this server has claimed of it is nobody's to wait for.
+        others = [entry for entry in popped.others if entry not in claimed]
         if popped.left * 2 < self._batch:
             self._begin(ref, popped.last)
+        claims = None
+        try:
+            claims = await self._reserver.claim_reserved(ref, asks, _reserved(popped.mine), _reserved(others), now_ms)
+        finally:
+            if claims is None:
+                self.missed += 1
+                await self._cache.drop(ref)
+        if claims is not None:
+            self.served += 1
+            if len(self._claimed) >= _REMEMBERED:
+                self._claimed.pop(next(iter(self._claimed)))
+            self._claimed[ref] = claimed.intersection(popped.others).union(popped.mine)
         return claims
+
+    def goes_by_index(self, ref: QueueRef) -> None:
+        """A claim does, and `went_by_index` is to be called when it has."""
+        self._by_index[ref] += 1
 
     def went_by_index(self, ref: QueueRef, *, is_full: bool) -> None:
         """Whether the claim got all it asked for."""
@@ -140,3 +161,7 @@ class Prefetcher:
         self._is_ending = True
         if self._under_way:
             await asyncio.wait(self._under_way.values())
+
+
+def _reserved(entries: Iterable[bytes]) -> list[Reserved]:
+    return [each for entry in entries if (each := reserved_of(entry)) is not None]
