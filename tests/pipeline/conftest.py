@@ -1,9 +1,11 @@
 """One Spark session and one server for all tests here: starting either costs seconds.
 
-Every test of this folder is in one xdist group, so that only one process of a run starts a Java.
+Every test that uses the session is in one xdist group, so that only one process of a run starts it.
 """
 
+import io
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
@@ -16,14 +18,22 @@ from tests.server.served import Served
 
 _HERE = Path(__file__).parent
 
+# For rows by the hundred: compiling a plan, or thinking about it again between its stages, costs more than running it.
+SMALL = {
+    "spark.sql.streaming.pollingDelay": "20ms",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.shuffle.partitions": "2",
+}
+
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if item.path.is_relative_to(_HERE):
+        if item.path.is_relative_to(_HERE) and "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group("spark"))
-            if "spark" in getattr(item, "fixturenames", ()):
-                item.add_marker(pytest.mark.slow)
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(scope="session")
@@ -34,7 +44,7 @@ def spark() -> Iterator[Any]:
         "tests",
         # Three attempts at a task: a local master gives it one.
         master="local[2, 3]",
-        settings={"spark.sql.streaming.pollingDelay": "20ms", "spark.driver.memory": "1g"},
+        settings={**SMALL, "spark.driver.memory": "1g"},
         is_brief=True,
     )
     yield session
@@ -48,6 +58,24 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     with Served("--data", directory, "--durability", "os", "--max-payload", "4MiB") as server:
         yield server
     shutil.rmtree(directory, ignore_errors=True)
+
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """`holdfast pipeline …` in this process, and so in its session: the exit code, what it said, what it complained."""
+    from holdfast.cli.main import main
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["holdfast", "pipeline", *map(str, arguments)])
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return ended.value.code, *capsys.readouterr()  # type: ignore[return-value]
+
+    return run
 
 
 _NAMES = count()

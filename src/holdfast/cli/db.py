@@ -79,10 +79,10 @@ def _migrate_directory(directory: Path, *, json: bool) -> None:
     if json:
         echo_json(migrated)
     else:
-        _echo_migrated(migrated)
+        echo_migrated(migrated)
 
 
-def _echo_migrated(migrated: "Migrated") -> None:
+def echo_migrated(migrated: "Migrated") -> None:
     if not migrated.is_done:
         typer.echo(f"{migrated.path} is a store of this layout already: nothing to do")
         return

@@ -6,8 +6,11 @@ from typing import Annotated
 import typer
 
 from holdfast.cli.command import Session, client_command
+from holdfast.cli.failures import complain
 from holdfast.cli.pipeline_demo import demo
 from holdfast.cli.pipeline_flush import flush, reshard
+from holdfast.cli.pipeline_migrate import migrate
+from holdfast.cli.pipeline_moving import MOVE
 from holdfast.cli.pipeline_moving import register as register_moving
 from holdfast.cli.pipeline_session import (
     Conf,
@@ -54,6 +57,9 @@ def archive(
     payloads: Annotated[
         bool, typer.Option("--payloads", help="Keep the payloads of what stands in the store too, for `replay`.")
     ] = False,
+    allow_gap: Annotated[
+        bool, typer.Option("--allow-gap", help="Go on behind events that the store's retention dropped before.")
+    ] = False,
     master: Master = None,
     remote: Remote = None,
     conf: Conf = None,
@@ -61,13 +67,14 @@ def archive(
     """Bring the journal into the lake: tables `events` and `messages`, each event once.
 
     Run it from cron, or as often as you like: it goes on where it ended. Killed at any point it loses and doubles
-    nothing. Exits with 4 if the lake's counts do not agree.
+    nothing. Exits with 4 if the lake's counts do not agree, or if the store has dropped events that were not archived:
+    it stops there, and --allow-gap goes on, with the gap in the table `violations`.
     """
     from holdfast.pipeline.jobs.archive import archive, keep_payloads
 
     place = lake_of(lake, lake_format)
     with shown_progress(cli.output) as progress, spark_session("archive", master, remote, conf) as spark:
-        done = archive(spark, journal_of(cli), place, batch_rows=batch_rows, progress=progress)
+        done = archive(spark, journal_of(cli), place, batch_rows=batch_rows, allow_gap=allow_gap, progress=progress)
         if payloads:
             with snapshot_of(cli, spark) as snapshot:
                 kept = keep_payloads(spark, snapshot, place)
@@ -76,6 +83,8 @@ def archive(
         f"{done.events:,} events and {done.messages:,} final records in {done.batches:,} commits: {done.lake} is up to "
         f"{done.position or 'the beginning'}"
     )
+    for gap in done.gaps:
+        complain(f"{gap}. {'Written down in violations.' if allow_gap else 'To go on without them: --allow-gap'}")
     finish(cli.output, done, said, is_sound=done.is_sound, checks=done.checks)
 
 
@@ -175,8 +184,9 @@ def report(
 
 
 register_moving(pipeline)
-pipeline.command(rich_help_panel="Move messages")(flush)
-pipeline.command(rich_help_panel="Move messages")(reshard)
+client_command(pipeline, MOVE)(migrate)
+pipeline.command(rich_help_panel=MOVE)(flush)
+pipeline.command(rich_help_panel=MOVE)(reshard)
 
 
 @pipeline.command(rich_help_panel=_LAKE)

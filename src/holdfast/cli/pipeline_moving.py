@@ -1,4 +1,4 @@
-"""The jobs of `holdfast pipeline` that move messages: load, drain, replay, triage, redrive, migrate."""
+"""The jobs of `holdfast pipeline` that move messages: load, drain, replay, triage, redrive."""
 
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -21,7 +21,6 @@ from holdfast.cli.pipeline_session import (
     lake_of,
     settings_of,
     shown_progress,
-    snapshot_of,
     source_options,
     spark_session,
     target_of,
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 
     from holdfast.pipeline.jobs.load import Format
 
-_MOVE = "Move messages"
+MOVE = "Move messages"
 _EVERY = "*"
 
 
@@ -263,72 +262,21 @@ def redrive(
     finish(cli.output, done, said, is_sound=done.is_sound, checks=done.checks)
 
 
-def migrate(
-    cli: Session,
-    to: Annotated[str, typer.Option("--to", metavar="URL|DIR", help="The new store: a server, a directory, …")],
-    to_token: Annotated[
-        str | None,
-        typer.Option(metavar="JWT", envvar="HOLDFAST_TO_TOKEN", help="For the new server.", show_default=False),
-    ] = None,
-    queue: AnyQueue = "*/*",
-    with_failed: Annotated[
-        bool, typer.Option("--with-failed", help="Dead letters too: they are ready in the new store.")
-    ] = False,
-    dry_run: DryRun = False,
-    master: Master = None,
-    remote: Remote = None,
-    conf: Conf = None,
-) -> None:
-    """Copy the messages of a store (--url) into another (--to), of whatever kinds, while nobody works on them.
-
-    Messages get new ids, and carry the old in the header `migrated-from`. Run again, it copies what is missing.
-    """
-    import holdfast
-    from holdfast.pipeline.jobs.migrate import migrate
-    from holdfast.pipeline.jobs.targets import OpenedTarget, SinkTarget, Target
-
-    tenant, name = _parts(queue)
-    is_to_server = to.lower().startswith(("http://", "https://"))
-    if not is_to_server and not cli.place.is_server and Path(to).resolve() == Path(cli.place.url).resolve():
-        raise Usage("--to is the store that --url names: give another one")
-    with shown_progress(cli.output) as progress, spark_session("migrate", master, remote, conf) as spark:
-        target: Target | None = None
-        opened: holdfast.Holdfast | None = None
-        if not dry_run and is_to_server:
-            target = SinkTarget({"url": to, **({} if to_token is None else {"token": to_token})})
-        elif not dry_run:
-            opened = holdfast.open(to)
-            target = OpenedTarget(opened)
-        try:
-            with snapshot_of(cli, spark, tenant, name) as snapshot:
-                done = migrate(snapshot, target, with_failed=with_failed, progress=progress)
-        finally:
-            if opened is not None:
-                opened.close()
-    found = ", ".join(f"{count:,} {state}" for state, count in sorted(done.found.items())) or "nothing"
-    said = f"found {found}; " + (
-        "nothing was copied: a dry run"
-        if done.is_dry_run
-        else f"{done.copied:,} copied, {done.known:,} were there already, {done.left:,} dead letters left"
-    )
-    finish(cli.output, done, said, is_sound=done.is_sound, checks=done.checks)
-
-
 def register(app: typer.Typer) -> None:
-    for job in (load, drain, replay, triage, redrive, migrate):
-        client_command(app, _MOVE, may_create=job in (load, replay))(job)
+    for job in (load, drain, replay, triage, redrive):
+        client_command(app, MOVE, may_create=job in (load, replay))(job)
 
 
 def _letters(spark: "SparkSession", cli: Session, queue: str) -> "DataFrame":
     from holdfast.pipeline.jobs.letters import letters_of_opened, letters_of_source
 
-    tenant, name = _parts(queue)
+    tenant, name = parts(queue)
     if is_shared(cli):
         return letters_of_source(spark, source_options(cli), tenant, name)
     return letters_of_opened(spark, cli.hf, tenant, name)
 
 
-def _parts(queue: str) -> tuple[str, str]:
+def parts(queue: str) -> tuple[str, str]:
     tenant, _, name = queue.rpartition("/")
     return tenant or "default", name or _EVERY
 

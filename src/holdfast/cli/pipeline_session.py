@@ -30,7 +30,9 @@ LakeAt = Annotated[
 ]
 LakeFormat = Annotated[
     str | None,
-    typer.Option(metavar="delta|parquet", help="Default: delta where delta-rs is installed.", show_default=False),
+    typer.Option(
+        metavar="delta|iceberg|parquet", help="Default: delta where delta-rs is installed.", show_default=False
+    ),
 ]
 Master = Annotated[
     str | None,
@@ -142,7 +144,7 @@ def source_options(cli: Session) -> dict[str, str]:
 
 
 @contextmanager
-def shown_progress(output: Output) -> "Iterator[Progress]":
+def shown_progress(output: Output, first: str = "starting Spark") -> "Iterator[Progress]":
     """A bar on a terminal's stderr, nothing elsewhere."""
     from rich.console import Console
 
@@ -167,7 +169,7 @@ def shown_progress(output: Output) -> "Iterator[Progress]":
                 tasks[what] = bars.add_task(what, total=total)
             bars.update(tasks[what], completed=done, total=total)
 
-        tell("starting Spark", 0, None)
+        tell(first, 0, None)
         yield tell
 
 

@@ -2,10 +2,10 @@
 
 Messages get ids of the new store; the key `migrate:ID` makes each go there once, however often the job is run. What is
 in flight goes as ready, for it would be delivered again. Each queue is written by one task in the order of its ids, so
-FIFO and groups keep theirs.
+FIFO and groups keep theirs. Afterwards the copies are read back from the new store: as many, with the same contents.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,6 +21,8 @@ from holdfast.pipeline.jobs.targets import Target
 from holdfast.pipeline.schemas import INSTANT, MESSAGES
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from holdfast.client.blocking import Holdfast
@@ -45,6 +47,8 @@ class Migrated(msgspec.Struct, frozen=True, kw_only=True):
     # Dead letters that were not asked for.
     left: int
     is_dry_run: bool = False
+    # Of all contents that went, as hexadecimal: it does not depend on their order.
+    digest: str = ""
     checks: list[Check] = []
 
     @property
@@ -53,10 +57,16 @@ class Migrated(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def migrate(
-    snapshot: "DataFrame", target: Target | None, *, with_failed: bool = False, progress: Progress = silent
+    snapshot: "DataFrame",
+    target: Target | None,
+    *,
+    read_back: "Callable[[], AbstractContextManager[DataFrame]] | None" = None,
+    with_failed: bool = False,
+    progress: Progress = silent,
 ) -> Migrated:
     """`snapshot`: messages of the old store with the columns of `READ`. Dead letters become ready in the new store, or
-    are left where they are. No `target`: a dry run."""
+    are left where they are. No `target`: a dry run. `read_back` is of the new store: the copies in it must be as many,
+    with the same contents."""
     found = {row["state"]: row["count"] for row in snapshot.groupBy("state").count().collect()}
     left = 0 if with_failed else found.get("failed", 0)
     going = sum(found.values()) - left - found.get("succeeded", 0)
@@ -83,19 +93,59 @@ def migrate(
     )
     put = target.put(rows)
     progress("messages", put.rows, going)
+    checks = [Check(what="messages offered to the new store", expected=going, found=put.rows)]
+    digest = ""
+    if read_back is not None:
+        progress("copies read back", 0, going)
+        went = _contents(snapshot.where(F.col("state").isin(states)), F.col("id"))
+        many, total = _sum(went)
+        digest = f"{total:040x}"
+        with read_back() as copies:
+            # Others' messages may stand there too.
+            found_there = _contents(copies.where(F.col("headers").getItem(OLD_ID).isNotNull()), _old_id())
+            there, total_there = _sum(found_there.join(went.select("old"), "old", "left_semi"))
+        progress("copies read back", there, going)
+        checks += [
+            Check(what="copies in the new store", expected=many, found=there),
+            Check(what="sum of the contents' hashes in the new store", expected=total, found=total_there),
+        ]
     return Migrated(
-        found=found,
-        copied=put.enqueued,
-        known=put.rows - put.enqueued,
-        left=left,
-        checks=[Check(what="messages offered to the new store", expected=going, found=put.rows)],
+        found=found, copied=put.enqueued, known=put.rows - put.enqueued, left=left, digest=digest, checks=checks
     )
+
+
+def _old_id() -> "Column":
+    return F.col("headers").getItem(OLD_ID)
+
+
+def _contents(messages: "DataFrame", old: "Column") -> "DataFrame":
+    """The id that a message had in the old store, and a hash of what must be in the new one as it was there."""
+    own = F.map_filter(F.coalesce("headers", _no_headers()), lambda name, _: name != OLD_ID)
+    said = [
+        F.hex("payload"),
+        F.coalesce("content_type", F.lit("")),
+        F.col("priority").cast("string"),
+        F.coalesce("group", F.lit("")),
+        F.to_json(F.array_sort(F.map_entries(own))),
+    ]
+    # 56 bits of each: so many of them as there are messages fit into the sum.
+    hashed = F.conv(F.substring(F.sha2(F.concat_ws("\n", old, *said), 256), 1, 14), 16, 10)
+    return messages.select(old.alias("old"), hashed.cast("decimal(38,0)").alias("hash"))
+
+
+def _sum(contents: "DataFrame") -> tuple[int, int]:
+    [row] = contents.agg(F.count(F.lit(1)).alias("many"), F.sum("hash").alias("total")).collect()
+    return row["many"], int(row["total"] or 0)
 
 
 def _headers() -> "Column":
     """With the id it had; one of an earlier migration makes room."""
-    own = F.coalesce("headers", F.expr("cast(map() as map<string,string>)"))
+    own = F.coalesce("headers", _no_headers())
     return F.map_concat(F.map_filter(own, lambda name, _: name != OLD_ID), F.create_map(F.lit(OLD_ID), "id"))
+
+
+def _no_headers() -> "Column":
+    return F.expr("cast(map() as map<string,string>)")
 
 
 def snapshot_of_source(

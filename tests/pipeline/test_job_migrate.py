@@ -1,0 +1,140 @@
+"""`migrate`: a directory of the legacy layout into a store, in its place or elsewhere; a store into another."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast.clock import SystemClock
+from holdfast.stores.rocks.legacy_intake import LegacyIntake
+from holdfast.stores.rocks.legacy_migration import LegacyMigration
+from holdfast.stores.rocks.verify import verify
+from holdfast.testing.legacy import LegacyWriter, make_legacy
+from tests.pipeline.conftest import Run
+from tests.seeds import run_seed
+
+
+def now_s() -> int:
+    return SystemClock().now_ms() // 1_000
+
+
+def names_in(path: Path) -> list[str]:
+    return sorted(entry.name for entry in path.iterdir())
+
+
+async def begin(path: Path, messages: int) -> None:
+    """And come no further: as a kill leaves it."""
+    migration = LegacyMigration(path)
+    await migration.open()
+    await migration.copy_once(messages)
+    await migration.close()
+
+
+def test_a_legacy_directory_becomes_a_store_in_its_place_and_goes_on_where_it_was_stopped(
+    run: Run, tmp_path: Path
+) -> None:
+    path = tmp_path / "old"
+    expected = make_legacy(path, 300, seed=run_seed(), now_s=now_s())
+    before = names_in(path)
+
+    code, out, err = run("migrate", "--url", path, "--dry-run", "--json")
+    told = json.loads(out)
+    assert (code, sum(told["found"].values()), told["oddities"]) == (0, expected.count, dict(expected.oddities)), err
+    assert names_in(path) == before
+
+    asyncio.run(begin(path, 70))
+    code, out, err = run("migrate", "--url", path, "--json")
+    told = json.loads(out)
+    assert (code, told["is_done"], told["messages"]) == (0, True, expected.count), err
+    assert told["oddities"] == dict(expected.oddities)
+    report = verify(path, None)
+    assert (report.is_clean, report.messages) == (True, expected.count)
+
+    code, out, _ = run("migrate", "--url", path)
+    assert (code, "nothing to do" in out) == (0, True)
+
+
+def test_a_message_lost_on_the_way_into_its_place_is_found_out_and_nothing_is_removed(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "old"
+    make_legacy(path, 60, seed=run_seed(), now_s=now_s(), is_damaged=False)
+    put = LegacyIntake.put
+
+    async def lose_one(self: LegacyIntake, messages: Any, progress: Any, at: int) -> None:
+        await put(self, messages[1:], progress, at)
+
+    monkeypatch.setattr(LegacyIntake, "put", lose_one)
+    code, _, err = run("migrate", "--url", path)
+
+    assert (code != 0, "Nothing was removed" in err) == (True, True)
+    assert (path / "CURRENT").exists()
+
+
+def test_a_store_of_this_layout_is_not_migrated_into_itself(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with holdfast.open(str(path), durability="os") as hf:
+        hf.queue("a").enqueue(b"x")
+    for arguments in (("--to", path), ("--to", f"{path}/../store")):
+        code, _, err = run("migrate", "--url", path, *arguments)
+        assert (code, "give another one" in err) == (2, True), err
+    code, _, err = run("migrate", "--url", tmp_path / "nowhere")
+    assert (code, "where to? Give --to" in err) == (2, True), err
+
+
+def test_a_legacy_directory_goes_into_an_object_store_and_from_there_into_a_directory(
+    spark: Any, run: Run, tmp_path: Path
+) -> None:
+    old, objects, new = tmp_path / "old", f"file://{tmp_path / 'objects'}", tmp_path / "new"
+    expected = make_legacy(old, 80, seed=run_seed(), now_s=now_s())
+    assert expected.messages is not None
+    writer = LegacyWriter(old)
+    writer.put(b"metrics/x", b"no message")
+    writer.close()
+    payloads = sorted(contents for contents, _ in expected.messages.values())
+
+    code, out, err = run("migrate", "--url", old, "--to", objects, "--json")
+    told = json.loads(out)
+    assert (code, told["copied"], sum(told["found"].values())) == (0, expected.count, expected.count), err
+    assert [(each["expected"], each["found"]) for each in told["checks"]][:2] == [(expected.count, expected.count)] * 2
+    assert len(told["checks"]) == 3
+    assert "it stays there" in err, "what is no message is told of"
+    again = json.loads(run("migrate", "--url", old, "--to", objects, "--json")[1])
+    assert (again["copied"], again["known"]) == (0, expected.count)
+
+    code, out, err = run("migrate", "--url", objects, "--to", new)
+    assert (code, f"{expected.count:,} copied" in out, "contents agree" in out) == (0, True, True), err
+    with holdfast.open(str(new), durability="os") as hf:
+        page = hf.queue().list(None, 1_000, payload=True)
+        assert sorted(each.payload or b"" for each in page) == payloads
+        # Delivered, and gone: a copy that is not there any more is missed.
+        hf.queue().remove(page[0].id)
+
+    code, _, err = run("migrate", "--url", objects, "--to", new)
+    said = f"copies in the new store: {expected.count - 1:,}, and not {expected.count:,}"
+    assert (code, said in err) == (4, True), err
+
+
+def test_contents_that_changed_on_the_way_are_found_out(spark: Any, tmp_path: Path) -> None:
+    from pyspark.sql import functions as F
+
+    from holdfast.pipeline.jobs.migrate import migrate, snapshot_of_opened
+    from holdfast.pipeline.jobs.targets import OpenedTarget, Put
+
+    class Careless(OpenedTarget):
+        def put(self, frame: Any) -> Put:
+            return super().put(frame.withColumn("payload", F.lit(b"?").cast("binary")))
+
+    with (
+        holdfast.open(str(tmp_path / "old"), durability="os") as old,
+        holdfast.open(str(tmp_path / "new"), durability="os") as new,
+    ):
+        old.queue("a").enqueue([b"one", b"two"], headers={"k": "v"}, group="g")
+        with snapshot_of_opened(spark, old) as snapshot:
+            done = migrate(snapshot, Careless(new), read_back=lambda: snapshot_of_opened(spark, new))
+
+    assert not done.is_sound
+    assert [each.is_met for each in done.checks] == [True, True, False]
