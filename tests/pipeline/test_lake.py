@@ -114,6 +114,11 @@ def test_small_files_are_joined_and_rows_marks_and_days_stay(spark: Any, lake: L
         from deltalake import DeltaTable
 
         assert DeltaTable(lake.table(EVENTS).directory).to_pyarrow_table().num_rows == 18
+    elif lake.kind is Kind.ICEBERG:
+        from pyiceberg.catalog.sql import SqlCatalog
+
+        catalog = SqlCatalog("lake", uri=f"sqlite:///{lake.place}/iceberg-catalog.db")
+        assert catalog.load_table("holdfast.events").scan().to_arrow().num_rows == 18
     else:
         assert spark.read.parquet(lake.table(EVENTS).directory).count() == 18
 

@@ -20,7 +20,7 @@ def archive(spark: Any, served: Served, start: str, directory: Path, kind: Kind)
     return drain(writer.option("checkpointLocation", str(directory / "checkpoint")))
 
 
-@pytest.mark.parametrize("kind", list(Kind))
+@pytest.mark.parametrize("kind", [Kind.DELTA, Kind.ICEBERG])
 def test_a_batch_that_is_run_again_adds_nothing(
     spark: Any, served: Served, hf: holdfast.Holdfast, queue_name: str, tmp_path: Path, kind: Kind
 ) -> None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 class Kind(StrEnum):
     DELTA = "delta"
     PARQUET = "parquet"
+    ICEBERG = "iceberg"
 
 
 def default_kind() -> Kind:
@@ -40,6 +41,14 @@ class Lake:
         directory = f"{self.place}/{shape.name}"
         if self.kind is Kind.PARQUET:
             return ParquetFiles(directory, has_days=shape.day_of is not None)
+        if self.kind is Kind.ICEBERG:
+            try:
+                from holdfast.pipeline.lake.iceberg import IcebergFiles
+            except ImportError:
+                raise InvalidArgument(
+                    "Iceberg tables need pyiceberg: pip install 'holdfast[iceberg]'", field="lake_format"
+                ) from None
+            return IcebergFiles(directory, shape.table.arrow, day_of=shape.day_of)
         try:
             from deltalake import Schema
 
