@@ -16,6 +16,8 @@ PY    := $(BIN)/python
 READY := $(VENV)/.ready
 JOBS  ?= auto
 SCALE ?= 1
+# The emulated Azure of the tests.
+AZURITE := 3.37.0
 
 RECENT := import sys; sys.exit(sys.version_info < (3, 11))
 
@@ -47,6 +49,7 @@ clean: ## remove .venv, caches and build output
 	done
 
 # What the tests start for themselves, PostgreSQL and Redis, and the compiler of their disk shim: the system's packages.
+# An emulated Azure is npm's, and lies under build/.
 services:
 	@set -eu; \
 	missing=; \
@@ -66,6 +69,18 @@ services:
 	  export DEBIAN_FRONTEND=noninteractive; \
 	  apt-get install -qq -y --no-install-recommends $$missing >/dev/null 2>&1 || \
 	    { apt-get update -qq && apt-get install -qq -y --no-install-recommends $$missing >/dev/null; }; \
+	fi
+	@set -eu; \
+	if ! grep -q '"version": "$(AZURITE)"' build/azurite/node_modules/azurite/package.json 2>/dev/null; then \
+	  if ! command -v node >/dev/null 2>&1 || ! command -v npm >/dev/null 2>&1; then \
+	    echo "setup: the tests of the object store need Azurite, an emulated Azure: install Node.js 18 or newer and npm" >&2; \
+	    exit 1; \
+	  fi; \
+	  echo "setup: installing Azurite $(AZURITE) with npm"; \
+	  rm -rf build/azurite; \
+	  mkdir -p build/azurite; \
+	  npm install --prefix build/azurite --no-save --no-package-lock --no-audit --no-fund --ignore-scripts \
+	    --loglevel=error azurite@$(AZURITE) >/dev/null; \
 	fi
 
 static: $(READY)

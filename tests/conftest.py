@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
+    from tests.objects.emulators import Emulator
     from tests.postgres.server import PostgresServer
     from tests.redis.server import RedisServer
 
@@ -35,3 +36,20 @@ def redis_server() -> "Iterator[RedisServer]":
         yield server
     finally:
         server.close()
+
+
+@pytest.fixture(scope="session")
+def s3() -> "Iterator[Emulator]":
+    """An emulated S3 for each process of the tests, and its variables in the environment."""
+    from tests.objects.emulators import S3Emulator, emulated
+
+    with emulated(S3Emulator) as emulator:
+        yield emulator
+
+
+@pytest.fixture(scope="session")
+def azure() -> "Iterator[Emulator]":
+    from tests.objects.emulators import AzureEmulator, emulated
+
+    with emulated(AzureEmulator) as emulator:
+        yield emulator

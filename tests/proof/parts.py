@@ -15,6 +15,7 @@ from holdfast.testing.legacy_kills import run_legacy_migration
 from holdfast.testing.proving import PartOutcome, Progress
 from holdfast.testing.simulation.proof import run as run_seeds
 from tests.crash.clusters import TARGETS as CLUSTERS
+from tests.crash.objects import BUCKET_TARGET as BUCKET
 from tests.crash.objects import TARGET as OBJECTS
 from tests.faults.backlog import run_backlog
 from tests.faults.clocks import run_clock_steps
@@ -85,6 +86,7 @@ PARTS: dict[str, Part] = {
     "kills-embedded": Part("kill -9 of a program with the store in it", 1_000, _kills("embedded rocks")),
     "kills-served": Part("kill -9 of a server under eight clients", 1_000, _kills("served rocks")),
     "kills-objects": Part("kill -9 of four servers on one directory", 200, partial(run_kills, OBJECTS)),
+    "kills-bucket": Part("kill -9 of four servers on one bucket of an emulated S3", 100, partial(run_kills, BUCKET)),
     "kills-postgres": Part(
         "two servers on two databases: a server, a database, or all at once struck, 100 times each",
         300,

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from datetime import timedelta
 from typing import Any
 
 import obstore
@@ -16,8 +17,10 @@ _PAGE = 1_000
 # Parts of an upload: what S3 takes at least is 5 MiB, and of 10,000 parts at most.
 _PART = 8 << 20
 _AT_ONCE = 4 << 20
-# A request is given up after this long, retries and all.
-_TIMEOUT = "30s"
+# A request is tried again for this long, then given up; each try has the cloud's own timeout, 30 s if nothing says so.
+_RETRY = timedelta(seconds=30)
+# An answer that breaks off in the middle is not asked for again by obstore: so often by us.
+_READS = 3
 
 
 @contextmanager
@@ -41,11 +44,11 @@ class CloudBucket:
     gather_ms = 30_000
 
     def __init__(self, url: str, **options: Any) -> None:
-        """`options` are obstore's, for tests; otherwise each cloud's own variables and files say who asks."""
+        """`options` are obstore's, for tests; otherwise each cloud's own variables and files say who asks, and how: so
+        none of them are given here that would stand in the place of those, such as AWS_ALLOW_HTTP."""
         self.url = url
-        client: dict[str, Any] = {"timeout": _TIMEOUT, **options.pop("client_options", {})}
+        options.setdefault("retry_config", {"retry_timeout": _RETRY})
         try:
-            options["client_options"] = client
             self._store: Any = from_url(url, **options)
         except (BaseError, ValueError) as error:
             raise Unanswered(str(error).partition("\n")[0]) from None
@@ -59,6 +62,12 @@ class CloudBucket:
         pass
 
     async def read(self, key: str) -> Read:
+        for _ in range(_READS - 1):
+            with suppress(Unanswered):
+                return await self._read(key)
+        return await self._read(key)
+
+    async def _read(self, key: str) -> Read:
         with _named():
             found = await obstore.get_async(self._store, key)
             content = bytes(await found.bytes_async())

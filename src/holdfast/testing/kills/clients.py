@@ -1,6 +1,6 @@
 """The clients of servers that are killed: they live on, and write down what they were answered and what they were not.
 
-    python -m holdfast.testing.kills.clients URL,… HISTORY SEED RETRIES LEASE_FACTOR
+    python -m holdfast.testing.kills.clients URL,… HISTORY SEED RETRIES LEASE_FACTOR MAX_BACKLOG
 
 goes on until its input ends, then drains the queues, for which every server must be up. A client whose call failed goes
 to the next server, as one behind a balancer would. With RETRIES every other client repeats calls as often by itself;
@@ -82,9 +82,9 @@ class Day:
 
 
 class Clients:
-    def __init__(self, history: Path, seed: int, retries: int, lease_factor: int) -> None:
+    def __init__(self, history: Path, seed: int, retries: int, lease_factor: int, max_backlog: int) -> None:
         self._sink = h.FileSink(history)
-        self._load = Load(seed, 0, lease_factor=lease_factor)
+        self._load = Load(seed, 0, lease_factor=lease_factor, max_backlog=max_backlog)
         self._retries = retries
         self._clients = 0
         self._day = Day(seed)
@@ -151,12 +151,12 @@ class Clients:
         await callers[0].read_journal()
 
 
-def main(urls: str, history: str, seed: str, retries: str, lease_factor: str) -> None:
-    asyncio.run(_main(urls.split(","), Path(history), int(seed), int(retries), int(lease_factor)))
+def main(urls: str, history: str, *numbers: str) -> None:
+    asyncio.run(_main(urls.split(","), Path(history), *map(int, numbers)))
 
 
-async def _main(urls: list[str], history: Path, seed: int, retries: int, lease_factor: int) -> None:
-    await Clients(history, seed, retries, lease_factor).run(urls)
+async def _main(urls: list[str], history: Path, seed: int, retries: int, lease_factor: int, max_backlog: int) -> None:
+    await Clients(history, seed, retries, lease_factor, max_backlog).run(urls)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from holdfast.testing import history as h
 from holdfast.testing.kills.children import Children
 from holdfast.testing.kills.crowd import Crowd
 from holdfast.testing.kills.cycles import Run
+from holdfast.testing.kills.load import MAX_BACKLOG
 from holdfast.testing.kills.serving import MODULE, SERVED, SKEW_MS, free_port
 
 _WORKING_S = (0.1, 0.7)
@@ -59,10 +60,19 @@ class Footing(Protocol):
 class ServedCluster:
     """So many servers on one footing. In every round each kind of fault strikes once, in any order."""
 
-    def __init__(self, name: str, servers: int, footing: Callable[[Path], AbstractContextManager[Footing]]) -> None:
+    def __init__(
+        self,
+        name: str,
+        servers: int,
+        footing: Callable[[Path], AbstractContextManager[Footing]],
+        *,
+        max_backlog: int = MAX_BACKLOG,
+    ) -> None:
+        """`max_backlog`: what lies in the queues at most; all of it is drained in the end."""
         self.name = name
         self._servers = servers
         self._footing = footing
+        self._max_backlog = max_backlog
 
     @contextmanager
     def begin(self, directory: Path, seed: int) -> Iterator[Run]:
@@ -72,7 +82,7 @@ class ServedCluster:
                 _Server(number, footing, stack.enter_context(Children(MODULE, directory / f"server-{number}-stderr")))
                 for number in range(self._servers)
             ]
-            run = _ClusterRun(directory, footing, servers, seed)
+            run = _ClusterRun(directory, footing, servers, seed, self._max_backlog)
             stack.callback(run.close)
             yield run
 
@@ -203,7 +213,8 @@ class Rounds:
 
 
 class _ClusterRun:
-    def __init__(self, directory: Path, footing: Footing, servers: list[_Server], seed: int) -> None:
+    def __init__(self, directory: Path, footing: Footing, servers: list[_Server], seed: int, max_backlog: int) -> None:
+        self._max_backlog = max_backlog
         self._history = directory / "history"
         self._footing = footing
         self._servers = servers
@@ -248,7 +259,15 @@ class _ClusterRun:
             server.wait_until_up()
         urls = [server.url for server in self._servers]
         errors = self._directory / "clients-stderr"
-        crowd = Crowd(urls, self._history, self._seed, errors, retries=_RETRIES, lease_factor=_LEASE_FACTOR)
+        crowd = Crowd(
+            urls,
+            self._history,
+            self._seed,
+            errors,
+            retries=_RETRIES,
+            lease_factor=_LEASE_FACTOR,
+            max_backlog=self._max_backlog,
+        )
         crowd.wait_until_working()
         return crowd
 

@@ -6,16 +6,28 @@ import sys
 from pathlib import Path
 
 from holdfast.testing.kills.children import PATIENCE_S
+from holdfast.testing.kills.load import MAX_BACKLOG
+
+# Every message of the backlog is claimed and acked, on machines that have other work as well.
+_DRAIN_S = 4 * PATIENCE_S
 
 
 class Crowd:
     """Clients of these servers, at work from the start. That they end by themselves is a fault."""
 
     def __init__(
-        self, urls: list[str], history: Path, seed: int, errors: Path, *, retries: int = 0, lease_factor: int = 1
+        self,
+        urls: list[str],
+        history: Path,
+        seed: int,
+        errors: Path,
+        *,
+        retries: int = 0,
+        lease_factor: int = 1,
+        max_backlog: int = MAX_BACKLOG,
     ) -> None:
         self._errors = errors
-        arguments = [",".join(urls), history, seed, retries, lease_factor]
+        arguments = [",".join(urls), history, seed, retries, lease_factor, max_backlog]
         with errors.open("wb") as stderr:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "holdfast.testing.kills.clients", *map(str, arguments)],
@@ -35,7 +47,7 @@ class Crowd:
         """Let them stop, and take what is left in the queues. Every server is up."""
         assert self._process.stdin is not None
         self._process.stdin.close()
-        self._wait_for(b"drained\n")
+        self._wait_for(b"drained\n", _DRAIN_S)
         if self._process.wait(PATIENCE_S):
             raise AssertionError(f"the clients failed: {self._told()}")
 
@@ -47,9 +59,9 @@ class Crowd:
             if pipe is not None:
                 pipe.close()
 
-    def _wait_for(self, word: bytes) -> None:
+    def _wait_for(self, word: bytes, patience_s: float = PATIENCE_S) -> None:
         assert self._process.stdout is not None
-        ready, _, _ = select.select([self._process.stdout], [], [], PATIENCE_S)
+        ready, _, _ = select.select([self._process.stdout], [], [], patience_s)
         said = self._process.stdout.readline() if ready else b""
         if said != word:
             raise AssertionError(f"the clients did not come to {word!r} but to {said!r}: {self._told()}")

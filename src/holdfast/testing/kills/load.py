@@ -19,7 +19,7 @@ LARGE = (1 << 20) + 70_001
 MAX_PAYLOAD = 2 * LARGE
 _GROUPS = ("a", "b", "c")
 # Producers wait when more than this lies in the queues: they must be drained in the end.
-_BACKLOG = 400
+MAX_BACKLOG = 400
 _KEYS = 20
 # What a consumer does with a message, by weight.
 _ACTS = ["ack"] * 12 + ["nack", "nack", "final", "release", "defer", "extend", "extend", "forget", "forget"]
@@ -47,8 +47,10 @@ class Load:
         backlog: int = 0,
         known: list[tuple[str, str]] | None = None,
         lease_factor: int = 1,
+        max_backlog: int = MAX_BACKLOG,
     ) -> None:
         self._lease_factor = lease_factor
+        self._max_backlog = max_backlog
         self._seed = seed
         self._session = session
         # Roughly: it only keeps the producers from running away.
@@ -60,7 +62,7 @@ class Load:
         """None: there is enough for now."""
         dice = random.Random(f"{self._seed} producer {producer}")
         for number in count():
-            while self.backlog > _BACKLOG:
+            while self.backlog > self._max_backlog:
                 yield None
             queue = dice.choice(QUEUES)
             era = self._session + number // 200
