@@ -48,8 +48,8 @@ clean: ## remove .venv, caches and build output
 	  if [ -d "$$dir" ]; then find "$$dir" -name __pycache__ -type d -prune -exec rm -rf {} +; fi; \
 	done
 
-# What the tests start for themselves, PostgreSQL and Redis, and the compiler of their disk shim: the system's packages.
-# An emulated Azure is npm's, and lies under build/.
+# What the tests start for themselves, PostgreSQL and Redis, the compiler of their disk shim, and npm: the system's
+# packages. An emulated Azure is npm's, and lies under build/.
 services:
 	@set -eu; \
 	missing=; \
@@ -57,6 +57,7 @@ services:
 	  missing="$$missing postgresql"; \
 	command -v redis-server >/dev/null 2>&1 || missing="$$missing redis-server"; \
 	command -v cc >/dev/null 2>&1 || missing="$$missing gcc libc6-dev"; \
+	command -v npm >/dev/null 2>&1 || missing="$$missing nodejs npm"; \
 	if [ -n "$$missing" ]; then \
 	  if [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null 2>&1; then \
 	    echo "setup: the tests need$$missing: install it, or run make setup as root where apt-get is" >&2; \
@@ -72,10 +73,6 @@ services:
 	fi
 	@set -eu; \
 	if ! grep -q '"version": "$(AZURITE)"' build/azurite/node_modules/azurite/package.json 2>/dev/null; then \
-	  if ! command -v node >/dev/null 2>&1 || ! command -v npm >/dev/null 2>&1; then \
-	    echo "setup: the tests of the object store need Azurite, an emulated Azure: install Node.js 18 or newer and npm" >&2; \
-	    exit 1; \
-	  fi; \
 	  echo "setup: installing Azurite $(AZURITE) with npm"; \
 	  rm -rf build/azurite; \
 	  mkdir -p build/azurite; \
