@@ -205,7 +205,7 @@ async def test_what_nobody_finishes_a_sweep_finishes_or_calls_off(
     owners = set()
     async with opened(urls) as store:
         await put(store, *expected)
-        for cut in range(8, 44, 5):
+        for cut in range(8, 64, 7):
             with monkeypatch.context() as patched:
                 _cutting(patched, cut)
                 with contextlib.suppress(_Cut):
