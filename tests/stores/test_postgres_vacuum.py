@@ -43,6 +43,28 @@ async def test_a_database_is_vacuumed_after_so_many_claims(urls: list[str], monk
         assert await connection.fetchval("SELECT pg_relation_size('items')") <= size, "the room is used again"
 
 
+async def test_a_large_table_is_vacuumed_less_often(urls: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vacuum, "CLAIMED", 100)
+    monkeypatch.setattr(vacuum, "_LOOK_S", 3_600.0)
+    now_ms = SystemClock().now_ms()
+    async with opened(urls) as store:
+        [shard] = store._cluster.shards
+        await store.enqueue(REF, [Draft(payload=b"x")] * 400, now_ms, auto_create=True)
+        await work(store, 100)
+        assert await store._vacuum.vacuum_once(shard)
+        await work(store, 200)
+        assert not await store._vacuum.vacuum_once(shard), "a vacuum would read the index of 400"
+        for _ in range(5):
+            await work(store, 200)
+        assert await store._vacuum.vacuum_once(shard)
+
+
+def test_the_claims_between_two_vacuums_rise_with_the_root_of_the_rows() -> None:
+    assert vacuum.claims_between(-1) == vacuum.claims_between(10_000) == vacuum.CLAIMED, "-1: not known yet"
+    assert vacuum.claims_between(1_000_000) == 50_000
+    assert vacuum.claims_between(100_000_000) == 500_000
+
+
 async def test_a_database_that_cannot_be_vacuumed_is_left_alone(
     urls: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
