@@ -1,7 +1,8 @@
 """Steady load on a PostgreSQL cluster for a long time: claims take no longer at its end, and the tables are no larger.
 
-Producers keep a rate and consumers keep up with it, so that rows come and go and the tables hold few at any time. A
-claim is timed beside a statement of PostgreSQL that touches no table: what the machine does to both is no decay.
+Producers keep a rate far below what the cluster can do, and consumers keep up with it: rows come and go, the tables
+hold few at any time, and a claim stands in no line. What is judged is how long it takes, by medians of many claims.
+Beside each stands a statement that touches no table, to tell a store that became slower from a machine that did.
 """
 
 import asyncio
@@ -25,19 +26,21 @@ from holdfast.testing.proving import PartOutcome, Progress, say_nothing
 from tests.postgres.server import PostgresServer
 from tests.redis.server import RedisServer
 
-# 30 minutes of it are five million messages.
-RATE_PER_S = 2_800
+# In 30 minutes, over two million. One caller does several times as many in `bench/postgres.py`.
+RATE_PER_S = 1_200
 MOST = 5_000_000
 QUEUES = 8
 BATCH = 100
 PAYLOAD = 256
-# A consumer leaves this much in its queue, so that every claim is given a whole batch; a producer waits while more than
-# the other lies there. So the load is steady, whatever the machine does.
+# A consumer leaves this much in its queue, so that every claim is given a whole batch; a producer leaves its batch out
+# while more than the other lies there.
 STANDING = 1_000
 BACKLOG = 3_000
 WITHIN = 1.2
-# Of the run: its beginning, after the tables have come to the size that they need, and its end.
-BEGINNING = (0.1, 0.3)
+# The beginning is after this: connections are made, plans too, and the tables have come to the size that they need.
+WARM_UP_S = 60.0
+# Of what is left of the run then: its beginning and its end.
+BEGINNING = (0.0, 0.2)
 END = (0.8, 1.0)
 # Of the messages: refused once, delayed, with a key. Keys are kept for a while, and so is the journal.
 NACKED, DELAYED, KEYED = 0.02, 0.05, 0.05
@@ -48,7 +51,7 @@ _SIZE = "SELECT pg_total_relation_size('holdfast.items') + pg_total_relation_siz
 
 
 class Timed(NamedTuple):
-    at: float  # of the run, from 0 to 1
+    at: float  # of the run after its warm-up, from 0 to 1; less than 0: before
     claim_ms: float
     probe_ms: float
 
@@ -70,12 +73,9 @@ class Ratios(NamedTuple):
     """The end by the beginning."""
 
     claim: float
+    # Of the statement without a table: what the machine did meanwhile.
     probe: float
     size: float
-
-    @property
-    def latency(self) -> float:
-        return self.claim / self.probe
 
 
 def ratios_of(claims: Sequence[Timed], sizes: Sequence[Sized]) -> Ratios:
@@ -92,7 +92,7 @@ def ratios_of(claims: Sequence[Timed], sizes: Sequence[Sized]) -> Ratios:
 
 
 def judge(ratios: Ratios, outcome: PartOutcome, again: str) -> None:
-    if ratios.latency > WITHIN:
+    if ratios.claim > WITHIN:
         outcome.violate(
             f"{again}: a claim takes {ratios.claim:.2f} times as long at the end, a statement without a table "
             f"{ratios.probe:.2f} times"
@@ -108,12 +108,13 @@ def run_soak(
     progress: Progress = say_nothing,
     is_buffered: bool = False,
     rate_per_s: int = RATE_PER_S,
+    standing: int = STANDING,
     judges: bool = True,
 ) -> PartOutcome:
     """For so many seconds, or until so many messages went through."""
     outcome = PartOutcome(name="soak", unit="seconds", counts={}, violations=[])
     began = steady_s()
-    measured = asyncio.run(_run(total, seed, progress, is_buffered, rate_per_s))
+    measured = asyncio.run(_run(total, seed, progress, is_buffered, rate_per_s, standing))
     outcome.done = total
     outcome.seconds = steady_s() - began
     outcome.add_counts({"enqueued": measured.enqueued, "acked": measured.acked})
@@ -126,7 +127,7 @@ def run_soak(
         outcome.add_counts(
             {
                 "claim, end by beginning, percent": round(100 * ratios.claim),
-                "the same beside a statement without a table, percent": round(100 * ratios.latency),
+                "a statement without a table, end by beginning, percent": round(100 * ratios.probe),
                 "tables, end by beginning, percent": round(100 * ratios.size),
             }
         )
@@ -136,9 +137,11 @@ def run_soak(
 run_buffered_soak = partial(run_soak, is_buffered=True)
 
 
-async def _run(total: int, seed: int, progress: Progress, is_buffered: bool, rate_per_s: int) -> Measured:
+async def _run(
+    total: int, seed: int, progress: Progress, is_buffered: bool, rate_per_s: int, standing: int
+) -> Measured:
     async with _cluster(total, is_buffered) as (urls, servers):
-        soak = _Soak(urls, servers, total, seed, rate_per_s)
+        soak = _Soak(urls, servers, total, seed, rate_per_s, standing)
         await soak.run(progress)
         return soak.measured
 
@@ -164,21 +167,30 @@ async def _cluster(total: int, is_buffered: bool) -> AsyncIterator[tuple[list[st
 
 
 class _Soak:
-    def __init__(self, urls: list[str], servers: list[AsyncHoldfast], seconds: int, seed: int, rate_per_s: int) -> None:
+    def __init__(
+        self,
+        urls: list[str],
+        servers: list[AsyncHoldfast],
+        seconds: int,
+        seed: int,
+        rate_per_s: int,
+        standing: int,
+    ) -> None:
         self.measured = Measured()
         self._urls = urls
         self._servers = servers
         self._seconds = seconds
         self._dice = random.Random(seed)
+        self._standing = standing
         self._every_s = QUEUES * BATCH / rate_per_s
-        # What a slow moment kept a producer from is made up for; so is the backlog, at the start.
-        self._slack_s = STANDING / BATCH * self._every_s
+        self._warm_up_s = min(WARM_UP_S, seconds / 10)
         self._backlog = [0] * QUEUES
         self._has_all = [False] * QUEUES
         self._is_over = False
 
     def _at(self) -> float:
-        return min(1.0, (steady_s() - self._began) / self._seconds)
+        passed_s = steady_s() - self._began
+        return min(1.0, (passed_s - self._warm_up_s) / (self._seconds - self._warm_up_s))
 
     async def run(self, progress: Progress) -> None:
         for number in range(QUEUES):
@@ -200,20 +212,25 @@ class _Soak:
 
     async def _produce(self, number: int) -> None:
         queue, dice = self._queue(number), random.Random(self._dice.random())
-        next_s = steady_s() - self._slack_s
+        for _ in range(self._standing // BATCH):
+            await self._enqueue(queue, number, dice)
+        # One after the other, from the first batch on; what a slow moment kept one from is not made up for in a burst.
+        next_s = steady_s() + self._every_s * number / QUEUES
         while self._at() < 1.0 and self.measured.enqueued < MOST:
-            next_s = max(next_s + self._every_s, steady_s() - self._slack_s)
             await asyncio.sleep(max(0.0, next_s - steady_s()))
-            if self._backlog[number] > BACKLOG:
-                continue
-            messages = [self._message(dice) for _ in range(BATCH)]
-            self._backlog[number] += BATCH
-            # Apart: a call with a key in it goes by the fast path in no case.
-            for has_key in (False, True):
-                if given := [each for each in messages if ("key" in each.options) is has_key]:
-                    await queue.enqueue(given)
-            self.measured.enqueued += BATCH
+            next_s = max(next_s + self._every_s, steady_s())
+            if self._backlog[number] <= BACKLOG:
+                await self._enqueue(queue, number, dice)
         self._has_all[number] = True
+
+    async def _enqueue(self, queue: Any, number: int, dice: random.Random) -> None:
+        messages = [self._message(dice) for _ in range(BATCH)]
+        self._backlog[number] += BATCH
+        # Apart: a call with a key in it goes by the fast path in no case.
+        for has_key in (False, True):
+            if given := [each for each in messages if ("key" in each.options) is has_key]:
+                await queue.enqueue(given)
+        self.measured.enqueued += BATCH
 
     def _message(self, dice: random.Random) -> NewMessage:
         roll = dice.random()
@@ -230,7 +247,7 @@ class _Soak:
         connection = await asyncpg.connect(self._urls[0])
         try:
             while not self._has_all[number] or self._backlog[number]:
-                if self._backlog[number] < STANDING and not self._has_all[number]:
+                if self._backlog[number] < self._standing and not self._has_all[number]:
                     await asyncio.sleep(0.01)
                     continue
                 probed = steady_s()
