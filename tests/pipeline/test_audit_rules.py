@@ -1,16 +1,20 @@
 """The audit's rules: each finds what is planted for it, and nothing else; a real journal breaks none."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from holdfast.model.events import Event
 from holdfast.model.ids import to_uuid
 from holdfast.pipeline.jobs.rules import Rule
-from holdfast.pipeline.jobs.rules_check import check_against_store, check_events, last_words, measure
+from holdfast.pipeline.jobs.rules_check import check_against_store, check_events, judge, last_words, measure
+from holdfast.pipeline.jobs.screen import hash_of_id, not_plain, suspects
 from holdfast.testing import ManualClock
 from tests.pipeline.journal_made import frame_of, journal_of, make_traffic, store
 from tests.seeds import run_seed
@@ -140,7 +144,8 @@ def test_each_planted_violation_is_found_by_its_rule_alone(spark: Any) -> None:
         events += turn(life(*told, id=number))
     frame = frame_of(spark, events)
 
-    found = check_events(frame, measure(frame), max_retries=3).collect()
+    with ExitStack() as kept:
+        found = check_events(frame, measure(frame), max_retries=3, kept=kept).collect()
 
     assert {row.id: {each.rule for each in found if each.id == row.id} for row in found} == {
         id: {rule.value} for id, rule in planted.items()
@@ -149,15 +154,67 @@ def test_each_planted_violation_is_found_by_its_rule_alone(spark: Any) -> None:
     assert all(row.detail for row in found)
 
 
+FAILS = ("enqueued", "claimed", "failed")
+PLAIN = [("enqueued",), ("enqueued", "claimed"), ("enqueued", "claimed", "released"), SUCCEEDS, FAILS, RETRIES]
+
+
+def _twisted(told: list[Told]) -> Iterator[list[Told]]:
+    """A life with one thing in it otherwise, each thing in turn."""
+    for n, each in enumerate(told):
+        yield [*told[:n], *told[n + 1 :]]
+        yield repeated(n)(told)
+        if n:
+            yield changed(n, seq=told[n - 1].seq)(changed(n - 1, seq=each.seq)(told))
+        for name, values in {
+            "event": [*(str(kind) for kind in Event), "pondered"],
+            "attempt": [each.attempt + 1, each.attempt - 1],
+            "version": [each.version + 1, each.version - 1],
+            "at": [each.at + 1],
+            "claimed_at": [None, START_MS],
+            "shard": [1],
+            **{name: ["other"] for name in ("tenant", "queue", "correlation_id")},
+            "enqueued_at": [START_MS + 1, START_MS - 1],
+            "reason": [None, "", "unsent"],
+        }.items():
+            for value in values:
+                yield changed(n, **{name: value})(told)
+
+
+def test_the_looks_see_plain_lives_through_and_nothing_that_breaks_a_rule(spark: Any) -> None:
+    plain = [life(*events, id=number) for number, events in enumerate(PLAIN)]
+    twisted: list[list[Told]] = []
+    for told in plain:
+        for each in _twisted(told):
+            number = len(plain) + len(twisted)
+            id = to_uuid((START_MS - 1_704_067_200_000 << 22) + number)
+            twisted.append([replace(event, id=id, seq=number * 100 + event.seq % 100) for event in each])
+    frame = frame_of(spark, [event for told in [*plain, *twisted] for event in told]).cache()
+    broken = {row.id for row in judge(frame, measure(frame)).select("id").distinct().collect()}
+    ids = frame.select("id", hash_of_id().alias("suspect")).distinct()
+
+    def named(found: Any) -> set[str]:
+        return {row.id for row in ids.join(found, "suspect").select("id").collect()}
+
+    first, second = named(not_plain(frame)), named(suspects(frame))
+    frame.unpersist()
+
+    assert len(broken) > 100
+    assert broken <= second
+    assert broken <= first
+    assert not {told[0].id for told in plain} & (first | second)
+
+
 def test_a_message_that_changed_its_database_is_judged_in_the_order_of_time(spark: Any) -> None:
     told = _moved(life("enqueued", "moved", "moved", "claimed", "succeeded", id=1))
     # The database it went to numbers its events by itself, and has fewer.
     events = [*told[:2], *(replace(each, shard=1, seq=n) for n, each in enumerate(told[2:]))]
     events[2] = replace(events[2], at=events[1].at)
     frame = frame_of(spark, events)
-    assert check_events(frame, measure(frame)).collect() == []
+    with ExitStack() as kept:
+        assert check_events(frame, measure(frame), kept=kept).collect() == []
     back = frame_of(spark, [replace(each, version=0) if each.event == "claimed" else each for each in events])
-    assert {row.rule for row in check_events(back, measure(back)).collect()} == {"version"}
+    with ExitStack() as kept:
+        assert {row.rule for row in check_events(back, measure(back), kept=kept).collect()} == {"version"}
 
 
 def test_a_store_s_own_journal_breaks_no_rule_and_agrees_with_what_it_holds(spark: Any, tmp_path: Path) -> None:
@@ -166,27 +223,33 @@ def test_a_store_s_own_journal_breaks_no_rule_and_agrees_with_what_it_holds(spar
         make_traffic(hf, clock, random.Random(run_seed()))
         events = journal_of(hf)
         held = [
-            (info.id, tenant, each.queue, info.state.value, info.version)
+            (info.id, tenant, each.queue, info.state.value, datetime.fromtimestamp(info.enqueued_at / 1_000, UTC))
             for tenant in ("acme", "globex", "initech")
             for each in hf.queues(tenant)
             for info in hf.queue(each.queue, tenant=tenant).list(limit=1_000)
         ]
     frame = frame_of(spark, events)
     extent = measure(frame)
-    snapshot = spark.createDataFrame(held, "id string, tenant string, queue string, state string, version long")
+    columns = "id string, tenant string, queue string, state string, enqueued_at timestamp"
+    snapshot = spark.createDataFrame(held, columns)
 
     assert extent.events == len(events)
     assert {str(event.event) for event in events} == {
         *("enqueued", "claimed", "succeeded", "retried", "failed", "expired", "released", "extended", "redriven"),
         *("removed", "moved"),
     }
-    assert check_events(frame, extent, max_retries=2).collect() == []
+    with ExitStack() as kept:
+        assert check_events(frame, extent, max_retries=2, kept=kept).collect() == []
     words = last_words(frame, extent)
-    assert check_against_store(words, snapshot).collect() == []
+    assert check_against_store(words, snapshot, extent).collect() == []
 
-    stolen, strange, other = held[0], (to_uuid(1), "acme", "pay", "ready", 0), held[1]
-    tampered = [strange, (*other[:3], "succeeded", other[4]), *held[2:]]
-    found = check_against_store(words, spark.createDataFrame(tampered, snapshot.schema)).collect()
+    # One that was enqueued before the journal's first event need not stand there.
+    began = datetime.fromtimestamp(extent.start_ms / 1_000, UTC)
+    old = (to_uuid(2), "acme", "pay", "ready", began - timedelta(days=8))
+    stolen, other = held[0], held[1]
+    strange = (to_uuid(1), "acme", "pay", "ready", began + timedelta(seconds=1))
+    tampered = [strange, old, (*other[:3], "succeeded", other[4]), *held[2:]]
+    found = check_against_store(words, spark.createDataFrame(tampered, snapshot.schema), extent).collect()
     assert {(row.rule, row.id) for row in found} == {
         ("lost", stolen[0]),
         ("unrecorded", strange[0]),

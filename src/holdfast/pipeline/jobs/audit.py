@@ -1,6 +1,8 @@
 """`audit`: every rule over the whole journal, and over the stores behind it, naming each violation."""
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -15,6 +17,7 @@ from holdfast.pipeline.jobs.rules_check import check_against_store, check_events
 from holdfast.pipeline.lake.contract import Mark
 from holdfast.pipeline.lake.lake import Lake, run_name
 from holdfast.pipeline.lake.tables import VIOLATIONS
+from holdfast.pipeline.schemas import MESSAGES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -71,7 +74,7 @@ def audit(
     spark: "SparkSession",
     events: DataFrame | Sequence[DataFrame],
     *,
-    snapshot: DataFrame | None = None,
+    snapshot: DataFrame | Sequence[DataFrame | None] | None = None,
     stores: Sequence[str] = (),
     check_store: CheckStore | None = None,
     max_retries: int | None = None,
@@ -79,17 +82,35 @@ def audit(
     progress: Progress = silent,
 ) -> Audited:
     """`events`: of the lake, a journal or a backup; of several, each is judged by itself. `snapshot`: the messages of
-    the same store at rest, to hold against the first. `stores`: directories of backups, each checked whole. The
-    violations are appended to the lake's table."""
+    the same store at rest, to hold against the first; of several, against the one at the same place. `stores`:
+    directories of backups, each checked whole. The violations are appended to the lake's table."""
+    with ExitStack() as kept:
+        journals = [events] if isinstance(events, DataFrame) else list(events)
+        snapshots = [snapshot] if snapshot is None or isinstance(snapshot, DataFrame) else list(snapshot)
+        pairs = list(zip_longest(journals, snapshots[: len(journals)]))
+        return _audit(spark, pairs, stores, check_store, max_retries, lake, progress, kept)
+
+
+def _audit(
+    spark: "SparkSession",
+    journals: list[tuple[DataFrame, DataFrame | None]],
+    stores: Sequence[str],
+    check_store: CheckStore | None,
+    max_retries: int | None,
+    lake: Lake | None,
+    progress: Progress,
+    kept: ExitStack,
+) -> Audited:
     run = run_name()
     found: list[DataFrame] = []
     count = 0
-    for number, each in enumerate([events] if isinstance(events, DataFrame) else events):
-        count += each.count()
+    for events, snapshot in journals:
+        count += events.count()
         progress("events", 0, count)
-        found.append(check_events(each, max_retries=max_retries))
-        if snapshot is not None and not number:
-            found.append(check_against_store(last_words(each, measure(each)), snapshot))
+        found.append(check_events(events, max_retries=max_retries, kept=kept))
+        if snapshot is not None:
+            extent = measure(events)
+            found.append(check_against_store(last_words(events, extent), snapshot, extent))
     if stores:
         assert check_store is not None
         found.append(_check_stores(spark, stores, check_store))
@@ -100,14 +121,12 @@ def audit(
         table = table.unionByName(each)
     # Computed once: counted by rule, listed, and kept.
     rows = table.select("rule", "tenant", "queue", "id", "detail", "first_seen").cache()
-    try:
-        broken = {row["rule"]: row["count"] for row in rows.groupBy("rule").count().orderBy("rule").collect()}
-        progress("events", count, count)
-        named = rows.orderBy("rule", "first_seen").limit(MAX_NAMED).collect() if broken else []
-        if lake is not None:
-            _keep(spark, lake, rows.withColumn("run", F.lit(run)), run, sum(broken.values()))
-    finally:
-        rows.unpersist()
+    kept.callback(rows.unpersist)
+    broken = {row["rule"]: row["count"] for row in rows.groupBy("rule").count().orderBy("rule").collect()}
+    progress("events", count, count)
+    named = rows.orderBy("rule", "first_seen").limit(MAX_NAMED).collect() if broken else []
+    if lake is not None:
+        _keep(spark, lake, rows.withColumn("run", F.lit(run)), run, sum(broken.values()))
     return Audited(
         run=run,
         events=count,
@@ -118,6 +137,12 @@ def audit(
             for row in named
         ],
     )
+
+
+def snapshot_of_place(spark: "SparkSession", url: str) -> DataFrame:
+    """The messages of a backup's directory, a server or databases, with what is held against the journal."""
+    columns = MESSAGES.only(["id", "tenant", "queue", "state", "enqueued_at"])
+    return spark.read.format("holdfast").schema(columns.spark).options(url=url, tenant="*", queue="*").load()
 
 
 def _keep(spark: "SparkSession", lake: Lake, rows: DataFrame, run: str, number: int) -> None:

@@ -4,6 +4,7 @@ Whatever needs more than the event before is a running value over the same order
 long as the list of violations.
 """
 
+from contextlib import ExitStack
 from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame, Window, WindowSpec
@@ -12,7 +13,7 @@ from pyspark.sql import functions as F
 from holdfast.model.events import Event
 from holdfast.model.message import State
 from holdfast.pipeline.jobs.rules import AFTER_NAMES, ENDED, GONE, NEXT, OF_A_LEASE, Rule
-from holdfast.pipeline.jobs.screen import ID, NAME, hash_of_id, suspects
+from holdfast.pipeline.jobs.screen import ID, NAME, hash_of_id, not_plain, suspects
 
 # As many suspects go to every worker; more are brought together with their events.
 _FEW = 1_000_000
@@ -39,28 +40,44 @@ def measure(events: DataFrame) -> Extent:
     return Extent(row["events"], row["start_ms"] or 0, 1 if row["first"] == row["last"] else 2)
 
 
-def check_events(events: DataFrame, extent: Extent | None = None, max_retries: int | None = None) -> DataFrame:
-    """A row (rule, tenant, queue, id, detail, first_seen) for each violation. Screens the events at once."""
-    chosen = _of_suspects(events)
+def check_events(
+    events: DataFrame, extent: Extent | None = None, max_retries: int | None = None, *, kept: ExitStack
+) -> DataFrame:
+    """A row (rule, tenant, queue, id, detail, first_seen) for each violation. Screens the events at once; what that
+    caches is let go with `kept`."""
+    unusual = _of(events, not_plain(events), kept)
+    chosen = None if unusual is None else _of(unusual, suspects(unusual), kept)
+    # A plain life has two attempts at most.
+    spenders = unusual if max_retries is not None and max_retries >= 2 else events
+    if max_retries is None:
+        spenders = None
     if extent is None:
         # Where nothing is suspect nothing has to be known of the whole.
-        extent = measure(events) if chosen is not None or max_retries is not None else Extent(0, 0, 1)
-    rows = _in_context(events.limit(0) if chosen is None else chosen, extent)
+        extent = measure(events) if chosen is not None or spenders is not None else Extent(0, 0, 1)
+    violations = judge(events.limit(0) if chosen is None else chosen, extent)
+    if spenders is None or max_retries is None:
+        return violations
+    return violations.unionByName(_over_budget(spenders, extent, max_retries))
+
+
+def judge(events: DataFrame, extent: Extent) -> DataFrame:
+    """The rules themselves, on every message of these; as `check_events` answers."""
+    rows = _in_context(events, extent)
     found = [F.when(F.coalesce(is_broken, F.lit(False)), _named(rule, detail)) for rule, is_broken, detail in _rules()]
     broken = rows.select(
         "tenant", "queue", "id", F.col("at").alias("first_seen"), F.array_compact(F.array(*found)).alias("broken")
     ).where(F.size("broken") > 0)
-    violations = broken.select(F.explode("broken").alias("each"), "tenant", "queue", "id", "first_seen").select(
+    return broken.select(F.explode("broken").alias("each"), "tenant", "queue", "id", "first_seen").select(
         "each.rule", "tenant", "queue", "id", "each.detail", "first_seen"
     )
-    return violations if max_retries is None else violations.unionByName(_over_budget(events, extent, max_retries))
 
 
-def _of_suspects(events: DataFrame) -> DataFrame | None:
-    found = suspects(events).cache()
+def _of(events: DataFrame, found: DataFrame, kept: ExitStack) -> DataFrame | None:
+    """The events of the messages that were found; None if there are none."""
+    found = found.cache()
+    kept.callback(found.unpersist)
     number = found.count()
     if not number:
-        found.unpersist()
         return None
     return events.join(F.broadcast(found) if number <= _FEW else found, hash_of_id() == found["suspect"], "left_semi")
 
@@ -264,19 +281,24 @@ def last_words(events: DataFrame, extent: Extent) -> DataFrame:
     )
 
 
-def check_against_store(words: DataFrame, snapshot: DataFrame) -> DataFrame:
-    """The journal's last word on each message beside what the store holds: (id, tenant, queue, state, version).
+def check_against_store(words: DataFrame, snapshot: DataFrame, extent: Extent) -> DataFrame:
+    """The journal's last word on each message beside what the store holds: (id, tenant, queue, state, enqueued_at).
 
-    Both must be of one moment: of a store at rest, or a checkpoint.
+    Both must be of one moment: of a store at rest, or a checkpoint. What was enqueued before the journal's first event
+    need not stand in it.
     """
     held = snapshot.select(
-        "id", F.col("tenant").alias("in_tenant"), F.col("queue").alias("in_queue"), F.col("state").alias("is_state")
+        "id",
+        F.col("tenant").alias("in_tenant"),
+        F.col("queue").alias("in_queue"),
+        F.col("state").alias("is_state"),
+        (F.unix_millis("enqueued_at") > F.lit(extent.start_ms)).alias("is_whole"),
     )
     both = words.join(held, "id", "full_outer")
     is_over = F.col("state").isin(*ENDED)
     rule = (
         F.when(F.col("is_state").isNull() & ~is_over, F.lit(Rule.LOST.value))
-        .when(F.col("state").isNull() & F.col("tenant").isNull(), F.lit(Rule.UNRECORDED.value))
+        .when(F.col("tenant").isNull() & F.col("is_whole"), F.lit(Rule.UNRECORDED.value))
         .when((F.col("state") == GONE) & F.col("is_state").isNotNull(), F.lit(Rule.OTHER_STATE.value))
         .when(F.col("state") != F.col("is_state"), F.lit(Rule.OTHER_STATE.value))
         .when(
