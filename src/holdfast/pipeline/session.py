@@ -60,20 +60,12 @@ def is_submitted() -> bool:
 
 def _start(name: str, master: str, settings: dict[str, str], *, is_brief: bool) -> "SparkSession":
     _require_pyspark()
-    home = find_java_home()
-    if home is not None:
-        os.environ["JAVA_HOME"] = home
-    for variable in _FOREIGN:
-        os.environ.pop(variable, None)
-    # Workers find what this interpreter finds.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    _prepare_environment(is_local=master.startswith("local"))
     java = f"-Dlog4j2.configurationFile={_LOG.as_uri()}"
     if is_brief:
         java = f"{java} {_BRIEF}"
     ours = {**_ALWAYS, "spark.ui.showConsoleProgress": "false", "spark.driver.extraJavaOptions": java}
     if master.startswith("local"):
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         ours |= {
             # Nobody outside this machine has business with a local session.
             "spark.driver.bindAddress": "127.0.0.1",
@@ -88,6 +80,20 @@ def _start(name: str, master: str, settings: dict[str, str], *, is_brief: bool) 
     extra = settings.pop("spark.driver.extraJavaOptions", "")
     ours["spark.driver.extraJavaOptions"] = f"{ours['spark.driver.extraJavaOptions']} {extra}".strip()
     return _get_or_create(name, {**ours, **settings}, master)
+
+
+def _prepare_environment(*, is_local: bool) -> None:
+    """For a Java that is started here."""
+    home = find_java_home()
+    if home is not None:
+        os.environ["JAVA_HOME"] = home
+    for variable in _FOREIGN:
+        os.environ.pop(variable, None)
+    # Workers find what this interpreter finds.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    if is_local:
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 
 
 def _cores(master: str) -> int:
@@ -110,6 +116,9 @@ def _connect(name: str, remote: str, settings: dict[str, str]) -> "SparkSession"
     _require_pyspark()
     from pyspark.sql import SparkSession
 
+    if remote.startswith("local"):
+        # A Connect server of its own, which is started here.
+        _prepare_environment(is_local=True)
     try:
         builder = SparkSession.Builder().appName(name).remote(remote)
         for key, value in {**_ALWAYS, **settings}.items():
