@@ -22,6 +22,7 @@ from tests.faults.clocks import run_clock_steps
 from tests.faults.network import run_network_faults
 from tests.faults.pauses import run_pauses
 from tests.faults.soak import run_buffered_soak, run_soak
+from tests.pipeline.archiving import run_archive_kills
 from tests.pipeline.draining import run_spark_kills
 
 ROOT = Path(__file__).parents[2]
@@ -109,5 +110,8 @@ PARTS: dict[str, Part] = {
     "soak": Part("steady load on two servers and two databases: nothing grows or slows down", 1_800, run_soak),
     "soak-buffered": Part("the same with the fast path", 1_800, run_buffered_soak),
     "spark-kills": Part("kill -9 of Spark's drivers and workers beside a rival consumer", 100, run_spark_kills),
+    "archive-kills": Part(
+        "kill -9 of an archive and its Spark: the lake has the journal's events, each once", 50, run_archive_kills
+    ),
     "suite": Part("tests too long for every day: model machines, fuzzing, payloads of a GiB", 20, run_suite),
 }
