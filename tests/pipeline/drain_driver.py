@@ -14,7 +14,12 @@ def main(url: str, queue: str, directory: Path, lease: str) -> None:
     spark = open_session(
         "drain",
         master="local[2, 4]",
-        settings={"spark.sql.streaming.pollingDelay": "20ms", "spark.driver.memory": "512m"},
+        settings={
+            "spark.sql.streaming.pollingDelay": "20ms",
+            "spark.sql.codegen.wholeStage": "false",
+            "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+            "spark.driver.memory": "512m",
+        },
         is_brief=True,
     )
 
