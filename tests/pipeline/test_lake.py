@@ -78,6 +78,14 @@ def test_two_writers_at_once_commit_a_batch_once(lake: Lake, monkeypatch: pytest
     assert len(mine.files()) == 1
 
 
+def test_a_lake_keeps_the_format_it_was_begun_with(lake: Lake) -> None:
+    lake.table(VIOLATIONS).append([], writer="w", mark=Mark(1, "1"))
+    assert Lake(lake.place).kind is lake.kind
+    other = next(kind for kind in Kind if kind is not lake.kind)
+    with pytest.raises(InvalidArgument, match=f"has {lake.kind} tables: leave the format out"):
+        Lake(lake.place, other)
+
+
 def test_files_of_a_writer_that_died_are_read_by_nobody_and_swept(lake: Lake) -> None:
     table = lake.table(VIOLATIONS)
     table.append([made(table, "kept")], writer="w", mark=Mark(1, "1"))

@@ -26,10 +26,9 @@ from pyiceberg.transforms import DayTransform
 from holdfast.clock import SystemClock
 from holdfast.model.errors import InvalidArgument, StoreUnavailable
 from holdfast.pipeline.lake.contract import Compacted, Mark, NewFile
-from holdfast.pipeline.lake.tables import DAY
+from holdfast.pipeline.lake.tables import DAY, ICEBERG_CATALOG
 
 NAMESPACE = "holdfast"
-CATALOG = "iceberg-catalog.db"
 _TRIES = 20
 _HOUR_MS = 3_600_000
 _TARGET_BYTES = 100 << 20
@@ -61,7 +60,7 @@ class IcebergFiles:
         return str(self._root / "data")
 
     def exists(self) -> bool:
-        return (self._root.parent / CATALOG).exists() and self._catalog.table_exists(self._name)
+        return (self._root.parent / ICEBERG_CATALOG).exists() and self._catalog.table_exists(self._name)
 
     def mark(self, writer: str) -> Mark | None:
         return _mark(self._open(), writer) if self.exists() else None
@@ -179,7 +178,7 @@ class IcebergFiles:
         if self._opened is None:
             lake = self._root.parent
             lake.mkdir(parents=True, exist_ok=True)
-            self._opened = SqlCatalog("lake", uri=f"sqlite:///{lake / CATALOG}", warehouse=lake.as_uri())
+            self._opened = SqlCatalog("lake", uri=f"sqlite:///{lake / ICEBERG_CATALOG}", warehouse=lake.as_uri())
         return self._opened
 
     def _open(self) -> IcebergTable:

@@ -3,13 +3,14 @@
 import importlib.util
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from holdfast.model.errors import InvalidArgument
 from holdfast.pipeline.lake.contract import Compacted, Mark, Table
 from holdfast.pipeline.lake.parquet import ParquetFiles
-from holdfast.pipeline.lake.tables import DAY, TABLES, TableShape
+from holdfast.pipeline.lake.tables import DAY, ICEBERG_CATALOG, TABLES, TableShape
 from holdfast.pipeline.lake.writing import day_column, write_files
 
 if TYPE_CHECKING:
@@ -27,14 +28,30 @@ def default_kind() -> Kind:
     return Kind.DELTA if importlib.util.find_spec("deltalake") is not None else Kind.PARQUET
 
 
+def kind_at(place: str) -> Kind | None:
+    """The format that a lake on a local disk was begun with; None of one that is not there yet, or elsewhere."""
+    if "://" in place and not place.startswith("file://"):
+        return None
+    root = Path(place.removeprefix("file://"))
+    if (root / ICEBERG_CATALOG).exists():
+        return Kind.ICEBERG
+    if any(root.glob("*/_delta_log")):
+        return Kind.DELTA
+    return Kind.PARQUET if any(root.glob("*/_log")) else None
+
+
 class Lake:
-    """A directory, or a place in an object store, with a table in each of its folders."""
+    """A directory, or a place in an object store, with a table in each of its folders. It keeps the format that it was
+    begun with."""
 
     def __init__(self, place: str, kind: Kind | None = None, storage: Mapping[str, str] | None = None) -> None:
         if not place:
             raise InvalidArgument("give the lake's directory", field="lake")
         self.place = place.rstrip("/")
-        self.kind = kind or default_kind()
+        found = kind_at(self.place)
+        if found is not None and kind not in (None, found):
+            raise InvalidArgument(f"{self.place} has {found} tables: leave the format out", field="lake_format")
+        self.kind = kind or found or default_kind()
         self._storage = dict(storage or {})
 
     def table(self, shape: TableShape) -> Table:

@@ -12,6 +12,8 @@ from holdfast.pipeline.schemas import INSTANT, Field, Table
 
 # On every file of a table that has days; it stands in no file.
 DAY = "day"
+# Beside the tables, where they are Iceberg's.
+ICEBERG_CATALOG = "iceberg-catalog.db"
 
 
 class TableShape(NamedTuple):
