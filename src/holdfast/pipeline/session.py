@@ -61,10 +61,16 @@ def is_submitted() -> bool:
 def _start(name: str, master: str, settings: dict[str, str], *, is_brief: bool) -> "SparkSession":
     _require_pyspark()
     _prepare_environment(is_local=master.startswith("local"))
+    return _get_or_create(name, _settings_of(master, settings, is_brief=is_brief), master)
+
+
+def _settings_of(master: str, given: dict[str, str], *, is_brief: bool) -> dict[str, str]:
+    """Of a Java that is started here; what was given goes over ours."""
+    settings = dict(given)
     java = f"-Dlog4j2.configurationFile={_LOG.as_uri()}"
     if is_brief:
         java = f"{java} {_BRIEF}"
-    ours = {**_ALWAYS, "spark.ui.showConsoleProgress": "false", "spark.driver.extraJavaOptions": java}
+    ours = {**_ALWAYS, "spark.ui.showConsoleProgress": "false"}
     if master.startswith("local"):
         ours |= {
             # Nobody outside this machine has business with a local session.
@@ -77,9 +83,8 @@ def _start(name: str, master: str, settings: dict[str, str], *, is_brief: bool) 
                 Path(os.environ.get("TMPDIR", "/tmp")) / f"holdfast-warehouse-{os.getpid()}"
             ),
         }
-    extra = settings.pop("spark.driver.extraJavaOptions", "")
-    ours["spark.driver.extraJavaOptions"] = f"{ours['spark.driver.extraJavaOptions']} {extra}".strip()
-    return _get_or_create(name, {**ours, **settings}, master)
+    ours["spark.driver.extraJavaOptions"] = f"{java} {settings.pop('spark.driver.extraJavaOptions', '')}".strip()
+    return {**ours, **settings}
 
 
 def _prepare_environment(*, is_local: bool) -> None:
@@ -116,12 +121,14 @@ def _connect(name: str, remote: str, settings: dict[str, str]) -> "SparkSession"
     _require_pyspark()
     from pyspark.sql import SparkSession
 
+    ours = {**_ALWAYS, **settings}
     if remote.startswith("local"):
         # A Connect server of its own, which is started here.
         _prepare_environment(is_local=True)
+        ours = _settings_of(remote, settings, is_brief=False)
     try:
         builder = SparkSession.Builder().appName(name).remote(remote)
-        for key, value in {**_ALWAYS, **settings}.items():
+        for key, value in ours.items():
             builder = builder.config(key, value)
         return builder.getOrCreate()
     except ImportError as error:
