@@ -108,3 +108,39 @@ def test_a_backup_never_goes_over_what_is_there(run: Callable[..., Any], store: 
     assert ran.code == 4
     assert "not an empty directory" in ran.err
     assert [each.name for each in (tmp_path / "full").iterdir()] == ["note.txt"]
+
+
+def test_an_object_store_is_checked_by_its_url_while_it_is_in_use(run: Callable[..., Any], tmp_path: Path) -> None:
+    url = (tmp_path / "bucket").as_uri()
+    with holdfast.open(url, durability="os") as hf:
+        hf.queue("jobs", tenant="acme").enqueue([b"one", b"two"])
+
+        ran = run("verify", url)
+
+    assert (ran.code, ran.err) == (0, "")
+    assert f"{url}: 2 messages (2 ready" in ran.out
+    assert ran.out.endswith("no violations\n")
+
+
+def test_an_object_store_that_lost_a_payload_is_exit_code_4(run: Callable[..., Any], tmp_path: Path) -> None:
+    url = (tmp_path / "bucket").as_uri()
+    with holdfast.open(url, durability="os") as hf:
+        hf.queue("jobs", tenant="acme").enqueue(b"one")
+    [payload] = tmp_path.rglob("*.bin")
+    payload.unlink()
+
+    ran = run("verify", url, "--json")
+
+    report = json.loads(ran.out)
+    assert ran.code == 4
+    assert report["violations"][0]["queue"] == "acme/jobs"
+    assert "its payload is not there" in report["violations"][0]["what"]
+
+
+@pytest.mark.parametrize("url", ["file:///nowhere/at/all", "postgres://host/db", "http://127.0.0.1:1"])
+def test_a_url_that_is_no_object_store_is_refused_in_one_line(run: Callable[..., Any], url: str) -> None:
+    ran = run("verify", url)
+
+    assert ran.code == 4
+    assert ran.err.startswith("holdfast: ")
+    assert ran.err.count("\n") == 1

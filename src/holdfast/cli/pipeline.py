@@ -98,8 +98,11 @@ def audit(
         str | None, typer.Option("--lake", "-l", metavar="DIR|URL", help="Audit this lake's events.")
     ] = None,
     store: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="DIR", help="Audit this backup: its keys, indexes, counters and journal. Repeatable."),
+        list[str] | None,
+        typer.Option(
+            metavar="DIR|URL",
+            help="Audit this backup or object store: its keys, indexes, counters and journal. Repeatable.",
+        ),
     ] = None,
     lake_format: LakeFormat = None,
     days: Days = None,
@@ -117,19 +120,19 @@ def audit(
     They are appended to the lake's table `violations`. Exits with 4 if there are any.
     """
     from holdfast.cli.failures import Usage
-    from holdfast.cli.store_check import check_store
+    from holdfast.cli.store_check import check_store, is_object_store
     from holdfast.pipeline.jobs.audit import audit
     from holdfast.pipeline.lake.tables import EVENTS
 
     if lake is None and not store:
-        raise Usage("audit what? Give --lake DIR, or --store DIR of a backup, or both")
+        raise Usage("audit what? Give --lake DIR, or --store DIR of a backup or an object store's URL, or both")
     output = Output(json=json, quiet=quiet)
     place = None if lake is None else lake_of(lake, lake_format)
     for each in store or []:
-        if not each.is_dir():
+        if not is_object_store(each) and not Path(each).is_dir():
             raise Usage(f"--store {each} is not a directory: make a backup with `holdfast backup DIR {each}`")
     with shown_progress(output) as progress, spark_session("audit", master, remote, conf) as spark:
-        backups = [str(each.absolute()) for each in store or []]
+        backups = [each if is_object_store(each) else str(Path(each).absolute()) for each in store or []]
         journals = [spark.read.format("holdfast_journal").option("url", each).load() for each in backups]
         found = audit(
             spark,

@@ -1,15 +1,40 @@
-"""A store directory checked by one of Spark's workers: importable there by its name."""
+"""A store checked whole, whichever it is; also by one of Spark's workers, which find this by its name."""
 
-from holdfast.model.errors import HoldfastError
+from typing import TYPE_CHECKING
+
+from holdfast.model.errors import HoldfastError, InvalidArgument
 from holdfast.pipeline.jobs.audit import StoreFindings
+from holdfast.server.settings import OBJECT_SCHEMES
+
+if TYPE_CHECKING:
+    from holdfast.stores.findings import Progress, Report
+
+
+def verify_store(store: str, progress: "Progress | None" = None) -> "Report":
+    """A directory of RocksDB, or an object store by its URL."""
+    if "://" not in store:
+        from holdfast.stores.rocks.verify import verify
+
+        return verify(store, progress)
+    if not is_object_store(store):
+        scheme = store.partition("://")[0]
+        raise InvalidArgument(
+            f"a store behind {scheme}:// is not checked by this: give a directory, file:///, s3://, az:// or gs://",
+            field="store",
+        )
+    from holdfast.stores.objects.verify import verify as verify_objects
+
+    return verify_objects(store, progress)
+
+
+def is_object_store(store: str) -> bool:
+    return store.lower().partition("://")[0] in OBJECT_SCHEMES
 
 
 def check_store(path: str) -> StoreFindings:
     """As `holdfast verify`; a store that cannot be read at all is a finding too."""
-    from holdfast.stores.rocks.verify import verify
-
     try:
-        report = verify(path)
+        report = verify_store(path)
     except HoldfastError as error:
         return StoreFindings(path=path, found=[(str(error), None, None)], number=1)
     found = [(each.what, each.queue, each.id) for each in report.violations]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from holdfast.stores.rocks.verify import Progress, Report
+    from holdfast.stores.findings import Progress, Report
 
 VIOLATED = 4
 
@@ -16,17 +16,22 @@ Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The store's dire
 Json = Annotated[bool, typer.Option("--json", help="Answer with one JSON object.")]
 
 
-def verify(directory: Directory, json: Json = False) -> None:
+def verify(
+    store: Annotated[
+        str, typer.Argument(metavar="DIR|URL", help="The store's directory, or file:///, s3://, az:// or gs://.")
+    ],
+    json: Json = False,
+) -> None:
     """Check every invariant of a store, and name what breaks one.
 
     Each message is in one state, every index entry has its message and the reverse, counters equal a full scan,
-    payloads are whole, the journal has no gap and agrees. The store must not be in use: of one that is, verify a
-    backup. Exits with 4 if anything is wrong.
+    payloads are whole, the journal has no gap and agrees. A directory must not be in use: of one that is, verify a
+    backup. An object store may be: it is read whole, and nothing is written. Exits with 4 if anything is wrong.
     """
-    from holdfast.stores.rocks.verify import verify
+    from holdfast.cli.store_check import verify_store
 
     with _progress(is_shown=not json) as progress:
-        report = verify(directory, progress)
+        report = verify_store(store, progress)
     if json:
         echo_json(report)
     else:
@@ -65,6 +70,8 @@ def _echo_report(report: "Report") -> None:
             f"  {report.unfinished:,} payloads of {report.unfinished_bytes:,} bytes were cut off while they came: they "
             "are no messages, and are deleted once the store is in use again"
         )
+    if report.leftovers:
+        typer.echo(f"  {report.leftovers:,} documents wait to be tidied up by the next sweep")
     for violation in report.violations:
         typer.echo(f"  {violation}")
     if report.violation_count > len(report.violations):

@@ -154,6 +154,8 @@ class DiskBucket:
             # A second name of the same file: payloads and states are replaced whole, never written into.
             new = self._new_path()
             os.link(self.root / source, new)
+            # Of now, like any copy: what is old, and of no message yet, sweeps take for an orphan.
+            os.utime(new)
             self._make_parent(target)
             try:
                 os.rename(new, self.root / target)

@@ -24,12 +24,12 @@ from hashlib import blake2b
 
 from holdfast.model.names import QueueRef
 
-_OWN = ".holdfast/"
-TENANTS = _OWN + "tenants.json"
-NODES = _OWN + "node/"
-STEPS = _OWN + "step/"
-JOURNAL = _OWN + "journal/"
-JOURNAL_HEAD = _OWN + "journal.json"
+OWN = ".holdfast/"
+TENANTS = OWN + "tenants.json"
+NODES = OWN + "node/"
+STEPS = OWN + "step/"
+JOURNAL = OWN + "journal/"
+JOURNAL_HEAD = OWN + "journal.json"
 
 METADATA = ".pb"
 PAYLOAD = ".bin"
@@ -86,6 +86,11 @@ def messages(ref: QueueRef, *, dead: bool = False) -> str:
     return queue(ref) + ("dlq/msg/" if dead else "msg/")
 
 
+def beside_messages(ref: QueueRef) -> list[str]:
+    """Where everything lies that is of one message."""
+    return [messages(ref), messages(ref, dead=True), queue(ref) + "state/", queue(ref) + "dlq/state/", groups(ref)]
+
+
 def message(ref: QueueRef, id: int, *, dead: bool = False) -> str:
     return messages(ref, dead=dead) + digits(id) + METADATA
 
@@ -110,6 +115,12 @@ def is_message(key: str) -> bool:
 def parse_message(key: str) -> int | None:
     """The id, if it is a message's metadata."""
     return int(own_name(key)) if key.endswith(METADATA) else None
+
+
+def parse_id(key: str) -> int | None:
+    """Of whatever is of one message: the id, if it has one."""
+    digits_of = own_name(key).partition("-")[0]
+    return int(digits_of) if digits_of.isdecimal() else None
 
 
 def keys(ref: QueueRef) -> str:

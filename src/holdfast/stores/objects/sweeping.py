@@ -180,8 +180,7 @@ class Sweeping:
                 if now_ms >= shelf.next_pass_at:
                     await self._messages.shelves.look_at_all(shelf, now_ms)
                 await self._forget_keys(row, now_ms)
-                for dead in (False, True):
-                    await self._delete_orphans(layout.messages(row.ref, dead=dead), now_ms)
+                await self._delete_orphans(row.ref, now_ms)
         try:
             async for page in self._sheets.bucket.pages(layout.STEPS):
                 for item in page:
@@ -190,23 +189,28 @@ class Sweeping:
         except Unanswered as error:
             raise unavailable(error) from None
 
-    async def _delete_orphans(self, prefix: str, now_ms: int) -> None:
-        """Payloads of no message, that are old enough to be nobody's who is writing one."""
+    async def _delete_orphans(self, ref: QueueRef, now_ms: int) -> None:
+        """Payloads, states and places in a group of no message, old enough to be nobody's who is writing one."""
         old: list[str] = []
         try:
-            async for page in self._sheets.bucket.pages(prefix):
-                old += [
-                    item.key
-                    for item in page
-                    if item.key.endswith(layout.PAYLOAD) and item.changed_at + _ORPHAN_MS <= now_ms
-                ]
+            for prefix in layout.beside_messages(ref):
+                async for page in self._sheets.bucket.pages(prefix):
+                    old += [
+                        item.key
+                        for item in page
+                        if not item.key.endswith(layout.METADATA) and item.changed_at + _ORPHAN_MS <= now_ms
+                    ]
         except Unanswered as error:
             raise unavailable(error) from None
 
         async def look(key: str) -> None:
-            id = layout.own_name(key).partition("-")[0]
-            if await self._sheets.read(f"{prefix}{id}{layout.METADATA}") is None:
-                await self._sheets.delete([key])
+            id = layout.parse_id(key)
+            if id is None:
+                return  # not ours
+            for dead in (False, True):
+                if await self._sheets.read(layout.message(ref, id, dead=dead)) is not None:
+                    return
+            await self._sheets.delete([key])
 
         if old:
             await self._sheets.each(old, look)

@@ -10,13 +10,13 @@ from functools import partial
 from pathlib import Path
 
 from holdfast.model.errors import InvalidArgument, StoreUnavailable
+from holdfast.stores.findings import Findings, Progress, Report, Violation
 from holdfast.stores.rocks.database import Database
 from holdfast.stores.rocks.verify_directory import check_prefixes, read_directory
 from holdfast.stores.rocks.verify_indexes import DEADLINES, Deadlines, check_seen_ends, count_deadlines
 from holdfast.stores.rocks.verify_journal import check_journal
 from holdfast.stores.rocks.verify_pieces import check_places
 from holdfast.stores.rocks.verify_queue import QueueCheck
-from holdfast.stores.rocks.verify_report import Findings, Progress, Report, Violation
 
 __all__ = ["Progress", "Report", "Violation", "verify"]
 

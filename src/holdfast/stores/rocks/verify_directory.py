@@ -8,10 +8,10 @@ import msgspec
 
 from holdfast.model.names import QueueRef
 from holdfast.stores.contract import QueueRow, TenantRow
+from holdfast.stores.findings import Findings
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.counters import Counters, decode_counters
 from holdfast.stores.rocks.database import Database
-from holdfast.stores.rocks.verify_report import Findings
 
 T = TypeVar("T")
 

@@ -8,10 +8,10 @@ import msgspec
 
 from holdfast.model.message import Receipt
 from holdfast.model.schedules import Schedule
+from holdfast.stores.findings import Findings
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.database import Database
 from holdfast.stores.rocks.verify_indexes import CHUNK
-from holdfast.stores.rocks.verify_report import Findings
 
 _SEEN = struct.Struct(">QQ")
 _Claim = tuple[int, list[Receipt]]

@@ -9,11 +9,11 @@ from holdfast.model.errors import InvalidArgument, StoreUnavailable
 from holdfast.model.ids import from_bytes
 from holdfast.model.lifecycle import Life
 from holdfast.model.message import State
+from holdfast.stores.findings import Findings
 from holdfast.stores.record import decode_life, decode_message
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.database import Database
 from holdfast.stores.rocks.verify_directory import Directory
-from holdfast.stores.rocks.verify_report import Findings
 
 # Keys looked up at once; of messages fewer, for each may bring a payload of a mebibyte.
 CHUNK = 500

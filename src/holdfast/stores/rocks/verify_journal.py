@@ -8,13 +8,12 @@ import msgspec
 from holdfast.model.events import Event
 from holdfast.model.ids import to_bytes
 from holdfast.model.lifecycle import Life
-from holdfast.model.message import State
+from holdfast.stores.findings import STATES_AFTER, Findings
 from holdfast.stores.record import decode_life
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.database import Database
 from holdfast.stores.rocks.verify_directory import Directory
 from holdfast.stores.rocks.verify_indexes import MESSAGES_CHUNK
-from holdfast.stores.rocks.verify_report import Findings
 
 _EVENTS = tuple(Event)
 
@@ -25,21 +24,6 @@ _END = b"\xff" * 9
 
 # Events whose messages are remembered at once. A longer journal is read several times, for a share of the ids each.
 _EVENTS_PER_PASS = 1_000_000
-
-# The states a message may be in after its last event; None: it may be gone.
-_AFTER: dict[Event, frozenset[State | None]] = {
-    Event.ENQUEUED: frozenset({State.READY}),
-    Event.CLAIMED: frozenset({State.IN_FLIGHT}),
-    Event.EXTENDED: frozenset({State.IN_FLIGHT}),
-    Event.RETRIED: frozenset({State.READY}),
-    Event.EXPIRED: frozenset({State.READY}),
-    Event.RELEASED: frozenset({State.READY}),
-    Event.REDRIVEN: frozenset({State.READY}),
-    Event.MOVED: frozenset({State.READY, State.FAILED}),
-    Event.FAILED: frozenset({State.FAILED}),
-    Event.SUCCEEDED: frozenset({State.SUCCEEDED, None}),
-    Event.REMOVED: frozenset({None}),
-}
 
 # Queue, event and version of a message's last event.
 _Last = tuple[bytes, Event, int]
@@ -122,11 +106,11 @@ def _check_states(database: Database, last: dict[int, _Last], directory: Directo
         ):
             queue, id16 = directory.title(p), name[keys.P_SIZE :]
             if record is None:
-                if None not in _AFTER[event]:
+                if None not in STATES_AFTER[event]:
                     findings.add(f"its last event in the journal is {event}, but it is not there", queue, id16)
                 continue
             life = _life(lease if lease is not None else own)
-            if life.state not in _AFTER[event]:
+            if life.state not in STATES_AFTER[event]:
                 findings.add(f"its last event in the journal is {event}, but it is {life.state}", queue, id16)
             elif life.version != version:
                 findings.add(

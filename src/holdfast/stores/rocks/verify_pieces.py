@@ -6,10 +6,10 @@ from zlib import crc32
 
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.message import Pieces
+from holdfast.stores.findings import Findings
 from holdfast.stores.record import decode_message
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.database import Database
-from holdfast.stores.rocks.verify_report import Findings
 
 _PIECE_BYTES = 256 << 10
 _PLACE_SIZE = 8

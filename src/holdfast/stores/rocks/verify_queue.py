@@ -11,6 +11,7 @@ from holdfast.model.lifecycle import Life
 from holdfast.model.message import State, headers_bytes
 from holdfast.model.requests import StateDocument
 from holdfast.stores.contract import QueueRow
+from holdfast.stores.findings import Findings
 from holdfast.stores.record import DecodedMessage, decode_life, decode_message
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.counters import Counters
@@ -28,7 +29,6 @@ from holdfast.stores.rocks.verify_indexes import (
     places_of,
 )
 from holdfast.stores.rocks.verify_pieces import check_payload
-from holdfast.stores.rocks.verify_report import Findings
 
 _STATE_FIELDS = {
     State.READY: "ready",

@@ -6,10 +6,27 @@ from collections.abc import Callable
 import msgspec
 
 from holdfast.model.errors import InvalidArgument
+from holdfast.model.events import Event
 from holdfast.model.ids import from_bytes, to_uuid
+from holdfast.model.message import State
 
 # Violations listed by name; beyond them they are only counted, so that a store in ruins does not fill the memory.
 MAX_LISTED = 200
+
+# The states a message may be in after its last event; None: it may be gone.
+STATES_AFTER: dict[Event, frozenset[State | None]] = {
+    Event.ENQUEUED: frozenset({State.READY}),
+    Event.CLAIMED: frozenset({State.IN_FLIGHT}),
+    Event.EXTENDED: frozenset({State.IN_FLIGHT}),
+    Event.RETRIED: frozenset({State.READY}),
+    Event.EXPIRED: frozenset({State.READY}),
+    Event.RELEASED: frozenset({State.READY}),
+    Event.REDRIVEN: frozenset({State.READY}),
+    Event.MOVED: frozenset({State.READY, State.FAILED}),
+    Event.FAILED: frozenset({State.FAILED}),
+    Event.SUCCEEDED: frozenset({State.SUCCEEDED, None}),
+    Event.REMOVED: frozenset({None}),
+}
 
 # What is being checked, how much of it is done, and how much there is in all.
 Progress = Callable[[str, int, int], None]
@@ -44,6 +61,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     # Payloads whose enqueue a crash cut off, and their bytes: no damage, and deleted once the store is in use again.
     unfinished: int
     unfinished_bytes: int
+    # Other documents that a crash, or a process at work, has left for the next sweep: no damage either.
+    leftovers: int = 0
     violation_count: int
     violations: list[Violation]
 
@@ -91,6 +110,7 @@ class Findings:
             events=totals["events"],
             unfinished=totals["unfinished"],
             unfinished_bytes=totals["unfinished_bytes"],
+            leftovers=totals["leftovers"],
             violation_count=self.number,
             violations=self.listed,
         )

@@ -1,0 +1,120 @@
+"""Checks of tenants, queues and their numbers, and of what is the store's own."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from holdfast.model.errors import StoreUnavailable
+from holdfast.model.names import QueueRef
+from holdfast.stores.findings import Findings
+from holdfast.stores.objects import layout
+from holdfast.stores.objects.bucket import Item
+from holdfast.stores.objects.documents import NodeBody, StepBody
+from holdfast.stores.objects.papers import JournalPaper, P, QueuePaper, TenantPaper, TenantsPaper
+from holdfast.stores.objects.verify_looking import Looking
+
+_OWN_PAPERS = (layout.TENANTS, layout.JOURNAL_HEAD)
+
+
+@dataclass(slots=True)
+class DirectoryFound:
+    tenants: set[str] = field(default_factory=set)
+    queues: set[QueueRef] = field(default_factory=set)
+    # Names that stand for no queue any more, or not yet.
+    others: set[QueueRef] = field(default_factory=set)
+    emptied_upto: int = 0
+
+
+async def read_directory(looking: Looking, findings: Findings) -> DirectoryFound:
+    found = DirectoryFound()
+    numbers = await _read(looking, layout.TENANTS, TenantsPaper, findings)
+    head = await _read(looking, layout.JOURNAL_HEAD, JournalPaper, findings)
+    found.emptied_upto = 0 if head is None else head.emptied_upto
+    tenants = {} if numbers is None else numbers.tenants
+    for number, times in Counter(tenants.values()).items():
+        if times > 1:
+            names = ", ".join(sorted(name for name, each in tenants.items() if each == number))
+            findings.add(f"tenants {names} share number {number}")
+    found.tenants = set(tenants)
+    for name in sorted(tenants):
+        await _read_tenant(looking, name, tenants[name], found, findings)
+    findings.totals["tenants"] = len(tenants)
+    findings.totals["queues"] = len(found.queues)
+    return found
+
+
+async def _read(looking: Looking, key: str, kind: type[P], findings: Findings) -> P | None:
+    try:
+        return await looking.paper(key, kind)
+    except StoreUnavailable as error:
+        findings.add(error.message)
+        return None
+
+
+async def _read_tenant(looking: Looking, name: str, number: int, found: DirectoryFound, findings: Findings) -> None:
+    tenant = await _read(looking, layout.tenant(name), TenantPaper, findings)
+    if tenant is None:
+        findings.totals["leftovers"] += 1  # its number is taken, and whoever made it died: the next to make it has it
+        return
+    if tenant.tenant_id != number:
+        findings.add(f"tenant {name} has number {tenant.tenant_id} of its own, and {number} in the list of all")
+    for given, times in Counter(tenant.queues.values()).items():
+        if times > 1:
+            names = ", ".join(sorted(queue for queue, each in tenant.queues.items() if each == given))
+            findings.add(f"queues {names} of tenant {name} share number {given}")
+        if given >= tenant.next_queue_id:
+            findings.add(f"tenant {name} would give number {given} to another queue as well")
+    for queue, given in sorted(tenant.queues.items()):
+        ref = QueueRef(name, queue)
+        paper = await _read(looking, layout.policy(ref), QueuePaper, findings)
+        if paper is None or paper.is_deleted:
+            # Made or deleted half way: the next to make it, or the next sweep, goes on.
+            findings.totals["leftovers"] += 1
+            found.others.add(ref)
+            continue
+        if paper.queue_id != given:
+            findings.add(f"its policy has number {paper.queue_id}, its tenant's list {given}", ref)
+        found.queues.add(ref)
+
+
+async def check_unlisted(looking: Looking, ref: QueueRef, items: Sequence[Item], findings: Findings) -> None:
+    """Of a place that no tenant lists as a queue: nothing lies there but the paper of one that was deleted."""
+    paper = await _read(looking, layout.policy(ref), QueuePaper, findings)
+    if paper is not None and not paper.is_deleted:
+        findings.add("has a policy, but its tenant does not list it", ref)
+    rest = [item.key for item in items if item.key != layout.policy(ref)]
+    still = [key for key in rest[:100] if await looking.is_there(key)]
+    if still:
+        findings.add(f"is no queue, but {len(rest)} objects lie there: {still[0]} is the first", ref)
+
+
+async def check_own(looking: Looking, items: Sequence[Item], findings: Findings) -> None:
+    """Node numbers and steps can be read; a step that is decided waits for its end."""
+
+    async def check(item: Item) -> None:
+        try:
+            if item.key.startswith(layout.JOURNAL) or item.key in _OWN_PAPERS:
+                return
+            if item.key.startswith(layout.NODES):
+                await _check_sheet(looking, item.key, NodeBody)
+            elif item.key.startswith(layout.STEPS):
+                await _check_sheet(looking, item.key, StepBody)
+                findings.totals["leftovers"] += 1
+            else:
+                findings.add(f"{item.key} is of no known kind")
+        except StoreUnavailable as error:
+            findings.add(error.message)
+
+    await looking.each(items, check)
+
+
+async def _check_sheet(looking: Looking, key: str, kind: type) -> None:
+    seen = await looking.sheet(key)
+    if seen is None or seen.body is None:
+        return
+    try:
+        msgspec.msgpack.decode(seen.body, type=kind)
+    except msgspec.MsgspecError as error:
+        raise StoreUnavailable(f"{key} is damaged: {error}") from None

@@ -1,0 +1,101 @@
+"""Documents as they stand, read without the steps that other readers take on the way."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from typing import NamedTuple, TypeVar
+from zlib import crc32
+
+import msgspec
+
+from holdfast.model.errors import StoreUnavailable
+from holdfast.stores.objects import layout
+from holdfast.stores.objects.bucket import Bucket, Missing
+from holdfast.stores.objects.documents import StepBody, decode_sheet
+from holdfast.stores.objects.papers import P
+
+T = TypeVar("T")
+
+_AT_ONCE = 16
+
+_step_of = msgspec.msgpack.Decoder(StepBody).decode
+
+
+class Seen(NamedTuple):
+    """What a sheet says. `body` None: nothing holds. `is_open`: it names a step still."""
+
+    body: bytes | None
+    is_open: bool
+
+
+class Looking:
+    def __init__(self, bucket: Bucket, now_ms: int) -> None:
+        self.bucket = bucket
+        self.now_ms = now_ms
+
+    async def each(self, what: Iterable[T], do: Callable[[T], Awaitable[None]]) -> None:
+        """Side by side, so many at once; the first error once all have ended."""
+        turns = asyncio.Semaphore(_AT_ONCE)
+
+        async def one(item: T) -> None:
+            async with turns:
+                await do(item)
+
+        for outcome in await asyncio.gather(*map(one, what), return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                raise outcome
+
+    async def sheet(self, key: str) -> Seen | None:
+        """None: there is none. `StoreUnavailable`, naming it, if it is damaged."""
+        while True:
+            try:
+                raw = (await self.bucket.read(key)).content
+            except Missing:
+                return None
+            sheet = decode_sheet(key, raw)
+            if sheet.step is None:
+                return Seen(sheet.body or None, False)
+            try:
+                record = (await self.bucket.read(layout.step(sheet.step))).content
+            except Missing:
+                # Finished between the two reads, unless it is named still: then it was never decided.
+                again = await self._step_named(key)
+                if again is not None and again != sheet.step:
+                    continue
+                return Seen(sheet.prior or None, True)
+            holds = _step_of(decode_sheet(layout.step(sheet.step), record).body).holds
+            return Seen((sheet.body if holds else sheet.prior) or None, True)
+
+    async def _step_named(self, key: str) -> str | None:
+        """Empty: none. None: the sheet is gone."""
+        try:
+            return decode_sheet(key, (await self.bucket.read(key)).content).step or ""
+        except Missing:
+            return None
+
+    async def paper(self, key: str, kind: type[P]) -> P | None:
+        try:
+            raw = (await self.bucket.read(key)).content
+        except Missing:
+            return None
+        try:
+            return msgspec.json.decode(raw, type=kind)
+        except msgspec.MsgspecError as error:
+            raise StoreUnavailable(f"{key} is damaged: {error}") from None
+
+    async def is_there(self, key: str) -> bool:
+        try:
+            await self.bucket.read(key)
+        except Missing:
+            return False
+        return True
+
+    async def measured(self, key: str) -> tuple[int, int] | None:
+        """Size and checksum of a payload, some megabytes of it in memory at a time; None: there is none."""
+        size = checksum = 0
+        try:
+            async for part in self.bucket.stream(key, 0):
+                size += len(part)
+                checksum = crc32(part, checksum)
+        except Missing:
+            return None
+        return size, checksum

@@ -1,0 +1,199 @@
+"""`verify` of an object store: one that lived is clean, each kind of damage is named, what a crash leaves is none."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from holdfast.client.client import AsyncHoldfast
+from holdfast.model.errors import InvalidArgument
+from holdfast.model.message import NewMessage
+from holdfast.model.names import QueueRef
+from holdfast.stores.findings import Report
+from holdfast.stores.objects import ObjectStore, layout
+from holdfast.stores.objects.disk import DiskBucket
+from holdfast.stores.objects.documents import encode, encode_sheet, message_of
+from holdfast.stores.objects.verify import verify_bucket
+from holdfast.stores.objects.verify_looking import Looking
+from holdfast.testing import EmbeddedSubject
+
+WEEK_MS = 7 * 86_400_000
+QUEUE = QueueRef("acme", "mail")
+
+
+class Lived:
+    """A store that had something of everything, at rest."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.now_ms = 0
+        self.ids: dict[str, int] = {}
+
+    def path(self, key: str) -> Path:
+        return self.root / key
+
+    def message(self, name: str, *, dead: bool = False) -> str:
+        return layout.message(QUEUE, self.ids[name], dead=dead)
+
+    async def verify(self) -> Report:
+        return await verify_bucket(DiskBucket(self.root, syncs=False), self.now_ms, pause_s=0)
+
+    async def rewrite(self, key: str, change: Callable[..., object]) -> None:
+        """Its body changed, in a sheet that is whole."""
+        seen = await Looking(DiskBucket(self.root, syncs=False), 0).sheet(key)
+        assert seen is not None
+        assert seen.body is not None
+        raw, _ = encode_sheet(encode(change(message_of(seen.body))))
+        self.path(key).write_bytes(raw)
+
+
+async def _live(hf: AsyncHoldfast, subject: EmbeddedSubject, lived: Lived) -> None:
+    q = hf.queue("mail", tenant="acme")
+    names = ["ready", "grouped", "flying", "dead", "acked"]
+    lived.ids["dead"] = (await q.enqueue("dead", priority=1))[0].snowflake
+    [dead] = await q.claim(lease=60, state=True)
+    await dead.save_state({"step": 1})
+    await dead.nack("no", final=True)
+    await hf.journal()
+    lived.ids["flying"] = (await q.enqueue("flying", priority=1, key="k"))[0].snowflake
+    [flying] = await q.claim(lease=3_600, state=True)
+    await flying.save_state({"at": 2})
+    lived.ids["acked"] = (await q.enqueue("acked", priority=1))[0].snowflake
+    [acked] = await q.claim(lease=60)
+    await acked.ack()
+    made = await q.enqueue([NewMessage("ready"), NewMessage("grouped", group="g"), NewMessage("late", delay=60)])
+    lived.ids.update(zip(["ready", "grouped", "late"], (each.snowflake for each in made), strict=True))
+    await q.schedule("nightly", cron="0 3 * * *", payload={})
+    await hf.queue("other", tenant="acme").enqueue("elsewhere")
+    assert set(names) <= set(lived.ids)
+    await subject.sweep(hf)
+    await hf.journal()
+
+
+@pytest.fixture
+async def lived(tmp_path: Path) -> Lived:
+    store = Lived(tmp_path / "bucket")
+    bucket = DiskBucket(store.root, syncs=False)
+    subject = EmbeddedSubject(lambda dice: ObjectStore(bucket, dice, journal_retention_ms=WEEK_MS, watches=False))
+    async with subject.open() as hf:
+        await _live(hf, subject, store)
+    store.now_ms = subject.clock.now_ms()
+    return store
+
+
+async def test_a_store_that_lived_is_clean_and_counted(lived: Lived) -> None:
+    report = await lived.verify()
+
+    assert report.violations == []
+    assert (report.ready, report.delayed, report.in_flight, report.failed) == (4, 1, 1, 1)
+    assert (report.tenants, report.queues) == (1, 2)
+    assert report.events > 10
+    assert report.unfinished == 0
+
+
+async def _damage(lived: Lived, kind: str) -> None:
+    match kind:
+        case "no payload":
+            lived.path(layout.payload_of(lived.message("ready"))).unlink()
+        case "short payload":
+            lived.path(layout.payload_of(lived.message("ready"))).write_bytes(b"x")
+        case "other payload":
+            path = lived.path(layout.payload_of(lived.message("dead", dead=True)))
+            path.write_bytes(bytes(len(path.read_bytes())))
+        case "rotten metadata":
+            path = lived.path(lived.message("ready"))
+            raw = bytearray(path.read_bytes())
+            raw[-3] ^= 1
+            path.write_bytes(raw)
+        case "lost metadata":
+            lived.path(lived.message("flying")).unlink()
+        case "twice":
+            for of in (lambda key: key, layout.payload_of):
+                key = of(lived.message("dead"))
+                shutil.copy(lived.path(of(lived.message("dead", dead=True))), lived.path(key))
+        case "a lease of nobody":
+            await lived.rewrite(
+                lived.message("flying"), lambda body: replace(body, life=replace(body.life, lease=None))
+            )
+        case "another's id":
+            await lived.rewrite(lived.message("ready"), lambda body: replace(body, id=body.id + 1))
+        case "version back":
+            await lived.rewrite(lived.message("flying"), lambda body: replace(body, life=replace(body.life, version=0)))
+        case "no marker":
+            lived.path(layout.group_member(QUEUE, "g", lived.ids["grouped"])).unlink()
+        case "rotten state":
+            lived.path(layout.state_of(lived.message("flying"))).write_text("{")
+        case "foreign":
+            lived.path("acme/q/mail/notes.txt").write_text("mine")
+        case "foreign beside":
+            lived.path("acme/holiday.jpg").write_text("mine")
+        case "no segment":
+            segments = sorted((lived.root / ".holdfast/journal").iterdir())
+            assert len(segments) > 2
+            segments[1].unlink()
+        case "unlisted queue":
+            shutil.copytree(lived.path("acme/q/mail"), lived.path("acme/q/copy"))
+        case "rotten policy":
+            lived.path(layout.policy(QUEUE)).write_text("{}")
+        case "rotten schedule":
+            path = lived.path(layout.schedule(QUEUE, "nightly"))
+            path.rename(path.with_name("daily.pb"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("no payload", "its payload is not there"),
+        ("short payload", "its payload has 1 bytes, not 7"),
+        ("other payload", "its payload is damaged, by its checksum"),
+        ("rotten metadata", "is damaged"),
+        ("lost metadata", "its last event is claimed, but it is not there"),
+        ("twice", "is in two places"),
+        ("a lease of nobody", "is in_flight, and has no lease"),
+        ("another's id", "and says it is"),
+        ("version back", "its last event is of version 1, but it has version 0"),
+        ("no marker", "is not among the messages of its group"),
+        ("rotten state", "is damaged"),
+        ("foreign", "notes.txt is of no known kind"),
+        ("foreign beside", "holiday.jpg is of no known kind"),
+        ("no segment", "the journal has a gap"),
+        ("unlisted queue", "its tenant does not list it"),
+        ("rotten policy", "is damaged"),
+        ("rotten schedule", "schedule 'nightly' stands under 'daily'"),
+    ],
+)
+async def test_each_kind_of_damage_is_named(lived: Lived, kind: str, said: str) -> None:
+    await _damage(lived, kind)
+
+    report = await lived.verify()
+
+    assert said in " | ".join(map(str, report.violations))
+
+
+async def test_what_a_crash_leaves_is_told_apart_from_damage(lived: Lived) -> None:
+    orphan = lived.ids["ready"] + (1 << 30)
+    lived.path(layout.payload_of(layout.message(QUEUE, orphan))).write_bytes(b"half")
+    lived.path(layout.state_of(layout.message(QUEUE, orphan))).write_text("{}")
+    lived.path(layout.group_member(QUEUE, "g", orphan)).write_bytes(b"")
+    left = (await lived.verify()).leftovers
+    # A step that was never decided: what was there before holds.
+    key = lived.message("ready")
+    seen = await Looking(DiskBucket(lived.root, syncs=False), 0).sheet(key)
+    assert seen is not None
+    raw, _ = encode_sheet(b"", None, step=f"{layout.digits(1)}-00", prior=seen.body)
+    lived.path(key).write_bytes(raw)
+
+    report = await lived.verify()
+
+    assert report.violations == []
+    assert (report.unfinished, report.unfinished_bytes) == (1, 4)
+    assert report.ready == 4
+    assert left >= 2
+
+
+async def test_a_place_that_holds_no_store_is_refused_and_stays_empty(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match="holds no store"):
+        await verify_bucket(DiskBucket(tmp_path / "nothing", syncs=False), 0)
+    assert list(tmp_path.iterdir()) == []
