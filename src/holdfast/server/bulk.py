@@ -12,7 +12,7 @@ from holdfast.pipeline.sources.feed import Feed, HttpFeed
 from holdfast.pipeline.sources.options import Place
 from holdfast.pipeline.sources.segments import Log
 from holdfast.pipeline.sources.sink import BulkLanding, ClientLanding, Landing
-from holdfast.server.settings import Settings
+from holdfast.server.settings import OBJECT_SCHEMES, Settings
 from holdfast.service.views import info_of
 
 
@@ -29,6 +29,10 @@ def open_feed(place: Place, tenant: str | None) -> Feed:
         from holdfast.stores.rocks.copies import CopyJournal
 
         return CopyJournal(place.address, tenant)
+    if place.address.lower().partition("://")[0] in OBJECT_SCHEMES:
+        from holdfast.stores.objects.feed import ObjectJournal
+
+        return ObjectJournal(place.address, tenant)
     raise _unknown(place)
 
 
@@ -84,6 +88,6 @@ def open_landing(place: Place) -> Landing | BulkLanding:
 def _unknown(place: Place) -> InvalidArgument:
     return InvalidArgument(
         f"{place.address[:200]} is no place of a journal: give http://host:port of a server, postgres://… of its "
-        "databases, or the directory of a backup",
+        "databases, the directory of a backup, or file:///, s3://, az:// or gs:// of an object store",
         field="url",
     )

@@ -34,7 +34,7 @@ SEGMENT = 1_000
 # How long events wait in a message that is not settled: collecting them costs a write, unless it goes meanwhile.
 LAG_MS = 5_000
 # A position tells the segment and the event in it.
-_PER_SEGMENT = 1 << 20
+PER_SEGMENT = 1 << 20
 _TRIES = 50
 
 _segment_of = msgspec.msgpack.Decoder(SegmentBody).decode
@@ -122,7 +122,7 @@ class Journal:
         # A sheet whose step has ended, but which it has not been told.
         notes: list[Note] = [note for _, body in found for note in body.outbox]
         notes.sort(key=lambda note: (note.event.at, note.order))
-        first = number * _PER_SEGMENT
+        first = number * PER_SEGMENT
         events = [replace(note.event, seq=first + at) for at, note in enumerate(notes)]
         emptied = [(held.key, body.noted) for held, body in found]
         if events:
@@ -201,7 +201,7 @@ class Journal:
         self, after: str | None, limit: int, tenant: str | None, oldest_at: int, until: str | None = None
     ) -> JournalPage:
         position, end = parse_position(after), None if until is None else parse_position(until)
-        if position and position < _PER_SEGMENT:
+        if position and position < PER_SEGMENT:
             raise InvalidArgument(f"{after!r} is not a journal position: give the `next` of an earlier answer")
         # While nothing moves here: the events of what does cannot be collected.
         async with self._messages.moving:
@@ -209,9 +209,9 @@ class Journal:
             await self.collect_all()
         found: list[JournalEvent] = []
         looked = 0
-        number = max(position // _PER_SEGMENT, self._first)
+        number = max(position // PER_SEGMENT, self._first)
         while looked < JOURNAL_STEP and len(found) < limit:
-            if end is not None and number > end // _PER_SEGMENT:
+            if end is not None and number > end // PER_SEGMENT:
                 break
             segment = await self._read(number)
             if segment is None:

@@ -13,12 +13,12 @@ from holdfast.model.names import QueueRef
 from holdfast.stores.findings import STATES_AFTER, Findings
 from holdfast.stores.objects import layout
 from holdfast.stores.objects.documents import MessageBody, SegmentBody
+from holdfast.stores.objects.journal import PER_SEGMENT
 from holdfast.stores.objects.verify_directory import DirectoryFound
 from holdfast.stores.objects.verify_looking import Looking
 from holdfast.stores.objects.verify_message import read_message
 from holdfast.stores.objects.verify_queue import Place
 
-_PER_SEGMENT = 1 << 20
 _TRIES = 3
 
 _segment_of = msgspec.msgpack.Decoder(SegmentBody).decode
@@ -57,7 +57,7 @@ class _Reading:
                 segment = _segment_of(seen.body)
             except msgspec.MsgspecError as error:
                 raise StoreUnavailable(f"{key} is damaged: {error}") from None
-            expected = range(self.next * _PER_SEGMENT, self.next * _PER_SEGMENT + len(segment.events))
+            expected = range(self.next * PER_SEGMENT, self.next * PER_SEGMENT + len(segment.events))
             if [event.seq for event in segment.events] != list(expected):
                 self._findings.add(f"the events of journal segment {self.next} are not numbered without a gap")
             for event in segment.events:
