@@ -7,7 +7,7 @@ import pytest
 from holdfast.testing.kills import TARGETS, run_kills
 from tests.seeds import run_seed
 
-CYCLES = 20
+CYCLES = 12
 
 
 @pytest.mark.slow
