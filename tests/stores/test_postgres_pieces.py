@@ -463,27 +463,22 @@ async def test_a_sweep_deletes_a_bounded_part_and_the_next_goes_on(
 # --- Refusals --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("quotas", "error"),
-    [
+@pytest.mark.parametrize("is_known", [False, True], ids=["new queue", "known queue"])
+async def test_quotas_refuse_while_the_payload_comes(urls: list[str], is_known: bool) -> None:
+    cases: list[tuple[Quotas, type[Exception]]] = [
         (Quotas(max_bytes=len(PAYLOAD) - 1), OverQuota),
         (Quotas(max_message_bytes=len(PAYLOAD) - 1), PayloadTooLarge),
         (Quotas(max_messages=0), OverQuota),
-    ],
-    ids=["kept", "of one", "messages"],
-)
-@pytest.mark.parametrize("is_known", [False, True], ids=["new queue", "known queue"])
-async def test_quotas_refuse_while_the_payload_comes(
-    urls: list[str], quotas: Quotas, error: type[Exception], is_known: bool
-) -> None:
+    ]
     async with opened(urls) as store:
-        await store.put_tenant("acme", TenantConfig(quotas=quotas))
         if is_known:
             await store.create_queue(REF, now_ms())
-        writer = await store.stage(REF, Draft(payload=b""), now_ms(), auto_create=True)
-        with pytest.raises(error):
-            await write_all(writer)
-        writer.abandon()
+        for quotas, error in cases:
+            await store.put_tenant("acme", TenantConfig(quotas=quotas))
+            writer = await store.stage(REF, Draft(payload=b""), now_ms(), auto_create=True)
+            with pytest.raises(error):
+                await write_all(writer)
+            writer.abandon()
 
 
 async def test_uploads_of_one_tenant_do_not_fill_the_disk_beside_its_quota(urls: list[str]) -> None:

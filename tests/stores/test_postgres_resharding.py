@@ -362,9 +362,8 @@ async def test_a_draining_queue_is_not_moved(urls: list[str]) -> None:
             await move(urls)
 
 
-@pytest.mark.parametrize("is_cut", [False, True])
-async def test_payloads_in_pieces_go_along_and_readers_follow(
-    urls: list[str], monkeypatch: pytest.MonkeyPatch, is_cut: bool
+async def test_payloads_in_pieces_go_along_though_it_is_cut_off_and_readers_follow(
+    urls: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     payload = bytes(range(256)) * (6 << 10)
     async with opened(urls) as store:
@@ -373,12 +372,11 @@ async def test_payloads_in_pieces_go_along_and_readers_follow(
         assert delivery.pieces is not None
         reader = await store.read_payload(REF, delivery.snowflake, delivery.pieces)
         parts = [await anext(reader)]
-        if is_cut:  # in the middle of the pieces: they are copied one by one, by three steps each
-            with monkeypatch.context() as patched:
-                _cutting(patched, 24)
-                with contextlib.suppress(_Cut):
-                    await move(urls)
-            assert 0 < await rows(urls[TARGET], "pieces") < 6
+        with monkeypatch.context() as patched:
+            _cutting(patched, 24)  # in the middle of the pieces
+            with contextlib.suppress(_Cut):
+                await move(urls)
+        assert 0 < await rows(urls[TARGET], "pieces") < 6
         await move(urls)
         assert [await rows(url, "pieces") for url in urls] == [0, 6][:: 1 if SOURCE == 0 else -1]
         parts += [part async for part in reader]
