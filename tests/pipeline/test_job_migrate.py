@@ -89,7 +89,7 @@ def test_a_legacy_directory_goes_into_an_object_store_and_from_there_into_a_dire
     spark: Any, run: Run, tmp_path: Path
 ) -> None:
     old, objects, new = tmp_path / "old", f"file://{tmp_path / 'objects'}", tmp_path / "new"
-    expected = make_legacy(old, 80, seed=run_seed(), now_s=now_s())
+    expected = make_legacy(old, 50, seed=run_seed(), now_s=now_s())
     assert expected.messages is not None
     writer = LegacyWriter(old)
     writer.put(b"metrics/x", b"no message")
@@ -102,8 +102,6 @@ def test_a_legacy_directory_goes_into_an_object_store_and_from_there_into_a_dire
     assert [(each["expected"], each["found"]) for each in told["checks"]][:2] == [(expected.count, expected.count)] * 2
     assert len(told["checks"]) == 3
     assert "it stays there" in err, "what is no message is told of"
-    again = json.loads(run("migrate", "--url", old, "--to", objects, "--json")[1])
-    assert (again["copied"], again["known"]) == (0, expected.count)
 
     code, out, err = run("migrate", "--url", objects, "--to", new)
     assert (code, f"{expected.count:,} copied" in out, "contents agree" in out) == (0, True, True), err
@@ -113,7 +111,8 @@ def test_a_legacy_directory_goes_into_an_object_store_and_from_there_into_a_dire
         # Delivered, and gone: a copy that is not there any more is missed.
         hf.queue().remove(page[0].id)
 
-    code, _, err = run("migrate", "--url", objects, "--to", new)
+    code, out, err = run("migrate", "--url", objects, "--to", new)
+    assert f"0 copied, {expected.count:,} were there already" in out
     said = f"copies in the new store: {expected.count - 1:,}, and not {expected.count:,}"
     assert (code, said in err) == (4, True), err
 
