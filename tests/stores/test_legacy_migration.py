@@ -5,6 +5,8 @@ import base64
 import json
 import os
 import shutil
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -185,6 +187,53 @@ async def test_a_database_that_was_written_to_after_the_check_is_not_thrown_away
         await migrate_legacy(path)
     shutil.rmtree(path / NEW)
     assert (await migrate_legacy(path)).messages == 21
+
+
+MIGRATING = """
+import asyncio, sys
+from holdfast.stores.rocks.legacy_migration import LegacyMigration
+
+async def migrate(path):
+    migration = LegacyMigration(path)
+    await migration.open()
+    await migration.copy_once(limit=3)
+    print("begun", flush=True)
+    sys.stdin.read()
+
+asyncio.run(migrate(sys.argv[1]))
+"""
+
+
+def test_a_directory_that_another_process_migrates_is_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    make_legacy(path, 20, seed=1, now_s=now_s(), is_damaged=False)
+    with subprocess.Popen(
+        [sys.executable, "-c", MIGRATING, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "begun\n"
+        for _ in range(2):  # to be refused takes nothing from whoever has it
+            with pytest.raises(StoreUnavailable, match="in use by another program"):
+                asyncio.run(migrate_legacy(path))
+            with pytest.raises(StoreUnavailable, match="in use by another program"):
+                holdfast.open(str(path))
+            with pytest.raises(Exception, match="lock"):  # the program that wrote it
+                LegacyWriter(path)
+        other.kill()
+    assert asyncio.run(migrate_legacy(path)).messages == 20
+
+
+async def test_a_directory_that_this_process_migrates_is_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    make_legacy(path, 20, seed=1, now_s=now_s(), is_damaged=False)
+    migration = LegacyMigration(path)
+    await migration.open()
+    await migration.copy_once(limit=3)
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable, match="in use by another program"), opened(path):
+            pass
+    await migration.close()
+    assert (await migrate_legacy(path)).messages == 20
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ and nothing passed over: what is not a message is told of as what it is.
 
 import fcntl
 import os
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
@@ -67,6 +68,19 @@ class Place(NamedTuple):
     key: bytes
 
 
+def _lock_alone(file: int) -> None:
+    """`OSError` if anybody else has it locked, RocksDB included.
+
+    The lock is the open file's. One of the process would let in a second reader of the same process, and be gone when
+    that one closed its file.
+    """
+    if not hasattr(fcntl, "F_OFD_SETLK"):
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return
+    # struct flock: its kind, from where, start and length (0: all of it), and no process.
+    fcntl.fcntl(file, fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+
+
 def is_legacy(path: Path) -> bool:
     """Whether a directory is a RocksDB database by itself, as no store of ours is."""
     return (path / "CURRENT").is_file() and not (path / "HOLDFAST").exists()
@@ -81,7 +95,7 @@ class LegacyDatabase:
             raise InvalidArgument(f"{self.path} is not a database of the legacy layout", field="path")
         self._lock = os.open(self.path / "LOCK", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock_alone(self._lock)
             self._names = sorted(Rdict.list_cf(str(self.path), _options()))
             self._db = Rdict(
                 str(self.path),
