@@ -239,9 +239,13 @@ class Calls:
             else:
                 _log.error("background work failed", exc_info=error)
 
+    def stop(self) -> None:
+        """No more calls, but for those that give back."""
+        self._standing.is_closed = True
+
     async def close(self) -> None:
         """What callers left behind is given back first; calls under way end without an answer."""
-        self._standing.is_closed = True
+        self.stop()
         for leave in list(self._waiting.values()):
             self.spawn(leave())
         while self._tasks:

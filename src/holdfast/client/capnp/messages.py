@@ -18,6 +18,7 @@ from holdfast.client.capnp.shapes import (
     write_ref,
     write_verdicts,
 )
+from holdfast.client.capnp.unsettled import Unsettled
 from holdfast.client.capnp.uploads import CapnpUpload
 from holdfast.client.clarify import clarify
 from holdfast.client.http.coalesce import Coalescer
@@ -51,6 +52,8 @@ class CapnpMessages(Operating):
         # request all of whose messages do may be repeated.
         self._enqueues: dict[tuple[QueueRef, bool], Coalescer[Draft, Enqueued]] = {}
         self._verdicts: dict[QueueRef, Coalescer[Verdict, Result]] = {}
+        # The streams that are read from a queue now.
+        self._streams: dict[QueueRef, set[Unsettled]] = {}
 
     # --- Enqueue -------------------------------------------------------------------------------------------------
 
@@ -122,16 +125,25 @@ class CapnpMessages(Operating):
         results = results_of(told.answer)
         if told.is_unsure:
             results = [await clarify(self, ref, *pair) for pair in zip(verdicts, results, strict=True)]
+        self._note(ref, verdicts, results)
         return Exchanged(results, deliveries_of(told.answer))
 
     async def stream(self, ref: QueueRef, ask: Ask, prefetch: int) -> AsyncIterator[Delivery]:
-        """Claimed up to `prefetch` at a time. What the reader did not take is given back when it leaves."""
+        """At most `prefetch` are in the reader's hands or on their way there. What it did not take is given back when
+        it leaves."""
         check_ask(ask)
-        batch = msgspec.structs.replace(ask, limit=prefetch)
+        unsettled = Unsettled(prefetch, ask.lease_ms)
+        streams = self._streams.setdefault(ref, set())
+        streams.add(unsettled)
         unseen: list[Delivery] = []
         try:
             while not self.calls.is_closed:
-                unseen = await self.claim(ref, batch, None)
+                room = unsettled.room()
+                if not room:
+                    await unsettled.wait_for_change()
+                    continue
+                unseen = await self.claim(ref, msgspec.structs.replace(ask, limit=room), None)
+                unsettled.add(unseen)
                 read_at = steady_s()
                 while unseen:
                     delivery = unseen.pop(0)
@@ -139,8 +151,21 @@ class CapnpMessages(Operating):
                     if ask.lease_ms is None or (steady_s() - read_at) * 1_000 < ask.lease_ms:
                         yield delivery
         finally:
+            streams.discard(unsettled)
+            if not streams:
+                self._streams.pop(ref, None)
             if unseen:
                 self.calls.spawn(self._give_back(ref, unseen))
+
+    def let_go(self) -> None:
+        """Streams that wait for room come to their end: this client is closed."""
+        for streams in self._streams.values():
+            for unsettled in streams:
+                unsettled.let_go()
+
+    def _note(self, ref: QueueRef, verdicts: list[Verdict], results: list[Result]) -> None:
+        for unsettled in self._streams.get(ref, ()):
+            unsettled.note(verdicts, results)
 
     def _round_ms(self, wait_ms: int | None) -> int | None:
         if wait_ms is None or wait_ms == 0:
@@ -192,6 +217,7 @@ class CapnpMessages(Operating):
         results = results_of(told.answer)
         if told.is_unsure:
             results = [await clarify(self, ref, *pair) for pair in zip(verdicts, results, strict=True)]
+        self._note(ref, verdicts, results)
         return results
 
     async def read_part(self, ref: QueueRef, receipt: Receipt, offset: int, limit: int) -> Part:

@@ -35,6 +35,8 @@ class CapnpTransport:
         self.admin = CapnpAdmin(self._calls)
 
     async def close(self) -> None:
+        self._calls.stop()
+        self.messages.let_go()
         await self._calls.close()
 
 
