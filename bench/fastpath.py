@@ -8,12 +8,11 @@ that was answered is stored, so the work that it puts off is paid for within the
 
 import asyncio
 import statistics
-import sys
 import tempfile
 import time
 from pathlib import Path
 
-from bench.report import HEAD, Figure
+from bench.report import Figure
 from holdfast.clock import SystemClock
 from holdfast.dice import SystemDice
 from holdfast.model.message import Draft, Receipt
@@ -144,9 +143,3 @@ def measure(messages: int = 4_000) -> list[Figure]:
             goal=1,
         ),
     ]
-
-
-if __name__ == "__main__":
-    print(HEAD)
-    for figure in measure(1_000 if "--quick" in sys.argv else 4_000):
-        print(figure.row())

@@ -1,4 +1,9 @@
-"""The PostgreSQL store beside the same statements sent by hand, and beside itself after a long run."""
+"""The PostgreSQL store beside the same statements sent by hand, and beside itself after a long run.
+
+By hand are the three statements of a lifecycle, each its own transaction as it is for Holdfast, by the same driver with
+the same settings, and with arguments of the same kinds and numbers. What Holdfast does beyond them is measured: making
+messages of rows and answers of rows, its service and dispatcher, and the upkeep of its tables.
+"""
 
 import asyncio
 import os
@@ -112,12 +117,3 @@ def measure(*, messages: int = 300_000) -> Iterator[Figure]:
         )
     finally:
         server.close()
-
-
-def main() -> None:
-    for figure in measure():
-        print(figure.row(), flush=True)
-
-
-if __name__ == "__main__":
-    main()
