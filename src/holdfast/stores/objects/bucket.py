@@ -8,6 +8,9 @@ one succeeds, and a read sees the latest write. A listing may be late: what it s
 from collections.abc import AsyncIterator, Sequence
 from typing import NamedTuple, Protocol
 
+# Objects on a page of a listing, unless it is the last.
+PAGE = 1_000
+
 
 class Missing(Exception):
     """There is no object of this key."""
@@ -90,7 +93,7 @@ class Bucket(Protocol):
         """If it is still this one."""
 
     def pages(self, prefix: str, after: str | None = None) -> AsyncIterator[list[Item]]:
-        """By key, beginning behind `after`; of up to a thousand each."""
+        """By key, beginning behind `after`; of `PAGE` each, mostly, but for the last."""
 
     async def upload(self, key: str) -> Upload: ...
 

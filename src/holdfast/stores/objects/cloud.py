@@ -11,9 +11,8 @@ from obstore.exceptions import AlreadyExistsError, BaseError, NotFoundError, Pre
 from obstore.store import MemoryStore as ObstoreMemory
 from obstore.store import from_url
 
-from holdfast.stores.objects.bucket import Changed, Item, Missing, Read, Stamp, Unanswered, Upload
+from holdfast.stores.objects.bucket import PAGE, Changed, Item, Missing, Read, Stamp, Unanswered, Upload
 
-_PAGE = 1_000
 # Parts of an upload: what S3 takes at least is 5 MiB, and of 10,000 parts at most.
 _PART = 8 << 20
 _AT_ONCE = 4 << 20
@@ -106,7 +105,7 @@ class CloudBucket:
                 await self.delete([key])
 
     async def pages(self, prefix: str, after: str | None = None) -> AsyncIterator[list[Item]]:
-        stream = obstore.list(self._store, prefix, offset=after, chunk_size=_PAGE)
+        stream = obstore.list(self._store, prefix, offset=after, chunk_size=PAGE)
         while True:
             with _named():
                 try:
@@ -181,7 +180,7 @@ class MemoryBucket(CloudBucket):
 
     async def pages(self, prefix: str, after: str | None = None) -> AsyncIterator[list[Item]]:
         with _named():
-            stream = iter(obstore.list(self._store, prefix, offset=after, chunk_size=_PAGE))
+            stream = iter(obstore.list(self._store, prefix, offset=after, chunk_size=PAGE))
         for page in stream:
             yield [_item(each) for each in page]
             await asyncio.sleep(0)

@@ -26,11 +26,10 @@ from pathlib import Path
 from typing import TypeVar
 from zlib import crc32
 
-from holdfast.stores.objects.bucket import Changed, Item, Missing, Read, Stamp, Unanswered, Upload
+from holdfast.stores.objects.bucket import PAGE, Changed, Item, Missing, Read, Stamp, Unanswered, Upload
 
 T = TypeVar("T")
 
-_PAGE = 1_000
 _LOCKS = 256
 _THREADS = 8
 _AT_ONCE = 1 << 20
@@ -237,14 +236,14 @@ class DiskBucket:
 
     async def pages(self, prefix: str, after: str | None = None) -> AsyncIterator[list[Item]]:
         folder = prefix.rstrip("/")
-        names = await self._run(lambda: sorted(self._names(folder)), is_long=self._counts.get(folder, 0) > _PAGE)
-        if len(self._counts) > _PAGE:
+        names = await self._run(lambda: sorted(self._names(folder)), is_long=self._counts.get(folder, 0) > PAGE)
+        if len(self._counts) > PAGE:
             self._counts.clear()
         self._counts[folder] = len(names)
         if after is not None:
             names = [name for name in names if name > after]
-        for at in range(0, len(names), _PAGE):
-            page = names[at : at + _PAGE]
+        for at in range(0, len(names), PAGE):
+            page = names[at : at + PAGE]
             yield await self._run(lambda page=page: [item for name in page if (item := self._item(name))])  # type: ignore[misc]
 
     def _names(self, folder: str) -> Iterator[str]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from holdfast.model.message import State
 from holdfast.model.names import QueueRef
 from holdfast.stores.objects import layout
-from holdfast.stores.objects.bucket import Item, Unanswered
+from holdfast.stores.objects.bucket import PAGE, Item, Unanswered
 from holdfast.stores.objects.documents import MessageBody, message_of
 from holdfast.stores.objects.index import Entry, Index
 from holdfast.stores.objects.sheets import Held, Sheets, unavailable
@@ -212,19 +212,23 @@ class Shelves:
         shelf.next_pass_at = now_ms + max(_SWEEP_MS, pages * _SWEEP_PER_PAGE_MS)
 
     async def _go_on(self, shelf: Shelf, now_ms: int) -> bool:
-        """One page further; true at the end of the pass."""
+        """One page further; true at the end of the pass. A page that is not full is mostly the last. To find that out
+        costs no call; and once all of a queue is known, what this process enqueues is in the window at once."""
         under_way = shelf.under_way
         if under_way is None:
             pages = self._sheets.bucket.pages(layout.messages(shelf.ref))
             under_way = shelf.under_way = Pass(pages, now_ms)
-        try:
-            page = await anext(under_way.pages, None)
-        except Unanswered as error:
-            shelf.under_way = None
-            raise unavailable(error) from None
-        if page is not None:
+        while True:
+            try:
+                page = await anext(under_way.pages, None)
+            except Unanswered as error:
+                shelf.under_way = None
+                raise unavailable(error) from None
+            if page is None:
+                break
             await self._read_page(shelf, page, now_ms)
-            return False
+            if len(page) >= PAGE:
+                return False
         if shelf.under_way is under_way:
             shelf.under_way = None
             shelf.seen_at = under_way.began_at
