@@ -12,6 +12,7 @@ from holdfast.model.errors import HoldfastError
 from holdfast.model.message import NewMessage
 from holdfast.stores.objects import ObjectStore
 from holdfast.stores.objects.cloud import MemoryBucket
+from holdfast.stores.objects.verify import verify_bucket
 from holdfast.testing import EmbeddedSubject
 from tests.objects.faulty import FaultyBucket
 
@@ -63,7 +64,9 @@ async def _run(dies_at: int | None) -> tuple[_Answers, int, dict[str, Any]]:
     survivor.clock = subject.clock
     survivor.clock.step_to(subject.clock.now_ms() + 600_000)
     async with survivor.open() as hf:
-        return answers, faulty.writes, await _drain(hf, survivor)
+        drained = await _drain(hf, survivor)
+    report = await verify_bucket(bucket, survivor.clock.now_ms(), pause_s=0)
+    return answers, faulty.writes, {**drained, "broken": list(map(str, report.violations))}
 
 
 async def _drain(hf: AsyncHoldfast, subject: EmbeddedSubject) -> dict[str, Any]:
@@ -89,6 +92,7 @@ async def _drain(hf: AsyncHoldfast, subject: EmbeddedSubject) -> dict[str, Any]:
 
 
 def _check(answers: _Answers, after: dict[str, Any]) -> None:
+    assert after["broken"] == []
     delivered = set(after["delivered"])
     assert len(delivered) == len(after["delivered"]), "delivered twice without a lease that ran out"
     assert answers.enqueued - answers.acked <= delivered, "lost"

@@ -13,6 +13,7 @@ from holdfast.client.client import AsyncHoldfast
 from holdfast.model.errors import HoldfastError, Unavailable
 from holdfast.stores.objects import ObjectStore
 from holdfast.stores.objects.cloud import MemoryBucket
+from holdfast.stores.objects.verify import verify_bucket
 from holdfast.testing import EmbeddedSubject
 from tests.objects.faulty import FaultyBucket
 from tests.seeds import run_seed
@@ -113,3 +114,21 @@ async def test_faults_of_the_bucket_lose_nothing_bring_nothing_back_and_lease_no
         told = Counter((event.id, event.event) for event in events)
         assert {id: told[id, "succeeded"] for id in ledger.acked if told[id, "succeeded"] != 1} == {}
         assert {id: told[id, "enqueued"] for id in ledger.acked if told[id, "enqueued"] != 1} == {}
+    assert (await verify_bucket(bucket, subjects[0].clock.now_ms(), pause_s=0)).violations == []
+
+
+async def test_the_events_of_a_message_are_told_in_their_order_whichever_process_made_them() -> None:
+    bucket = MemoryBucket()
+    subjects = [
+        EmbeddedSubject(lambda d: ObjectStore(bucket, d, journal_retention_ms=WEEK_MS), seed=seed) for seed in (1, 2)
+    ]
+    subjects[1].clock = subjects[0].clock
+    async with subjects[0].open() as busy, subjects[1].open() as idle:
+        await busy.queue("other").enqueue(list(range(20)))
+        ids = [(await busy.queue("q").enqueue(number))[0] for number in range(5)]
+        # In the same millisecond, by a process that has told of nothing yet.
+        for message in await idle.queue("q").claim(limit=5):
+            await message.ack()
+        told = [(event.id, event.event) for event in await busy.journal()]
+    for id in ids:
+        assert [event for each, event in told if each == id] == ["enqueued", "claimed", "succeeded"]

@@ -119,9 +119,7 @@ class Journal:
             self._messages.dirty.pop(key, None)
         if not found:
             return True
-        # A sheet whose step has ended, but which it has not been told.
-        notes: list[Note] = [note for _, body in found for note in body.outbox]
-        notes.sort(key=lambda note: (note.event.at, note.order))
+        notes = _in_order([body.outbox for _, body in found])
         first = number * PER_SEGMENT
         events = [replace(note.event, seq=first + at) for at, note in enumerate(notes)]
         emptied = [(held.key, body.noted) for held, body in found]
@@ -279,3 +277,15 @@ class Journal:
         if self._first_at is None or self._first >= self._emptied_upto:
             return None
         return self._first_at + self._retention_ms
+
+
+def _in_order(outboxes: list[list[Note]]) -> list[Note]:
+    """By time; but a message's own events as they came, whatever the clocks of the processes that wrote them said."""
+    placed: list[tuple[tuple[int, int], int, Note]] = []
+    for outbox in outboxes:
+        place = (0, 0)
+        for note in outbox:
+            place = max(place, (note.event.at, note.order))
+            placed.append((place, note.number, note))
+    placed.sort(key=lambda each: each[:2])
+    return [note for _, _, note in placed]
