@@ -48,6 +48,7 @@ WRITTEN: dict[str, tuple[str, str, str]] = {
     "queue_poll_jitter": ("0", "1ms", "2s"),
     "queue_resilient_poll_interval": ("0", "1h", "1d"),
     "disk_queue_watch": ("true", "false", "on"),
+    "clock_skew": ("0", "250ms", "5s"),
     "disable_mem_queue_watch": ("true", "false", "1"),
     "shutdown_grace": ("0", "30s", "5m"),
     "log_format": ("console", "json", "console"),
@@ -88,6 +89,7 @@ WRONG: dict[str, tuple[str, ...]] = {
     "queue_poll_jitter": _DURATIONS,
     "queue_resilient_poll_interval": _DURATIONS,
     "disk_queue_watch": ("", "perhaps"),
+    "clock_skew": _DURATIONS,
     "disable_mem_queue_watch": ("", "perhaps"),
     "shutdown_grace": _DURATIONS,
     "log_format": ("", "xml"),
@@ -140,7 +142,7 @@ def test_every_setting_of_the_public_surface_is_there() -> None:
         queue_resilient_poll_interval disk_queue_watch disable_mem_queue_watch max_payload journal_retention
         shutdown_grace log_format metrics_max_labels"""
 
-    assert set(named.split()) == set(SETTINGS) - {"jwt_secret_file"}
+    assert set(named.split()) == set(SETTINGS) - {"jwt_secret_file", "clock_skew"}
 
 
 @pytest.mark.parametrize("places", list(itertools.product([True, False], repeat=3)))

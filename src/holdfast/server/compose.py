@@ -157,6 +157,7 @@ def _object_store(url: str, settings: Settings, dice: Dice) -> Store:
         make_bucket(url, syncs=settings.durability == "fsync"),
         dice,
         journal_retention_ms=settings.journal_retention_ms,
+        clock_skew_ms=settings.clock_skew_ms,
         watches=settings.disk_queue_watch,
         poll_ms=settings.queue_poll_interval_ms,
     )

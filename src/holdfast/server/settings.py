@@ -274,6 +274,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         bool,
         Spec(Boolean(), _QUEUES, "Watch the directory of an object store on disk, not poll it.", is_embedded=True),
     ] = True
+    clock_skew_ms: Annotated[
+        int,
+        Spec(
+            Duration(may_be_zero=True),
+            _QUEUES,
+            "By how much the clocks of processes that share an object store may differ.",
+            is_embedded=True,
+        ),
+    ] = 1_000
     disable_mem_queue_watch: Annotated[
         bool,
         Spec(
