@@ -1,55 +1,14 @@
 """The laws hold through a network: the public API over HTTP, a real server behind it, on the test's clock."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Any
-
 import pytest
 
-import holdfast
-from holdfast.client.client import AsyncHoldfast
-from holdfast.dice import SeededDice
-from holdfast.stores.memory import MemoryStore
-from holdfast.testing import ManualClock, Subject
+from holdfast.testing import Subject
 from holdfast.testing.laws import StoreLaws
-from holdfast.testing.subject import fire_due
-from tests.doors.serving import Server, serve
-
-WEEK_MS = 7 * 86_400_000
-
-
-class HttpSubject:
-    """A memory store behind the HTTP door, asked by the client.
-
-    The client has no clock of its own to move: a waiting claim is one request, so that its wait is the server's to
-    end. Refusals to ask again later are raised at once: no time passes that would change them.
-    """
-
-    def __init__(self) -> None:
-        self.clock = ManualClock()
-        self._dice = SeededDice(0)
-        self._server: Server | None = None
-
-    @asynccontextmanager
-    async def open(self, **settings: Any) -> AsyncIterator[AsyncHoldfast]:
-        async with serve(self.clock, store=MemoryStore(self._dice, WEEK_MS), **settings) as server:
-            self._server = server
-            async with holdfast.open_async(server.url, retries=0, wait_round=None) as hf:
-                yield hf
-
-    async def sweep(self, hf: AsyncHoldfast) -> int:
-        assert self._server is not None
-        total = 0
-        while changed := await self._server.core.sweeper.sweep_once():
-            total += changed
-        return total
-
-    async def fire(self, hf: AsyncHoldfast) -> None:
-        assert self._server is not None
-        await fire_due(self._server.core)
+from tests.doors.serving import serve
+from tests.stores.served import ServedSubject
 
 
 class TestHttp(StoreLaws):
     @pytest.fixture
     def subject(self) -> Subject:
-        return HttpSubject()
+        return ServedSubject(serve)
