@@ -2,9 +2,9 @@
 
 import asyncio
 import itertools
-import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import capnp
@@ -14,14 +14,11 @@ from holdfast.client.http.connection import Lost
 from holdfast.client.http.failures import lost_error
 from holdfast.client.http.settings import HttpSettings
 from holdfast.client.http.tries import Failure, Standing, Tries
+from holdfast.client.repeating import Background, repeat, repeat_for_ever
 from holdfast.dice import SystemDice
-from holdfast.model.errors import HoldfastError, Internal, RateLimited, StoreUnavailable
+from holdfast.model.errors import Internal, RateLimited, StoreUnavailable
 from holdfast.wire.capnp import read_error
 
-_log = logging.getLogger("holdfast")
-
-# Between two rounds of a call that goes on for ever.
-_ROUND_MS = 5_000
 # For the server to let go of a poll that was left, and how long its caller waits for that.
 _LEAVE_S = 5.0
 _GONE_S = 1.0
@@ -64,7 +61,7 @@ class Calls:
         self._link = Link(settings)
         self._standing = Standing(url, settings.timeout_ms, settings.retries, SystemDice().roll)
         self._tickets = itertools.count(1)
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._background = Background()
         # The polls that wait, each with what ends it.
         self._waiting: dict[int, Callable[[], Coroutine[Any, Any, None]]] = {}
 
@@ -74,40 +71,21 @@ class Calls:
 
     async def tell(self, request: Request) -> Told:
         tries = Tries(self._standing, is_repeatable=request.is_repeatable)
-        while True:
-            if not request.is_last:
-                self._standing.check_open()
-            try:
-                answer = await self._try(request)
-            except Lost as lost:
-                failure = tries.lost(lost)
-            else:
-                failed = self._answered(tries, request, answer)
-                if failed is None:
-                    return Told(answer, tries.is_unsure)
-                failure = failed
-            if self.is_closed and not request.is_last:
-                continue
-            if failure.pause_ms is None:
-                raise failure.error
-            if failure.pause_ms:
-                await asyncio.sleep(failure.pause_ms / 1_000)
+        answer = await repeat(
+            self._standing,
+            tries,
+            partial(self._try, request),
+            partial(self._answered, tries, request),
+            is_last=request.is_last,
+        )
+        return Told(answer, tries.is_unsure)
 
     async def ask(self, request: Request) -> Any:
         return (await self.tell(request)).answer
 
     async def ask_for_ever(self, request: Request) -> Any:
         """For those who wait for ever: a server that is gone may come back."""
-        rounds = 0
-        while True:
-            try:
-                return await self.ask(request)
-            except StoreUnavailable as error:
-                if not self._standing.was_answered or not self._settings.retries or self.is_closed:
-                    raise
-                _log.warning("still trying: %s", error.message)
-            await asyncio.sleep(self._standing.pause_ms(rounds, _ROUND_MS) / 1_000)
-            rounds += 1
+        return await repeat_for_ever(self._standing, partial(self.ask, request))
 
     def _answered(self, tries: Tries, request: Request, answer: Any) -> Failure | None:
         """None: that is the answer. An error is raised, unless asking again may help."""
@@ -226,18 +204,7 @@ class Calls:
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         """Work that no caller's leaving ends; closing waits for it."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._finished)
-        return task
-
-    def _finished(self, task: "asyncio.Task[Any]") -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            if isinstance(error, HoldfastError):
-                _log.warning("what a caller left behind could not be given back: %s", error.message)
-            else:
-                _log.error("background work failed", exc_info=error)
+        return self._background.spawn(work)
 
     def stop(self) -> None:
         """No more calls, but for those that give back."""
@@ -248,6 +215,5 @@ class Calls:
         self.stop()
         for leave in list(self._waiting.values()):
             self.spawn(leave())
-        while self._tasks:
-            await asyncio.wait(self._tasks)
+        await self._background.idle()
         await self._link.close()

@@ -1,7 +1,6 @@
 """Calls to a server: sent, repeated where that is safe, and their errors raised."""
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
@@ -11,15 +10,11 @@ from holdfast.client.http.connection import Answer, Connection, Lost
 from holdfast.client.http.failures import answer_error
 from holdfast.client.http.pool import Pool
 from holdfast.client.http.settings import HttpSettings, check_token
-from holdfast.client.http.tries import Failure, Reused, Standing, Tries
+from holdfast.client.http.tries import Reused, Standing, Tries
+from holdfast.client.repeating import Background, repeat, repeat_for_ever
 from holdfast.dice import SystemDice
-from holdfast.model.errors import HoldfastError, StoreUnavailable
-
-_log = logging.getLogger("holdfast")
 
 JSON_TYPE = b"application/json"
-# Between two rounds of a call that goes on for ever.
-_ROUND_MS = 5_000
 # For the server to see that a caller left, and how long that caller waits for it.
 _LEAVE_S = 5.0
 _GONE_S = 1.0
@@ -67,7 +62,7 @@ class Calls:
         self._settings = settings
         self._pool = Pool(settings.address, settings.tls, settings.pool)
         self._standing = Standing(self.url, settings.timeout_ms, settings.retries, SystemDice().roll)
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._background = Background()
         # How each call that waits, and each stream, is left.
         self._leaving: dict[Connection, Leave] = {}
         self._host = f"Host: {settings.address.authority}\r\nUser-Agent: holdfast\r\n".encode()
@@ -84,25 +79,15 @@ class Calls:
     async def tell(self, request: Request) -> Told:
         """Its answer, be it a refusal (other than one to ask again)."""
         tries = Tries(self._standing, is_repeatable=request.is_repeatable, is_shared=request.is_shared)
-        while True:
-            if not request.is_last:
-                self._standing.check_open()
-            failure: Failure | None
-            try:
-                told = await self._try(request)
-            except Lost as lost:
-                failure = tries.lost(lost)
-            else:
-                failure = tries.answered(told.answer)
-                if failure is None:
-                    told.is_unsure = tries.is_unsure
-                    return told
-            if self.is_closed and not request.is_last:
-                continue
-            if failure.pause_ms is None:
-                raise failure.error
-            if failure.pause_ms:
-                await asyncio.sleep(failure.pause_ms / 1_000)
+        told = await repeat(
+            self._standing,
+            tries,
+            partial(self._try, request),
+            lambda told: tries.answered(told.answer),
+            is_last=request.is_last,
+        )
+        told.is_unsure = tries.is_unsure
+        return told
 
     async def ask(self, request: Request) -> Answer:
         """Its answer, if that is a success."""
@@ -113,16 +98,7 @@ class Calls:
 
     async def ask_for_ever(self, request: Request) -> Told:
         """For those who wait for ever: a server that is gone may come back."""
-        rounds = 0
-        while True:
-            try:
-                return await self.tell(request)
-            except StoreUnavailable as error:
-                if not self._standing.was_answered or not self._settings.retries or self.is_closed:
-                    raise
-                _log.warning("still trying: %s", error.message)
-            await self.pause(rounds, _ROUND_MS)
-            rounds += 1
+        return await repeat_for_ever(self._standing, partial(self.tell, request))
 
     async def pause(self, retries: int, at_least_ms: int | None) -> None:
         await asyncio.sleep(self._standing.pause_ms(retries, at_least_ms) / 1_000)
@@ -208,26 +184,14 @@ class Calls:
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         """Work that no caller's leaving ends; closing waits for it."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._finished)
-        return task
-
-    def _finished(self, task: "asyncio.Task[Any]") -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            if isinstance(error, HoldfastError):
-                _log.warning("what a caller left behind could not be given back: %s", error.message)
-            else:
-                _log.error("background work failed", exc_info=error)
+        return self._background.spawn(work)
 
     async def close(self) -> None:
         """What callers left behind is given back first; calls under way end without an answer."""
         self._standing.is_closed = True
         for end in list(self._leaving.values()):
             self.spawn(end())
-        while self._tasks:
-            await asyncio.wait(self._tasks)
+        await self._background.idle()
         self._pool.close()
 
 
