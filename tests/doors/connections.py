@@ -100,3 +100,27 @@ async def talk(port: int, *parts: bytes, tls: ssl.SSLContext | None = None) -> b
         writer.close()
         with contextlib.suppress(ConnectionError, ssl.SSLError):
             await writer.wait_closed()
+
+
+def assert_refused(answer: bytes, status: int) -> None:
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 %d " % status), answer[:200]
+    assert b"connection: close" in head
+    assert b"content-type: application/json" in head
+    error = json.loads(body)["error"]
+    assert error["code"] == "invalid_argument"
+    assert error["message"]
+
+
+def head_of(size: int, header_bytes: int = 8_000) -> bytes:
+    """Exactly `size` bytes as they are counted."""
+    url, rest = b"/a", size - len(b"/a")
+    headers = [(b"Connection", b"close")]
+    rest -= sum(len(name) + len(value) + 4 for name, value in headers)
+    while rest:
+        take = min(rest, header_bytes)
+        if 0 < rest - take < 8:
+            take -= 8
+        headers.append((b"X-%d" % (len(headers) % 10), b"v" * (take - 7)))
+        rest -= take
+    return b"GET %b HTTP/1.1\r\n" % url + b"".join(b"%b: %b\r\n" % header for header in headers) + b"\r\n"

@@ -4,30 +4,12 @@ import asyncio
 import contextlib
 import json
 import logging
-import ssl
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
-from cryptography import x509
 
 from holdfast.doors.http import protocol
 from holdfast.doors.http.protocol import MAX_HEAD_BYTES, MAX_HEADERS, MAX_PIPELINED
-from holdfast.doors.identity import PeerCertificate
-from tests.doors.connections import HELLO, App, Run, serving, talk
-from tests.doors.credentials import Authority, write_pair
-
-
-def assert_refused(answer: bytes, status: int) -> None:
-    head, _, body = answer.partition(b"\r\n\r\n")
-    assert head.startswith(b"HTTP/1.1 %d " % status), answer[:200]
-    assert b"connection: close" in head
-    assert b"content-type: application/json" in head
-    error = json.loads(body)["error"]
-    assert error["code"] == "invalid_argument"
-    assert error["message"]
-
+from tests.doors.connections import HELLO, App, Run, assert_refused, head_of, serving, talk
 
 # ---- ordinary calls
 
@@ -117,20 +99,6 @@ def test_an_offer_to_upgrade_is_passed_over_and_the_body_is_read(run: Run, caplo
 
 
 # ---- heads that are too large
-
-
-def head_of(size: int, header_bytes: int = 8_000) -> bytes:
-    """Exactly `size` bytes as they are counted."""
-    url, rest = b"/a", size - len(b"/a")
-    headers = [(b"Connection", b"close")]
-    rest -= sum(len(name) + len(value) + 4 for name, value in headers)
-    while rest:
-        take = min(rest, header_bytes)
-        if 0 < rest - take < 8:
-            take -= 8
-        headers.append((b"X-%d" % (len(headers) % 10), b"v" * (take - 7)))
-        rest -= take
-    return b"GET %b HTTP/1.1\r\n" % url + b"".join(b"%b: %b\r\n" % header for header in headers) + b"\r\n"
 
 
 def test_a_head_of_64_kib_is_the_largest(run: Run) -> None:
@@ -396,123 +364,5 @@ def test_a_body_that_nobody_reads_any_more_is_not_waited_for(run: Run, impatient
             parts = [b"x"] * 10
             answer = await talk(port, b"POST /unread HTTP/1.1\r\nHost: x\r\nContent-Length: 999999\r\n\r\n", *parts)
             assert answer.startswith(b"HTTP/1.1 200")
-
-    run(test())
-
-
-# ---- client certificates
-
-
-@pytest.fixture(scope="module")
-def authority() -> Authority:
-    return Authority()
-
-
-@pytest.fixture(scope="module")
-def tls_files(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> dict[str, str]:
-    folder = tmp_path_factory.mktemp("tls")
-    certificate, key = write_pair(folder, "server", authority.issue_server())
-    ca, _ = write_pair(folder, "ca", (authority.certificate, authority.key))
-    return {"ssl_certfile": certificate, "ssl_keyfile": key, "ssl_ca_certs": ca}
-
-
-def client_context(tls_files: dict[str, str], folder: Path, pair: Any) -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=tls_files["ssl_ca_certs"])
-    if pair is not None:
-        context.load_cert_chain(*write_pair(folder, "client", pair))
-    return context
-
-
-CLOSING = HELLO.replace(b"Host", b"Connection: close\r\nHost")
-
-
-def test_the_client_certificate_reaches_the_call(
-    run: Run, authority: Authority, tls_files: dict[str, str], tmp_path: Path
-) -> None:
-    async def test() -> None:
-        app = App()
-        pair = authority.issue(x509.DNSName("queue.acme.com"), x509.UniformResourceIdentifier("spiffe://a/b"))
-        context = client_context(tls_files, tmp_path, pair)
-        async with serving(app, ssl_cert_reqs=ssl.CERT_OPTIONAL, **tls_files) as port:
-            reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context, server_hostname="localhost")
-            for _ in range(2):
-                writer.write(HELLO)
-                assert (await reader.readuntil(b"}")).startswith(b"HTTP/1.1 200")
-            writer.close()
-        peers = [call["extensions"]["holdfast"].peer for call in app.calls]
-        assert isinstance(peers[0], PeerCertificate)
-        assert [name.text for name in peers[0].names] == ["queue.acme.com", "spiffe://a/b"]
-        assert peers[0] is peers[1]
-
-    run(test())
-
-
-@pytest.mark.parametrize("requirement", [ssl.CERT_OPTIONAL, ssl.CERT_NONE])
-def test_without_a_certificate_there_is_no_peer(
-    run: Run, tls_files: dict[str, str], tmp_path: Path, requirement: int
-) -> None:
-    async def test() -> None:
-        app = App()
-        async with serving(app, ssl_cert_reqs=requirement, **tls_files) as port:
-            assert (await talk(port, CLOSING, tls=client_context(tls_files, tmp_path, None))).startswith(
-                b"HTTP/1.1 200"
-            )
-        assert app.calls[0]["extensions"]["holdfast"].peer is None
-
-    run(test())
-
-
-def test_a_certificate_that_was_not_asked_for_is_no_peer(
-    run: Run, authority: Authority, tls_files: dict[str, str], tmp_path: Path
-) -> None:
-    async def test() -> None:
-        app = App()
-        context = client_context(tls_files, tmp_path, authority.issue(x509.DNSName("queue.acme.com")))
-        async with serving(app, ssl_cert_reqs=ssl.CERT_NONE, **tls_files) as port:
-            assert (await talk(port, CLOSING, tls=context)).startswith(b"HTTP/1.1 200")
-        assert app.calls[0]["extensions"]["holdfast"].peer is None
-
-    run(test())
-
-
-NAME = x509.DNSName("queue.acme.com")
-UNTRUSTED: dict[str, Callable[[Authority], Any]] = {
-    "of another authority": lambda authority: Authority().issue(NAME),
-    "of an authority of the same name": lambda authority: Authority("test authority").issue(NAME),
-    "expired": lambda authority: authority.issue(NAME, days=-1),
-    "for servers alone": lambda authority: authority.issue(NAME, purposes=[x509.ExtendedKeyUsageOID.SERVER_AUTH]),
-    "signed by a certificate that may not sign": lambda authority: _issued_by_a_leaf(authority),
-}
-
-
-def _issued_by_a_leaf(authority: Authority) -> Any:
-    leaf, leaf_key = authority.issue(NAME, common_name="leaf")
-    pretender = Authority()
-    pretender.key, pretender.name = leaf_key, leaf.subject
-    return pretender.issue(NAME)
-
-
-@pytest.mark.parametrize("requirement", [ssl.CERT_OPTIONAL, ssl.CERT_REQUIRED])
-@pytest.mark.parametrize("name", UNTRUSTED)
-def test_a_certificate_that_is_not_to_be_trusted_gets_no_call(
-    run: Run, authority: Authority, tls_files: dict[str, str], tmp_path: Path, name: str, requirement: int
-) -> None:
-    async def test() -> None:
-        app = App()
-        context = client_context(tls_files, tmp_path, UNTRUSTED[name](authority))
-        async with serving(app, ssl_cert_reqs=requirement, **tls_files) as port:
-            with contextlib.suppress(ssl.SSLError, ConnectionError):
-                assert await talk(port, CLOSING, tls=context) == b""
-        assert app.calls == []
-
-    run(test())
-
-
-def test_a_refusal_reaches_a_caller_over_tls(run: Run, tls_files: dict[str, str], tmp_path: Path) -> None:
-    async def test() -> None:
-        app = App()
-        async with serving(app, **tls_files) as port:
-            context = client_context(tls_files, tmp_path, None)
-            assert_refused(await talk(port, head_of(MAX_HEAD_BYTES + 1), tls=context), 431)
 
     run(test())
