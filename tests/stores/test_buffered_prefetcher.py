@@ -14,7 +14,8 @@ from holdfast.model.errors import StoreUnavailable
 from holdfast.model.message import State
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import EVERYTHING, Ask, Cancel, Move, Purge, Reprioritise, Settle, Verdict
-from holdfast.stores.buffered import BufferedStore
+from holdfast.stores.buffered import BufferedStore, cache
+from holdfast.stores.buffered import prefetcher as prefetching
 from holdfast.stores.buffered.keys import reserved_key
 from holdfast.stores.buffered.prefetcher import Prefetcher
 from tests.postgres.server import PostgresServer
@@ -35,6 +36,13 @@ def urls(postgres: PostgresServer, redis_server: RedisServer, _databases: list[s
     yield _databases
     postgres.empty(_databases)
     redis_server.flush()
+
+
+@pytest.fixture(autouse=True)
+def _machine_may_stall(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For longer than the second that a reservation holds: it ends here where a test says so (`expire`)."""
+    monkeypatch.setattr(cache, "_RESERVED_MS", 600_000)
+    monkeypatch.setattr(prefetching, "_BUSY_S", 600.0)
 
 
 def opened(urls: list[str], redis_url: str, path: Path, **terms: Any) -> AbstractAsyncContextManager[BufferedStore]:
