@@ -26,6 +26,8 @@ _PAUSE_MS = 1_000
 # Between two passes for sweeps alone: they find leases of processes that died.
 _SWEEP_MS = 60_000
 _SWEEP_PER_PAGE_MS = 1_000
+# After each page such a pass rests for so many times as long as that took.
+_REST = 4
 # Pages that one call goes over: 100,000 messages.
 _PAGES = 200
 
@@ -201,12 +203,13 @@ class Shelves:
     async def look_at_all(self, shelf: Shelf, now_ms: int) -> None:
         """One whole pass of its own: no claim waits for it."""
         shelf.ends_at = None
-        pages = 0
+        pages, loop = 0, asyncio.get_running_loop()
         try:
             async for page in self._sheets.bucket.pages(layout.messages(shelf.ref)):
-                pages += 1
+                pages, began_s = pages + 1, loop.time()
                 await self._read_page(shelf, page, now_ms)
-                await asyncio.sleep(0)
+                # In a long queue claims come first.
+                await asyncio.sleep(_REST * (loop.time() - began_s) if len(page) >= PAGE else 0)
         except Unanswered as error:
             raise unavailable(error) from None
         shelf.next_pass_at = now_ms + max(_SWEEP_MS, pages * _SWEEP_PER_PAGE_MS)
