@@ -20,7 +20,7 @@ from holdfast.pipeline.lake.tables import EVENTS, VIOLATIONS
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.database import Database
 from holdfast.testing import ManualClock
-from tests.pipeline.journal_made import frame_of, make_traffic, store
+from tests.pipeline.journal_made import frame_of, journal_of, make_traffic, store
 from tests.pipeline.test_audit_rules import life
 from tests.postgres.server import PostgresServer
 from tests.seeds import run_seed
@@ -77,6 +77,26 @@ def test_a_clean_backup_and_lake_pass_and_what_is_planted_is_named_with_exit_cod
     assert last_audit(lake) == len(found)
 
 
+@pytest.mark.slow
+def test_a_lake_is_held_against_the_store_at_rest_whose_journal_it_has(spark: Any, run: Run, tmp_path: Path) -> None:
+    lake, path = Lake(str(tmp_path / "lake")), tmp_path / "store"
+    with holdfast.open(str(path), durability="os") as hf:
+        hf.queue("mail", tenant="acme").enqueue([b"x"] * 3)
+        hf.queue("mail", tenant="acme").claim()[0].ack()
+        lake.append(spark, EVENTS, frame_of(spark, journal_of(hf)))
+    cached = spark._jsparkSession.sharedState().cacheManager().isEmpty()
+
+    with holdfast.open(str(path), durability="os") as hf:
+        hf.queue("mail", tenant="acme").enqueue(b"nobody archived it")
+    _lose_a_message(path)
+
+    code, out, err = run("audit", "--lake", lake.place, "--against", path, "--json")
+
+    assert (code, json.loads(out)["broken"]) == (4, {"lost": 1, "unrecorded": 1}), err
+    # Nothing of it is kept in memory.
+    assert spark._jsparkSession.sharedState().cacheManager().isEmpty() == cached
+
+
 def _lose_a_message(path: Path) -> None:
     from rocksdict import WriteBatch
 
@@ -114,6 +134,7 @@ def test_a_store_is_archived_reported_and_compacted_from_the_shell(spark: Any, r
     ("arguments", "said"),
     [
         (("audit",), "audit what? Give --lake DIR"),
+        (("audit", "--store", ".", "--against", "x"), "--against is held against a lake's events: give --lake DIR too"),
         (("audit", "--store", "/nowhere"), "--store /nowhere is not a directory"),
         (("archive", "--lake", "x", "--lake-format", "orc"), "--lake-format 'orc' is not known"),
         (("archive", "--lake", "x", "--conf", "novalue"), "--conf 'novalue' is not KEY=VALUE"),

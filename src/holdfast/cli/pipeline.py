@@ -1,5 +1,6 @@
 """`holdfast pipeline`: the jobs on Spark. Each is a function of a session; here it gets one."""
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
 
@@ -101,8 +102,13 @@ def audit(
         list[str] | None,
         typer.Option(
             metavar="DIR|URL",
-            help="Audit this backup or object store: its keys, indexes, counters and journal. Repeatable.",
+            help="Audit this backup or object store: its keys, indexes, counters and journal, and a backup's messages "
+            "against its journal. Repeatable.",
         ),
+    ] = None,
+    against: Annotated[
+        str | None,
+        typer.Option(metavar="DIR|URL", help="Hold the lake's events against this store at rest, message by message."),
     ] = None,
     lake_format: LakeFormat = None,
     days: Days = None,
@@ -121,22 +127,34 @@ def audit(
     """
     from holdfast.cli.failures import Usage
     from holdfast.cli.store_check import check_store, is_object_store
-    from holdfast.pipeline.jobs.audit import audit
+    from holdfast.pipeline.jobs.audit import audit, snapshot_of_place
     from holdfast.pipeline.lake.tables import EVENTS
 
     if lake is None and not store:
         raise Usage("audit what? Give --lake DIR, or --store DIR of a backup or an object store's URL, or both")
+    if against is not None and lake is None:
+        raise Usage("--against is held against a lake's events: give --lake DIR too")
     output = Output(json=json, quiet=quiet)
     place = None if lake is None else lake_of(lake, lake_format)
     for each in store or []:
         if not is_object_store(each) and not Path(each).is_dir():
             raise Usage(f"--store {each} is not a directory: make a backup with `holdfast backup DIR {each}`")
-    with shown_progress(output) as progress, spark_session("audit", master, remote, conf) as spark:
+    with (
+        shown_progress(output) as progress,
+        spark_session("audit", master, remote, conf) as spark,
+        ExitStack() as kept,
+    ):
         backups = [each if is_object_store(each) else str(Path(each).absolute()) for each in store or []]
-        journals = [spark.read.format("holdfast_journal").option("url", each).load() for each in backups]
+        # Read by Python, and looked over several times: once is enough.
+        journals = {each: spark.read.format("holdfast_journal").option("url", each).load().cache() for each in backups}
+        for journal in journals.values():
+            kept.callback(journal.unpersist)
+        held = {each: snapshot_of_place(spark, each) for each in backups if not is_object_store(each)}
         found = audit(
             spark,
-            [*([] if place is None else [place.read(spark, EVENTS, days)]), *journals],
+            [*([] if place is None else [place.read(spark, EVENTS, days)]), *journals.values()],
+            snapshot=None if against is None else snapshot_of_place(spark, against),
+            held={each: (journals[each], messages) for each, messages in held.items()},
             stores=backups,
             check_store=check_store,
             max_retries=max_retries,

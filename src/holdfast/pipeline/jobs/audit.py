@@ -1,8 +1,7 @@
 """`audit`: every rule over the whole journal, and over the stores behind it, naming each violation."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -74,46 +73,58 @@ def audit(
     spark: "SparkSession",
     events: DataFrame | Sequence[DataFrame],
     *,
-    snapshot: DataFrame | Sequence[DataFrame | None] | None = None,
+    snapshot: DataFrame | None = None,
     stores: Sequence[str] = (),
     check_store: CheckStore | None = None,
+    held: Mapping[str, tuple[DataFrame, DataFrame]] | None = None,
     max_retries: int | None = None,
     lake: Lake | None = None,
     progress: Progress = silent,
 ) -> Audited:
     """`events`: of the lake, a journal or a backup; of several, each is judged by itself. `snapshot`: the messages of
-    the same store at rest, to hold against the first; of several, against the one at the same place. `stores`:
-    directories of backups, each checked whole. The violations are appended to the lake's table."""
+    the same store at rest, to hold against the first. `stores`: directories of backups, each checked whole; `held`: of
+    those the journal and the messages, held against each other where the check found nothing. The violations are
+    appended to the lake's table."""
     with ExitStack() as kept:
         journals = [events] if isinstance(events, DataFrame) else list(events)
-        snapshots = [snapshot] if snapshot is None or isinstance(snapshot, DataFrame) else list(snapshot)
-        pairs = list(zip_longest(journals, snapshots[: len(journals)]))
-        return _audit(spark, pairs, stores, check_store, max_retries, lake, progress, kept)
+        found, count = _judged(journals, snapshot, max_retries, progress, kept)
+        if stores:
+            assert check_store is not None
+            findings, damaged = _check_stores(spark, stores, check_store)
+            found.append(findings)
+            found += [_held(*each) for store, each in (held or {}).items() if store not in damaged]
+        return _told(spark, found, count, len(stores), lake, progress, kept)
 
 
-def _audit(
+def _judged(
+    journals: list[DataFrame], snapshot: DataFrame | None, max_retries: int | None, progress: Progress, kept: ExitStack
+) -> tuple[list[DataFrame], int]:
+    found: list[DataFrame] = []
+    count = 0
+    for number, events in enumerate(journals):
+        count += events.count()
+        progress("events", 0, count)
+        found.append(check_events(events, max_retries=max_retries, kept=kept))
+        if snapshot is not None and not number:
+            found.append(_held(events, snapshot))
+    return found, count
+
+
+def _held(events: DataFrame, snapshot: DataFrame) -> DataFrame:
+    extent = measure(events)
+    return check_against_store(last_words(events, extent), snapshot, extent)
+
+
+def _told(
     spark: "SparkSession",
-    journals: list[tuple[DataFrame, DataFrame | None]],
-    stores: Sequence[str],
-    check_store: CheckStore | None,
-    max_retries: int | None,
+    found: list[DataFrame],
+    count: int,
+    stores: int,
     lake: Lake | None,
     progress: Progress,
     kept: ExitStack,
 ) -> Audited:
     run = run_name()
-    found: list[DataFrame] = []
-    count = 0
-    for events, snapshot in journals:
-        count += events.count()
-        progress("events", 0, count)
-        found.append(check_events(events, max_retries=max_retries, kept=kept))
-        if snapshot is not None:
-            extent = measure(events)
-            found.append(check_against_store(last_words(events, extent), snapshot, extent))
-    if stores:
-        assert check_store is not None
-        found.append(_check_stores(spark, stores, check_store))
     if not found:
         raise InvalidArgument("there is nothing to audit: give events, or the directory of a store")
     table = found[0]
@@ -130,7 +141,7 @@ def _audit(
     return Audited(
         run=run,
         events=count,
-        stores=len(stores),
+        stores=stores,
         broken=broken,
         violations=[
             Named(rule=row["rule"], tenant=row["tenant"], queue=row["queue"], id=row["id"], detail=row["detail"])
@@ -162,8 +173,8 @@ def last_audit(lake: Lake) -> int | None:
     return None if mark is None else int(mark.position.split()[1])
 
 
-def _check_stores(spark: "SparkSession", stores: Sequence[str], check_store: CheckStore) -> DataFrame:
-    """One task for each directory."""
+def _check_stores(spark: "SparkSession", stores: Sequence[str], check_store: CheckStore) -> tuple[DataFrame, set[str]]:
+    """One task for each directory; answers also which of them are not whole."""
 
     def check(path: str) -> list[tuple[str, str | None, str | None]]:
         report = check_store(path)
@@ -176,7 +187,7 @@ def _check_stores(spark: "SparkSession", stores: Sequence[str], check_store: Che
     # Done with before anything else reads these directories: a check is alone with its store.
     rows = paths.select("path", F.explode(checked("path")).alias("found")).collect()
     schema = "path string, found struct<what string, queue string, id string>"
-    return spark.createDataFrame(rows, schema).select(
+    found = spark.createDataFrame(rows, schema).select(
         F.lit(Rule.STORE.value).alias("rule"),
         F.nullif(F.substring_index("found.queue", "/", 1), F.lit("")).alias("tenant"),
         F.nullif(F.substring_index("found.queue", "/", -1), F.lit("")).alias("queue"),
@@ -184,3 +195,4 @@ def _check_stores(spark: "SparkSession", stores: Sequence[str], check_store: Che
         F.concat_ws(": ", "path", "found.what").alias("detail"),
         F.timestamp_millis(F.lit(SystemClock().now_ms())).alias("first_seen"),
     )
+    return found, {row["path"] for row in rows}

@@ -18,6 +18,8 @@ from holdfast.pipeline.jobs.screen import ID, NAME, hash_of_id, not_plain, suspe
 # As many suspects go to every worker; more are brought together with their events.
 _FEW = 1_000_000
 
+_VIOLATIONS = "rule string, tenant string, queue string, id string, detail string, first_seen timestamp"
+
 _VERDICTS = [each.value for each in OF_A_LEASE]
 
 
@@ -54,7 +56,7 @@ def check_events(
     if extent is None:
         # Where nothing is suspect nothing has to be known of the whole.
         extent = measure(events) if chosen is not None or spenders is not None else Extent(0, 0, 1)
-    violations = judge(events.limit(0) if chosen is None else chosen, extent)
+    violations = events.sparkSession.createDataFrame([], _VIOLATIONS) if chosen is None else judge(chosen, extent)
     if spenders is None or max_retries is None:
         return violations
     return violations.unionByName(_over_budget(spenders, extent, max_retries))
