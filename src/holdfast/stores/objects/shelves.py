@@ -26,8 +26,6 @@ _PAUSE_MS = 1_000
 # Between two passes for sweeps alone: they find leases of processes that died.
 _SWEEP_MS = 60_000
 _SWEEP_PER_PAGE_MS = 1_000
-# After each page such a pass rests for so many times as long as that took.
-_REST = 4
 # Pages that one call goes over: 100,000 messages.
 _PAGES = 200
 
@@ -52,8 +50,9 @@ class Shelf:
     # When the last whole pass began; and, while enough is known, when to look at a page all the same.
     seen_at: int | None = None
     next_page_at: int = 0
-    # When a sweep is to go over all of it again.
+    # When a sweep is to go over all of it again, and the pass that it is at.
     next_pass_at: int = 0
+    sweeping: AsyncIterator[None] | None = None
     # The first end of a lease or a TTL that is not in the window: a sweep goes over all of it then.
     ends_at: int | None = None
     # Dead letters that still lie among the messages.
@@ -200,16 +199,17 @@ class Shelves:
             is_own = is_own or is_end
         return False
 
-    async def look_at_all(self, shelf: Shelf, now_ms: int) -> None:
-        """One whole pass of its own: no claim waits for it."""
-        shelf.ends_at = None
-        pages, loop = 0, asyncio.get_running_loop()
+    async def look_at_all(self, shelf: Shelf, now_ms: int) -> AsyncIterator[None]:
+        """One whole pass of its own, which no claim waits for: whoever makes it may rest after each full page."""
+        if shelf.ends_at is not None and shelf.ends_at <= now_ms:
+            shelf.ends_at = None
+        pages = 0
         try:
             async for page in self._sheets.bucket.pages(layout.messages(shelf.ref)):
-                pages, began_s = pages + 1, loop.time()
+                pages += 1
                 await self._read_page(shelf, page, now_ms)
-                # In a long queue claims come first.
-                await asyncio.sleep(_REST * (loop.time() - began_s) if len(page) >= PAGE else 0)
+                if len(page) >= PAGE:
+                    yield
         except Unanswered as error:
             raise unavailable(error) from None
         shelf.next_pass_at = now_ms + max(_SWEEP_MS, pages * _SWEEP_PER_PAGE_MS)
@@ -249,7 +249,8 @@ class Shelves:
                     continue
             elif (passed := shelf.passed.get(id)) is not None:
                 mark, due_at = passed
-                if mark == item.mark and (due_at is None or due_at > now_ms):
+                # Due, it is read to be put into the window, if that has room for it.
+                if mark == item.mark and (due_at is None or due_at > now_ms or len(shelf.index) >= 2 * WINDOW):
                     continue
             unknown.append(item)
 

@@ -1,7 +1,7 @@
 """Upkeep: leases, TTLs, dead letters, events, keys, steps and payloads that were left, and queues being deleted."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 from holdfast.model import lifecycle
 from holdfast.model.message import State
@@ -9,7 +9,7 @@ from holdfast.model.names import QueueRef
 from holdfast.stores.contract import QueueRow, Swept
 from holdfast.stores.objects import layout
 from holdfast.stores.objects.altering import Altering
-from holdfast.stores.objects.bucket import Changed, Item, Unanswered
+from holdfast.stores.objects.bucket import PAGE, Changed, Item, Unanswered
 from holdfast.stores.objects.claiming import Claiming
 from holdfast.stores.objects.counting import Counting
 from holdfast.stores.objects.directory import Directory
@@ -24,6 +24,9 @@ from holdfast.stores.objects.shelves import Shelf
 
 # How often everything is looked at, for what other processes left.
 _ALL_MS = 300_000
+# Full pages that one sweep goes over, and for how many times as long as that took it rests then: claims come first.
+_PAGES = 4
+_REST = 4
 # A step's record, and a payload without a message, is its own process's for this long.
 _STEP_MS = 60_000
 _ORPHAN_MS = 24 * 3_600_000
@@ -47,6 +50,9 @@ class Sweeping:
         self._counting = counting
         self._journal = journal
         self._all_at = 0
+        self._everywhere: AsyncIterator[None] | None = None
+        # Of the sweep under way: full pages it may still go over.
+        self._pages = 0
         self._lock = asyncio.Lock()
 
     async def sweep(self, limit: int, now_ms: int, news: News) -> Swept:
@@ -54,21 +60,38 @@ class Sweeping:
             return await self._sweep(limit, now_ms, news)
 
     async def _sweep(self, limit: int, now_ms: int, news: News) -> Swept:
-        changed = 0
-        if now_ms >= self._all_at:
-            await self._look_everywhere(now_ms)
+        changed, self._pages = 0, _PAGES
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        if now_ms >= self._all_at or self._everywhere is not None:
+            # What an error ends is begun again.
+            looking, self._everywhere = self._everywhere, None
+            self._everywhere = await self._go_on(looking or self._look_everywhere(now_ms))
             self._all_at = now_ms + _ALL_MS
+            self._pages = _PAGES
         for shelf in self._messages.shelves.all():
             if changed < limit:
                 changed += await self._sweep_shelf(shelf, limit - changed, now_ms, news)
+        looked_s = loop.time() - began_s
         await self._sheets.finish_due(limit, now_ms)
         while await self._journal.collect(now_ms - LAG_MS):
             pass
         changed += await self._journal.trim(max(0, limit - changed), now_ms)
-        ends = [shelf.index.next_deadline() for shelf in self._messages.shelves.all()]
-        ends += [shelf.ends_at for shelf in self._messages.shelves.all()]
-        ends += [self._all_at, self._journal.next_trim_at()]
+        rested_at = now_ms + 1 + int(_REST * looked_s * 1_000)
+        ends = [self._all_at if self._everywhere is None else rested_at, self._journal.next_trim_at()]
+        for shelf in self._messages.shelves.all():
+            ends += [shelf.index.next_deadline(), shelf.ends_at if shelf.sweeping is None else rested_at]
         return Swept(changed, min((each for each in ends if each is not None), default=None))
+
+    async def _go_on(self, looking: AsyncIterator[None]) -> AsyncIterator[None] | None:
+        """As far as this sweep may; None: it has come to its end."""
+        while self._pages > 0:
+            try:
+                await anext(looking)
+            except StopAsyncIteration:
+                return None
+            self._pages -= 1
+        return looking
 
     # --- One queue -----------------------------------------------------------------------------------------------
 
@@ -77,8 +100,10 @@ class Sweeping:
         if row is None:
             self._messages.shelves.forget(shelf.ref)
             return 0
-        if now_ms >= shelf.next_pass_at or (shelf.ends_at is not None and now_ms >= shelf.ends_at):
-            await self._messages.shelves.look_at_all(shelf, now_ms)
+        is_due = now_ms >= shelf.next_pass_at or (shelf.ends_at is not None and now_ms >= shelf.ends_at)
+        if is_due or shelf.sweeping is not None:
+            looking, shelf.sweeping = shelf.sweeping, None
+            shelf.sweeping = await self._go_on(looking or self._messages.shelves.look_at_all(shelf, now_ms))
         changed = await self._claiming.end_overdue(row, shelf, limit, now_ms, news)
         changed += await self._delete_kept(shelf, limit - changed, now_ms)
         await self._altering.carry(shelf.ref, limit, now_ms, news)
@@ -173,35 +198,25 @@ class Sweeping:
 
     # --- What was left ---------------------------------------------------------------------------------------------
 
-    async def _look_everywhere(self, now_ms: int) -> None:
-        for tenant in await self._directory.names():
-            for row in await self._directory.list_queues(tenant):
-                shelf = self._messages.shelves.of(row.ref)
-                if now_ms >= shelf.next_pass_at:
-                    await self._messages.shelves.look_at_all(shelf, now_ms)
-                await self._forget_keys(row, now_ms)
-                await self._delete_orphans(row.ref, now_ms)
+    async def _look_everywhere(self, now_ms: int) -> AsyncIterator[None]:
+        """Whoever makes this pass may rest whenever it yields."""
         try:
             async for page in self._sheets.bucket.pages(layout.STEPS):
                 for item in page:
                     finish_at = _began_at(item.key) + _STEP_MS
                     self._sheets.unfinished.setdefault(item.key, finish_at)
+            for tenant in await self._directory.names():
+                for row in await self._directory.list_queues(tenant):
+                    self._messages.shelves.of(row.ref)  # from here on it is swept
+                    async for _ in self._forget_keys(row, now_ms):
+                        yield
+                    async for _ in self._delete_orphans(row.ref, now_ms):
+                        yield
         except Unanswered as error:
             raise unavailable(error) from None
 
-    async def _delete_orphans(self, ref: QueueRef, now_ms: int) -> None:
+    async def _delete_orphans(self, ref: QueueRef, now_ms: int) -> AsyncIterator[None]:
         """Payloads, states and places in a group of no message, old enough to be nobody's who is writing one."""
-        old: list[str] = []
-        try:
-            for prefix in layout.beside_messages(ref):
-                async for page in self._sheets.bucket.pages(prefix):
-                    old += [
-                        item.key
-                        for item in page
-                        if not item.key.endswith(layout.METADATA) and item.changed_at + _ORPHAN_MS <= now_ms
-                    ]
-        except Unanswered as error:
-            raise unavailable(error) from None
 
         async def look(key: str) -> None:
             id = layout.parse_id(key)
@@ -212,17 +227,15 @@ class Sweeping:
                     return
             await self._sheets.delete([key])
 
-        if old:
-            await self._sheets.each(old, look)
+        def is_old(item: Item) -> bool:
+            return not item.key.endswith(layout.METADATA) and item.changed_at + _ORPHAN_MS <= now_ms
 
-    async def _forget_keys(self, row: QueueRow, now_ms: int) -> None:
+        for prefix in layout.beside_messages(ref):
+            async for _ in self._look_at(prefix, is_old, look):
+                yield
+
+    async def _forget_keys(self, row: QueueRow, now_ms: int) -> AsyncIterator[None]:
         """Those past their window. By when they were written, so that only those are read."""
-        old: list[str] = []
-        try:
-            async for page in self._sheets.bucket.pages(layout.keys(row.ref)):
-                old += [item.key for item in page if item.changed_at + row.policy.dedup_window_ms <= now_ms]
-        except Unanswered as error:
-            raise unavailable(error) from None
 
         async def forget(key: str) -> None:
             held = await self._sheets.read(key)
@@ -231,8 +244,21 @@ class Sweeping:
             if held.body is None or key_of(held.body).ends_at <= now_ms:
                 await self._sheets.bucket.delete_exactly(key, held.stamp.etag)
 
-        if old:
-            await self._sheets.each(old, forget)
+        def is_old(item: Item) -> bool:
+            return item.changed_at + row.policy.dedup_window_ms <= now_ms
+
+        async for _ in self._look_at(layout.keys(row.ref), is_old, forget):
+            yield
+
+    async def _look_at(
+        self, prefix: str, is_meant: Callable[[Item], bool], look: Callable[[str], Awaitable[None]]
+    ) -> AsyncIterator[None]:
+        """Yields after each full page."""
+        async for page in self._sheets.bucket.pages(prefix):
+            if meant := [item.key for item in page if is_meant(item)]:
+                await self._sheets.each(meant, look)
+            if len(page) >= PAGE:
+                yield
 
 
 def _began_at(step_key: str) -> int:
