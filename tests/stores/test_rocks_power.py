@@ -18,6 +18,7 @@ from holdfast.stores.rocks import database
 from holdfast.stores.rocks.backup import backup
 from holdfast.stores.rocks.database import Database
 from holdfast.stores.rocks.log_check import logs_of
+from holdfast.stores.rocks.log_records import BLOCK
 from holdfast.stores.rocks.marker import MARKER
 from tests.crash.rocks import contents, copy_store, open_store
 from tests.stores.damage import cut, flip, log_of, payload, read_all, records_of
@@ -157,6 +158,23 @@ def test_bytes_behind_zeros_are_no_end_that_a_kill_leaves(stores: dict[str, Path
     assert read_all(in_another_boot(store)) == first(MESSAGES)
 
 
+def test_a_batch_whose_later_blocks_are_zeros_is_cut_after_a_power_cut_and_refused_by_place_after_a_kill(
+    tmp_path: Path,
+) -> None:
+    """The file has grown, and what it grew by was not written: RocksDB refuses all of it."""
+    with open_store(tmp_path / "running", durability="os") as hf:
+        hf.queue("mail").enqueue(payload(0))
+        size = log_of(tmp_path / "running").stat().st_size
+        hf.queue("mail").enqueue(b"x" * 3 * BLOCK)
+        killed = copy_store(tmp_path / "running", tmp_path / "killed")
+    for blocks in (1, 2, 3):
+        store = copy_store(killed, tmp_path / str(blocks))
+        start = (size // BLOCK + blocks) * BLOCK
+        zero(log_of(store), start, log_of(store).stat().st_size - start)
+        check_refused(store, f"damaged at byte {start}: .*restore a backup")
+        assert read_all(in_another_boot(store)) == first(1)
+
+
 def test_what_is_enqueued_after_a_cut_is_there_after_the_next_opening(stores: dict[str, Path], tmp_path: Path) -> None:
     store = in_another_boot(copy_store(stores["os"], tmp_path / "store"))
     zero(log_of(store), *message_record(log_of(store), 5))
@@ -196,6 +214,29 @@ def test_a_store_whose_making_a_power_cut_ended_is_made_again(tmp_path: Path) ->
     with open_store(in_another_boot(tmp_path / "store")) as hf:
         hf.queue("mail").enqueue(payload(0))
     assert read_all(tmp_path / "store") == first(1)
+
+
+def test_a_manifest_whose_name_a_power_cut_took_is_passed_over_for_the_one_before(
+    stores: dict[str, Path], tmp_path: Path
+) -> None:
+    """RocksDB has named it, and had not synced the directory that has both names."""
+    store = copy_store(stores["fsync"], tmp_path / "store")
+    (store / "db" / "CURRENT").write_text("MANIFEST-999999\n")
+    check_refused(store, "MANIFEST-999999")  # no kill leaves that
+    assert read_all(in_another_boot(store)) == first(MESSAGES)
+
+
+def test_a_manifest_that_is_gone_is_not_passed_over_for_one_whose_log_was_done_with(
+    stores: dict[str, Path], tmp_path: Path
+) -> None:
+    """Then the one that is gone had been in use, and tells of files that the one before does not."""
+    store = copy_store(stores["fsync"], tmp_path / "store")
+    before = manifest_of(store).read_bytes()
+    name = manifest_of(store).name
+    open_store(store).close()
+    manifest_of(store).unlink()
+    (store / "db" / name).write_bytes(before)
+    check_refused(in_another_boot(store), "MANIFEST-")
 
 
 def manifest_of(store: Path) -> Path:

@@ -24,7 +24,7 @@ from rocksdict import (
 from holdfast.model.errors import InvalidArgument, StoreUnavailable
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.log_check import find_damage, logs_of
-from holdfast.stores.rocks.manifest import mend_manifest, put_back
+from holdfast.stores.rocks.manifest import mend_manifest, put_back, return_to_list_before
 from holdfast.stores.rocks.marker import (
     MARKER,
     check_directory,
@@ -88,12 +88,12 @@ class Database:
                 column_families={name: _options(name) for name in keys.FAMILIES},
             )
         except Exception as error:  # the binding raises nothing more precise
-            if mended is not None:
-                put_back(mended)
+            for saved in mended:
+                put_back(saved)
             raise _opening_error(self.path, error) from None
-        if mended is not None:
-            _log.warning("%s was torn in a change that had not been carried out", mended.stem)
-            mended.unlink()
+        for saved in mended:
+            _log.warning("%s was torn in a change that had not been carried out", saved.stem)
+            saved.unlink()
         try:
             # What RocksDB has just tidied away must be gone before its new log says anything: after a power cut, an old
             # log beside it would look like one that the new log goes on from.
@@ -110,19 +110,27 @@ class Database:
         self.handles[keys.DIRECTORY] = None
         self.families = Handles(self.handles)
 
-    def _check_files(self) -> Path | None:
-        """Before RocksDB reads them. Answers where the manifest is kept, if it had to be mended."""
+    def _check_files(self) -> list[Path]:
+        """Before RocksDB reads them. Answers where what had to be mended is kept as it was."""
         database, marker = self.path / DATABASE, read_marker(self.path)
         if not database.exists():
-            return None
+            return []
         was_opened = marker.pid is not None
         if marker.is_of_this_boot:
             self._check_logs(marker.pid, has_power_failed=False)
-            return mend_manifest(database, was_opened=was_opened, cuts=False)
+            mend_manifest(database, was_opened=was_opened, cuts=False)
+            return []
         # What a power cut left is cut off, so nobody else may have the store open.
         with _held_alone(self.path):
-            self._check_logs(marker.pid, has_power_failed=True)
-            return mend_manifest(database, was_opened=was_opened, cuts=True)
+            named = return_to_list_before(database)
+            try:
+                self._check_logs(marker.pid, has_power_failed=True)
+                torn = mend_manifest(database, was_opened=was_opened, cuts=True)
+            except BaseException:
+                if named is not None:
+                    put_back(named)
+                raise
+            return [saved for saved in (torn, named) if saved is not None]
 
     def _check_logs(self, owner: int | None, *, has_power_failed: bool) -> None:
         """RocksDB has a log from before the marker names an owner until long after it names none again."""

@@ -167,6 +167,9 @@ def _judge_stop(file: BinaryIO, base: int, raw: bytes, start: int, at: int, stop
     if is_unwritten and _has_bytes(file, base, at):
         # No kill leaves that. RocksDB goes on with the next block, and may refuse what it finds there.
         return _damaged(here, "zeros are there, but other bytes follow them")
+    if is_unwritten and at == start and _is_open_before(file, here):
+        # Nor that: a kill leaves what was written, and no zeros behind the half of a batch. RocksDB refuses them.
+        return _damaged(here, "zeros are there, where a batch goes on")
     return _End(here, is_torn=not is_unwritten or _is_open(raw, start, at), is_empty=here == 0)
 
 
@@ -248,6 +251,15 @@ def _is_open(raw: bytes, start: int, end: int) -> bool:
     """Whether the last record begins a batch whose rest is not there."""
     records = records_of(raw, start, end)
     return bool(records) and records[-1][2] in (FIRST, MIDDLE)
+
+
+def _is_open_before(file: BinaryIO, block: int) -> bool:
+    """Whether the block before the one at this place ends with a batch whose rest is not there."""
+    if not block:
+        return False
+    file.seek(block - BLOCK)
+    before = file.read(BLOCK)
+    return _is_open(before, 0, chain_end(before, 0, BLOCK))
 
 
 def _damaged(at: int, what: str) -> _End:

@@ -27,6 +27,7 @@ from holdfast.stores.rocks.log_records import (
     checksum_holds,
     records_of,
 )
+from holdfast.stores.rocks.marker import sync_directory
 
 _SAVED = ".torn"
 _FIRST_LIST = "MANIFEST-000001"
@@ -88,6 +89,38 @@ def mend_manifest(directory: Path, *, was_opened: bool, cuts: bool) -> Path | No
     return saved
 
 
+def return_to_list_before(directory: Path) -> Path | None:
+    """If the list that CURRENT names is not there, name the one before, if that loses nothing. Answers where CURRENT is
+    kept as it was.
+
+    RocksDB writes a new list at every opening, names it, syncs the directory that has both names, and deletes the list
+    before and its logs only then. A power cut before that sync may keep the naming and take the list. If the log that
+    the list before goes on from is gone, the new one had been in use, and nothing is changed.
+    """
+    current = directory / "CURRENT"
+    try:
+        named = _manifest_of(directory)
+        if named.exists():
+            return None
+        lists = {_number_of(each): each for each in directory.glob("MANIFEST-*") if not each.suffix}
+        before = lists[max(number for number in lists if number < _number_of(named))]
+        end, changes = _read(before)
+    except _UNREADABLE:
+        return None
+    needed = _needed_log(changes)
+    if end < before.stat().st_size or needed is None or not _has_log(before, needed):
+        return None
+    saved, fresh = (current.with_name(current.name + suffix) for suffix in (_SAVED, ".new"))
+    shutil.copyfile(current, saved)
+    with fresh.open("w") as file:
+        file.write(f"{before.name}\n")
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.replace(current)
+    sync_directory(directory)
+    return saved
+
+
 def oldest_needed_log(directory: Path) -> int | None:
     """RocksDB reads no log that is older, so nothing depends on what is in it or whether it is there: it is deleted in
     no order that a power cut keeps. None if the list does not tell."""
@@ -113,8 +146,12 @@ def _forget_lost_beginning(directory: Path) -> None:
 def _has_log(manifest: Path, needed: int) -> bool:
     """Whether the log is there, or the one that was begun together with this list: at an opening all older logs are
     done with, and the list says no more than that."""
-    begun = int(manifest.name.removeprefix("MANIFEST-")) - 1
+    begun = _number_of(manifest) - 1
     return any((manifest.parent / f"{number:06}.log").exists() for number in (needed, begun) if number >= needed)
+
+
+def _number_of(manifest: Path) -> int:
+    return int(manifest.name.removeprefix("MANIFEST-"))
 
 
 def put_back(saved: Path) -> None:
