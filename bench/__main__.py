@@ -20,7 +20,7 @@ PARTS: dict[str, Callable[[bool], Iterable[Figure]]] = {
     "postgres": lambda quick: postgres.measure(messages=50_000 if quick else 300_000),
     "objects": lambda quick: objects.measure(10_000 if quick else 100_000),
     "fastpath": lambda quick: fastpath.measure(1_000 if quick else 4_000),
-    "pipeline": lambda quick: pipeline.measure(100_000 if quick else 1_000_000),
+    "pipeline": lambda quick: pipeline.measure(400_000 if quick else 4_000_000),
 }
 
 
