@@ -25,6 +25,7 @@ from holdfast.stores.objects import layout
 from holdfast.stores.objects.bucket import Changed, Unanswered
 from holdfast.stores.objects.documents import MessageBody, Note, SegmentBody, encode, message_of
 from holdfast.stores.objects.gathering import Gathering
+from holdfast.stores.objects.index import Entry
 from holdfast.stores.objects.messages import Messages, pause
 from holdfast.stores.objects.papers import JournalPaper, Papers
 from holdfast.stores.objects.sheets import Busy, Held, unavailable
@@ -179,9 +180,11 @@ class Journal:
                 continue
             shelf = self._messages.shelves.known(QueueRef(body.tenant, body.queue))
             entry = None if shelf is None else shelf.index.entries.get(body.id)
-            # A call that is writing it finds out by itself.
-            if entry is not None and entry.held.stamp.etag == held.stamp.etag and entry.held.key == key:
-                entry.held, entry.body = written, after
+            # In the place of the entry, and not into it: a call that has it goes by what it says as a whole. If that is
+            # about to be written, it finds out by itself.
+            is_known = entry is not None and entry.held.stamp.etag == held.stamp.etag and entry.held.key == key
+            if shelf is not None and entry is not None and is_known and not entry.is_taken:
+                shelf.index.put(Entry(written, after), self._messages.shelves.lease_ends_at(after))
             if not left:
                 self._messages.dirty.pop(key, None)
             return
