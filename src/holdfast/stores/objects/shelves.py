@@ -184,7 +184,8 @@ class Shelves:
 
     async def _look(self, shelf: Shelf, wanted: int, now_ms: int) -> bool:
         if shelf.index.count_due(now_ms, wanted) >= wanted:
-            if now_ms >= shelf.next_page_at:
+            # Not while a sweep goes over all of it: then no claim has to.
+            if now_ms >= shelf.next_page_at and shelf.sweeping is None:
                 shelf.next_page_at = now_ms + _PAUSE_MS
                 await self._go_on(shelf, now_ms)
             return True
