@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from holdfast.stores.objects.cloud import CloudBucket
 from holdfast.stores.objects.verify import verify
 from holdfast.testing.kills import ServedCluster
 from holdfast.testing.kills.cluster import Fault, Footing
@@ -53,4 +54,6 @@ def _on_bucket(directory: Path) -> Iterator[Footing]:
 
 TARGET = ServedCluster("object store on disk", SERVERS, _on_directory)
 # The emulator takes some milliseconds for each call.
-BUCKET_TARGET = ServedCluster("object store on S3", SERVERS, _on_bucket, max_backlog=60)
+BUCKET_TARGET = ServedCluster(
+    "object store on S3", SERVERS, _on_bucket, max_backlog=60, patience_s=CloudBucket.patience_ms // 1_000 + 1
+)

@@ -92,6 +92,10 @@ class AsyncCaller:
         """
         return await _run(self._scripts.drain(queues, lease_ms, wait_ms, patience_ms, pause))
 
+    async def bring_events(self) -> None:
+        """Have the server bring its own events, also of what it is moving, to where every server finds them."""
+        await _run(self._scripts.bring_events())
+
     async def read_journal(self) -> int:
         """Every event that the journal keeps goes into the history."""
         return await _run(self._scripts.read_journal())

@@ -255,6 +255,10 @@ class Scripts:
             case state:
                 self._recorder.say(h.Stranded(id=info.snowflake, queue=name, payload=payload, state=state))
 
+    def bring_events(self) -> Script[None]:
+        """A look at the journal: whoever is asked for it collects what is its own."""
+        yield partial(self._hf.journal, None, 1)
+
     def read_journal(self) -> Script[int]:
         """Every event that is kept; to be said before the history ends."""
         position: str | None = None

@@ -82,10 +82,13 @@ class Day:
 
 
 class Clients:
-    def __init__(self, history: Path, seed: int, retries: int, lease_factor: int, max_backlog: int) -> None:
+    def __init__(
+        self, history: Path, seed: int, retries: int, lease_factor: int, max_backlog: int, patience_s: int
+    ) -> None:
         self._sink = h.FileSink(history)
         self._load = Load(seed, 0, lease_factor=lease_factor, max_backlog=max_backlog)
         self._retries = retries
+        self._patience_s = patience_s
         self._clients = 0
         self._day = Day(seed)
 
@@ -148,6 +151,10 @@ class Clients:
             for name in QUEUES:
                 await caller.count(name)
         await callers[0].drain(QUEUES)
+        # And for its events: what one is moving nobody else can read; of one that was killed, once it is given up.
+        await asyncio.sleep(self._patience_s)
+        for caller in callers:
+            await caller.bring_events()
         await callers[0].read_journal()
 
 
@@ -155,8 +162,8 @@ def main(urls: str, history: str, *numbers: str) -> None:
     asyncio.run(_main(urls.split(","), Path(history), *map(int, numbers)))
 
 
-async def _main(urls: list[str], history: Path, seed: int, retries: int, lease_factor: int, max_backlog: int) -> None:
-    await Clients(history, seed, retries, lease_factor, max_backlog).run(urls)
+async def _main(urls: list[str], history: Path, *numbers: int) -> None:
+    await Clients(history, *numbers).run(urls)
 
 
 if __name__ == "__main__":

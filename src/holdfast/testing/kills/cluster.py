@@ -67,12 +67,15 @@ class ServedCluster:
         footing: Callable[[Path], AbstractContextManager[Footing]],
         *,
         max_backlog: int = MAX_BACKLOG,
+        patience_s: int = 0,
     ) -> None:
-        """`max_backlog`: what lies in the queues at most; all of it is drained in the end."""
+        """`max_backlog`: what lies in the queues at most; all of it is drained in the end. `patience_s`: for so long
+        events of what a killed server was at cannot be read."""
         self.name = name
         self._servers = servers
         self._footing = footing
         self._max_backlog = max_backlog
+        self._patience_s = patience_s
 
     @contextmanager
     def begin(self, directory: Path, seed: int) -> Iterator[Run]:
@@ -82,7 +85,7 @@ class ServedCluster:
                 _Server(number, footing, stack.enter_context(Children(MODULE, directory / f"server-{number}-stderr")))
                 for number in range(self._servers)
             ]
-            run = _ClusterRun(directory, footing, servers, seed, self._max_backlog)
+            run = _ClusterRun(directory, footing, servers, seed, self._max_backlog, self._patience_s)
             stack.callback(run.close)
             yield run
 
@@ -213,8 +216,17 @@ class Rounds:
 
 
 class _ClusterRun:
-    def __init__(self, directory: Path, footing: Footing, servers: list[_Server], seed: int, max_backlog: int) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        footing: Footing,
+        servers: list[_Server],
+        seed: int,
+        max_backlog: int,
+        patience_s: int,
+    ) -> None:
         self._max_backlog = max_backlog
+        self._patience_s = patience_s
         self._history = directory / "history"
         self._footing = footing
         self._servers = servers
@@ -267,6 +279,7 @@ class _ClusterRun:
             retries=_RETRIES,
             lease_factor=_LEASE_FACTOR,
             max_backlog=self._max_backlog,
+            patience_s=self._patience_s,
         )
         crowd.wait_until_working()
         return crowd

@@ -25,9 +25,10 @@ class Crowd:
         retries: int = 0,
         lease_factor: int = 1,
         max_backlog: int = MAX_BACKLOG,
+        patience_s: int = 0,
     ) -> None:
         self._errors = errors
-        arguments = [",".join(urls), history, seed, retries, lease_factor, max_backlog]
+        arguments = [",".join(urls), history, seed, retries, lease_factor, max_backlog, patience_s]
         with errors.open("wb") as stderr:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "holdfast.testing.kills.clients", *map(str, arguments)],
