@@ -1,11 +1,9 @@
 """`holdfast pipeline audit` and its neighbours, as a shell runs them."""
 
 import asyncio
-import io
 import json
 import random
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,24 +18,11 @@ from holdfast.pipeline.lake.tables import EVENTS, VIOLATIONS
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.database import Database
 from holdfast.testing import ManualClock
+from tests.pipeline.conftest import Run
 from tests.pipeline.journal_made import frame_of, journal_of, make_traffic, store
 from tests.pipeline.test_audit_rules import life
 from tests.postgres.server import PostgresServer
 from tests.seeds import run_seed
-
-Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["holdfast", "pipeline", *map(str, arguments)])
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
-        with pytest.raises(SystemExit) as ended:
-            main()
-        return ended.value.code, *capsys.readouterr()  # type: ignore[return-value]
-
-    return run
 
 
 def made_store(path: Path) -> None:
