@@ -1,5 +1,7 @@
 """A store with something of everything in it, and ways to damage it."""
 
+import asyncio
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,8 +14,9 @@ from holdfast import NewMessage
 from holdfast.client.client import AsyncHoldfast
 from holdfast.model.ids import MessageId
 from holdfast.stores.record import decode_life, encode_life
-from holdfast.stores.rocks import keys
+from holdfast.stores.rocks import RocksStore, keys
 from holdfast.stores.rocks.database import Database
+from holdfast.stores.rocks.engine import Durability
 from holdfast.stores.rocks.verify import verify
 from holdfast.testing import EmbeddedSubject
 
@@ -47,6 +50,20 @@ JOBS = keys.prefix(1, 1)
 GROUPED = keys.prefix(1, 2)
 GONE = keys.prefix(1, 3)
 OTHER = keys.prefix(2, 1)
+
+
+def make_healthy(path: Path) -> Made:
+    made = Made(path)
+    subject = EmbeddedSubject(
+        lambda dice: RocksStore(made.path, dice, durability=Durability.OS, journal_retention_ms=WEEK_MS)
+    )
+    asyncio.run(fill(subject, made))
+    return made
+
+
+def copy_made(made: Made, path: Path) -> Made:
+    shutil.copytree(made.path, path)
+    return Made(path, made.ids)
 
 
 async def fill(subject: EmbeddedSubject, made: Made) -> None:

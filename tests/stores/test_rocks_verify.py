@@ -1,7 +1,5 @@
 """A store that was used in every way verifies clean; each kind of damage is named."""
 
-import asyncio
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,9 +7,7 @@ import msgspec
 import pytest
 
 from holdfast.model.ids import to_bytes
-from holdfast.stores.rocks import RocksStore, keys
-from holdfast.stores.rocks.engine import Durability
-from holdfast.testing import EmbeddedSubject
+from holdfast.stores.rocks import keys
 from tests.stores.made_store import (
     DIRECTORY,
     GONE,
@@ -22,12 +18,12 @@ from tests.stores.made_store import (
     LI,
     OTHER,
     VI,
-    WEEK_MS,
     Damager,
     M,
     Made,
+    copy_made,
     damaged,
-    fill,
+    make_healthy,
     place_of,
     str_of,
 )
@@ -35,18 +31,12 @@ from tests.stores.made_store import (
 
 @pytest.fixture(scope="module")
 def healthy(tmp_path_factory: pytest.TempPathFactory) -> Made:
-    made = Made(tmp_path_factory.mktemp("verify") / "store")
-    subject = EmbeddedSubject(
-        lambda dice: RocksStore(made.path, dice, durability=Durability.OS, journal_retention_ms=WEEK_MS)
-    )
-    asyncio.run(fill(subject, made))
-    return made
+    return make_healthy(tmp_path_factory.mktemp("verify") / "store")
 
 
 @pytest.fixture
 def made(healthy: Made, tmp_path: Path) -> Made:
-    shutil.copytree(healthy.path, tmp_path / "store")
-    return Made(tmp_path / "store", healthy.ids)
+    return copy_made(healthy, tmp_path / "store")
 
 
 # What is done to one index or record of the message, the message, and what must be said of it.

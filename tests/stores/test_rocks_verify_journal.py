@@ -1,7 +1,5 @@
 """What `verify` finds wrong in a journal, and what it says of a whole store."""
 
-import asyncio
-import shutil
 from pathlib import Path
 
 import msgspec
@@ -9,11 +7,9 @@ import pytest
 
 from holdfast.model.errors import InvalidArgument, StoreUnavailable
 from holdfast.model.ids import to_bytes
-from holdfast.stores.rocks import RocksStore, keys, verify_journal
+from holdfast.stores.rocks import keys, verify_journal
 from holdfast.stores.rocks.database import Database
-from holdfast.stores.rocks.engine import Durability
 from holdfast.stores.rocks.verify import verify
-from holdfast.testing import EmbeddedSubject
 from tests.stores.made_store import (
     GROUPED,
     IX,
@@ -22,30 +18,24 @@ from tests.stores.made_store import (
     LE,
     LI,
     VI,
-    WEEK_MS,
     Damager,
     M,
     Made,
+    copy_made,
     damaged,
-    fill,
+    make_healthy,
     str_of,
 )
 
 
 @pytest.fixture(scope="module")
 def healthy(tmp_path_factory: pytest.TempPathFactory) -> Made:
-    made = Made(tmp_path_factory.mktemp("verify") / "store")
-    subject = EmbeddedSubject(
-        lambda dice: RocksStore(made.path, dice, durability=Durability.OS, journal_retention_ms=WEEK_MS)
-    )
-    asyncio.run(fill(subject, made))
-    return made
+    return make_healthy(tmp_path_factory.mktemp("verify") / "store")
 
 
 @pytest.fixture
 def made(healthy: Made, tmp_path: Path) -> Made:
-    shutil.copytree(healthy.path, tmp_path / "store")
-    return Made(tmp_path / "store", healthy.ids)
+    return copy_made(healthy, tmp_path / "store")
 
 
 # --- The journal -----------------------------------------------------------------------------------------------
