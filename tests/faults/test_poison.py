@@ -75,7 +75,7 @@ async def test_a_handler_s_process_that_runs_out_of_memory_counts_each_try_and_n
         [id] = await q.enqueue(how)
         async with worker:
             for tries in range(1, 4):
-                await until(lambda tries=tries: len(outcomes) == tries)
+                await until(lambda tries=tries: len(outcomes) >= tries)
                 await passing(clock, 10)  # the next try is due
             await q.enqueue("fine")
             await until(lambda: len(outcomes) == 4)

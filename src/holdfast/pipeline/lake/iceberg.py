@@ -137,7 +137,7 @@ class IcebergFiles:
         }
         gone = 0
         for file in (self._root / "data").rglob("*.parquet"):
-            if str(file) not in named and file.stat().st_mtime_ns // 1_000_000 < before_ms:
+            if str(file) not in named and file.stat().st_mtime_ns // 1_000_000 <= before_ms:
                 file.unlink()
                 gone += 1
         return gone

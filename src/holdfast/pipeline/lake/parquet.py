@@ -137,18 +137,21 @@ class ParquetFiles:
         return self._settled()
 
     def _sweep(self, state: State, keep_hours: float) -> int:
-        """Delete what no log names, once nobody can be reading or writing it any more."""
+        """Delete what no log names, once nobody can be reading or writing it any more.
+
+        What was written in this very millisecond is old for who keeps nothing.
+        """
         before_ms = SystemClock().now_ms() - keep_hours * _HOUR_MS
         gone = 0
         for file in self._root.rglob("*.parquet"):
             if (
                 str(file.relative_to(self._root)) not in state.files
-                and file.stat().st_mtime_ns // 1_000_000 < before_ms
+                and file.stat().st_mtime_ns // 1_000_000 <= before_ms
             ):
                 file.unlink()
                 gone += 1
         for run in (self._root / "_new").glob("*"):
-            if not any(run.rglob("*.parquet")) and run.stat().st_mtime_ns // 1_000_000 < before_ms:
+            if not any(run.rglob("*.parquet")) and run.stat().st_mtime_ns // 1_000_000 <= before_ms:
                 shutil.rmtree(run)
         return gone
 
