@@ -13,12 +13,15 @@ from pyspark import TaskContext, cloudpickle
 
 import holdfast
 from holdfast.client.options import drafts_of as client_drafts_of
-from holdfast.pipeline.sources.drafts import drafts_of, messages_of, shape_of
+from holdfast.pipeline.sources.drafts import drafts_of, is_plain, messages_of, rows_of, shape_of
 from holdfast.pipeline.sources.options import Place
 from holdfast.pipeline.sources.queue import QueueSource
 from holdfast.pipeline.sources.sink import ClientLanding, Writing, write_rows
 from holdfast.server.bulk import open_client, open_landing
+from holdfast.stores.postgres.columns import checked
+from holdfast.stores.postgres.loader import Loader
 from tests.pipeline.test_source_journal import forget_commits
+from tests.postgres.server import PostgresServer
 from tests.server.served import Served
 
 
@@ -118,6 +121,59 @@ def test_two_attempts_of_one_task_at_once_write_each_row_once(
     assert payloads(hf, queue_name) == expected(3_000)
 
 
+class DyingLoader(Loader):
+    """As DyingLanding, of databases: all it was given is committed when the first attempt of each task dies."""
+
+    def close(self) -> None:
+        super().close()
+        context = TaskContext.get()
+        if context is not None and context.attemptNumber() == 0:
+            raise RuntimeError("killed after it had written")
+
+
+def open_dying_loader(place: Place) -> DyingLoader:
+    return DyingLoader(place.databases, max_payload=1 << 20)
+
+
+class DyingLoad(QueueSource):
+    open_landing = staticmethod(open_dying_loader)
+
+    @classmethod
+    def name(cls) -> str:
+        return "holdfast_dying_load"
+
+
+def test_a_load_into_databases_survives_dying_tasks_other_partitions_and_two_jobs_at_once(
+    spark: Any, postgres: PostgresServer, tmp_path: Path
+) -> None:
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    spark.dataSource.register(DyingLoad)
+    urls = ",".join(postgres.make_databases("sink_a", "sink_b"))
+
+    def save(format: str, partitions: int, counts: str) -> None:
+        spark._jvm.SparkSession.setActiveSession(spark._jsparkSession)
+        frame = frame_of(spark, 3_000, partitions).selectExpr("*", "concat('q', length(payload)) AS queue")
+        writer = frame.repartition(partitions).write.format(format).mode("append")
+        writer.options(url=urls, batchSize=400, countsFile=tmp_path / counts).save()
+
+    def told(counts: str) -> tuple[int, int]:
+        [line] = [json.loads(each) for each in (tmp_path / counts).read_text().splitlines()]
+        return line["rows"], line["enqueued"]
+
+    jobs = [threading.Thread(target=save, args=("holdfast_dying_load", n, f"dying{n}")) for n in (2, 3)]
+    for each in jobs:
+        each.start()
+    for each in jobs:
+        each.join()
+    save("holdfast", 5, "again")
+
+    assert told("dying2") == told("dying3") == told("again") == (3_000, 0)
+    with holdfast.open(urls) as hf:
+        found = [payload for length in range(2, 6) for payload in payloads(hf, f"q{length}")]
+        assert sorted(found) == expected(3_000)
+        assert sum(hf.queue(f"q{length}").stats().ready for length in range(2, 6)) == 3_000
+
+
 def test_a_stream_writes_each_row_once_even_if_a_batch_is_run_again(
     spark: Any, served: Served, hf: holdfast.Holdfast, queue_name: str, tmp_path: Path
 ) -> None:
@@ -204,7 +260,7 @@ def test_keys_of_columns_depend_on_every_value_and_its_kind_alone() -> None:
 def test_a_row_without_a_key_or_a_payload_is_refused() -> None:
     for columns in ({"payload": [b"x"], "key": [None]}, {"payload": [None], "key": ["k"]}):
         batch = pa.RecordBatch.from_pydict(columns, schema=pa.schema([("payload", pa.binary()), ("key", pa.string())]))
-        for make in (messages_of, drafts_of):
+        for make in (messages_of, drafts_of, rows_of):
             with pytest.raises(holdfast.InvalidArgument, match="a row"):
                 list(make(batch, shape_of(batch.schema, **SHAPE)))
 
@@ -231,3 +287,45 @@ def test_rows_for_a_bulk_load_are_the_drafts_that_the_client_would_make(
     by_client = [(ref, *client_drafts_of(message, {})) for ref, message in messages_of(batch, shape)]
     assert list(drafts_of(batch, shape)) == by_client
     assert len({draft.key for _, draft in by_client}) == 3
+    if is_plain(shape):
+        by_column = checked(rows_of(batch, shape), 1 << 20).drafts()
+        assert by_column == {ref: [draft for its, draft in by_client if its == ref] for ref, _ in by_client}
+    else:
+        assert rare
+
+
+def test_a_bulk_has_as_many_rows_and_bytes_as_suit_a_transaction_whatever_sparks_batches_have() -> None:
+    shape = shape_of(pa.schema([("payload", pa.binary()), ("key", pa.string())]), **SHAPE)
+
+    class Recording:
+        def __init__(self) -> None:
+            self.bulks: list[list[bytes]] = []
+
+        def load(self, drafts: Any) -> int:
+            raise AssertionError("plain rows go by column")
+
+        def load_rows(self, rows: pa.RecordBatch) -> int:
+            self.bulks.append(rows.column("payload").to_pylist())
+            return int(rows.num_rows)
+
+        def close(self) -> None: ...
+
+    def loaded(payloads: list[bytes], of: int, batch_size: int | None) -> list[list[bytes]]:
+        table = pa.table({"payload": payloads, "key": [str(n) for n in range(len(payloads))]})
+        recording = Recording()
+        written = write_rows(
+            Writing(Place("postgres://x"), shape, batch_size, None),
+            lambda place: recording,
+            table.to_batches(max_chunksize=of),
+        )
+        assert written.rows == written.enqueued == len(payloads)
+        assert [each for bulk in recording.bulks for each in bulk] == payloads
+        return recording.bulks
+
+    small = [b"%d" % n for n in range(25)]
+    assert [len(bulk) for bulk in loaded(small, 4, 10)] == [10, 10, 5]
+    assert [len(bulk) for bulk in loaded(small, 25, 10)] == [10, 10, 5]
+    assert [len(bulk) for bulk in loaded(small, 3, None)] == [25]
+    large = [bytes(6 << 20) for _ in range(7)]
+    assert [len(bulk) for bulk in loaded(large, 2, None)] == [3, 3, 1]
+    assert [len(bulk) for bulk in loaded([bytes(20 << 20), b"x"], 2, None)] == [1, 1]

@@ -7,12 +7,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import asyncpg
+import pyarrow as pa
 import pytest
 
 import holdfast
 from holdfast.model.message import Draft
 from holdfast.model.names import QueueRef
 from holdfast.stores.postgres.loader import Loader
+from holdfast.stores.postgres.pieces import PIECES_ABOVE
 from tests.postgres.server import PostgresServer
 
 REF = QueueRef("default", "in")
@@ -133,6 +135,97 @@ def test_what_is_loaded_is_what_enqueue_would_have_stored_counted_and_told(
         )
         assert ours == theirs, what
         assert ours, what
+
+
+def columns_of(rows: list[dict[str, Any]]) -> pa.RecordBatch:
+    every = {"tenant": "default", "queue": "in", "content_type": "application/octet-stream"}
+    return pa.RecordBatch.from_pylist(
+        [{**every, **row} for row in rows],
+        pa.schema(
+            [
+                ("tenant", pa.string()),
+                ("queue", pa.string()),
+                ("payload", pa.large_binary()),
+                ("content_type", pa.string()),
+                ("key", pa.string()),
+                ("priority", pa.int32()),
+            ]
+        ),
+    )
+
+
+def test_rows_by_column_are_stored_as_drafts_are_for_many_queues_at_once(
+    urls: list[str], hf: holdfast.Holdfast, loader: Loader
+) -> None:
+    texts = ["", "a", "é" * 200, "x" * 300]
+    rows = [
+        {
+            "tenant": f"t{n % 3}",
+            "queue": f"q{n % 7}",
+            "payload": texts[n % 4].encode() + b"%d" % n,
+            "content_type": ["application/json", "application/octet-stream", "text/plain"][n % 3],
+            "key": None if n % 5 == 0 else f"ключ-{n}",
+            "priority": None if n % 2 else n % 256,
+        }
+        for n in range(200)
+    ]
+    assert loader.load_rows(columns_of(rows)) == 200
+    assert loader.load_rows(columns_of([row for row in rows if row["key"]][::-1])) == 0
+
+    for tenant, queue in {(row["tenant"], row["queue"]) for row in rows}:
+        mine = [row for row in rows if (row["tenant"], row["queue"]) == (tenant, queue)]
+        found = hf.queue(queue, tenant=tenant).list(limit=1_000, payload=True)
+        assert sorted((each.payload, each.content_type, each.priority) for each in found) == sorted(
+            (row["payload"], row["content_type"], 100 if row["priority"] is None else row["priority"]) for row in mine
+        )
+        stats = hf.queue(queue, tenant=tenant).stats()
+        assert (stats.ready, stats.bytes) == (len(mine), sum(len(row["payload"]) for row in mine))
+    assert sum(row["n"] for row in rows_of(urls, "SELECT count(DISTINCT seq) AS n FROM journal")) == 200
+
+
+def test_a_key_offered_twice_in_one_load_by_column_goes_to_the_first_of_its_rows_in_each_queue(
+    hf: holdfast.Holdfast, loader: Loader
+) -> None:
+    rows = [{"queue": queue, "payload": b"%d" % n, "key": "k"} for queue in ("in", "out") for n in range(3)]
+    assert loader.load_rows(columns_of(rows)) == 2
+    assert payloads(hf) == payloads(hf, QueueRef("default", "out")) == [b"0"]
+
+
+def test_a_payload_that_goes_in_pieces_is_loaded_by_column_too(hf: holdfast.Holdfast, urls: list[str]) -> None:
+    opened = Loader(urls, max_payload=64 << 20)
+    large = bytes(PIECES_ABOVE + 1)
+    rows = [
+        {"payload": large, "key": "l"},
+        {"payload": b"x", "key": "s"},
+        {"queue": "out", "payload": b"y", "key": "s"},
+    ]
+    try:
+        assert [opened.load_rows(columns_of(rows)) for _ in range(2)] == [3, 0]
+    finally:
+        opened.close()
+    assert sorted(bytes(message.payload) for message in hf.queue("in").claim(10)) == [large, b"x"]
+    assert payloads(hf, QueueRef("default", "out")) == [b"y"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"payload": b"x" * (MAX_PAYLOAD + 1)}, "the payload has"),
+        ({"priority": 256}, "priority"),
+        ({"priority": -1}, "priority"),
+        ({"key": ""}, "key"),
+        ({"key": "a\x00"}, "key"),
+        ({"key": "é" * 257}, "key"),
+        ({"queue": "no such name!"}, "queue"),
+        ({"content_type": "a\nb"}, "content_type"),
+    ],
+)
+def test_a_row_by_column_that_no_queue_can_hold_is_refused_by_its_name(
+    loader: Loader, urls: list[str], wrong: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(holdfast.HoldfastError, match=said):
+        loader.load_rows(columns_of([{"payload": b"ok", "key": "ok"}, {"payload": b"x", "key": "k", **wrong}]))
+    assert rows_of(urls, "SELECT 1 FROM items UNION ALL SELECT 1 FROM seen_keys UNION ALL SELECT 1 FROM queues") == []
 
 
 def test_a_message_that_was_loaded_is_claimed_and_acked_as_any_other(hf: holdfast.Holdfast, loader: Loader) -> None:

@@ -2,12 +2,14 @@
 
 import json
 import os
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -15,7 +17,7 @@ from holdfast.model.errors import InvalidArgument
 from holdfast.model.message import Draft, NewMessage
 from holdfast.model.names import QueueRef
 from holdfast.pipeline.sources.claims import OpenClient
-from holdfast.pipeline.sources.drafts import Shape, drafts_of, messages_of, shape_of
+from holdfast.pipeline.sources.drafts import Shape, drafts_of, is_plain, messages_of, rows_of, shape_of
 from holdfast.pipeline.sources.options import PLACE, Place, count, flag, names, parse_options, place_of, text
 
 if TYPE_CHECKING:
@@ -54,6 +56,9 @@ class BulkLanding(Protocol):
 
     def load(self, drafts: Mapping[QueueRef, list[Draft]]) -> int:
         """Answers how many of them were new."""
+
+    def load_rows(self, rows: pa.RecordBatch) -> int:
+        """As `load`, of the columns of `drafts.rows_of`."""
 
     def close(self) -> None: ...
 
@@ -101,20 +106,59 @@ def writing_of(given: Mapping[str, str], schema: "StructType", *, overwrite: boo
 
 def write_rows(writing: Writing, open_landing: OpenLanding, batches: Iterable[pa.RecordBatch]) -> Written:
     """One task. Nothing is kept of what it has done but what the queue keeps: another attempt does it again."""
-    rows = enqueued = 0
     landing = open_landing(writing.place)
     try:
-        for batch in batches:
-            rows += batch.num_rows
-            if isinstance(landing, BulkLanding):
-                for drafts in _bulks(drafts_of(batch, writing.shape), writing.batch_size or _BULK):
-                    enqueued += landing.load(drafts)
-            else:
-                for ref, messages in _calls(messages_of(batch, writing.shape), writing.batch_size or _BATCH):
-                    enqueued += landing.put(ref, messages)
+        if not isinstance(landing, BulkLanding):
+            return _put(writing, landing, batches)
+        return (_load_rows if is_plain(writing.shape) else _load)(writing, landing, batches)
     finally:
         landing.close()
+
+
+def _put(writing: Writing, landing: Landing, batches: Iterable[pa.RecordBatch]) -> Written:
+    rows = enqueued = 0
+    for batch in batches:
+        rows += batch.num_rows
+        for ref, messages in _calls(messages_of(batch, writing.shape), writing.batch_size or _BATCH):
+            enqueued += landing.put(ref, messages)
     return Written(rows, enqueued)
+
+
+def _load(writing: Writing, landing: BulkLanding, batches: Iterable[pa.RecordBatch]) -> Written:
+    rows = enqueued = 0
+    for batch in batches:
+        rows += batch.num_rows
+        for drafts in _bulks(drafts_of(batch, writing.shape), writing.batch_size or _BULK):
+            enqueued += landing.load(drafts)
+    return Written(rows, enqueued)
+
+
+def _load_rows(writing: Writing, landing: BulkLanding, batches: Iterable[pa.RecordBatch]) -> Written:
+    rows = enqueued = 0
+    for bulk in _joined((rows_of(batch, writing.shape) for batch in batches), writing.batch_size or _BULK):
+        rows += bulk.num_rows
+        enqueued += landing.load_rows(bulk)
+    return Written(rows, enqueued)
+
+
+def _joined(batches: Iterable[pa.RecordBatch], batch_size: int) -> Iterator[pa.RecordBatch]:
+    """In pieces of a transaction's size, whatever that of Spark's batches."""
+    waiting: list[pa.RecordBatch] = []
+    count = size = 0
+    for batch in batches:
+        ends = pc.cumulative_sum(pc.binary_length(batch.column("payload")).cast(pa.int64())).to_pylist()
+        first = done = 0
+        while first < batch.num_rows:
+            # Up to the row with which it is large enough.
+            end = min(first + batch_size - count, bisect_left(ends, done + _BULK_BYTES - size) + 1, batch.num_rows)
+            waiting.append(batch.slice(first, end - first))
+            count, size = count + end - first, size + ends[end - 1] - done
+            if count >= batch_size or size >= _BULK_BYTES:
+                yield pa.concat_batches(waiting)
+                waiting, count, size = [], 0, 0
+            first, done = end, ends[end - 1]
+    if waiting:
+        yield pa.concat_batches(waiting)
 
 
 def _bulks(drafts: Iterable[tuple[QueueRef, Draft]], batch_size: int) -> Iterator[dict[QueueRef, list[Draft]]]:

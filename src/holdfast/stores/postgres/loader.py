@@ -11,12 +11,16 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from holdfast.clock import SystemClock, steady_s
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.message import Draft, check_draft
 from holdfast.model.names import QueueRef
 from holdfast.stores.postgres.bell import ring_for
 from holdfast.stores.postgres.cluster import Cluster, QueueMoved
+from holdfast.stores.postgres.columns import Bulk, bulk_of, checked
 from holdfast.stores.postgres.directory import Directory, Numbered
 from holdfast.stores.postgres.grants import Grants, Short
 from holdfast.stores.postgres.intake import Intake
@@ -30,8 +34,6 @@ from holdfast.stores.postgres.shard import Shard
 _TRIES = 50
 _PAUSE_S = 0.1
 _RENEW_S = 15.0
-
-_Drafts = Mapping[QueueRef, list[Draft]]
 
 
 class Loader:
@@ -56,13 +58,23 @@ class Loader:
             self.close()
             raise
 
-    def load(self, drafts: _Drafts) -> int:
+    def load(self, drafts: Mapping[QueueRef, list[Draft]]) -> int:
         """Store these, all that one database gets or none of it; answers how many were new. Queues are made with their
         first message."""
         for each in drafts.values():
             for draft in each:
                 check_draft(draft, self._max_payload)
-        return self._loop.run_until_complete(self._load(drafts))
+        special = {ref: each for ref, each in drafts.items() if any(map(_is_special, each))}
+        plain = bulk_of({ref: each for ref, each in drafts.items() if each and ref not in special})
+        return self._loop.run_until_complete(self._load(plain, special))
+
+    def load_rows(self, rows: pa.RecordBatch) -> int:
+        """As `load`, of rows with `tenant`, `queue`, `payload`, `content_type`, and perhaps `key` and `priority`."""
+        plain = checked(rows, self._max_payload)
+        large = plain.rows.column("ref").filter(pc.greater(plain.rows.column("bytes"), PIECES_ABOVE))
+        special = {plain.refs[place] for place in large.to_pylist()}
+        drafts = plain.only(special).drafts() if special else {}
+        return self._loop.run_until_complete(self._load(plain.only(set(plain.refs) - special), drafts))
 
     def close(self) -> None:
         try:
@@ -80,49 +92,45 @@ class Loader:
             await self._nodes.release()
         await self._cluster.close()
 
-    async def _load(self, drafts: _Drafts) -> int:
+    async def _load(self, waiting: Bulk, special: Mapping[QueueRef, list[Draft]]) -> int:
         if steady_s() - self._leased_s > _RENEW_S:
             await self._nodes.renew()
             self._leased_s = steady_s()
         news, stored = News(), 0
-        waiting: dict[QueueRef, list[Draft]] = {}
-        for ref, each in drafts.items():
-            if any(draft.group is not None or len(draft.payload) > PIECES_ABOVE for draft in each):
-                # A group's order, and a payload in pieces, take more than COPY.
-                stored += await self._enqueue(ref, each, news)
-            elif each:
-                waiting[ref] = each
+        for ref, each in special.items():
+            stored += await self._enqueue(ref, each, news)
         for _ in range(_TRIES):
-            for number, part in self._by_shard(waiting).items():
+            done: set[QueueRef] = set()
+            for number, refs in self._by_shard(waiting.refs).items():
                 try:
-                    loaded = await self._load_on(self._cluster.shards[number], part)
+                    loaded = await self._load_on(self._cluster.shards[number], waiting.only(refs))
                 except (Changed, QueueMoved):
                     continue
                 stored += loaded.stored
                 for ref, at_ms in loaded.ready_at.items():
                     news.ready(ref, at_ms)
-                for ref in part:
-                    del waiting[ref]
-            if not waiting:
+                done |= refs
+            waiting = waiting.only(set(waiting.refs) - done)
+            if not waiting.refs:
                 await self._ring(news)
                 return stored
-            await self._look_again(waiting)
-        raise StoreUnavailable(f"queue {next(iter(waiting))} was changed again and again: try once more")
+            await self._look_again(waiting.refs)
+        raise StoreUnavailable(f"queue {waiting.refs[0]} was changed again and again: try once more")
 
-    def _by_shard(self, drafts: _Drafts) -> dict[int, dict[QueueRef, list[Draft]]]:
-        parts: defaultdict[int, dict[QueueRef, list[Draft]]] = defaultdict(dict)
-        for ref, each in drafts.items():
-            parts[self._cluster.number_of(ref)][ref] = each
+    def _by_shard(self, refs: Iterable[QueueRef]) -> dict[int, set[QueueRef]]:
+        parts: defaultdict[int, set[QueueRef]] = defaultdict(set)
+        for ref in refs:
+            parts[self._cluster.number_of(ref)].add(ref)
         return parts
 
-    async def _load_on(self, shard: Shard, drafts: _Drafts) -> Loaded:
+    async def _load_on(self, shard: Shard, bulk: Bulk) -> Loaded:
         numbers: dict[QueueRef, Numbered | None] = {}
-        for ref in drafts:
+        for ref in bulk.refs:
             if self._cluster.home_of(ref.tenant) is not shard and await self._directory.known(ref) is None:
                 numbers[ref] = await self._directory.take_number(ref)
 
         async def work(connection: Any) -> Loaded:
-            return await self._loading.load_in(connection, shard, drafts, numbers, self._clock.now_ms())
+            return await self._loading.load_in(connection, shard, bulk, numbers, self._clock.now_ms())
 
         while True:
             try:
@@ -156,3 +164,8 @@ class Loader:
 
 async def _ring_for(ready: dict[QueueRef, int], connection: Any) -> None:
     await ring_for(connection, ready)
+
+
+def _is_special(draft: Draft) -> bool:
+    """A group's order, and a payload in pieces, take more than COPY."""
+    return draft.group is not None or len(draft.payload) > PIECES_ABOVE
