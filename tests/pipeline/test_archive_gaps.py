@@ -7,13 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import asyncpg
+import pytest
 
 import holdfast
 from holdfast.pipeline.jobs.archive import archive
 from holdfast.pipeline.jobs.archive_gaps import RULE, find_gaps
 from holdfast.pipeline.jobs.journals import Journal, OpenedJournal, SourceJournal
+from holdfast.pipeline.lake.delta import DeltaFiles
 from holdfast.pipeline.lake.lake import Lake
-from holdfast.pipeline.lake.tables import EVENTS, VIOLATIONS
+from holdfast.pipeline.lake.tables import EVENTS, MESSAGES, VIOLATIONS
 from holdfast.server.bulk import open_feed
 from holdfast.testing import ManualClock
 from tests.pipeline.conftest import Run
@@ -116,6 +118,38 @@ def test_an_archive_stops_at_a_gap_and_writes_it_down_when_it_may_go_on(spark: A
     [row] = lake.read(spark, VIOLATIONS).collect()
     assert (row.rule, row.id) == (RULE, "0:4-8")
     assert "3 events between number 4 and 8" in row.detail
+
+
+def test_a_batch_that_an_archive_left_half_done_is_finished_though_the_journal_has_lost_it(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, lake = ManualClock(), Lake(str(tmp_path / "lake"))
+
+    append = DeltaFiles.append
+
+    class Died(BaseException):
+        pass
+
+    def die_at_messages(self: DeltaFiles, *given: Any, **named: Any) -> bool:
+        if self.directory.endswith("messages"):
+            raise Died
+        return append(self, *given, **named)
+
+    with store(tmp_path / "store", clock) as hf:
+        queue = hf.queue("a")
+        queue.enqueue([b"x"] * 4)
+        assert archive(spark, OpenedJournal(hf), lake).is_sound
+        queue.ack(queue.claim(3))
+        with monkeypatch.context() as patch:
+            patch.setattr(DeltaFiles, "append", die_at_messages)
+            with pytest.raises(Died):
+                archive(spark, OpenedJournal(hf), lake)
+    with aged(tmp_path / "store", clock) as hf:
+        hf.queue("a").enqueue(b"y")
+        done = archive(spark, OpenedJournal(hf), lake)
+
+    assert (done.is_sound, done.gaps, done.events, done.messages) == (True, [], 1, 3), done
+    assert {row.state for row in lake.read(spark, MESSAGES).collect()} == {"succeeded"}
 
 
 def test_the_command_says_what_is_missing_and_exits_with_4(spark: Any, run: Run, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import holdfast
 from holdfast.pipeline.jobs import archive as job
 from holdfast.pipeline.jobs.archive import archive
 from holdfast.pipeline.jobs.journals import OpenedJournal
+from holdfast.pipeline.lake.contract import Mark
 from holdfast.pipeline.lake.lake import Kind, Lake
 from holdfast.pipeline.lake.tables import EVENTS, MESSAGES
 from holdfast.testing import ManualClock
@@ -55,11 +56,46 @@ def test_the_lake_s_events_are_the_journal_s_wherever_the_archive_died(
 
     assert done.is_sound
     assert rows_of(lake.read(spark, EVENTS)) == facts_of(events)
-    ends = [event for event in events if event.event in job.ENDS]
-    found = lake.read(spark, MESSAGES).collect()
-    assert sorted((row.seq, row.state, row.id) for row in found) == sorted(
-        (event.seq, str(event.event), event.id) for event in ends
-    )
+    assert _ends_in(spark, lake) == _ends_of(events)
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+def test_of_two_archives_at_once_the_first_to_commit_says_where_a_batch_ends(
+    spark: Any, busy: holdfast.Holdfast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Kind
+) -> None:
+    """One has written its files when the other takes the batch, and ends it elsewhere."""
+    lake, journal = Lake(str(tmp_path / "lake"), kind), OpenedJournal(busy)
+    events = journal_of(busy)
+    write, rivals = job.write_files, [len(events) // 4]
+
+    def outrun(spark: Any, rows: Any, shape: Any, directory: str) -> Any:
+        files = write(spark, rows, shape, directory)
+        if shape is EVENTS and rivals:
+            after, mark = _step(journal, lake, rivals.pop())
+            assert all(job.archive_range(spark, journal.frame(spark, after, mark.position), lake, mark))
+        return files
+
+    monkeypatch.setattr(job, "write_files", outrun)
+    done = archive(spark, journal, lake, batch_rows=len(events) // 2)
+
+    assert (done.is_sound, rivals) == (True, [])
+    assert 0 < done.events < len(events)
+    assert rows_of(lake.read(spark, EVENTS)) == facts_of(events)
+    assert _ends_in(spark, lake) == _ends_of(events)
+
+
+def _step(journal: OpenedJournal, lake: Lake, rows: int) -> tuple[str | None, Mark]:
+    step = job.next_step(journal, lake, job.WRITER, rows)
+    assert step is not None
+    return step
+
+
+def _ends_in(spark: Any, lake: Lake) -> list[tuple[int, str, str]]:
+    return sorted((row.seq, row.state, row.id) for row in lake.read(spark, MESSAGES).collect())
+
+
+def _ends_of(events: list[Any]) -> list[tuple[int, str, str]]:
+    return sorted((event.seq, str(event.event), event.id) for event in events if event.event in job.ENDS)
 
 
 def _die_around(patch: pytest.MonkeyPatch, dies_at: int) -> None:

@@ -1,11 +1,13 @@
 """`archive`: the journal into the lake, each event once, whatever dies on the way.
 
-A batch is a range of the journal, numbered. Its events and the ends among them are written as files; then `messages`
-and after it `events` get one commit each, which holds the batch's number and the position after it. The next batch
-begins at the position that `events` has. A batch that only `messages` has is done again over the same range: its commit
-there is refused by its number, and the one to `events` follows.
+A batch is a range of the journal, numbered. Its events and the ends among them are written as files; then `events` and
+after it `messages` get one commit each, which holds the batch's number and the position after it. The next batch begins
+at the position that `events` has. A batch that only `events` has is finished from there: the journal, which forgets,
+is not asked again. Of two archives at once the first to commit a batch to `events` says where it ends.
 """
 
+from functools import reduce
+from operator import or_
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -13,7 +15,7 @@ from pyspark.sql import functions as F
 
 from holdfast.model.errors import Internal
 from holdfast.pipeline.jobs.archive_gaps import Gap, find_gaps, record_gaps
-from holdfast.pipeline.jobs.journals import Journal
+from holdfast.pipeline.jobs.journals import Journal, numbers_of
 from holdfast.pipeline.jobs.progress import Check, Progress, silent
 from holdfast.pipeline.lake.contract import Mark
 from holdfast.pipeline.lake.lake import Lake
@@ -21,7 +23,7 @@ from holdfast.pipeline.lake.tables import EVENTS, MESSAGES, PAYLOADS
 from holdfast.pipeline.lake.writing import write_files
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 BATCH_ROWS = 500_000
 WRITER = "archive"
@@ -62,7 +64,11 @@ def archive(
     batches = events = messages = 0
     gaps: list[Gap] = []
     is_stopped = False
-    while (step := next_step(journal, lake, writer, batch_rows)) is not None:
+    while True:
+        messages += finish_batch(spark, lake, writer)
+        step = next_step(journal, lake, writer, batch_rows)
+        if step is None:
+            break
         after, mark = step
         if after is not None and (missing := find_gaps(journal, after)):
             gaps += missing
@@ -89,31 +95,53 @@ def archive(
 def next_step(journal: Journal, lake: Lake, writer: str, rows: int) -> tuple[str | None, Mark] | None:
     """Where the next batch begins, and its mark; None when there is none."""
     done = lake.table(EVENTS).mark(writer)
-    ahead = lake.table(MESSAGES).mark(writer)
     number, after = (0, None) if done is None else done
-    if ahead is not None and ahead.batch > number + 1:
-        raise Internal(f"{lake.place}: messages has {ahead.batch} batches and events {number}: it is not one archive's")
-    if ahead is not None and ahead.batch == number + 1:
-        return after, ahead
     until = journal.ahead(after, rows)
     return None if until is None else (after, Mark(number + 1, until))
+
+
+def finish_batch(spark: "SparkSession", lake: Lake, writer: str = WRITER) -> int:
+    """Give `messages` what it lacks of the last batch, if whoever committed that to `events` died before; answers how
+    many ends of messages that were."""
+    done, behind = lake.table(EVENTS).mark(writer), lake.table(MESSAGES).mark(writer)
+    has, lacks = (0 if mark is None else mark.batch for mark in (behind, done))
+    if done is None or has == lacks:
+        return 0
+    if has != lacks - 1:
+        raise Internal(f"{lake.place}: messages has {has} batches and events {lacks}: it is not one archive's")
+    rows = lake.read(spark, EVENTS).where(_is_between(None if behind is None else behind.position, done.position))
+    return lake.append(spark, MESSAGES, final_records(rows), writer=writer, mark=done)
+
+
+def _is_between(after: str | None, until: str) -> "Column":
+    """Whether an event lies behind one position and not behind another."""
+    ends = numbers_of(until)
+    begins = numbers_of(after) if after is not None else []
+    begins += [0] * (len(ends) - len(begins))
+    seq = F.col("seq")
+    within = [(seq > begin) & (seq <= end) for begin, end in zip(begins, ends, strict=True)]
+    if len(within) == 1:
+        return within[0]  # one sequence for all shards of the store
+    return reduce(or_, ((F.col("shard") == shard) & each for shard, each in enumerate(within)))
 
 
 def archive_range(
     spark: "SparkSession", frame: "DataFrame", lake: Lake, mark: Mark, writer: str = WRITER
 ) -> tuple[int, int]:
-    """One batch; answers how many events and ends of messages were in it. The journal is read once."""
-    table = lake.table(EVENTS)
-    files = write_files(spark, frame.select(*EVENTS.table.columns), EVENTS, table.new_files)
-    written = [f"{table.directory}/{each.path}" for each in files]
-    ends = 0
-    if written:
-        rows = final_records(spark.read.schema(EVENTS.table.spark).parquet(*written))
-        ends = lake.append(spark, MESSAGES, rows, writer=writer, mark=mark)
-    else:
-        lake.table(MESSAGES).append([], writer=writer, mark=mark)
-    table.append(files, writer=writer, mark=mark)
-    return sum(each.rows for each in files), ends
+    """One batch; answers how many events and ends of messages were in it: none if another archive was quicker. The
+    journal is read once."""
+    events, messages = lake.table(EVENTS), lake.table(MESSAGES)
+    files = write_files(spark, frame.select(*EVENTS.table.columns), EVENTS, events.new_files)
+    ends = []
+    if files:
+        written = spark.read.schema(EVENTS.table.spark).parquet(*(f"{events.directory}/{each.path}" for each in files))
+        rows = final_records(written).select(*MESSAGES.table.columns)
+        ends = write_files(spark, rows, MESSAGES, messages.new_files)
+    if not events.append(files, writer=writer, mark=mark):
+        return 0, 0
+    # Refused if another archive finished the batch meanwhile: then it has the same ends.
+    messages.append(ends, writer=writer, mark=mark)
+    return sum(each.rows for each in files), sum(each.rows for each in ends)
 
 
 def final_records(events: "DataFrame") -> "DataFrame":
