@@ -268,6 +268,49 @@ def test_a_finish_is_handed_on_unless_its_answer_said_that_it_needs_none() -> No
     assert frames.is_between
 
 
+def test_calls_that_are_not_answered_are_full_beyond_the_bytes_of_the_largest_one() -> None:
+    call = add_call([b"a" * 600], question=1)
+    frames = Frames(len(call) * 2, 10)
+    assert frames.take(call + add_call([b"b" * 600], question=2))
+    assert not frames.is_full
+    assert frames.take(add_call([b"c" * 600], question=3))
+    assert frames.is_full
+    frames.note_answered(answer(1, needs_finish=True))  # and not let go of yet
+    assert not frames.is_full
+    frames.take(add_call([b"d" * 600], question=4))
+    assert frames.is_full
+    frames.take(finish(2))  # dropped by its caller
+    assert not frames.is_full
+    frames.take(add_call([b"e" * 600], question=5))
+    assert frames.is_full
+    frames.note_answered(answer(3, needs_finish=False))
+    assert not frames.is_full
+
+
+async def test_a_caller_whose_calls_are_not_answered_yet_is_read_no_further_than_one_message_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with serve_capnp(SystemClock()) as server:
+        door, may_go_on = server.door, asyncio.Event()
+        anyone = door.anyone
+
+        async def session_of(*_: object) -> object:
+            await may_go_on.wait()
+            return anyone
+
+        monkeypatch.setattr(door, "anyone", None)
+        monkeypatch.setattr(door, "session_of", session_of)
+        call = [bytes(1 << 20)] * 5
+        async with stock_client(server) as queues:
+            calls = [queues.add(items=call) for _ in range(20)]
+            await _until(lambda: any(each.stream.is_read_paused for each in door.connections))
+            [in_hand] = {len(each.in_hand()) for each in door.connections}
+            assert 1 < in_hand * sum(map(len, call)) <= 2 * door.max_bytes
+            may_go_on.set()
+            assert [len((await each).ids) for each in calls] == [5] * 20
+            assert not any(each.stream.is_read_paused for each in door.connections)
+
+
 def answer(question: int, *, needs_finish: bool) -> bytes:
     message = RPC.Message.new_message()
     told = message.init("return")

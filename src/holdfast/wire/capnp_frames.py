@@ -40,9 +40,12 @@ class Frames:
     def __init__(self, max_bytes: int, max_unfinished: int | None = None) -> None:
         self._max_bytes = max_bytes
         self._max_unfinished = max_unfinished
-        self._unfinished: set[int] = set()
-        # Calls that are written in such a way that their number is not seen here.
+        # By their numbers: how many bytes each has, until it is answered.
+        self._unfinished: dict[int, int] = {}
+        self._in_hand = 0
+        # Calls that are written in such a way that their number is not seen here, and their bytes.
         self._nameless = 0
+        self._nameless_bytes = 0
         self._data = bytearray()
 
     def take(self, data: bytes) -> bytes:
@@ -54,7 +57,7 @@ class Frames:
         begins = end = 0
         wanted: list[bytes | bytearray] = []
         while (size := self._size_at(given, end)) is not None and len(given) - end >= size:
-            if self._max_unfinished is not None and not self._note_asked(given, end, self._max_unfinished):
+            if self._max_unfinished is not None and not self._note_asked(given, end, size, self._max_unfinished):
                 wanted.append(given[begins:end])
                 begins = end + size
             end += size
@@ -75,9 +78,19 @@ class Frames:
             message = _read(data, at)
             if message is not None:
                 kind, question, flags = message
-                if kind == _RETURN and flags & _NO_FINISH:
-                    self._unfinished.discard(question)
+                if kind == _RETURN and question in self._unfinished:
+                    self._in_hand -= self._unfinished[question]
+                    if flags & _NO_FINISH:
+                        del self._unfinished[question]
+                    else:
+                        self._unfinished[question] = 0
             at += _size_of(data, at)[1]
+
+    @property
+    def is_full(self) -> bool:
+        """The calls that are not answered yet have more bytes than the largest one may have: no more of them are to be
+        read for now."""
+        return self._in_hand > self._max_bytes
 
     @property
     def is_between(self) -> bool:
@@ -98,20 +111,25 @@ class Frames:
             raise Malformed(f"a message of {size} bytes, more than the {self._max_bytes} that are taken")
         return size
 
-    def _note_asked(self, data: bytes | bytearray, at: int, most: int) -> bool:
+    def _note_asked(self, data: bytes | bytearray, at: int, size: int, most: int) -> bool:
         """False: it lets go of what was let go of when it was answered, and says nothing."""
         message = _read(data, at)
         if message is None:
             self._nameless += 1
+            self._nameless_bytes += size
+            if self._nameless_bytes > self._max_bytes:
+                raise Malformed(f"more than {self._max_bytes} bytes of calls whose numbers cannot be seen")
         else:
             kind, question, _ = message
             if kind == _FINISH:
-                if question not in self._unfinished:
+                asked = self._unfinished.pop(question, None)
+                if asked is None:
                     return self._nameless > 0  # perhaps of one of those
-                self._unfinished.discard(question)
+                self._in_hand -= asked
                 return True
             if kind in (_CALL, _BOOTSTRAP):
-                self._unfinished.add(question)
+                self._in_hand += size - self._unfinished.get(question, 0)
+                self._unfinished[question] = size
         if len(self._unfinished) + self._nameless > most:
             raise Malformed(f"more than {most} calls that are not finished")
         return True

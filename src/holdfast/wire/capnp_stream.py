@@ -85,7 +85,7 @@ class Stream(asyncio.Protocol):
             self._watch_arrival(self._patience_s)
         if self._is_wanted and not self._unread and not self._is_feeding:
             whole = self._hand_over(whole)
-            if not whole:  # as it mostly is: there is nothing to balance
+            if not whole and not self._frames.is_full:  # as it mostly is: there is nothing to balance
                 return
         self._unread += whole
         self._feed()
@@ -209,7 +209,7 @@ class Stream(asyncio.Protocol):
         """Whoever does not read its answers, or sends faster than it is served, is not read."""
         if self._transport is None or self._transport.is_closing():
             return
-        is_full = self._is_write_paused or len(self._unread) > _MOST_UNREAD
+        is_full = self._is_write_paused or len(self._unread) > _MOST_UNREAD or self._frames.is_full
         if is_full and not self.is_read_paused:
             self.is_read_paused = True
             self._transport.pause_reading()
@@ -227,6 +227,8 @@ class Stream(asyncio.Protocol):
             # All pieces of a message are among these: the library hands them over in one go.
             self._written += len(data)
             self._frames.note_answered(data)
+            if self.is_read_paused:
+                self._balance()
             for held in self._held:
                 if held.ends_at is None and held.mark in data:
                     held.ends_at = self._written
