@@ -15,6 +15,7 @@ from holdfast.model.errors import (
     QueueNotFound,
 )
 from holdfast.model.message import NewMessage
+from holdfast.testing.laws.cases import told
 from holdfast.testing.subject import Subject
 
 EPOCH_MS = 1_704_067_200_000
@@ -30,6 +31,8 @@ HOSTILE_NAMES: list[Any] = [
     *(None, True, 7, 1.5, b"bytes", ["a"], ("a", "b"), {"a": 1}, object()),
 ]
 GOOD_NAMES = ["a", "Z", "0", "_", "-", "a.", "a..b", "-.-", "A" * 128, "CON", "null", "default", "q.fifo", "1e5"]
+
+NO_IDS: list[Any] = ["", "x", "-1", -1, 1 << 63, True, None, 1.5, b"x", "0" * 36, "²", "zz" * 18]
 
 KEPT_CORRELATION_IDS = [("order-7", "order-7"), ("  trimmed \t", "trimmed"), ("!~" * 64, "!~" * 64)]
 UNFIT_CORRELATION_IDS: list[Any] = ["", "   ", "a b", "a\nb", "é", "x" * 129, "a\x7f", "a\x00", 7, b"x", ["x"]]
@@ -73,14 +76,15 @@ class IdentityLaws:
             assert [each.queue for each in await hf.queues()] == ["q"]
             assert (await q.stats()).ready == 1
 
-    @pytest.mark.parametrize("name", GOOD_NAMES)
-    async def test_a_good_name_names_a_queue_and_a_tenant(self, subject: Subject, name: str) -> None:
+    async def test_a_good_name_names_a_queue_and_a_tenant(self, subject: Subject) -> None:
         async with subject.open() as hf:
-            await hf.queue(name, tenant=name).enqueue(b"x")
-            assert [each.queue for each in await hf.queues(tenant=name)] == [name]
-            assert name in [each.tenant for each in await hf.tenants()]
-            [message] = await hf.queue(name, tenant=name).claim()
-            assert (message.tenant, message.queue) == (name, name)
+            for name in GOOD_NAMES:
+                with told(name):
+                    await hf.queue(name, tenant=name).enqueue(b"x")
+                    assert [each.queue for each in await hf.queues(tenant=name)] == [name]
+                    assert name in [each.tenant for each in await hf.tenants()]
+                    [message] = await hf.queue(name, tenant=name).claim()
+                    assert (message.tenant, message.queue) == (name, name)
 
     async def test_names_that_read_alike_when_joined_are_queues_apart(self, subject: Subject) -> None:
         pairs = [
@@ -198,14 +202,19 @@ class IdentityLaws:
                 with pytest.raises(MessageNotFound):
                     await q.get(id)
 
-    @pytest.mark.parametrize("junk", ["", "x", "-1", -1, 1 << 63, True, None, 1.5, b"x", "0" * 36, "²", "zz" * 18])
-    async def test_what_is_no_id_is_refused(self, subject: Subject, junk: Any) -> None:
+    async def test_what_is_no_id_is_refused(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
             await q.enqueue(b"x")
-            for refused in (q.get(junk), q.remove(junk), q.list(filter={"ids": [junk]}), q.cancel({"ids": [junk]})):
-                with pytest.raises(InvalidArgument):
-                    await refused
+            for junk in NO_IDS:
+                for ask in (
+                    q.get,
+                    q.remove,
+                    lambda id: q.list(filter={"ids": [id]}),
+                    lambda id: q.cancel({"ids": [id]}),
+                ):
+                    with told(junk), pytest.raises(InvalidArgument):
+                        await ask(junk)
             assert (await q.stats()).ready == 1
 
     async def test_an_id_is_known_in_its_own_queue_alone(self, subject: Subject) -> None:
@@ -223,27 +232,29 @@ class IdentityLaws:
 
     # --- Correlation ids -------------------------------------------------------------------------------------
 
-    @pytest.mark.parametrize(("given", "kept"), KEPT_CORRELATION_IDS)
-    async def test_the_caller_s_correlation_id_is_kept_normalised(
-        self, subject: Subject, given: str, kept: str
-    ) -> None:
+    async def test_the_caller_s_correlation_id_is_kept_normalised(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
-            [id] = await q.enqueue(b"x", correlation_id=given)
-            assert id.correlation_id == kept
-            assert (await q.get(id)).correlation_id == kept
-            [message] = await q.claim()
-            assert (message.correlation_id, message.id.correlation_id) == (kept, kept)
+            for given, kept in KEPT_CORRELATION_IDS:
+                with told(given):
+                    [id] = await q.enqueue(b"x", correlation_id=given)
+                    assert id.correlation_id == kept
+                    assert (await q.get(id)).correlation_id == kept
+                    [message] = await q.claim()
+                    assert (message.correlation_id, message.id.correlation_id) == (kept, kept)
 
-    @pytest.mark.parametrize("given", UNFIT_CORRELATION_IDS)
-    async def test_an_unfit_correlation_id_is_replaced_by_a_minted_one(self, subject: Subject, given: Any) -> None:
+    async def test_an_unfit_correlation_id_is_replaced_by_a_minted_one(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
-            minted = [id.correlation_id for id in await q.enqueue([b"x", b"y"], correlation_id=given)]
-            minted += [id.correlation_id for id in await q.enqueue([b"x", b"y"])]
-            assert len(set(minted)) == 4
-            assert all(1 <= len(each) <= 128 and each.isascii() and each.isprintable() for each in minted)
-            assert [each.correlation_id for each in await q.claim(limit=4)] == minted
+            seen: list[str] = []
+            for given in UNFIT_CORRELATION_IDS:
+                with told(given):
+                    minted = [id.correlation_id for id in await q.enqueue([b"x", b"y"], correlation_id=given)]
+                    minted += [id.correlation_id for id in await q.enqueue([b"x", b"y"])]
+                    assert all(1 <= len(each) <= 128 and each.isascii() and each.isprintable() for each in minted)
+                    assert [each.correlation_id for each in await q.claim(limit=4)] == minted
+                    seen += minted
+                    assert len(set(seen)) == len(seen)
 
     @pytest.mark.parametrize("given", ["order-7", None])
     async def test_the_correlation_id_stays_from_enqueue_to_ack(self, subject: Subject, given: Any) -> None:

@@ -1,6 +1,6 @@
 """SPEC 2.5, 2.6, 2.9: a lease is one caller's, for a time, and nobody acts on a lease that is lost."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -10,6 +10,7 @@ from holdfast.client.message import AsyncMessage
 from holdfast.client.queue import AsyncQueue
 from holdfast.model.errors import StaleLease
 from holdfast.model.message import Receipt, State
+from holdfast.testing.laws.cases import told
 from holdfast.testing.subject import Subject
 
 _VERDICTS: dict[str, Callable[[AsyncMessage], Awaitable[Any]]] = {
@@ -22,7 +23,6 @@ _VERDICTS: dict[str, Callable[[AsyncMessage], Awaitable[Any]]] = {
     "save_state": lambda m: m.save_state({"late": True}),
     "progress": lambda m: m.progress(50, "late"),
 }
-_every_verdict = pytest.mark.parametrize("verdict", _VERDICTS)
 
 
 async def _run_out(subject: Subject, q: AsyncQueue, m: AsyncMessage) -> None:
@@ -77,6 +77,12 @@ def _name(loss: _Loss) -> str:
     return loss.__name__.strip("_")
 
 
+def _each_verdict(hf: AsyncHoldfast) -> Iterator[tuple[str, AsyncQueue]]:
+    """Each in a queue of its own."""
+    for verdict in _VERDICTS:
+        yield verdict, hf.queue(verdict.replace(" ", "-"))
+
+
 async def _picture(hf: AsyncHoldfast, q: AsyncQueue) -> tuple[object, ...]:
     """Everything that can be seen of the queue."""
     return await q.list(), await q.stats(), (await hf.journal()).next
@@ -128,63 +134,63 @@ class LeaseLaws:
 
     # --- Fencing -----------------------------------------------------------------------------------------------
 
-    @_every_verdict
-    async def test_an_expired_lease_is_refused_before_any_sweep(self, subject: Subject, verdict: str) -> None:
+    async def test_an_expired_lease_is_refused_before_any_sweep(self, subject: Subject) -> None:
         async with subject.open() as hf:
-            q = hf.queue("q")
-            [id] = await q.enqueue("a")
-            [m] = await q.claim()
-            subject.clock.advance(5_000)
-            await _refuse(m, verdict)
-            # Whether or not a sweep has come by: the message expired once, and nothing else befell it.
-            await subject.sweep(hf)
-            info = await q.get(id)
-            assert (info.state, info.visible_at) == (State.READY, m.lease_expires_at)
-            assert (info.attempt, info.failures, info.expiries, info.releases) == (1, 0, 1, 0)
-            assert (info.last_error, info.progress) == (None, None)
+            for verdict, q in _each_verdict(hf):
+                with told(verdict):
+                    [id] = await q.enqueue("a")
+                    [m] = await q.claim()
+                    subject.clock.advance(5_000)
+                    await _refuse(m, verdict)
+                    # Whether or not a sweep has come by: the message expired once, and nothing else befell it.
+                    await subject.sweep(hf)
+                    info = await q.get(id)
+                    assert (info.state, info.visible_at) == (State.READY, m.lease_expires_at)
+                    assert (info.attempt, info.failures, info.expiries, info.releases) == (1, 0, 1, 0)
+                    assert (info.last_error, info.progress) == (None, None)
 
-    @_every_verdict
-    async def test_a_lease_holds_until_the_last_millisecond(self, subject: Subject, verdict: str) -> None:
+    async def test_a_lease_holds_until_the_last_millisecond(self, subject: Subject) -> None:
         async with subject.open() as hf:
-            q = hf.queue("q")
-            await q.enqueue("a")
-            [m] = await q.claim()
-            subject.clock.advance(4_999)
-            await subject.sweep(hf)
-            await _VERDICTS[verdict](m)
+            for verdict, q in _each_verdict(hf):
+                with told(verdict):
+                    await q.enqueue("a")
+                    [m] = await q.claim()
+                    subject.clock.advance(4_999)
+                    await subject.sweep(hf)
+                    await _VERDICTS[verdict](m)
 
-    @_every_verdict
     @pytest.mark.parametrize("lost", _LOST, ids=_name)
     async def test_a_verdict_on_a_lost_lease_is_refused_and_changes_nothing(
-        self, subject: Subject, lost: _Loss, verdict: str
+        self, subject: Subject, lost: _Loss
     ) -> None:
         async with subject.open() as hf:
-            q = hf.queue("q")
-            await q.enqueue("a")
-            [m] = await q.claim()
-            await lost(subject, q, m)
-            await subject.sweep(hf)
-            before = await _picture(hf, q)
-            await _refuse(m, verdict)
-            assert await _picture(hf, q) == before
+            for verdict, q in _each_verdict(hf):
+                with told(verdict):
+                    await q.enqueue("a")
+                    [m] = await q.claim()
+                    await lost(subject, q, m)
+                    await subject.sweep(hf)
+                    before = await _picture(hf, q)
+                    await _refuse(m, verdict)
+                    assert await _picture(hf, q) == before
 
-    @_every_verdict
     @pytest.mark.parametrize("lost", _GIVEN_BACK, ids=_name)
     async def test_a_superseded_receipt_is_refused_and_the_new_holder_is_not_disturbed(
-        self, subject: Subject, lost: _Loss, verdict: str
+        self, subject: Subject, lost: _Loss
     ) -> None:
         async with subject.open() as hf:
-            q = hf.queue("q")
-            await q.enqueue("a")
-            [m] = await q.claim()
-            await lost(subject, q, m)
-            [holder] = await q.claim(lease=60, state=True)
-            await subject.sweep(hf)
-            before = await _picture(hf, q)
-            await _refuse(m, verdict)
-            assert await _picture(hf, q) == before
-            await holder.save_state({"mine": True})
-            await holder.ack()
+            for verdict, q in _each_verdict(hf):
+                with told(verdict):
+                    await q.enqueue("a")
+                    [m] = await q.claim()
+                    await lost(subject, q, m)
+                    [holder] = await q.claim(lease=60, state=True)
+                    await subject.sweep(hf)
+                    before = await _picture(hf, q)
+                    await _refuse(m, verdict)
+                    assert await _picture(hf, q) == before
+                    await holder.save_state({"mine": True})
+                    await holder.ack()
 
     @pytest.mark.parametrize("exists", [True, False], ids=["it exists", "it does not exist"])
     @pytest.mark.parametrize(("queue", "tenant"), [("other", "default"), ("q", "other")])

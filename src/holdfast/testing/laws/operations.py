@@ -11,6 +11,7 @@ import pytest
 from holdfast.client.message import AsyncMessage
 from holdfast.model.errors import InvalidArgument, MessageNotFound, PayloadTooLarge, StaleLease
 from holdfast.model.message import NewMessage
+from holdfast.testing.laws.cases import told
 from holdfast.testing.subject import Subject
 
 JSON_VALUES: list[Any] = [
@@ -52,27 +53,29 @@ async def _ack_and_break(message: AsyncMessage) -> None:
 class OperationLaws:
     # --- Enqueue ---------------------------------------------------------------------------------------------
 
-    @pytest.mark.parametrize("value", JSON_VALUES)
-    async def test_what_is_not_bytes_goes_as_json(self, subject: Subject, value: Any) -> None:
+    async def test_what_is_not_bytes_goes_as_json(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
-            [_] = await q.enqueue(value)
-            [message] = await q.claim()
-            assert message.json() == (list(value) if isinstance(value, tuple) else value)
-            assert isinstance(message.payload, bytes)
-            assert message.content_type == "application/json"
+            for value in JSON_VALUES:
+                with told(value):
+                    [_] = await q.enqueue(value)
+                    [message] = await q.claim()
+                    assert message.json() == (list(value) if isinstance(value, tuple) else value)
+                    assert isinstance(message.payload, bytes)
+                    assert message.content_type == "application/json"
 
-    @pytest.mark.parametrize("value", BYTES)
-    async def test_bytes_go_as_they_are(self, subject: Subject, value: Any) -> None:
+    async def test_bytes_go_as_they_are(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
-            [_] = await q.enqueue(value)
-            [message] = await q.claim()
-            assert message.payload == bytes(value)
-            assert message.content_type == "application/octet-stream"
-            file = io.BytesIO()
-            await message.write_to(file)
-            assert file.getvalue() == bytes(value)
+            for value in BYTES:
+                with told(value):
+                    [_] = await q.enqueue(value)
+                    [message] = await q.claim()
+                    assert message.payload == bytes(value)
+                    assert message.content_type == "application/octet-stream"
+                    file = io.BytesIO()
+                    await message.write_to(file)
+                    assert file.getvalue() == bytes(value)
 
     async def test_a_list_is_a_batch_and_answers_an_id_each_in_order(self, subject: Subject) -> None:
         async with subject.open() as hf:
@@ -128,14 +131,15 @@ class OperationLaws:
             [first] = await q.enqueue([b"a"], key="k")
             assert not first.duplicate
 
-    @pytest.mark.parametrize("spellings", SAME_DURATIONS)
-    async def test_a_duration_is_the_same_in_each_spelling(self, subject: Subject, spellings: list[Any]) -> None:
+    async def test_a_duration_is_the_same_in_each_spelling(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
-            ids = await q.enqueue([NewMessage(b"", delay=each) for each in spellings])
-            exact_ms = spellings[-1] // timedelta(milliseconds=1)
-            visible = [(await q.get(id)).visible_at - subject.clock.now_ms() for id in ids]
-            assert visible == [exact_ms] * len(spellings)
+            for spellings in SAME_DURATIONS:
+                with told(spellings):
+                    ids = await q.enqueue([NewMessage(b"", delay=each) for each in spellings])
+                    exact_ms = spellings[-1] // timedelta(milliseconds=1)
+                    visible = [(await q.get(id)).visible_at - subject.clock.now_ms() for id in ids]
+                    assert visible == [exact_ms] * len(spellings)
 
     async def test_deliver_at_is_an_instant_in_milliseconds_or_a_datetime(self, subject: Subject) -> None:
         async with subject.open() as hf:
