@@ -19,7 +19,7 @@ from holdfast.doors.http.calls import (
 )
 from holdfast.doors.http.exchange import AsgiScope, Receive, Send
 from holdfast.doors.http.health import Answer, Health
-from holdfast.doors.http.openapi import make_document
+from holdfast.doors.http.openapi import encode_document
 from holdfast.doors.http.ways import Way
 from holdfast.wire.http import encode
 
@@ -39,7 +39,7 @@ WAYS: tuple[Way, ...] = (
 def make_rest(health: Health, more: Iterable[BaseRoute] = ()) -> Callable[[HttpDoor], Asgi]:
     """Everything that is not hot; `more` are routes of others, without a credential of ours."""
     ways = [*WAYS, *health.ways()]
-    document = encode(make_document(ways))
+    document = encode_document(ways)
 
     async def openapi() -> Answer:
         return 200, document, [JSON_TYPE]
