@@ -224,7 +224,7 @@ async def _end(server: uvicorn.Server) -> None:
     state = server.server_state
     for connection in list(state.connections):
         connection.shutdown()
-    while state.connections or state.tasks:  # noqa: ASYNC110  # uvicorn tells no event
+    while state.connections or state.tasks:  # it tells no event
         await asyncio.sleep(0.001)
     for listening in server.servers:
         await listening.wait_closed()
