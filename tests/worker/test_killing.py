@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from signal import SIGCONT, SIGINT, SIGKILL, SIGSTOP, SIGTERM
+from uuid import uuid4
 
 import pytest
 
@@ -53,29 +54,40 @@ class Program:
 
 
 class Rig:
+    """A tenant of its own on a server, and workers for it."""
+
     def __init__(self, url: str, hf: Holdfast, directory: Path) -> None:
         self.url = url
         self.hf = hf
-        self.queue = hf.queue("q")
+        self.tenant = f"tenant-{uuid4().hex}"
+        self.queue = hf.queue("q", tenant=self.tenant)
         self.directory = directory
         self.programs: list[Program] = []
 
     def start(self, work: float, *options: str) -> Program:
-        program = Program(self.url, self.directory / f"log{len(self.programs)}", work, *options)
+        log = self.directory / f"log{len(self.programs)}"
+        program = Program(self.url, log, work, f"tenant={self.tenant}", *options)
         self.programs.append(program)
         return program
 
     def events(self) -> Counter[str]:
-        return Counter(each.event for each in self.hf.journal(limit=10_000))
+        return Counter(each.event for each in self.hf.journal(limit=10_000, tenant=self.tenant))
 
     def is_done(self) -> bool:
         stats = self.queue.stats()
         return not (stats.ready or stats.delayed or stats.in_flight)
 
 
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """One for all tests that leave their server alone."""
+    with Served("--data", tmp_path_factory.mktemp("served") / "data") as served:
+        yield served
+
+
 @pytest.fixture
-def rig(tmp_path: Path) -> Iterator[Rig]:
-    with Served("--data", tmp_path / "data") as served, rigged(served.url, tmp_path) as rig:
+def rig(served: Served, tmp_path: Path) -> Iterator[Rig]:
+    with rigged(served.url, tmp_path) as rig:
         yield rig
 
 
@@ -172,7 +184,7 @@ def test_an_idle_worker_stops_at_once_and_leaves_nothing_claimed(rig: Rig) -> No
 @pytest.mark.parametrize("how", ["async", "thread", "process"])
 def test_a_handler_longer_than_its_lease_finishes_once(rig: Rig, how: str) -> None:
     rig.queue.enqueue(7)
-    worker = rig.start(2.5, "lease=600ms", f"how={how}")
+    worker = rig.start(1.5, "lease=600ms", f"how={how}")
     rival = rig.start(0, "lease=600ms")
     until(rig.is_done)
     assert len(worker.said("end") + rival.said("end")) == 1
