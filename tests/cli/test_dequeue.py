@@ -208,16 +208,37 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("hostile", HOSTILE)
-@pytest.mark.parametrize("name", ["sh", "bash"])
-def test_eval_is_safe_whatever_a_message_brings(
-    shell: Shell, store: str, tmp_path: Path, hostile: str, name: str
-) -> None:
+def enqueue_hostile(store: str, hostile: str) -> None:
     with holdfast.open(store) as hf:
         hf.queue("jobs").enqueue(
             b"'; touch pwned; $(touch pwned)", headers={hostile: hostile}, correlation_id=hostile, group=hostile
         )
+
+
+@pytest.mark.parametrize("hostile", HOSTILE)
+def test_eval_is_safe_whatever_a_message_brings(run: Run, store: str, tmp_path: Path, hostile: str) -> None:
+    """What `dequeue` wrote, word for word, in both shells: they are started, the command runs in this process."""
+    enqueue_hostile(store, hostile)
+    (tmp_path / "exports").write_text(run("dequeue", "jobs", "--lease", "1m", "--stateful").out)
+    script = """eval "$(cat exports)" || exit 9
+        printf %s "$HOLDFAST_QUEUE_CORRELATION_ID"; printf %s "$HOLDFAST_QUEUE_RECEIPT" >&2"""
+
+    told = []
+    for name in ("sh", "bash"):
+        ran = subprocess.run([name, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert (ran.returncode, ran.stdout) == (0, hostile)
+        told.append(ran.stderr)
+
+    assert not (tmp_path / "pwned").exists()
+    assert told[0] == told[1]
+    assert run("ack", told[0], "--queue", "jobs").code == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["sh", "bash"])
+def test_a_shell_that_evaluates_dequeue_is_safe(shell: Shell, store: str, tmp_path: Path, name: str) -> None:
+    hostile = "".join(HOSTILE)
+    enqueue_hostile(store, hostile)
 
     ran = shell(
         f"""{name} -c 'eval "$(holdfast dequeue jobs --lease 1m --stateful)" || exit 9
