@@ -5,10 +5,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from holdfast.stores.objects.cloud import CloudBucket
 from holdfast.stores.objects.verify import verify
 from holdfast.testing.kills import ServedCluster
 from holdfast.testing.kills.cluster import Fault, Footing
+from tests.crash import hasty
 from tests.objects.emulators import S3Emulator, emulated
 
 SERVERS = 4
@@ -55,5 +55,5 @@ def _on_bucket(directory: Path) -> Iterator[Footing]:
 TARGET = ServedCluster("object store on disk", SERVERS, _on_directory)
 # The emulator takes some milliseconds for each call.
 BUCKET_TARGET = ServedCluster(
-    "object store on S3", SERVERS, _on_bucket, max_backlog=60, patience_s=CloudBucket.patience_ms // 1_000 + 1
+    "object store on S3", SERVERS, _on_bucket, max_backlog=60, module=hasty.MODULE, patience_s=hasty.PATIENCE_S + 1
 )

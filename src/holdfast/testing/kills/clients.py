@@ -1,6 +1,6 @@
 """The clients of servers that are killed: they live on, and write down what they were answered and what they were not.
 
-    python -m holdfast.testing.kills.clients URL,… HISTORY SEED RETRIES LEASE_FACTOR MAX_BACKLOG
+    python -m holdfast.testing.kills.clients URL,… HISTORY SEED RETRIES LEASE_FACTOR MAX_BACKLOG PATIENCE_S
 
 goes on until its input ends, then drains the queues, for which every server must be up. A client whose call failed goes
 to the next server, as one behind a balancer would. With RETRIES every other client repeats calls as often by itself;
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from holdfast.client.client import AsyncHoldfast
 from holdfast.client.http.transport import open_http_on_loop
-from holdfast.clock import SystemClock
+from holdfast.clock import SystemClock, steady_s
 from holdfast.model.errors import Unavailable
 from holdfast.testing import history as h
 from holdfast.testing.kills.load import POLICY, QUEUES, Load, Steps
@@ -69,8 +69,17 @@ class Day:
 
     def __init__(self, seed: int) -> None:
         self.is_over = asyncio.Event()
+        self._over_s = 0.0
         self.works = asyncio.Event()
         self._dice = random.Random(f"{seed} day")
+
+    def end(self) -> None:
+        self._over_s = steady_s()
+        self.is_over.set()
+
+    async def wait_after(self, seconds: float) -> None:
+        """Until the day is over for so long."""
+        await asyncio.sleep(max(0.0, self._over_s + seconds - steady_s()))
 
     async def run(self) -> None:
         while not self.is_over.is_set():
@@ -124,7 +133,7 @@ class Clients:
     def _hear(self) -> None:
         if not os.read(sys.stdin.fileno(), 1 << 10):
             asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
-            self._day.is_over.set()
+            self._day.end()
 
     async def _set_policies(self, callers: list[h.AsyncCaller]) -> None:
         for name in QUEUES:
@@ -151,8 +160,9 @@ class Clients:
             for name in QUEUES:
                 await caller.count(name)
         await callers[0].drain(QUEUES)
-        # And for its events: what one is moving nobody else can read; of one that was killed, once it is given up.
-        await asyncio.sleep(self._patience_s)
+        # And for its events: what one is moving nobody else can read; of one that was killed, once it is given up. Who
+        # was killed had begun it before the day was over.
+        await self._day.wait_after(self._patience_s)
         for caller in callers:
             await caller.bring_events()
         await callers[0].read_journal()

@@ -67,14 +67,16 @@ class ServedCluster:
         footing: Callable[[Path], AbstractContextManager[Footing]],
         *,
         max_backlog: int = MAX_BACKLOG,
+        module: str = MODULE,
         patience_s: int = 0,
     ) -> None:
-        """`max_backlog`: what lies in the queues at most; all of it is drained in the end. `patience_s`: for so long
-        events of what a killed server was at cannot be read."""
+        """`max_backlog`: what lies in the queues at most; all of it is drained in the end. `module`: whose `main` is a
+        server. `patience_s`: for so long events of what a killed server was at cannot be read."""
         self.name = name
         self._servers = servers
         self._footing = footing
         self._max_backlog = max_backlog
+        self._module = module
         self._patience_s = patience_s
 
     @contextmanager
@@ -82,12 +84,15 @@ class ServedCluster:
         with ExitStack() as stack:
             footing = stack.enter_context(self._footing(directory))
             servers = [
-                _Server(number, footing, stack.enter_context(Children(MODULE, directory / f"server-{number}-stderr")))
+                _Server(number, footing, stack.enter_context(self._children(directory, number)))
                 for number in range(self._servers)
             ]
             run = _ClusterRun(directory, footing, servers, seed, self._max_backlog, self._patience_s)
             stack.callback(run.close)
             yield run
+
+    def _children(self, directory: Path, server: int) -> Children:
+        return Children(self._module, directory / f"server-{server}-stderr")
 
 
 class _Server:
