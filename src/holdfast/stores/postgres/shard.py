@@ -154,10 +154,16 @@ class Shard:
                 waiting.set_result(None)
         idle, self._idle = self._idle, []
         for connection in idle:
-            try:
-                await connection.close(timeout=1.0)
-            except (*LOST, exceptions.PostgresError):
-                connection.terminate()
+            await self._end(connection)
+
+    async def _begin(self) -> Any:
+        return await connect(self.url, self._settings)
+
+    async def _end(self, connection: Any) -> None:
+        try:
+            await connection.close(timeout=1.0)
+        except (*LOST, exceptions.PostgresError):
+            connection.terminate()
 
     async def _take(self) -> Any:
         while True:
@@ -174,7 +180,7 @@ class Shard:
             await turn
         self._room -= 1
         try:
-            connection = await connect(self.url, self._settings)
+            connection = await self._begin()
         except StoreUnavailable as error:
             self._room += 1
             self.failures += 1

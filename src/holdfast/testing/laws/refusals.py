@@ -164,7 +164,7 @@ async def everything(hf: AsyncHoldfast) -> list[Any]:
 
 
 class RefusalLaws:
-    def test_every_error_a_caller_can_meet_has_a_code_and_a_class(self) -> None:
+    async def test_every_error_a_caller_can_meet_has_a_code_and_a_class(self) -> None:
         by_code = {
             each.code: each
             for each in vars(errors).values()
