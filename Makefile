@@ -19,6 +19,9 @@ SCALE ?= 1
 # The emulated Azure of the tests.
 AZURITE := 3.37.0
 
+# The tests start hundreds of processes: each would compile all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 RECENT := import sys; sys.exit(sys.version_info < (3, 11))
 
 help: ## list the targets

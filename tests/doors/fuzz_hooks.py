@@ -13,6 +13,8 @@ import schemathesis
 TENANTS = ("acme", "other")
 QUEUES = ("jobs", "mail", "default")
 WAIT_MS = 1
+# A subscriber that has no room waits for a lease to end.
+LEASE_MS = 1
 
 _random = random.Random(7)
 _seen: dict[str, list[str]] = {"id": [], "receipt": [], "cursor": []}
@@ -54,6 +56,8 @@ def before_call(context: Any, case: Any, kwargs: Any) -> None:
     if isinstance(case.body, dict):
         if "subscribe" in case.path or case.body.get("wait_ms", 0) is None or _is_long(case.body.get("wait_ms")):
             case.body["wait_ms"] = WAIT_MS
+        if "subscribe" in case.path and case.body.get("lease_ms", 0) is None:
+            case.body["lease_ms"] = LEASE_MS
         if "rate_per_s" in case.body and isinstance(case.body["rate_per_s"], int | float):
             case.body["rate_per_s"] = max(case.body["rate_per_s"], 1_000)
     if isinstance(case.query, dict) and _is_long(case.query.get("wait_ms")):
