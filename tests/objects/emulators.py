@@ -30,6 +30,8 @@ from holdfast.testing.kills.serving import free_port
 ROOT = Path(__file__).parents[2]
 AZURITE = ROOT / "build/azurite/node_modules/azurite"
 _START_S = 60.0
+# Of a request: a thousand at once wait for one another here.
+_TIMEOUT = "300s"
 
 # Known to everybody: those that every emulator of Azure answers to.
 _ACCOUNT = "devstoreaccount1"
@@ -100,6 +102,7 @@ class S3Emulator(Emulator):
             "AWS_ACCESS_KEY_ID": "nobody",
             "AWS_SECRET_ACCESS_KEY": "nothing",
             "AWS_REGION": "us-east-1",
+            "AWS_TIMEOUT": _TIMEOUT,
         }
 
     def _command(self) -> list[str]:
@@ -119,6 +122,7 @@ class AzureEmulator(Emulator):
             "AZURE_ALLOW_HTTP": "true",
             "AZURE_STORAGE_ACCOUNT_NAME": _ACCOUNT,
             "AZURE_STORAGE_ACCOUNT_KEY": _ACCOUNT_KEY,
+            "AZURE_TIMEOUT": _TIMEOUT,
         }
 
     def _command(self) -> list[str]:
