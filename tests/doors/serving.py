@@ -27,6 +27,7 @@ from holdfast.service.access import Caller, Scope
 from holdfast.service.session import Session
 from holdfast.stores.contract import Store
 from holdfast.telemetry.trace import Tracing
+from holdfast.testing.listening import stop_listening
 
 
 class Requests:
@@ -220,11 +221,11 @@ async def serve(
 async def _end(server: uvicorn.Server) -> None:
     """What its `shutdown` does, which looks every tenth of a second: hundreds of tests would wait for nothing else."""
     for listening in server.servers:
-        listening.close()
+        await stop_listening(listening)
     state = server.server_state
-    for connection in list(state.connections):
-        connection.shutdown()
-    while state.connections or state.tasks:  # it tells no event
+    while state.connections or state.tasks:
+        for connection in list(state.connections):
+            connection.shutdown()
         await asyncio.sleep(0.001)
     for listening in server.servers:
         await listening.wait_closed()

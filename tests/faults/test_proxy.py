@@ -1,7 +1,9 @@
 """Each fault of the proxy is the one it is named after, as both ends see it."""
 
 import asyncio
+import contextlib
 import errno
+import socket
 from collections.abc import AsyncIterator, Callable
 
 import pytest
@@ -225,3 +227,19 @@ def test_a_seed_gives_the_same_faults_again_and_all_kinds() -> None:
     assert planned(7) != planned(8)
     assert {fault.kind for fault in planned(7) if fault is not None} == set(Kind)
     assert 600 < planned(7).count(None) < 800
+
+
+async def test_connections_that_arrive_as_the_proxy_ends_are_closed_too(upstream: Upstream) -> None:
+    """Wherever they have got to: accepted and without a task yet, or being connected to the server."""
+    for turns in range(12):
+        async with FaultProxy(upstream.url) as proxy:
+            port = int(proxy.url.rpartition(":")[2])
+            late = [socket.create_connection(("127.0.0.1", port)) for _ in range(3)]
+            for _ in range(turns):
+                await asyncio.sleep(0)
+        assert not proxy._tasks
+        for each in late:
+            each.settimeout(HANG_S)
+            with contextlib.suppress(ConnectionResetError):
+                assert await asyncio.to_thread(each.recv, 1) == b"", turns
+            each.close()

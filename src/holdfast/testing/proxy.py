@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import NoReturn, Self
 from urllib.parse import urlsplit
 
+from holdfast.testing.listening import stop_listening
 from holdfast.testing.proxy_plans import HALF_OPEN, Fault, Kind, Plan, scripted, seeded, without_faults
 
 __all__ = ["Fault", "FaultProxy", "Kind", "Plan", "scripted", "seeded", "without_faults"]
@@ -78,7 +79,7 @@ class FaultProxy:
 
     async def __aexit__(self, *error: object) -> None:
         if self._server is not None:
-            self._server.close()
+            await stop_listening(self._server)
         for task in self._tasks:
             task.cancel()
         while self._tasks:
@@ -117,7 +118,7 @@ class FaultProxy:
         number, self.connections = self.connections, self.connections + 1
         try:
             upstream = await asyncio.open_connection(self._upstream.hostname, self._upstream.port)
-        except OSError:  # no server there: none here either
+        except (OSError, asyncio.CancelledError):  # no server there, or the proxy's end: none here either
             writer.transport.abort()
             return
         link = _Link(client=writer, server=upstream[1], number=number)
