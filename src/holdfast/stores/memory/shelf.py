@@ -13,11 +13,7 @@ from holdfast.model.lifecycle import Life, is_over
 from holdfast.model.message import Envelope, Receipt, State
 from holdfast.model.requests import NO_STATE, StateDocument
 from holdfast.stores.contract import QueueRow
-
-_LAST_ID = 1 << 64
-
-# Where a message stands in its queue: priority, visible_at, id.
-Place = tuple[int, int, int]
+from holdfast.stores.orders import LAST_ID, Group, Orders, Place
 
 
 @dataclass(slots=True)
@@ -26,15 +22,6 @@ class Entry:
     life: Life
     bytes: int
     state: StateDocument = NO_STATE
-
-
-@dataclass(slots=True)
-class Group:
-    """A FIFO group: its Ready messages by id, those in flight, and the head that stands in the queue's order."""
-
-    ready: "SortedList[int]" = field(default_factory=SortedList)
-    in_flight: set[int] = field(default_factory=set)
-    shown: Place | None = None
 
 
 @dataclass(slots=True)
@@ -52,23 +39,17 @@ class Ledger:
     open: "SortedDict[int, tuple[int, list[Receipt]]]" = field(default_factory=SortedDict)
 
 
-class Shelf:
+class Shelf(Orders):
     """Messages by id, with every index kept in step: `put`, `change` and `drop` are the only ways to alter it."""
 
     def __init__(self, row: QueueRow) -> None:
+        super().__init__()
         self.row = row
         self.bytes = 0
         self.entries: dict[int, Entry] = {}
         self.by_state: dict[State, SortedList[int]] = {state: SortedList() for state in State}
         # Every Ready message by (visible_at, id): tells the due from the delayed.
         self.visible: SortedList[tuple[int, int]] = SortedList()
-        # What a claim walks: per priority, (visible_at, id) of each Ready message; of a group, its head alone.
-        self.levels: SortedDict[int, SortedList[tuple[int, int]]] = SortedDict()
-        self.groups: dict[str, Group] = {}
-        # (when, id): leases' ends, TTLs' ends of what is Ready, the end of keeping what Succeeded.
-        self.leases: SortedList[tuple[int, int]] = SortedList()
-        self.ttls: SortedList[tuple[int, int]] = SortedList()
-        self.kept: SortedList[tuple[int, int]] = SortedList()
         self.keys: dict[str, SeenKey] = {}
         self.key_ends: SortedList[tuple[int, str]] = SortedList()
         self.ledgers: dict[str, Ledger] = {}
@@ -116,7 +97,7 @@ class Shelf:
 
     def _peek_singles(self, now_ms: int) -> Iterator[tuple[Place, list[Entry]]]:
         for level in self.levels.values():
-            for _, id in level.irange(maximum=(now_ms, _LAST_ID)):
+            for _, id in level.irange(maximum=(now_ms, LAST_ID)):
                 entry = self.entries[id]
                 if entry.envelope.group is None and not is_over(entry.life, now_ms):
                     yield _place(entry), [entry]
@@ -131,16 +112,7 @@ class Shelf:
         return sorted(batches, key=itemgetter(0))
 
     def next_at(self) -> int | None:
-        """When a claim may next find something; in the past if it would now."""
-        if self.row.is_paused:
-            return None
-        soonest = [level[0][0] for level in self.levels.values()]
-        if self.leases:
-            soonest.append(self.leases[0][0])
-        if self.groups and self.ttls:
-            # The end of a head that is not due yet frees its group.
-            soonest.append(self.ttls[0][0])
-        return min(soonest, default=None)
+        return None if self.row.is_paused else super().next_at()
 
     # --- What a sweep looks for --------------------------------------------------------------------------------
 
@@ -151,7 +123,7 @@ class Shelf:
         return min(ends, default=None)
 
     def counts(self, now_ms: int) -> Counts:
-        due = self.visible.bisect_right((now_ms, _LAST_ID))
+        due = self.visible.bisect_right((now_ms, LAST_ID))
         return Counts(
             ready=due,
             delayed=len(self.visible) - due,
@@ -164,81 +136,22 @@ class Shelf:
     # --- Indexes -----------------------------------------------------------------------------------------------
 
     def _index(self, entry: Entry) -> None:
-        life, id, group_name = entry.life, entry.envelope.id, entry.envelope.group
+        life, id = entry.life, entry.envelope.id
         self.by_state[life.state].add(id)
-        group = self.groups.setdefault(group_name, Group()) if group_name is not None else None
-        match life.state:
-            case State.READY:
-                self.visible.add((life.visible_at, id))
-                if life.expires_at is not None:
-                    self.ttls.add((life.expires_at, id))
-                if group is None:
-                    self._show(life.priority, life.visible_at, id)
-                else:
-                    group.ready.add(id)
-            case State.IN_FLIGHT:
-                assert life.lease is not None
-                self.leases.add((life.lease.expires_at, id))
-                if group is not None:
-                    group.in_flight.add(id)
-            case State.SUCCEEDED:
-                self.kept.add((life.keep_until or 0, id))
-            case State.FAILED:
-                pass
-        if group is not None and group_name is not None:
-            self._show_head(group_name, group)
+        if life.state is State.READY:
+            self.visible.add((life.visible_at, id))
+        self.arrange(id, life, entry.envelope.group, _lease_end(life))
 
     def _unindex(self, entry: Entry) -> None:
-        life, id, group_name = entry.life, entry.envelope.id, entry.envelope.group
+        life, id = entry.life, entry.envelope.id
         self.by_state[life.state].remove(id)
-        group = self.groups.setdefault(group_name, Group()) if group_name is not None else None
-        match life.state:
-            case State.READY:
-                self.visible.remove((life.visible_at, id))
-                if life.expires_at is not None:
-                    self.ttls.remove((life.expires_at, id))
-                if group is None:
-                    self._hide(life.priority, life.visible_at, id)
-                else:
-                    group.ready.remove(id)
-            case State.IN_FLIGHT:
-                assert life.lease is not None
-                self.leases.remove((life.lease.expires_at, id))
-                if group is not None:
-                    group.in_flight.remove(id)
-            case State.SUCCEEDED:
-                self.kept.remove((life.keep_until or 0, id))
-            case State.FAILED:
-                pass
-        if group is not None and group_name is not None:
-            self._show_head(group_name, group)
+        if life.state is State.READY:
+            self.visible.remove((life.visible_at, id))
+        self.disarrange(id, life, entry.envelope.group, _lease_end(life))
 
-    def _show_head(self, name: str, group: Group) -> None:
-        """Keep exactly the head of a group in the queue's order, and nothing of it while a batch is in flight."""
-        head = None
-        if group.ready and not group.in_flight:
-            life = self.entries[group.ready[0]].life
-            head = (life.priority, life.visible_at, group.ready[0])
-        if head != group.shown:
-            if group.shown is not None:
-                self._hide(*group.shown)
-            if head is not None:
-                self._show(*head)
-            group.shown = head
-        if not group.ready and not group.in_flight:
-            self.groups.pop(name, None)
 
-    def _show(self, priority: int, visible_at: int, id: int) -> None:
-        level = self.levels.get(priority)
-        if level is None:
-            level = self.levels[priority] = SortedList()
-        level.add((visible_at, id))
-
-    def _hide(self, priority: int, visible_at: int, id: int) -> None:
-        level = self.levels[priority]
-        level.remove((visible_at, id))
-        if not level:
-            del self.levels[priority]
+def _lease_end(life: Life) -> int:
+    return 0 if life.lease is None else life.lease.expires_at
 
 
 def _place(entry: Entry) -> Place:
