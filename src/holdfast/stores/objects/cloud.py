@@ -1,8 +1,8 @@
 """Buckets by obstore: memory, S3, Azure and Google."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from datetime import timedelta
 from typing import Any
 
@@ -18,6 +18,8 @@ _PART = 8 << 20
 _AT_ONCE = 4 << 20
 # A request is tried again for this long, then given up; each try has the cloud's own timeout, 30 s if nothing says so.
 _RETRY = timedelta(seconds=30)
+# Of one process: more of them wait here, where it does not count as the cloud's time to answer.
+_REQUESTS_AT_ONCE = 128
 # An answer that breaks off in the middle is not asked for again by obstore: so often by us.
 _READS = 3
 
@@ -46,6 +48,7 @@ class CloudBucket:
         """`options` are obstore's, for tests; otherwise each cloud's own variables and files say who asks, and how: so
         none of them are given here that would stand in the place of those, such as AWS_ALLOW_HTTP."""
         self.url = url
+        self._room = asyncio.Semaphore(_REQUESTS_AT_ONCE)
         options.setdefault("retry_config", {"retry_timeout": _RETRY})
         try:
             self._store: Any = from_url(url, **options)
@@ -53,12 +56,18 @@ class CloudBucket:
             raise Unanswered(str(error).partition("\n")[0]) from None
 
     async def open(self) -> None:
-        with _named():
+        async with self._asking():
             async for _ in obstore.list(self._store, ".holdfast/", chunk_size=1):
                 break
 
     async def close(self) -> None:
         pass
+
+    @asynccontextmanager
+    async def _asking(self) -> AsyncIterator[None]:
+        async with self._room:
+            with _named():
+                yield
 
     async def read(self, key: str) -> Read:
         for _ in range(_READS - 1):
@@ -67,7 +76,7 @@ class CloudBucket:
         return await self._read(key)
 
     async def _read(self, key: str) -> Read:
-        with _named():
+        async with self._asking():
             found = await obstore.get_async(self._store, key)
             content = bytes(await found.bytes_async())
             etag = _etag(found.meta)
@@ -86,18 +95,19 @@ class CloudBucket:
         return await self._put(key, content, "overwrite")
 
     async def _put(self, key: str, content: bytes, mode: Any) -> Stamp:
-        with _named():
+        async with self._asking():
             done = await obstore.put_async(self._store, key, content, mode=mode)
         etag = _etag(done)
         return Stamp(etag, etag)
 
     async def copy(self, source: str, target: str) -> None:
-        with _named():
+        async with self._asking():
             await obstore.copy_async(self._store, source, target)
 
     async def delete(self, keys: Sequence[str]) -> None:
-        with _named(), suppress(FileNotFoundError, NotFoundError):
-            await obstore.delete_async(self._store, list(keys))
+        async with self._asking():
+            with suppress(FileNotFoundError, NotFoundError):
+                await obstore.delete_async(self._store, list(keys))
 
     async def delete_exactly(self, key: str, etag: str) -> None:
         with suppress(Missing):
@@ -107,7 +117,7 @@ class CloudBucket:
     async def pages(self, prefix: str, after: str | None = None) -> AsyncIterator[list[Item]]:
         stream = obstore.list(self._store, prefix, offset=after, chunk_size=PAGE)
         while True:
-            with _named():
+            async with self._asking():
                 try:
                     page = await anext(aiter(stream))
                 except StopAsyncIteration:
@@ -115,28 +125,30 @@ class CloudBucket:
             yield [_item(each) for each in page]
 
     async def upload(self, key: str) -> Upload:
-        return _CloudUpload(obstore.open_writer_async(self._store, key, buffer_size=_PART))
+        return _CloudUpload(obstore.open_writer_async(self._store, key, buffer_size=_PART), self._asking)
 
     async def stream(self, key: str, start: int) -> AsyncIterator[bytes]:
-        with _named():
+        async with self._asking():
             size = (await obstore.head_async(self._store, key))["size"]
         while start < size:
             end = min(start + _AT_ONCE, size)
-            with _named():
-                yield bytes(await obstore.get_range_async(self._store, key, start=start, end=end))
+            async with self._asking():
+                part = bytes(await obstore.get_range_async(self._store, key, start=start, end=end))
+            yield part
             start = end
 
 
 class _CloudUpload:
-    def __init__(self, writer: Any) -> None:
+    def __init__(self, writer: Any, asking: Callable[[], AbstractAsyncContextManager[None]]) -> None:
         self._writer = writer
+        self._asking = asking
 
     async def write(self, part: bytes) -> None:
-        with _named():
+        async with self._asking():
             await self._writer.write(part)
 
     async def finish(self) -> None:
-        with _named():
+        async with self._asking():
             await self._writer.close()
 
     async def abandon(self) -> None:
@@ -152,6 +164,7 @@ class MemoryBucket(CloudBucket):
 
     def __init__(self) -> None:
         self.url = "memory"
+        self._room = asyncio.Semaphore(_REQUESTS_AT_ONCE)
         self._store = ObstoreMemory()
 
     async def open(self) -> None:

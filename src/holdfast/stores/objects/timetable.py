@@ -1,5 +1,7 @@
 """Schedules: each a sheet of its own, replaced only where nobody else has, and fired together with its message."""
 
+import asyncio
+
 import msgspec
 
 from holdfast.model.answers import Enqueued
@@ -72,6 +74,14 @@ class Timetable:
                     found.append(schedule)
         return found
 
+    async def _is_full(self, ref: QueueRef) -> bool:
+        names = await self.names(ref)
+        if len(names) < MAX_SCHEDULES:
+            return False
+        # What was deleted is listed too, until a sweep takes what is left of it.
+        read = await asyncio.gather(*(self._read(ref, name) for name in names))
+        return sum(schedule is not None for schedule, _ in read) >= MAX_SCHEDULES
+
     async def put(self, ref: QueueRef, was: Schedule | None, schedule: Schedule, news: News) -> bool:
         await self._directory.require_open(ref)
         there, held = await self._read(ref, schedule.name)
@@ -79,7 +89,7 @@ class Timetable:
             return False
         if there is None:
             count = len([name for each, name in self._known if each == ref])
-            if count >= MAX_SCHEDULES or len(await self.names(ref)) >= MAX_SCHEDULES:
+            if count >= MAX_SCHEDULES or await self._is_full(ref):
                 raise OverQuota(
                     f"queue {ref} has {MAX_SCHEDULES} schedules, which is the most",
                     quota="max_schedules",
