@@ -8,7 +8,7 @@ from tests.crash.clusters import TARGETS
 from tests.crash.proofs import check_outcome
 from tests.seeds import run_seed
 
-ROUNDS = 3
+ROUNDS = 5
 
 
 @pytest.mark.slow
