@@ -1,10 +1,10 @@
 """Buckets by obstore: memory, S3, Azure and Google."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any
 
 import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, NotFoundError, PreconditionError
@@ -13,8 +13,6 @@ from obstore.store import from_url
 
 from holdfast.stores.objects.bucket import PAGE, Changed, Item, Missing, Read, Stamp, Unanswered, Upload
 
-T = TypeVar("T")
-
 # Parts of an upload: what S3 takes at least is 5 MiB, and of 10,000 parts at most.
 _PART = 8 << 20
 _AT_ONCE = 4 << 20
@@ -22,8 +20,8 @@ _AT_ONCE = 4 << 20
 _RETRY = timedelta(seconds=30)
 # Of one process: more of them wait here, where it does not count as the cloud's time to answer.
 _REQUESTS_AT_ONCE = 128
-# What breaks off in the middle is not asked for again by obstore: so often by us, where that changes nothing.
-_TRIES = 3
+# An answer that breaks off in the middle is not asked for again by obstore: so often by us.
+_READS = 3
 
 
 @contextmanager
@@ -37,13 +35,6 @@ def _named() -> Iterator[None]:
         raise Changed(str(error).partition("\n")[0]) from None
     except (BaseError, OSError, TimeoutError) as error:
         raise Unanswered(str(error).partition("\n")[0]) from None
-
-
-async def _repeated(ask: Callable[[], Awaitable[T]]) -> T:
-    for _ in range(_TRIES - 1):
-        with suppress(Unanswered):
-            return await ask()
-    return await ask()
 
 
 class CloudBucket:
@@ -79,7 +70,10 @@ class CloudBucket:
                 yield
 
     async def read(self, key: str) -> Read:
-        return await _repeated(lambda: self._read(key))
+        for _ in range(_READS - 1):
+            with suppress(Unanswered):
+                return await self._read(key)
+        return await self._read(key)
 
     async def _read(self, key: str) -> Read:
         async with self._asking():
@@ -111,12 +105,9 @@ class CloudBucket:
             await obstore.copy_async(self._store, source, target)
 
     async def delete(self, keys: Sequence[str]) -> None:
-        await _repeated(lambda: self._delete(list(keys)))
-
-    async def _delete(self, keys: list[str]) -> None:
         async with self._asking():
             with suppress(FileNotFoundError, NotFoundError):
-                await obstore.delete_async(self._store, keys)
+                await obstore.delete_async(self._store, list(keys))
 
     async def delete_exactly(self, key: str, etag: str) -> None:
         with suppress(Missing):
