@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from holdfast.stores.objects.disk import DiskBucket
 from holdfast.stores.objects.verify import verify
 from holdfast.testing.kills import ServedCluster
 from holdfast.testing.kills.cluster import Fault, Footing
@@ -52,7 +53,7 @@ def _on_bucket(directory: Path) -> Iterator[Footing]:
         yield ObjectFooting(s3.new_url())
 
 
-TARGET = ServedCluster("object store on disk", SERVERS, _on_directory)
+TARGET = ServedCluster("object store on disk", SERVERS, _on_directory, patience_s=DiskBucket.patience_ms // 1_000 + 1)
 # The emulator takes some milliseconds for each call.
 BUCKET_TARGET = ServedCluster(
     "object store on S3", SERVERS, _on_bucket, max_backlog=60, module=hasty.MODULE, patience_s=hasty.PATIENCE_S + 1
