@@ -1,7 +1,8 @@
 """`verify` of an object store: one that lived is clean, each kind of damage is named, what a crash leaves is none."""
 
 import shutil
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from holdfast.model.message import NewMessage
 from holdfast.model.names import QueueRef
 from holdfast.stores.findings import Report
 from holdfast.stores.objects import ObjectStore, layout
+from holdfast.stores.objects.bucket import Read
 from holdfast.stores.objects.disk import DiskBucket
 from holdfast.stores.objects.documents import encode, encode_sheet, message_of
 from holdfast.stores.objects.verify import verify_bucket
@@ -42,10 +44,9 @@ class Lived:
 
     async def rewrite(self, key: str, change: Callable[..., object]) -> None:
         """Its body changed, in a sheet that is whole."""
-        seen = await Looking(DiskBucket(self.root, syncs=False), 0).sheet(key)
-        assert seen is not None
-        assert seen.body is not None
-        raw, _ = encode_sheet(encode(change(message_of(seen.body))))
+        body = await Looking(DiskBucket(self.root, syncs=False), 0).sheet(key)
+        assert body is not None
+        raw, _ = encode_sheet(encode(change(message_of(body))))
         self.path(key).write_bytes(raw)
 
 
@@ -180,9 +181,9 @@ async def test_what_a_crash_leaves_is_told_apart_from_damage(lived: Lived) -> No
     left = (await lived.verify()).leftovers
     # A step that was never decided: what was there before holds.
     key = lived.message("ready")
-    seen = await Looking(DiskBucket(lived.root, syncs=False), 0).sheet(key)
-    assert seen is not None
-    raw, _ = encode_sheet(b"", None, step=f"{layout.digits(1)}-00", prior=seen.body)
+    prior = await Looking(DiskBucket(lived.root, syncs=False), 0).sheet(key)
+    assert prior is not None
+    raw, _ = encode_sheet(b"", None, step=f"{layout.digits(1)}-00", prior=prior)
     lived.path(key).write_bytes(raw)
 
     report = await lived.verify()
@@ -191,6 +192,48 @@ async def test_what_a_crash_leaves_is_told_apart_from_damage(lived: Lived) -> No
     assert (report.unfinished, report.unfinished_bytes) == (1, 4)
     assert report.ready == 4
     assert left >= 2
+
+
+class Restless(DiskBucket):
+    """Something is done before each read."""
+
+    def __init__(self, root: Path, before: Callable[[str], Awaitable[None]]) -> None:
+        super().__init__(root, syncs=False)
+        self._before = before
+
+    async def read(self, key: str) -> Read:
+        await self._before(key)
+        return await super().read(key)
+
+
+async def test_a_message_that_goes_back_and_forth_under_the_eyes_of_verify_is_in_one_place(tmp_path: Path) -> None:
+    bucket = DiskBucket(tmp_path / "bucket", syncs=False)
+    subject = EmbeddedSubject(lambda dice: ObjectStore(bucket, dice, journal_retention_ms=WEEK_MS, watches=False))
+    moves = Counter[bool]()
+    async with subject.open() as hf:
+        q = hf.queue("mail", tenant="acme")
+        [id] = await q.enqueue("restless")
+        places = {layout.message(QUEUE, id.snowflake, dead=dead): dead for dead in (False, True)}
+
+        async def bring(key: str) -> None:
+            """To wherever it is looked for."""
+            dead = places.get(key)
+            if dead is None or dead == bool((await q.stats()).failed):
+                return
+            moves[dead] += 1
+            if dead:
+                [message] = await q.claim(lease=60)
+                await message.nack("no", final=True)
+                await subject.sweep(hf)
+            else:
+                await q.redrive()
+            await hf.journal()
+
+        await bring(layout.message(QUEUE, id.snowflake, dead=True))
+        report = await verify_bucket(Restless(bucket.root, bring), subject.clock.now_ms(), pause_s=0)
+
+    assert report.violations == []
+    assert min(moves[False], moves[True]) >= 3
 
 
 async def test_a_place_that_holds_no_store_is_refused_and_stays_empty(tmp_path: Path) -> None:

@@ -84,10 +84,10 @@ class ObjectJournal:
 
     async def _segment(self, number: int) -> SegmentBody | None:
         try:
-            seen = await self._looking.sheet(layout.segment(number))
+            body = await self._looking.sheet(layout.segment(number))
         except Unanswered as error:
             raise StoreUnavailable(f"{self._bucket.url} does not answer: {error}") from None
-        return None if seen is None or seen.body is None else _segment_of(seen.body)
+        return None if body is None else _segment_of(body)
 
     async def _first_from(self, after: str | None, prefix: str) -> int | None:
         """The number of the first that a listing shows; of what has none, 0."""

@@ -41,9 +41,9 @@ async def check_beside(
             findings.add(f"{item.key} is of no known kind", ref)
             return
         try:
-            seen = await looking.sheet(item.key)
-            if seen is not None and seen.body is not None:
-                for what in judge(layout.own_name(item.key), seen.body):
+            body = await looking.sheet(item.key)
+            if body is not None:
+                for what in judge(layout.own_name(item.key), body):
                     findings.add(what, ref)
         except StoreUnavailable as error:
             findings.add(error.message, ref)

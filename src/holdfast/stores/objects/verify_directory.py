@@ -111,10 +111,10 @@ async def check_own(looking: Looking, items: Sequence[Item], findings: Findings)
 
 
 async def _check_sheet(looking: Looking, key: str, kind: type) -> None:
-    seen = await looking.sheet(key)
-    if seen is None or seen.body is None:
+    body = await looking.sheet(key)
+    if body is None:
         return
     try:
-        msgspec.msgpack.decode(seen.body, type=kind)
+        msgspec.msgpack.decode(body, type=kind)
     except msgspec.MsgspecError as error:
         raise StoreUnavailable(f"{key} is damaged: {error}") from None

@@ -12,7 +12,7 @@ from holdfast.model.ids import to_bytes
 from holdfast.model.names import QueueRef
 from holdfast.stores.findings import STATES_AFTER, Findings
 from holdfast.stores.objects import layout
-from holdfast.stores.objects.documents import MessageBody, SegmentBody
+from holdfast.stores.objects.documents import SegmentBody
 from holdfast.stores.objects.journal import PER_SEGMENT
 from holdfast.stores.objects.verify_directory import DirectoryFound
 from holdfast.stores.objects.verify_looking import Looking
@@ -50,11 +50,11 @@ class _Reading:
         """Up to its end, from where it was read before."""
         while True:
             key = layout.segment(self.next)
-            seen = await self._looking.sheet(key)
-            if seen is None or seen.body is None:
+            body = await self._looking.sheet(key)
+            if body is None:
                 return
             try:
-                segment = _segment_of(seen.body)
+                segment = _segment_of(body)
             except msgspec.MsgspecError as error:
                 raise StoreUnavailable(f"{key} is damaged: {error}") from None
             expected = range(self.next * PER_SEGMENT, self.next * PER_SEGMENT + len(segment.events))
@@ -81,8 +81,11 @@ async def check_journal(
         if not suspects:
             return
         await asyncio.sleep(pause_s)
-        places = await _find_all(looking, {id: reading.last[id].ref for id in suspects})
+        refs = {id: reading.last[id].ref for id in suspects}
+        before = await _find_all(looking, refs)
         await reading.go_on()
+        # Of one that stood still while the journal was read to its end, that has the last word.
+        places = {id: place for id, place in (await _find_all(looking, refs)).items() if before.get(id) == place}
         wrong = {id: what for id, place in places.items() if (what := _wrong(reading.last[id], place)) is not None}
         suspects = list(wrong)
     for id, what in wrong.items():
@@ -142,7 +145,7 @@ async def _find(looking: Looking, ref: QueueRef, id: int) -> Place | None:
     for dead in (False, True):
         key: str | None = layout.message(ref, id, dead=dead)
         for _ in range(_TRIES):
-            body: MessageBody | None = None if key is None else (await read_message(looking, key)).body
+            body = None if key is None else await read_message(looking, key)
             if key is None or body is None:
                 break
             if body.moved_to is None:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 from zlib import crc32
 
 import msgspec
@@ -18,13 +18,6 @@ T = TypeVar("T")
 _AT_ONCE = 16
 
 _step_of = msgspec.msgpack.Decoder(StepBody).decode
-
-
-class Seen(NamedTuple):
-    """What a sheet says. `body` None: nothing holds. `is_open`: it names a step still."""
-
-    body: bytes | None
-    is_open: bool
 
 
 class Looking:
@@ -44,8 +37,8 @@ class Looking:
             if isinstance(outcome, BaseException):
                 raise outcome
 
-    async def sheet(self, key: str) -> Seen | None:
-        """None: there is none. `StoreUnavailable`, naming it, if it is damaged."""
+    async def sheet(self, key: str) -> bytes | None:
+        """What holds under this key; None: nothing does. `StoreUnavailable`, naming it, if it is damaged."""
         while True:
             try:
                 raw = (await self.bucket.read(key)).content
@@ -53,7 +46,7 @@ class Looking:
                 return None
             sheet = decode_sheet(key, raw)
             if sheet.step is None:
-                return Seen(sheet.body or None, False)
+                return sheet.body or None
             try:
                 record = (await self.bucket.read(layout.step(sheet.step))).content
             except Missing:
@@ -61,9 +54,9 @@ class Looking:
                 again = await self._step_named(key)
                 if again is not None and again != sheet.step:
                     continue
-                return Seen(sheet.prior or None, True)
+                return sheet.prior or None
             holds = _step_of(decode_sheet(layout.step(sheet.step), record).body).holds
-            return Seen((sheet.body if holds else sheet.prior) or None, True)
+            return (sheet.body if holds else sheet.prior) or None
 
     async def _step_named(self, key: str) -> str | None:
         """Empty: none. None: the sheet is gone."""

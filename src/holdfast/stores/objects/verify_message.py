@@ -1,7 +1,5 @@
 """Checks of one message: its metadata, its payload, its state document, its place in a group."""
 
-from typing import NamedTuple
-
 import msgspec
 
 from holdfast.model.errors import StoreUnavailable
@@ -15,18 +13,11 @@ from holdfast.stores.objects.verify_looking import Looking
 _TOKEN_BYTES = 16
 
 
-class MessageSeen(NamedTuple):
-    # None: nothing holds under this key.
-    body: MessageBody | None
-
-
-async def read_message(looking: Looking, key: str) -> MessageSeen:
-    """`StoreUnavailable`, naming it, if it is damaged."""
-    seen = await looking.sheet(key)
-    if seen is None or seen.body is None:
-        return MessageSeen(None)
+async def read_message(looking: Looking, key: str) -> MessageBody | None:
+    """None: nothing holds under this key. `StoreUnavailable`, naming it, if it is damaged."""
+    body = await looking.sheet(key)
     try:
-        return MessageSeen(message_of(seen.body))
+        return None if body is None else message_of(body)
     except msgspec.MsgspecError as error:
         raise StoreUnavailable(f"its metadata is damaged: {error}") from None
 
@@ -57,7 +48,7 @@ async def problems_of(looking: Looking, ref: QueueRef, key: str, body: MessageBo
 async def _problems_of_stub(looking: Looking, key: str, body: MessageBody) -> list[str]:
     """Where it leads there is a message that knows of it; or none, if it was deleted half way."""
     assert body.moved_to is not None
-    there = (await read_message(looking, body.moved_to)).body
+    there = await read_message(looking, body.moved_to)
     if there is None:
         return []
     if there.id != body.id:

@@ -43,8 +43,6 @@ class QueueCheck:
         self._findings = findings
         self._pause_s = pause_s
         self.found: dict[int, Place] = {}
-        # Messages that are gone but for their events, or moved: by id, where that is said.
-        self.ended: set[int] = set()
 
     async def run(self, ref: QueueRef, items: Sequence[Item]) -> None:
         queue = _Queue(ref)
@@ -61,9 +59,13 @@ class QueueCheck:
         twice: list[tuple[str, str]] = []
 
         async def check(key: str) -> None:
-            found = await self._check(queue.ref, key)
-            if found:
-                wrong[key] = found
+            body, problems = await self._look(queue.ref, key)
+            if body is not None:
+                self._count(key, body)
+            elif not problems:
+                self._findings.totals["leftovers"] += 1
+            if problems:
+                wrong[key] = problems
 
         await self._looking.each(keys, check)
         self._findings.totals["documents"] += len(keys)
@@ -79,38 +81,46 @@ class QueueCheck:
         await asyncio.sleep(self._pause_s)
 
         async def check_again(key: str) -> None:
-            for what in await self._check(queue.ref, key, counts=False):
+            body, problems = await self._look(queue.ref, key)
+            if body is not None and problems and await read_message(self._looking, key) != body:
+                return  # what it was held against is of another moment
+            for what in problems:
                 if what in wrong[key]:
                     self._add(queue.ref, key, what)
 
         await self._looking.each(wrong, check_again)
         for one, other in twice:
-            if await self._is_message(one) and await self._is_message(other):
+            if await self._are_both(one, other):
                 self._add(queue.ref, other, f"is in two places: {one} too")
 
     async def _is_message(self, key: str) -> bool:
-        body = (await read_message(self._looking, key)).body
+        body = await read_message(self._looking, key)
         return body is not None and body.is_message
 
-    async def _check(self, ref: QueueRef, key: str, *, counts: bool = True) -> list[str]:
-        """What is wrong with the metadata under this key."""
+    async def _are_both(self, one: str, other: str) -> bool:
+        """At the same moment: a message that goes back and forth may be met here and there."""
+        before = await read_message(self._looking, one)
+        return (
+            before is not None
+            and before.is_message
+            and await self._is_message(other)
+            and await read_message(self._looking, one) == before
+        )
+
+    async def _look(self, ref: QueueRef, key: str) -> tuple[MessageBody | None, list[str]]:
+        """The metadata under this key, and what is wrong with it."""
         try:
-            seen = await read_message(self._looking, key)
+            body = await read_message(self._looking, key)
         except StoreUnavailable as error:
-            return [error.message]
-        body = seen.body
-        if body is None or not body.is_message:
-            if counts:
-                self._findings.totals["leftovers"] += 1
-                if body is not None and body.moved_to is None:
-                    self.ended.add(body.id)
-            return [] if body is None else await problems_of(self._looking, ref, key, body)
-        if counts:
-            self._count(key, body)
-        return await problems_of(self._looking, ref, key, body)
+            return None, [error.message]
+        return body, [] if body is None else await problems_of(self._looking, ref, key, body)
 
     def _count(self, key: str, body: MessageBody) -> None:
-        totals, life = self._findings.totals, body.life
+        totals = self._findings.totals
+        if not body.is_message:
+            totals["leftovers"] += 1
+            return
+        life = body.life
         self.found.setdefault(body.id, Place(key, body))
         totals["bytes"] += body.bytes
         match life.state:
