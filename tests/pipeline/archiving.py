@@ -35,6 +35,8 @@ from tests.pipeline.journal_made import facts_of, journal_of, make_traffic, stor
 # Kills of one store and lake, and the batches that its journal makes.
 ROUND = 5
 BATCHES = 14
+# Beside the store: what a Java that is killed leaves. With a blank, as on many a laptop.
+JAVA_FILES = "java files"
 # A batch takes about that long: a strike lands anywhere in the one after it.
 _BATCH_S = 1.0
 _START_S = 300.0
@@ -124,9 +126,11 @@ def _start(home: Path, lake: Lake, rows: int) -> "subprocess.Popen[str]":
     command += ["--lake-format", lake.kind.value, "--batch-rows", str(rows), "--master", "local[2]", "--json"]
     for each in _CONF:
         command += ["--conf", each]
+    files = home.with_name(JAVA_FILES)
+    files.mkdir(exist_ok=True)
     return subprocess.Popen(
         command,
-        env={**os.environ, "HOLDFAST_DURABILITY": "os"},
+        env={**os.environ, "HOLDFAST_DURABILITY": "os", "TMPDIR": str(files)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

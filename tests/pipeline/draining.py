@@ -57,9 +57,13 @@ class Driver:
     """A Spark driver that streams the queue into files, one for each batch, and starts again what fails."""
 
     def __init__(self, url: str, directory: Path) -> None:
+        # A Java that is killed leaves its files.
+        files = directory / "java"
+        files.mkdir(exist_ok=True)
         with (directory / "driver.log").open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, str(DRIVER), url, QUEUE, str(directory), _LEASE],
+                env={**os.environ, "TMPDIR": str(files)},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=log,

@@ -9,7 +9,7 @@ import holdfast
 from holdfast.pipeline.jobs.archive import archive
 from holdfast.pipeline.jobs.journals import OpenedJournal
 from holdfast.pipeline.lake.lake import Lake
-from tests.pipeline.archiving import archive_under_kills
+from tests.pipeline.archiving import JAVA_FILES, archive_under_kills
 from tests.seeds import run_seed
 
 pytestmark = pytest.mark.slow
@@ -25,3 +25,4 @@ def test_a_killed_archive_goes_on_in_another_process_without_loss_or_double(spar
     assert tally.wrong == []
     [part] = tally.parts
     assert 0 < part < tally.events
+    assert list((tmp_path / JAVA_FILES).glob("blockmgr-*")), "what Java was at lies where TMPDIR says"

@@ -1,7 +1,9 @@
 """The one place that builds a Spark session."""
 
 import os
+import shlex
 import sys
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -70,6 +72,9 @@ def _settings_of(master: str, given: dict[str, str], *, is_brief: bool) -> dict[
     java = f"-Dlog4j2.configurationFile={_LOG.as_uri()}"
     if is_brief:
         java = f"{java} {_BRIEF}"
+    if "TMPDIR" in os.environ:
+        # Java does not look at it.
+        java = f"{java} {shlex.quote(f'-Djava.io.tmpdir={tempfile.gettempdir()}')}"
     ours = {**_ALWAYS, "spark.ui.showConsoleProgress": "false"}
     if master.startswith("local"):
         ours |= {
@@ -79,9 +84,7 @@ def _settings_of(master: str, given: dict[str, str], *, is_brief: bool) -> dict[
             "spark.ui.enabled": "false",
             "spark.driver.memory": "2g",
             "spark.sql.shuffle.partitions": str(_cores(master)),
-            "spark.sql.warehouse.dir": str(
-                Path(os.environ.get("TMPDIR", "/tmp")) / f"holdfast-warehouse-{os.getpid()}"
-            ),
+            "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / f"holdfast-warehouse-{os.getpid()}"),
         }
     ours["spark.driver.extraJavaOptions"] = f"{java} {settings.pop('spark.driver.extraJavaOptions', '')}".strip()
     return {**ours, **settings}
