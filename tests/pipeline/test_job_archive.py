@@ -72,13 +72,16 @@ def test_of_two_archives_at_once_the_first_to_commit_says_where_a_batch_ends(
         files = write(spark, rows, shape, directory)
         if shape is EVENTS and rivals:
             after, mark = _step(journal, lake, rivals.pop())
-            assert all(job.archive_range(spark, journal.frame(spark, after, mark.position), lake, mark))
+            archived = job.archive_range(spark, journal.frame(spark, after, mark.position), lake, mark)
+            assert archived is not None
+            assert all(archived)
         return files
 
     monkeypatch.setattr(job, "write_files", outrun)
     done = archive(spark, journal, lake, batch_rows=len(events) // 2)
 
     assert (done.is_sound, rivals) == (True, [])
+    assert done.batches == 2, "the one that another took is not counted"
     assert 0 < done.events < len(events)
     assert rows_of(lake.read(spark, EVENTS)) == facts_of(events)
     assert _ends_in(spark, lake) == _ends_of(events)

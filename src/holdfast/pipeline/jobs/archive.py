@@ -76,7 +76,10 @@ def archive(
                 is_stopped = True
                 break
             record_gaps(spark, lake, missing, after, writer)
-        some, ends = archive_range(spark, journal.frame(spark, after, mark.position), lake, mark, writer)
+        archived = archive_range(spark, journal.frame(spark, after, mark.position), lake, mark, writer)
+        if archived is None:
+            continue
+        some, ends = archived
         batches, events, messages = batches + 1, events + some, messages + ends
         progress("events", events, None)
     mark_now = lake.table(EVENTS).mark(writer)
@@ -127,8 +130,8 @@ def _is_between(after: str | None, until: str) -> "Column":
 
 def archive_range(
     spark: "SparkSession", frame: "DataFrame", lake: Lake, mark: Mark, writer: str = WRITER
-) -> tuple[int, int]:
-    """One batch; answers how many events and ends of messages were in it: none if another archive was quicker. The
+) -> tuple[int, int] | None:
+    """One batch; answers how many events and ends of messages were in it, or None if another archive was quicker. The
     journal is read once."""
     events, messages = lake.table(EVENTS), lake.table(MESSAGES)
     files = write_files(spark, frame.select(*EVENTS.table.columns), EVENTS, events.new_files)
@@ -138,7 +141,7 @@ def archive_range(
         rows = final_records(written).select(*MESSAGES.table.columns)
         ends = write_files(spark, rows, MESSAGES, messages.new_files)
     if not events.append(files, writer=writer, mark=mark):
-        return 0, 0
+        return None
     # Refused if another archive finished the batch meanwhile: then it has the same ends.
     messages.append(ends, writer=writer, mark=mark)
     return sum(each.rows for each in files), sum(each.rows for each in ends)
