@@ -89,8 +89,10 @@ def test_an_interrupted_demo_ends_in_order() -> None:
     assert not any(map(is_alive, pids))
 
 
-def test_the_workers_of_a_killed_demo_end_too() -> None:
-    with subprocess.Popen([*DEMO, "--seconds", "60"], stdout=subprocess.PIPE, text=True) as demo:
+def test_the_workers_of_a_killed_demo_end_too(tmp_path: Path) -> None:
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}  # nobody is left to delete its store
+    program = [*DEMO, "--seconds", "60"]
+    with subprocess.Popen(program, stdout=subprocess.PIPE, text=True, env=environment) as demo:
         assert demo.stdout is not None
         pids = worker_pids(demo.stdout.readline())
         demo.kill()
