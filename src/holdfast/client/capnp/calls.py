@@ -7,16 +7,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import capnp
-
 from holdfast.client.capnp.link import Link
+from holdfast.client.capnp.links import Links
 from holdfast.client.http.connection import Lost
 from holdfast.client.http.failures import lost_error
 from holdfast.client.http.settings import HttpSettings
 from holdfast.client.http.tries import Failure, Standing, Tries
 from holdfast.client.repeating import Background, repeat, repeat_for_ever
 from holdfast.dice import SystemDice
-from holdfast.model.errors import Internal, RateLimited, StoreUnavailable
+from holdfast.model.errors import RateLimited, StoreUnavailable
 from holdfast.wire.capnp import read_error
 
 # For the server to let go of a poll that was left, and how long its caller waits for that.
@@ -58,7 +57,7 @@ class Calls:
     def __init__(self, url: str, settings: HttpSettings) -> None:
         self.url = url
         self._settings = settings
-        self._link = Link(settings)
+        self.links = Links(url, settings)
         self._standing = Standing(url, settings.timeout_ms, settings.retries, SystemDice().roll)
         self._tickets = itertools.count(1)
         self._background = Background()
@@ -104,7 +103,15 @@ class Calls:
     # --- One try -----------------------------------------------------------------------------------------------
 
     async def _try(self, request: Request) -> Any:
-        queues = await self._link.queues()
+        link = self.links.choose()
+        link.under_way += 1
+        try:
+            return await self._try_over(link, request)
+        finally:
+            link.under_way -= 1
+
+    async def _try_over(self, link: Link, request: Request) -> Any:
+        queues = await link.queues()
         sent = getattr(queues, f"{request.method}_request")()
         ticket = 0
         if request.heard_late is not None:
@@ -113,13 +120,14 @@ class Calls:
         promise = sent.send()
         limit_s = None if request.is_long or request.wait_ms is None else self.timeout_s + request.wait_ms / 1_000
         if not ticket:
-            return await self._answer(promise, limit_s)
-        return await self._wait(queues, ticket, promise, limit_s, request.heard_late)
+            return await link.answer(promise, limit_s)
+        answer = asyncio.ensure_future(link.answer(promise, limit_s))
+        return await self._wait(link, queues, ticket, answer, request.heard_late)
 
-    async def _wait(self, queues: Any, ticket: int, promise: Any, limit_s: float | None, heard: Heard | None) -> Any:
+    async def _wait(
+        self, link: Link, queues: Any, ticket: int, answer: "asyncio.Future[Any]", heard: Heard | None
+    ) -> Any:
         """A poll that may be left: then its answer is heard out, and what is in it given back."""
-        answer = asyncio.ensure_future(self._answer(promise, limit_s))
-
         is_left = False
 
         async def leave() -> None:
@@ -127,7 +135,7 @@ class Calls:
             is_left = True
             self._waiting.pop(ticket, None)
             try:
-                await self._answer(queues.leave(ticket=ticket), _LEAVE_S)
+                await link.answer(queues.leave(ticket=ticket), _LEAVE_S)
                 late = await asyncio.wait_for(answer, _LEAVE_S)
             except (Lost, TimeoutError, asyncio.CancelledError):
                 return  # with its connection the server gives back by itself
@@ -148,21 +156,6 @@ class Calls:
         finally:
             self._waiting.pop(ticket, None)
 
-    async def _answer(self, promise: Any, limit_s: float | None) -> Any:
-        try:
-            async with asyncio.timeout(limit_s):
-                return await promise
-        except TimeoutError:
-            self._link.drop()
-            raise Lost("no answer in time", was_sent=True, is_timeout=True) from None
-        except capnp.KjException as error:
-            reason = str(error).partition("\n")[0]
-            if error.type == "DISCONNECTED":
-                raise Lost("the connection was lost", was_sent=True) from None
-            if error.type == "UNIMPLEMENTED":
-                raise Internal(f"{self.url} does not know this call: its version is older than this client's") from None
-            raise Internal(f"{self.url} failed: {reason}") from None
-
     @property
     def timeout_s(self) -> float:
         return self._settings.timeout_ms / 1_000
@@ -172,19 +165,13 @@ class Calls:
     def check_open(self) -> None:
         self._standing.check_open()
 
-    async def answer(self, promise: Any) -> Any:
+    async def answer(self, link: Link, promise: Any) -> Any:
         """Of one try. `Lost`; the server's errors are raised."""
-        answer = await self._answer(promise, self.timeout_s)
+        answer = await link.answer(promise, self.timeout_s)
         self._standing.was_answered = True
         if answer._has("error"):
             raise read_error(answer.error)
         return answer
-
-    async def answer_of_nothing(self, promise: Any) -> None:
-        await self._answer(promise, self.timeout_s)
-
-    async def queues(self) -> Any:
-        return await self._link.queues()
 
     @property
     def most_tries(self) -> int:
@@ -216,4 +203,4 @@ class Calls:
         for leave in list(self._waiting.values()):
             self.spawn(leave())
         await self._background.idle()
-        await self._link.close()
+        await self.links.close()

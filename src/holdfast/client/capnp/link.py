@@ -9,6 +9,7 @@ import capnp
 
 from holdfast.client.http.connection import Lost
 from holdfast.client.http.settings import HttpSettings, check_token
+from holdfast.model.errors import Internal
 from holdfast.wire.capnp import SCHEMA, kj_loop, read_error
 from holdfast.wire.capnp_frames import Frames
 from holdfast.wire.capnp_stream import Stream
@@ -20,10 +21,13 @@ _CONNECT_S = 10.0
 
 
 class Link:
-    """One connection at a time carries every call: each is answered as soon as it is done, in no order."""
+    """One connection at a time carries its calls: each is answered as soon as it is done, in no order."""
 
-    def __init__(self, settings: HttpSettings) -> None:
+    def __init__(self, url: str, settings: HttpSettings) -> None:
+        self._url = url
         self._settings = settings
+        # Calls that are carried now, as whoever makes them counts.
+        self.under_way = 0
         self._stack = AsyncExitStack()
         self._making = asyncio.Lock()
         self._stream: Stream | None = None
@@ -43,7 +47,25 @@ class Link:
                     await self._authenticate()
         return self._queues
 
-    def drop(self) -> None:
+    async def answer(self, promise: Any, limit_s: float | None) -> Any:
+        """What a call over this connection came to. `Lost`; `Internal` if the server failed, or knows no such call."""
+        try:
+            async with asyncio.timeout(limit_s):
+                return await promise
+        except TimeoutError:
+            self._drop()
+            raise Lost("no answer in time", was_sent=True, is_timeout=True) from None
+        except capnp.KjException as error:
+            reason = str(error).partition("\n")[0]
+            if error.type == "DISCONNECTED":
+                raise Lost("the connection was lost", was_sent=True) from None
+            if error.type == "UNIMPLEMENTED":
+                raise Internal(
+                    f"{self._url} does not know this call: its version is older than this client's"
+                ) from None
+            raise Internal(f"{self._url} failed: {reason}") from None
+
+    def _drop(self) -> None:
         """The other side does not answer: a fresh connection may find another."""
         if self._stream is not None:
             self._stream.cut_off(None)
@@ -100,7 +122,7 @@ class Link:
             async with asyncio.timeout(self._settings.timeout_ms / 1_000):
                 answer = await self._queues.authenticate(token=token or "")
         except TimeoutError:
-            self.drop()
+            self._drop()
             raise Lost("no answer to the token in time", was_sent=False) from None
         except capnp.KjException as error:
             raise Lost(str(error).partition("\n")[0], was_sent=False) from None

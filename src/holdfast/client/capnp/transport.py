@@ -60,7 +60,7 @@ def parse_capnp_settings(url: str, settings: Mapping[str, Any]) -> HttpSettings:
     """The settings of a connection to a server, but for those that one connection has no use for."""
     scheme, _, rest = url.partition("://")
     if "pool" in settings:
-        raise InvalidArgument("pool is for http:// alone: one connection carries every call here", field="pool")
+        raise InvalidArgument("pool is for http:// alone: a connection carries many calls here", field="pool")
     try:
         parts = urlsplit(url)
         has_port = parts.port is not None

@@ -4,6 +4,7 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 from holdfast.client.capnp.calls import Calls
+from holdfast.client.capnp.link import Link
 from holdfast.client.capnp.shapes import enqueued_of, write_draft, write_ref
 from holdfast.client.http.connection import Lost
 from holdfast.client.transport import Interrupted
@@ -23,6 +24,7 @@ class CapnpUpload:
         self._calls = calls
         self._ref = ref
         self._draft = draft
+        self._link: Link | None = None
         self._sink: Any = None
         self._tries = 0
 
@@ -31,9 +33,9 @@ class CapnpUpload:
             await self._send(part[at : at + _PART])
 
     async def enqueue(self) -> Enqueued:
-        sink = await self._begun()
+        link, sink = await self._begun()
         try:
-            answer = await self._calls.answer(sink.finish())
+            answer = await self._calls.answer(link, sink.finish())
         except Lost as lost:
             self._sink = None
             error = self._calls.lost(lost, is_whole=True, is_repeatable=self._draft.key is not None)
@@ -46,28 +48,29 @@ class CapnpUpload:
 
     async def abandon(self) -> None:
         sink, self._sink = self._sink, None
-        if sink is not None:
+        if sink is not None and self._link is not None:
             with suppress(Lost, HoldfastError):  # the server gives up what its caller does not finish
-                await self._calls.answer_of_nothing(sink.abandon())
+                await self._link.answer(sink.abandon(), self._calls.timeout_s)
 
     async def _send(self, part: bytes) -> None:
-        sink = await self._begun()
+        link, sink = await self._begun()
         try:
-            await self._calls.answer(sink.write(part=part))
+            await self._calls.answer(link, sink.write(part=part))
         except Lost as lost:
             self._lose(lost)
 
-    async def _begun(self) -> Any:
-        if self._sink is None:
+    async def _begun(self) -> tuple[Link, Any]:
+        if self._link is None or self._sink is None:
             self._calls.check_open()
+            self._link = self._calls.links.choose()
             try:
-                request = (await self._calls.queues()).upload_request()
+                request = (await self._link.queues()).upload_request()
                 write_ref(request, self._ref)
                 write_draft(request, self._draft)
-                self._sink = (await self._calls.answer(request.send())).sink
+                self._sink = (await self._calls.answer(self._link, request.send())).sink
             except Lost as lost:
                 self._lose(lost)
-        return self._sink
+        return self._link, self._sink
 
     def _lose(self, lost: Lost) -> NoReturn:
         self._sink = None

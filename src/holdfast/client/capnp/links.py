@@ -1,0 +1,36 @@
+"""The connections to a server: one, and more only while one has much to carry.
+
+Over one connection both sides work in turns: what is answered together is asked for anew together, and the server waits
+meanwhile. Over several one side's work fills the other's pauses.
+"""
+
+from holdfast.client.capnp.link import Link
+from holdfast.client.http.settings import HttpSettings
+
+MOST = 4
+# Calls under way on each connection before there is another.
+FEW = 16
+
+
+class Links:
+    def __init__(self, url: str, settings: HttpSettings) -> None:
+        self._url = url
+        self._settings = settings
+        self._links = [Link(url, settings)]
+
+    def __len__(self) -> int:
+        return len(self._links)
+
+    def choose(self) -> Link:
+        """The first that carries little, else the one that carries least."""
+        for link in self._links:
+            if link.under_way < FEW:
+                return link
+        if len(self._links) < MOST:
+            self._links.append(Link(self._url, self._settings))
+            return self._links[-1]
+        return min(self._links, key=lambda link: link.under_way)
+
+    async def close(self) -> None:
+        for link in self._links:
+            await link.close()

@@ -1,0 +1,74 @@
+"""The connections of a Cap'n Proto client: one, and more while there is much to carry."""
+
+import asyncio
+
+import holdfast
+from holdfast.client.capnp.links import FEW, MOST
+from holdfast.client.queue import AsyncQueue
+from holdfast.clock import SystemClock
+from tests.doors.capnp_serving import serve_capnp
+from tests.doors.serving import Tokens, caller
+
+PATIENCE_S = 30
+
+
+async def waiting(q: AsyncQueue, number: int) -> "list[asyncio.Task[list[holdfast.AsyncMessage]]]":
+    """So many claims, each of which the server knows."""
+    await q.enqueue("makes the queue")
+    [message] = await q.claim()
+    await message.ack()
+    claims = [asyncio.create_task(q.claim(wait=PATIENCE_S)) for _ in range(number)]
+    async with asyncio.timeout(PATIENCE_S):
+        while (await q.stats()).waiters < number:
+            await asyncio.sleep(0)
+    return claims
+
+
+async def test_few_calls_at_once_go_over_one_connection() -> None:
+    async with serve_capnp(SystemClock()) as server, holdfast.open_async(server.url) as hf:
+        q = hf.queue("q")
+        await asyncio.gather(*(q.enqueue([n, n]) for n in range(FEW)))
+
+        assert len(server.door.connections) == 1
+        assert (await q.stats()).ready == 2 * FEW
+
+
+async def test_many_calls_at_once_go_over_some_connections_more() -> None:
+    async with serve_capnp(SystemClock()) as server, holdfast.open_async(server.url) as hf:
+        q = hf.queue("q")
+        await asyncio.gather(*(q.enqueue([n, n]) for n in range(FEW + 1)))
+        assert len(server.door.connections) == 2
+
+        await asyncio.gather(*(q.enqueue([n, n]) for n in range(10 * FEW)))
+        assert len(server.door.connections) == MOST
+        assert (await q.stats()).ready == 2 * (11 * FEW + 1)
+
+
+async def test_what_waits_on_a_connection_that_is_lost_waits_on_over_another() -> None:
+    async with serve_capnp(SystemClock()) as server, holdfast.open_async(server.url) as hf:
+        q = hf.queue("q")
+        claims = await waiting(q, 2 * FEW + 1)
+        one, *others = server.door.connections
+        assert len(others) == 2
+
+        one.stream.cut_off(None)
+        await q.enqueue(list(range(len(claims))))
+
+        async with asyncio.timeout(PATIENCE_S):
+            claimed = [message.json() for messages in await asyncio.gather(*claims) for message in messages]
+        assert sorted(claimed) == list(range(len(claims)))
+
+
+async def test_every_connection_says_who_calls() -> None:
+    identity = Tokens({"secret": caller("acme", "read", "write")})
+    async with (
+        serve_capnp(SystemClock(), identity=identity) as server,
+        holdfast.open_async(server.url, token="secret") as hf,
+    ):
+        q = hf.queue("q", tenant="acme")
+        claims = await waiting(q, FEW + 1)
+        assert len(server.door.connections) == 2
+
+        await q.enqueue(list(range(len(claims))))
+        async with asyncio.timeout(PATIENCE_S):
+            assert all(await asyncio.gather(*claims))
