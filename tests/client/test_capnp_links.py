@@ -1,4 +1,4 @@
-"""The connections of a Cap'n Proto client: one, and more while there is much to carry."""
+"""The connections of a Cap'n Proto client: one, and more once there is much to carry."""
 
 import asyncio
 

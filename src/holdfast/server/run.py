@@ -15,7 +15,7 @@ import os
 import resource
 import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, suppress
 from importlib.metadata import version
 
 from holdfast.clock import Clock, SystemClock
@@ -54,16 +54,16 @@ def run(settings: Settings, announce: Announce, make_door: MakeDoor = make_door)
 
 
 async def serve(settings: Settings, announce: Announce, make_door: MakeDoor = make_door) -> int:
-    stop, watchdog = Stop(asyncio.get_running_loop()), Watchdog()
-    clock = SystemClock()
-    sockets = listening_sockets(settings)
-    try:
-        capnp = CapnpServer(settings)
-    except BaseException:
+    with ExitStack() as last:
+        stop, watchdog = Stop(asyncio.get_running_loop()), Watchdog()
+        last.callback(stop.forget)
+        last.callback(watchdog.dismiss)
+        clock = SystemClock()
+        sockets = listening_sockets(settings)
         for each in sockets:
-            each.close()
-        raise
-    try:
+            last.callback(each.close)
+        capnp = CapnpServer(settings)
+        last.callback(capnp.release)
         tls = make_tls(settings)
         # Of its own: tokens and keys go by the wall, and a store may be ahead of that.
         identity = identity_of(settings, SystemClock())
@@ -88,12 +88,6 @@ async def serve(settings: Settings, announce: Announce, make_door: MakeDoor = ma
                 serving.cancel()
                 await capnp.close(0)
         return OVERTIME if core.left_to_log else code
-    finally:
-        watchdog.dismiss()
-        stop.forget()
-        capnp.release()
-        for each in sockets:
-            each.close()
 
 
 @asynccontextmanager

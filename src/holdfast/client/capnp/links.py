@@ -1,4 +1,4 @@
-"""The connections to a server: one, and more only while one has much to carry.
+"""The connections to a server: one, and more once that has much to carry.
 
 Over one connection both sides work in turns: what is answered together is asked for anew together, and the server waits
 meanwhile. Over several one side's work fills the other's pauses.
@@ -17,9 +17,6 @@ class Links:
         self._url = url
         self._settings = settings
         self._links = [Link(url, settings)]
-
-    def __len__(self) -> int:
-        return len(self._links)
 
     def choose(self) -> Link:
         """The first that carries little, else the one that carries least."""

@@ -57,7 +57,7 @@ def open_capnp(url: str, settings: Mapping[str, Any]) -> Holdfast:
 
 
 def parse_capnp_settings(url: str, settings: Mapping[str, Any]) -> HttpSettings:
-    """The settings of a connection to a server, but for those that one connection has no use for."""
+    """The settings of a connection to a server, but for the number of connections."""
     scheme, _, rest = url.partition("://")
     if "pool" in settings:
         raise InvalidArgument("pool is for http:// alone: a connection carries many calls here", field="pool")

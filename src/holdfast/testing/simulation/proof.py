@@ -61,7 +61,8 @@ def _parts(seeds: range, processes: int, operations: int, store: str) -> Iterato
     if processes <= 1 or len(chunks) == 1:
         yield from map(_run_chunk, chunks)
         return
-    with multiprocessing.get_context("fork").Pool(min(processes, len(chunks))) as pool:
+    # Not forked: a process with threads leaves its children locks that nobody will ever release.
+    with multiprocessing.get_context("spawn").Pool(min(processes, len(chunks))) as pool:
         yield from pool.imap_unordered(_run_chunk, chunks)
 
 
