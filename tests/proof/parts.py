@@ -67,17 +67,19 @@ def run_suite(total: int, *, seed: int, progress: Progress) -> PartOutcome:
     """The tests marked `proof`: machines against the model, fuzzing, large payloads."""
     outcome = PartOutcome(name="suite", unit="tests")
     started_s = monotonic()
-    command = [sys.executable, "-m", "pytest", "-m", "proof", "-o", "faulthandler_timeout=0", "-v", "--tb=short"]
+    command = [sys.executable, "-u", "-m", "pytest", "-m", "proof", "-o", "faulthandler_timeout=0", "-vv", "--tb=short"]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as suite:
         assert suite.stdout is not None
         for line in suite.stdout:
+            if selected := re.search(r"collected .* (\d+) selected", line):
+                total = int(selected[1])
             if found := re.match(r"(\S+::\S+.*) (PASSED|FAILED|ERROR)", line):
                 outcome.done += 1
                 progress(outcome.done, max(total, outcome.done), found[1].rpartition("::")[2])
                 if found[2] != "PASSED":
                     outcome.violate(f"python -m pytest -m proof '{found[1]}'")
-    if suite.returncode != 0 and not outcome.violated:
-        outcome.violate(f"pytest -m proof ended with {suite.returncode}")
+    if (suite.returncode != 0 or not outcome.done) and not outcome.violated:
+        outcome.violate(f"pytest -m proof ended with {suite.returncode} after {outcome.done} tests")
     outcome.seconds = monotonic() - started_s
     return outcome
 
