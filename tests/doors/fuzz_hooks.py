@@ -54,6 +54,9 @@ def before_call(context: Any, case: Any, kwargs: Any) -> None:
         if isinstance(case.body, dict):
             _hold_something(case.path, case.body)
     if isinstance(case.body, dict):
+        if case.media_type == "multipart/form-data" and not is_valid and not _is_text(case.body.get("payload", "")):
+            # It is sent as bytes, and any bytes are a payload: what is to be refused must be wrong elsewhere.
+            case.body.pop("meta", None)
         if "subscribe" in case.path or case.body.get("wait_ms", 0) is None or _is_long(case.body.get("wait_ms")):
             case.body["wait_ms"] = WAIT_MS
         if "subscribe" in case.path and case.body.get("lease_ms", 0) is None:
@@ -62,6 +65,10 @@ def before_call(context: Any, case: Any, kwargs: Any) -> None:
             case.body["rate_per_s"] = max(case.body["rate_per_s"], 1_000)
     if isinstance(case.query, dict) and _is_long(case.query.get("wait_ms")):
         case.query["wait_ms"] = WAIT_MS
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str | bytes)
 
 
 def _hold_something(path: str, body: dict[str, Any]) -> None:
