@@ -45,14 +45,19 @@ async def test_many_calls_at_once_go_over_some_connections_more() -> None:
 
 
 async def test_what_waits_on_a_connection_that_is_lost_waits_on_over_another() -> None:
-    async with serve_capnp(SystemClock()) as server, holdfast.open_async(server.url) as hf:
-        q = hf.queue("q")
-        claims = await waiting(q, 2 * FEW + 1)
-        one, *others = server.door.connections
-        assert len(others) == 2
+    async with (
+        serve_capnp(SystemClock()) as server,
+        holdfast.open_async(server.url) as hf,
+        holdfast.open_async(server.url) as producer,
+    ):
+        claims = await waiting(hf.queue("q"), 2 * FEW + 1)
+        assert len(server.door.connections) == 3
 
-        one.stream.cut_off(None)
-        await q.enqueue(list(range(len(claims))))
+        full = max(server.door.connections, key=lambda connection: len(connection.in_hand()))
+        assert len(full.in_hand()) == FEW
+        full.stream.cut_off(None)
+        # Of another client: an enqueue that is lost with its connection is not repeated.
+        await producer.queue("q").enqueue(list(range(len(claims))))
 
         async with asyncio.timeout(PATIENCE_S):
             claimed = [message.json() for messages in await asyncio.gather(*claims) for message in messages]
