@@ -165,7 +165,7 @@ async def test_an_upload_to_a_server_that_stays_away_is_given_up(server: Server,
 
 
 async def test_a_server_that_says_nothing_is_waited_for_no_longer_than_the_timeout(proxy: FaultProxy) -> None:
-    async with holdfast.open_async(proxy.url, timeout=0.3, retries=0) as hf:
+    async with holdfast.open_async(proxy.url, timeout=1, retries=0) as hf:
         for payload in (b"small", bytes(15 << 20)):  # the answer does not come, or there is no room for more
             proxy.strike(Fault(Kind.SILENCE))
             with pytest.raises(holdfast.StoreUnavailable, match="no answer within"):

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+import statistics
 from pathlib import Path
 from time import monotonic
 from zlib import crc32
@@ -147,13 +148,15 @@ async def test_small_enqueues_are_answered_while_a_large_payload_comes_and_goes(
 
     with serve(tmp_path) as server:
         small = asyncio.ensure_future(enqueue_small(server))
+        begun = monotonic()
         await pass_through(server, 64)
+        taken_s = monotonic() - begun
         assert not small.done()
         small.cancel()
-    # Far from what one of them would wait behind the payload, which takes seconds; a busy machine is no reason to fail.
+    # Far from what one of them would wait behind the payload, on its way in or out.
     assert len(waits) >= 10
-    assert sorted(waits)[len(waits) // 2] < 0.5
-    assert max(waits) < 3.0
+    assert statistics.median(waits) < taken_s / 20
+    assert max(waits) < taken_s / 2
 
 
 @pytest.mark.parametrize("durability", ["fsync", "os"])

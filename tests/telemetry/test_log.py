@@ -185,13 +185,13 @@ def test_below_the_level_nothing_is_written_and_hardly_anything_spent(lines: Lin
 
     def act() -> None:
         ours = log.logger()
-        spent.append(min(timeit.repeat(lambda: ours.debug("claimed", limit=1), number=10_000, repeat=5)) / 10_000)
-        ours.debug("claimed")
+        spent.append(min(timeit.repeat(lambda: ours.debug("claimed", limit=1), number=1_000, repeat=5)))
         logging.getLogger("holdfast").debug("claimed")
 
     assert lines("json", act) == []
-    assert spent[0] < 2e-6
-    assert len(lines("json", act, "debug")) > 2
+    assert len(lines("json", act, "debug")) == 5_001
+    unwritten, written = spent
+    assert unwritten < written / 50
 
 
 def test_configuring_again_replaces_what_was_there(lines: Lines) -> None:
