@@ -82,7 +82,7 @@ def test_closing_lets_the_waiting_claims_of_other_threads_go_with_nothing(url: s
             waiting = [pool.submit(other.queue(q.ref.queue).claim, wait=None) for _ in range(2)]
             wait_for(q, "waiters", 2)
         assert [each.result(PATIENCE_S) for each in waiting] == [[], []]
-    assert q.stats().waiters == 0
+    wait_for(q, "waiters", 0)
     with pytest.raises(holdfast.StoreUnavailable, match="not connected"):
         other.queue("q")
     other.close()

@@ -43,8 +43,8 @@ def test_after_the_wall_went_back_an_hour_everything_goes_on_as_if_it_had_not(ma
     with machine.serve() as served, holdfast.open(served.url) as hf:
         q = hf.queue("q")
         ids = q.enqueue([b"held", b"ready", b"also ready"])
-        [held] = q.claim(lease="700ms")
-        ids += q.enqueue(b"delayed", delay="1s")
+        [held] = q.claim(lease="2s")
+        ids += q.enqueue(b"delayed", delay="2s")
         hf.queue("ticks").schedule("s", every=1, payload=b"")
         stop(served)
     with machine.serve(-HOUR_S) as served, holdfast.open(served.url) as hf:

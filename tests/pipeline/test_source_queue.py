@@ -161,10 +161,10 @@ def test_a_claim_outlives_its_lease_while_the_query_lives(
 ) -> None:
     q = hf.queue(queue_name)
     q.enqueue([b"x"] * 3)
-    reader = reader_of(served, queue_name, lease="1s")
+    reader = reader_of(served, queue_name, lease="2s")
     end = reader.latestOffset(reader.initialOffset(), LIMIT)
 
-    ends = monotonic() + 2.5
+    ends = monotonic() + 4.5
     while monotonic() < ends:
         assert q.claim(limit=10) == []
         sleep(0.1)

@@ -28,6 +28,7 @@ from holdfast.stores.buffered import BufferedStore, Terms
 from holdfast.stores.buffered.keys import buffer_key, field_of, place_of
 from holdfast.stores.buffered.wal import Place
 from holdfast.stores.postgres import PostgresStore
+from tests.postgres.hearing import until_heard
 from tests.postgres.server import PostgresServer
 from tests.redis.buffered import REF, WEEK_MS, now_ms, opened, put, take
 from tests.redis.server import RedisServer
@@ -475,7 +476,9 @@ async def test_who_waits_on_another_server_is_woken_by_what_is_buffered(
         await first.ack()
         async with asyncio.timeout(20):
             waiting = asyncio.create_task(other.queue("mail").claim(wait=None))
-            await asyncio.sleep(6)  # until each knows that it is not alone
+            await until_heard(one, other)
+            while (await other.queue("mail").stats()).waiters < 1:
+                await asyncio.sleep(0.01)
             await one.queue("mail").enqueue(b"second")
             [second] = await waiting
             assert second.payload == b"second"

@@ -21,6 +21,7 @@ from holdfast.testing import ManualClock
 from holdfast.testing.laws.journal import events_of
 from holdfast.testing.laws.waiting_tasks import soon, start_claim
 from holdfast.testing.subject import fire_due
+from tests.postgres.hearing import until_heard
 from tests.postgres.server import PostgresServer
 
 WEEK_MS = 7 * 86_400_000
@@ -53,19 +54,10 @@ async def servers(urls: list[str], clock: ManualClock, number: int) -> AsyncIter
         ]
 
 
-async def until_heard(hf: AsyncHoldfast) -> None:
-    """Each server listens, and knows that it is not alone."""
-    store = cast(PostgresStore, cast(Embedded, hf._transport).core.store)
-    async with asyncio.timeout(10):
-        while not store._bell.has_peers():
-            await asyncio.sleep(0.01)
-
-
 async def test_an_enqueue_on_one_server_wakes_a_claim_that_waits_on_another(urls: list[str]) -> None:
     clock = ManualClock()
     async with servers(urls, clock, 2) as [one, other]:
-        for hf in (one, other):
-            await until_heard(hf)
+        await until_heard(one, other)
         # The clock stands still, so nobody looks by himself.
         for name in ("a", "b", "c"):
             await one.queue(name).set_policy()

@@ -112,7 +112,7 @@ def until(is_so: Callable[[], bool]) -> None:
 @pytest.mark.parametrize("how", ["async", "thread", "process"])
 def test_what_a_killed_worker_had_in_hand_is_handled_by_another_and_none_is_lost(rig: Rig, how: str) -> None:
     ids = rig.queue.enqueue(list(range(20)))
-    killed = rig.start(3_600, "concurrency=4", "lease=1s", f"how={how}")
+    killed = rig.start(3_600, "concurrency=4", "lease=2s", f"how={how}")
     until(lambda: len(killed.said("begin")) == 4)
     killed.process.send_signal(SIGKILL)
     killed.end()
