@@ -87,19 +87,34 @@ async def talk(port: int, *parts: bytes, tls: ssl.SSLContext | None = None) -> b
     reader, writer = await asyncio.open_connection(
         "127.0.0.1", port, ssl=tls, server_hostname="localhost" if tls else None
     )
-    for part in parts:
-        # The server may have closed, which uvloop calls a RuntimeError.
-        with contextlib.suppress(ConnectionError, RuntimeError):
-            writer.write(part)
-            await writer.drain()
-        if len(parts) > 1:
-            await asyncio.sleep(0.01)
+    # From the first part on: a reset by a server that has closed would take along what is not read yet.
+    answer = asyncio.create_task(_read(reader))
     try:
-        return await reader.read()
+        for part in parts:
+            # The server may have closed, which uvloop calls a RuntimeError.
+            with contextlib.suppress(ConnectionError, RuntimeError):
+                writer.write(part)
+                await writer.drain()
+            if len(parts) > 1:
+                await asyncio.sleep(0.01)
+        return await answer
     finally:
+        answer.cancel()
         writer.close()
         with contextlib.suppress(ConnectionError, ssl.SSLError):
             await writer.wait_closed()
+
+
+async def _read(reader: asyncio.StreamReader) -> bytes:
+    """All until the server closes, or resets the connection after it has answered."""
+    answer = b""
+    try:
+        while part := await reader.read(1 << 16):
+            answer += part
+    except ConnectionError:
+        if not answer:
+            raise
+    return answer
 
 
 def assert_refused(answer: bytes, status: int) -> None:

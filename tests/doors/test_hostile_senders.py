@@ -66,15 +66,15 @@ async def test_a_body_that_does_not_arrive_is_refused_by_name(server: Server, ev
     assert await ready(server) == 0
 
 
-@pytest.mark.usefixtures("impatient")
 async def test_a_body_may_take_its_time_as_long_as_it_comes(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls, "BODY_PATIENCE_S", 1.0)
     monkeypatch.setattr(calls, "BODY_BYTES_PER_S", 100)
     body = b'{"tenant":"acme","queue":"jobs","messages":[{"payload":"' + b"x" * 2_000 + b'"}]}'
     async with wire(server) as connection:
         connection.write(head("POST", ENQUEUE, {"Host": "x", "Content-Length": str(len(body))}))
         for start in range(0, len(body), 100):
             connection.write(body[start : start + 100])
-            await asyncio.sleep(0.03)
+            await asyncio.sleep(0.06)
         assert (await connection.answer()).status == 200
 
 
