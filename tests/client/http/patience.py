@@ -1,0 +1,26 @@
+"""What a test of the client over HTTP waits for: an end to everything, and claims that wait."""
+
+import asyncio
+from typing import Any
+
+from holdfast.client.queue import AsyncQueue
+
+PATIENCE_S = 30
+
+
+async def soon(work: Any) -> Any:
+    async with asyncio.timeout(PATIENCE_S):
+        return await work
+
+
+async def until(condition: Any) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not await condition():
+            await asyncio.sleep(0.001)
+
+
+async def until_waiting(q: AsyncQueue, number: int) -> None:
+    async def is_so() -> bool:
+        return (await q.stats()).waiters == number
+
+    await until(is_so)
