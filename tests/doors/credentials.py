@@ -18,9 +18,12 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 
+from holdfast.doors.identity import Identity
+from holdfast.model.errors import Unauthenticated
 from holdfast.testing.clock import START_MS
 
 NOW_S = START_MS // 1_000
+HOUR_S = 3_600
 # A word to look for wherever it must not be.
 CANARY = "canary-7f3a-secret-of-32-bytes-or-more"
 
@@ -115,6 +118,23 @@ def token(key: Any, algorithm: str, header: Mapping[str, Any] | None = None, **c
 
 def bearer(given: bytes | str) -> dict[bytes, bytes]:
     return {b"authorization": b"Bearer " + (given.encode() if isinstance(given, str) else given)}
+
+
+def es_token(number: int = 0, kid: str | None = None, **changes: Any) -> dict[bytes, bytes]:
+    header = {} if kid is None else {"kid": kid}
+    return bearer(token(private_key("ES256", number), "ES256", header, exp=NOW_S + 24 * HOUR_S, **changes))
+
+
+def es_jwk(number: int = 0, kid: str | None = None, **more: Any) -> dict[str, Any]:
+    return public_jwk(private_key("ES256", number), **({} if kid is None else {"kid": kid}), **more)
+
+
+async def is_accepted(identity: Identity, headers: dict[bytes, bytes]) -> bool:
+    try:
+        await identity.caller_of(headers, None)
+    except Unauthenticated:
+        return False
+    return True
 
 
 class Authority:
