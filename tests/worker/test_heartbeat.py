@@ -16,11 +16,6 @@ def worker() -> holdfast.Worker:
     return holdfast.Worker("memory://")
 
 
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
 class Gate:
     """A handler that works until it is let go, and remembers how it ended."""
 
