@@ -17,7 +17,13 @@ class FaultyBucket:
     """`dies_at`: the number of the write before which the process is gone; all calls fail from then on."""
 
     def __init__(
-        self, inner: Bucket, *, dies_at: int | None = None, dice: random.Random | None = None, rate: float = 0.0
+        self,
+        inner: Bucket,
+        *,
+        dies_at: int | None = None,
+        dice: random.Random | None = None,
+        rate: float = 0.0,
+        lists_late: bool = True,
     ) -> None:
         self._inner = inner
         self.url = inner.url
@@ -27,6 +33,7 @@ class FaultyBucket:
         self._dies_at = dies_at
         self._dice = dice
         self._rate = rate
+        self._lists_late = lists_late
         self.writes = 0
         self.struck = 0
         self.is_dead = False
@@ -102,7 +109,8 @@ class FaultyBucket:
 
     async def pages(self, prefix: str, after: str | None = None) -> AsyncIterator[list[Item]]:
         self._check()
-        hidden = set(self._recent) if self._dice is not None and self._dice.random() < self._rate else set()
+        is_late = self._lists_late and self._dice is not None and self._dice.random() < self._rate
+        hidden = set(self._recent) if is_late else set()
         async for page in self._inner.pages(prefix, after):
             self._check()
             yield [item for item in page if item.key not in hidden]

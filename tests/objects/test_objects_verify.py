@@ -51,6 +51,7 @@ class Lived:
 
 
 async def _live(hf: AsyncHoldfast, subject: EmbeddedSubject, lived: Lived) -> None:
+    await hf.tenant("acme").set(quotas={"max_messages": 100})
     q = hf.queue("mail", tenant="acme")
     names = ["ready", "grouped", "flying", "dead", "acked"]
     lived.ids["dead"] = (await q.enqueue("dead", priority=1))[0].snowflake
@@ -138,6 +139,8 @@ async def _damage(lived: Lived, kind: str) -> None:
             shutil.copytree(lived.path("acme/q/mail"), lived.path("acme/q/copy"))
         case "rotten policy":
             lived.path(layout.policy(QUEUE)).write_text("{}")
+        case "rotten room":
+            lived.path(layout.room("acme")).write_bytes(b"HF")
         case "rotten schedule":
             path = lived.path(layout.schedule(QUEUE, "nightly"))
             path.rename(path.with_name("daily.pb"))
@@ -162,6 +165,7 @@ async def _damage(lived: Lived, kind: str) -> None:
         ("no segment", "the journal has a gap"),
         ("unlisted queue", "its tenant does not list it"),
         ("rotten policy", "is damaged"),
+        ("rotten room", "acme/room.pb is damaged"),
         ("rotten schedule", "schedule 'nightly' stands under 'daily'"),
     ],
 )

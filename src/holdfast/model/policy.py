@@ -55,6 +55,11 @@ class Quotas(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     max_queues: int | None = 10_000
     default_ttl_ms: int | None = None
 
+    @property
+    def are_counted(self) -> bool:
+        """What the tenant keeps must be known before it may keep more."""
+        return self.max_messages is not None or self.max_bytes is not None
+
 
 class TenantConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     weight: int = 1

@@ -19,7 +19,7 @@ from holdfast.stores.objects.index import Entry
 from holdfast.stores.objects.messages import Messages, Moving, pause
 from holdfast.stores.objects.news import News
 from holdfast.stores.objects.reading import Reading
-from holdfast.stores.objects.sheets import Busy
+from holdfast.stores.objects.sheets import Busy, Write
 
 _TRIES = 50
 
@@ -65,25 +65,34 @@ class Altering:
                     break
         if meant:
             async with self._counting.lock(target.ref.tenant):
-                await self._check_quotas(row, target, verb, meant, now_ms)
-                await self._change(row, target, verb, meant, now_ms, news)
+                room = await self._room(row, target, verb, meant, now_ms)
+                await self._change(row, target, verb, meant, room, now_ms, news)
             self._tell(target, news)
             if target is not row:
                 self._tell(row, news)
         return AlterStep(len(meant), len(meant), meant[-1].id if len(meant) == limit else None)
 
-    async def _check_quotas(self, row: QueueRow, target: QueueRow, verb: Verb, meant: list[Entry], now_ms: int) -> None:
-        quotas = (await self._directory.config(target.ref.tenant)).quotas
+    async def _room(self, row: QueueRow, target: QueueRow, verb: Verb, meant: list[Entry], now_ms: int) -> list[Write]:
+        """Of the tenants with quotas whose messages move: what the step must write. `OverQuota`."""
         if target.ref.tenant != row.ref.tenant:
             sizes = [entry.body.bytes for entry in meant]
-            await self._counting.check_quotas(target.ref.tenant, quotas, sizes, now_ms)
+            room = await self._counting.make_room(target.ref.tenant, sizes, now_ms)
+            return [*room, *await self._counting.keep_room(row.ref.tenant)]
         if isinstance(verb, Redrive) and verb.edit is not None:
             body = meant[0].body
             size = body.bytes - body.size + len(verb.edit.payload)
-            await self._counting.check_quotas(row.ref.tenant, quotas, [size], now_ms, instead=body.bytes or 0)
+            return await self._counting.make_room(row.ref.tenant, [size], now_ms, instead=body.bytes or 0)
+        return await self._counting.keep_room(row.ref.tenant) if isinstance(verb, Move | Redrive) else []
 
     async def _change(
-        self, row: QueueRow, target: QueueRow, verb: Verb, meant: list[Entry], now_ms: int, news: News
+        self,
+        row: QueueRow,
+        target: QueueRow,
+        verb: Verb,
+        meant: list[Entry],
+        room: list[Write],
+        now_ms: int,
+        news: News,
     ) -> None:
         if isinstance(verb, Redrive):
             # One that failed just now lies among the messages still: it goes to dlq/ first.
@@ -122,7 +131,7 @@ class Altering:
             else:
                 changes.append((entry, self._messages.changes.after(body, change, now_ms)))
         if movings:
-            await self._messages.move_all(movings, now_ms, news)
+            await self._messages.move_all(movings, now_ms, news, turns=room)
         if changes:
             await self._messages.write_all(changes, now_ms, news)
 
@@ -145,7 +154,8 @@ class Altering:
                     shelf.to_carry.pop(id, None)
                     continue
                 try:
-                    await self._carry([entry], now_ms, news)
+                    async with self._counting.lock(ref.tenant):
+                        await self._carry([entry], now_ms, news)
                 except (Changed, Busy):
                     continue  # the next sweep finds what became of it
                 carried += 1
@@ -158,4 +168,5 @@ class Altering:
             )
             for entry in entries
         ]
-        await self._messages.move_all(movings, now_ms, news)
+        room = await self._counting.keep_room(entries[0].body.tenant)
+        await self._messages.move_all(movings, now_ms, news, turns=room)

@@ -10,10 +10,10 @@ from holdfast.model.policy import Quotas
 from holdfast.stores.objects import layout
 from holdfast.stores.objects.bucket import Item, Unanswered
 from holdfast.stores.objects.directory import Directory
-from holdfast.stores.objects.documents import message_of
+from holdfast.stores.objects.documents import RoomBody, encode, message_of
 from holdfast.stores.objects.index import Entry
 from holdfast.stores.objects.messages import Messages
-from holdfast.stores.objects.sheets import unavailable
+from holdfast.stores.objects.sheets import Busy, Held, Write, unavailable
 from holdfast.stores.quotas import check_quotas
 
 
@@ -121,17 +121,48 @@ class Counting:
         return Counts.total([await self.counts(row.ref, now_ms) for row in rows])
 
     # --- Quotas ----------------------------------------------------------------------------------------------
+    #
+    # What adds messages to a tenant with quotas reads the tenant's room sheet, counts, and writes the sheet in the same
+    # step as the messages. So of two processes that counted at the same time one must count again. Whatever takes a
+    # message from one place to another writes it as well: a count that went on meanwhile may have missed the message.
 
     def lock(self, tenant: str) -> asyncio.Lock:
         """Held from a check of quotas until what was checked is written: this process does not race itself."""
         return self._locks.setdefault(tenant, asyncio.Lock())
 
+    async def make_room(
+        self, tenant: str, added: list[int], now_ms: int, *, whose: object = None, instead: int = 0
+    ) -> list[Write]:
+        """As `check_quotas`; and what must be written in the step that adds the messages. `Busy`."""
+        quotas = (await self._directory.config(tenant)).quotas
+        if not quotas.are_counted:
+            check_quotas(tenant, quotas, 0, 0, added)
+            return []
+        held = await self._room(tenant)
+        messages, size = await self.check_quotas(tenant, quotas, added, now_ms, whose=whose, instead=instead)
+        return [Write(layout.room(tenant), encode(RoomBody(messages, size)), held)]
+
+    async def keep_room(self, tenant: str) -> list[Write]:
+        """What must be written in a step that moves messages within the tenant, or out of it. `Busy`."""
+        if not (await self._directory.config(tenant)).quotas.are_counted:
+            return []
+        held = await self._room(tenant)
+        body = None if held is None else held.body
+        return [Write(layout.room(tenant), body or encode(RoomBody(0, 0)), held)]
+
+    async def _room(self, tenant: str) -> Held | None:
+        held = await self._messages.sheets.read(layout.room(tenant))
+        if held is not None and held.is_busy:
+            raise Busy
+        return held
+
     async def check_quotas(
         self, tenant: str, quotas: Quotas, added: list[int], now_ms: int, *, whose: object = None, instead: int = 0
-    ) -> None:
-        """Refuse messages of these sizes if they would take the tenant past a quota; one of the size `instead` goes."""
+    ) -> tuple[int, int]:
+        """Refuse messages of these sizes if they would take the tenant past a quota; one of the size `instead` goes.
+        Else what the tenant has with them: messages, and bytes."""
         messages = size = 0
-        if quotas.max_messages is not None or quotas.max_bytes is not None:
+        if quotas.are_counted:
             messages, size = await self._kept(tenant, now_ms)
             others = self.on_their_way.get(tenant, {})
             messages += sum(1 for each in others if each is not whose)
@@ -139,6 +170,7 @@ class Counting:
         if instead:
             messages, size = messages - 1, size - instead
         check_quotas(tenant, quotas, messages, size, added)
+        return messages + len(added), size + sum(added)
 
     async def _kept(self, tenant: str, now_ms: int) -> tuple[int, int]:
         messages = size = 0

@@ -136,6 +136,13 @@ class NodeBody(msgspec.Struct, frozen=True, array_like=True):
     highest_id: int
 
 
+class RoomBody(msgspec.Struct, frozen=True, array_like=True):
+    """What a tenant keeps, with what was last checked against its quotas."""
+
+    messages: int
+    bytes: int
+
+
 class StepBody(msgspec.Struct, frozen=True, array_like=True):
     """Whether a step holds, and what it wrote."""
 

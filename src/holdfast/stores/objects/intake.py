@@ -75,7 +75,7 @@ class Intake:
         if row is not None and row.drain_until is not None:
             raise being_deleted(ref)
         config = await self._directory.config(ref.tenant)
-        if config.quotas.max_messages is None and config.quotas.max_bytes is None:
+        if not config.quotas.are_counted:
             return await self._enqueue(ref, row, drafts, now_ms, news, reason, also, ids)
         async with self._counting.lock(ref.tenant):
             return await self._enqueue(ref, row, drafts, now_ms, news, reason, also, ids)
@@ -108,11 +108,13 @@ class Intake:
                 if draft.key not in seen
                 or (seen[draft.key].body is None and (first_of[draft.key] == id or not window_ms))
             ]
-            quotas = (await self._directory.config(ref.tenant)).quotas
             whose = next((draft.pieces.place for draft in drafts if draft.pieces is not None), None)
-            await self._counting.check_quotas(
-                ref.tenant, quotas, [draft.bytes for draft, _ in fresh], now_ms, whose=whose
-            )
+            sizes = [draft.bytes for draft, _ in fresh]
+            try:
+                room = await self._counting.make_room(ref.tenant, sizes, now_ms, whose=whose) if fresh else []
+            except Busy:
+                await pause()
+                continue
             if row is None:
                 row = await self._directory.create(ref)
                 if row.drain_until is not None:
@@ -121,7 +123,7 @@ class Intake:
                 await self._put_payloads(ref, fresh)
                 has_payloads = True
             try:
-                await self._write(row, fresh, seen, now_ms, news, reason, also, is_again=is_again)
+                await self._write(row, fresh, seen, now_ms, news, reason, also, room, is_again=is_again)
             except Changed:
                 if also:
                     raise
@@ -132,7 +134,9 @@ class Intake:
                 await pause()
                 continue
             return self._answers(drafts, ids, seen, first_of, fresh)
-        raise StoreUnavailable(f"a key of this call is being enqueued by others all the time in {ref}: later")
+        raise StoreUnavailable(
+            f"others enqueue to {ref} with a key of this call, or to its tenant with quotas, all the time: later"
+        )
 
     def _answers(
         self,
@@ -196,6 +200,7 @@ class Intake:
         news: News,
         reason: str | None,
         also: Sequence[Write],
+        room: Sequence[Write],
         *,
         is_again: bool,
     ) -> None:
@@ -213,9 +218,9 @@ class Intake:
         if not writes:
             return
         try:
-            helds = await self._sheets.write_all(writes)
+            helds = await self._sheets.write_all(writes, room)
         except Changed:
-            if len(writes) > 1 or also:
+            if len(writes) > 1 or also or room:
                 raise
             # Nobody else makes this id: if it is there, it was written, and changed since. If not, it may have been
             # settled meanwhile: that is not known.

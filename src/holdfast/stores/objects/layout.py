@@ -1,6 +1,7 @@
 """Where everything lies. Ids are the snowflake in 19 decimal digits: listings come in their order.
 
     <tenant>/tenant.json                    the tenant: its number, its config, its queues and their numbers
+    <tenant>/room.pb                        what a tenant with quotas had room for last: checks take turns by it
     <tenant>/q/<queue>/policy.json          the queue: number, policy, paused, draining
     <tenant>/q/<queue>/msg/<id>.pb          a message's metadata: the truth about it
     <tenant>/q/<queue>/msg/<id>.bin         its payload
@@ -66,6 +67,10 @@ def tenant(name: str) -> str:
 
 def is_tenant(key: str) -> bool:
     return key.endswith("/tenant.json") and key.count("/") == 1
+
+
+def room(name: str) -> str:
+    return f"{name}/room.pb"
 
 
 def queue(ref: QueueRef) -> str:

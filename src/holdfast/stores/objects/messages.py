@@ -160,7 +160,9 @@ class Messages:
 
     # --- Moving ----------------------------------------------------------------------------------------------
 
-    async def move_all(self, movings: Sequence[Moving], now_ms: int, news: News) -> None:
+    async def move_all(
+        self, movings: Sequence[Moving], now_ms: int, news: News, *, turns: Sequence[Write] = ()
+    ) -> None:
         """All of them, or none: then `Changed`, `Busy` or `StoreUnavailable`."""
         writes: dict[str, tuple[Write, MessageBody]] = {}
 
@@ -178,7 +180,7 @@ class Messages:
             writes[source] = (Write(source, encode(stub), entry.held), stub)
 
         await self.sheets.each(movings, prepare)
-        helds = await self.sheets.write_all([write for write, _ in writes.values()])
+        helds = await self.sheets.write_all([write for write, _ in writes.values()], turns)
         by_key = {held.key: held for held in helds}
         left: list[str] = []
         for moving in movings:

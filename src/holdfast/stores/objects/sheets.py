@@ -187,9 +187,10 @@ class Sheets:
 
     # --- Steps -----------------------------------------------------------------------------------------------
 
-    async def write_all(self, writes: Sequence[Write]) -> list[Held]:
-        """All of them, or none: then `Changed`, `Busy` (another thought it dead) or `StoreUnavailable`."""
-        if len(writes) == 1:
+    async def write_all(self, writes: Sequence[Write], turns: Sequence[Write] = ()) -> list[Held]:
+        """All of them, or none: then `Changed`, `Busy` (another thought it dead) or `StoreUnavailable`. `turns` are
+        written before the others, one by one: steps that would get in one another's way all the time take turns."""
+        if len(writes) == 1 and not turns:
             [only] = writes
             return [await self.write(*only)]
         began_at = self.clock.now_ms()
@@ -201,10 +202,12 @@ class Sheets:
             async def write(each: Write) -> None:
                 written[each.key] = await self._write(each.key, each.body, each.held, step)
 
+            for each in sorted(turns, key=lambda turn: turn.key):
+                await write(each)
             await self.each(writes, write)
             if self.clock.now_ms() - began_at > _KEEP_REFUSED_MS // 2:
                 raise StoreUnavailable("the bucket is too slow: a step took longer than any may take")
-            holds = await self._decide(step, StepBody(True, [each.key for each in writes]))
+            holds = await self._decide(step, StepBody(True, [each.key for each in (*turns, *writes)]))
         except BaseException as error:
             await self._give_up(step, error)
             raise

@@ -105,28 +105,29 @@ class Timetable:
 
     async def fire(self, ref: QueueRef, schedule: Schedule, tick: Tick, now_ms: int, news: News) -> Enqueued | None:
         await self._directory.require_open(ref)
-        there, held = await self._read(ref, schedule.name)
-        if there != schedule:
-            return None
-        [id] = self._intake.take_ids(1, now_ms)
-        after = fired(schedule, tick, id)
-        also = [Write(layout.schedule(ref, schedule.name), encode(after), held)]
-        try:
-            [enqueued] = await self._intake.enqueue(
-                ref,
-                [draft_at(schedule, tick.at)],
-                now_ms,
-                news,
-                auto_create=False,
-                reason=reason_of(schedule, tick.at),
-                also=also,
-                ids=[id],
-            )
-        except Changed:
-            return None
-        self._note(ref, schedule.name, after)
-        news.scheduled(tick.next_at)
-        return enqueued
+        while True:
+            there, held = await self._read(ref, schedule.name)
+            if there != schedule:
+                return None
+            # A new id each time: what a step that does not hold has written stands under the last one.
+            [id] = self._intake.take_ids(1, now_ms)
+            after = fired(schedule, tick, id)
+            try:
+                [enqueued] = await self._intake.enqueue(
+                    ref,
+                    [draft_at(schedule, tick.at)],
+                    now_ms,
+                    news,
+                    auto_create=False,
+                    reason=reason_of(schedule, tick.at),
+                    also=[Write(layout.schedule(ref, schedule.name), encode(after), held)],
+                    ids=[id],
+                )
+            except Changed:
+                continue  # fired by another, or others take room of the tenant's quotas
+            self._note(ref, schedule.name, after)
+            news.scheduled(tick.next_at)
+            return enqueued
 
     async def delete(self, ref: QueueRef, name: str) -> bool:
         await self._directory.require(ref)

@@ -72,7 +72,7 @@ async def _places(
     async for page in bucket.pages(""):
         for item in page:
             tenant, _, rest = item.key.partition("/")
-            if tenant + "/" == layout.OWN or (rest == "tenant.json" and tenant in directory.tenants):
+            if tenant + "/" == layout.OWN or (rest in ("tenant.json", "room.pb") and tenant in directory.tenants):
                 continue
             if not rest.startswith("q/") or rest.count("/") < 2:
                 findings.add(f"{item.key} is of no known kind")

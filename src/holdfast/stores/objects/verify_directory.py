@@ -11,7 +11,7 @@ from holdfast.model.names import QueueRef
 from holdfast.stores.findings import Findings
 from holdfast.stores.objects import layout
 from holdfast.stores.objects.bucket import Item
-from holdfast.stores.objects.documents import NodeBody, StepBody
+from holdfast.stores.objects.documents import NodeBody, RoomBody, StepBody
 from holdfast.stores.objects.papers import JournalPaper, P, QueuePaper, TenantPaper, TenantsPaper
 from holdfast.stores.objects.verify_looking import Looking
 
@@ -58,6 +58,10 @@ async def _read_tenant(looking: Looking, name: str, number: int, found: Director
     if tenant is None:
         findings.totals["leftovers"] += 1  # its number is taken, and whoever made it died: the next to make it has it
         return
+    try:
+        await _check_sheet(looking, layout.room(name), RoomBody)
+    except StoreUnavailable as error:
+        findings.add(error.message)
     if tenant.tenant_id != number:
         findings.add(f"tenant {name} has number {tenant.tenant_id} of its own, and {number} in the list of all")
     for given, times in Counter(tenant.queues.values()).items():

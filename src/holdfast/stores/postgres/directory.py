@@ -66,7 +66,7 @@ class Directory:
             await self.copies.note(connection, tenant, home)
             return await connection.fetchrow(SQL["put_tenant"], tenant, raw)
 
-        if config.quotas.max_messages is not None or config.quotas.max_bytes is not None:
+        if config.quotas.are_counted:
             # Before there is a quota nobody notes what is kept where, and others would be granted all of it.
             await self._grants.note_all(tenant)
         row = _tenant_row(await home.step(put))

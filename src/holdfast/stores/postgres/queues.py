@@ -34,7 +34,7 @@ class QueueInfo:
 
     @property
     def has_quotas(self) -> bool:
-        return self.config.quotas.max_messages is not None or self.config.quotas.max_bytes is not None
+        return self.config.quotas.are_counted
 
 
 def info_of(row: Any, shard: Shard) -> QueueInfo:

@@ -102,7 +102,7 @@ class Staging:
         quotas, tenant = writer.quotas, writer.ref.tenant
         size = writer.draft.bytes + writer.size + added
         check_quotas(tenant, Quotas(max_message_bytes=quotas.max_message_bytes), 0, 0, [size])
-        if (quotas.max_messages is None and quotas.max_bytes is None) or await self._is_duplicate(writer):
+        if not quotas.are_counted or await self._is_duplicate(writer):
             return
         messages = kept = 0
         for _, [row] in await self._cluster.fetch_all(SQL["staged"], tenant, writer.place):
