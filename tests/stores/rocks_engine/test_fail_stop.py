@@ -126,7 +126,7 @@ async def test_a_claim_that_waits_is_told_when_the_store_stops(tmp_path: Path, d
             disk.fails_sync = OSError("no medium")
             with pytest.raises(StoreUnavailable):
                 await queue.enqueue(b"a")
-            done, _ = await asyncio.wait([waiting], timeout=2)
+            done, _ = await asyncio.wait([waiting], timeout=PATIENCE_S)
             waiting.cancel()
             assert done
             assert isinstance(waiting.exception(), StoreUnavailable)
