@@ -40,7 +40,7 @@ class Bill:
         self.skip()
         while True:
             await self._runtime.idle()
-            # What a call has found reaches this loop from the store's own, and may begin another pass.
+            # A pass that is due begins a millisecond later: timers round up.
             for _ in range(10):
                 await asyncio.sleep(0.001)
             if self._bucket.take() == Calls():
