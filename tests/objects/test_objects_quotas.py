@@ -10,10 +10,12 @@ import pytest
 
 import holdfast
 from holdfast.client.client import AsyncHoldfast
+from holdfast.clock import SystemClock
 from holdfast.model.errors import HoldfastError, OverQuota
 from holdfast.stores.objects import ObjectStore, layout
 from holdfast.stores.objects.bucket import Item
 from holdfast.stores.objects.cloud import MemoryBucket
+from holdfast.stores.objects.disk import DiskBucket
 from holdfast.stores.objects.verify import verify_bucket
 from holdfast.testing import EmbeddedSubject
 from tests.objects.faulty import FaultyBucket
@@ -57,6 +59,8 @@ async def test_messages_of_several_processes_at_once_never_pass_a_quota_and_fill
             taken += 1
         assert taken == 21
         assert (await every[1].tenant("acme").stats()).ready == 21
+        report = await verify_bucket(DiskBucket(tmp_path, syncs=False), SystemClock().now_ms(), pause_s=0.1)
+        assert (report.violations, report.unfinished) == ([], 0), "a refused enqueue left its payload"
 
 
 async def test_bytes_of_several_processes_at_once_never_pass_a_quota(tmp_path: Path) -> None:
@@ -222,7 +226,15 @@ async def test_faults_of_the_bucket_pass_no_quota(round: int) -> None:
                 kept = await bodies(bucket)
                 assert kept <= 15
 
+        async def pass_time() -> None:
+            """A step that could not be given up stands in the way until it is thought dead."""
+            while True:
+                subjects[0].clock.advance(100)
+                await asyncio.sleep(0.001)
+
+        passing = asyncio.create_task(pass_time())
         await asyncio.gather(work(one, "a"), work(other, "b"), work(other, "a"))
+        passing.cancel()
         assert sum(each.struck for each in faulty) > 10
 
 

@@ -14,7 +14,7 @@ import msgspec
 
 from holdfast.model import lifecycle
 from holdfast.model.answers import Enqueued
-from holdfast.model.errors import StoreUnavailable
+from holdfast.model.errors import OverQuota, StoreUnavailable
 from holdfast.model.message import JSON, Draft, seal
 from holdfast.model.names import QueueRef
 from holdfast.model.policy import QueuePolicy
@@ -115,6 +115,11 @@ class Intake:
             except Busy:
                 await pause()
                 continue
+            except OverQuota:
+                if has_payloads:  # there was room at the first look, and others took it
+                    keys = [layout.message(ref, id) for draft, id in zip(drafts, ids, strict=True) if draft.payload]
+                    await self._sheets.delete(list(map(layout.payload_of, keys)))
+                raise
             if row is None:
                 row = await self._directory.create(ref)
                 if row.drain_until is not None:
