@@ -82,6 +82,10 @@ async def _bill() -> dict[str, Calls]:
         await bill.settle()
         await subject.sweep(hf)
         bill.note("carrying a dead letter with a state to dlq/")
+        await hf.tenant().set(quotas={"max_messages": 1_000})
+        await bill.settle()
+        await q.enqueue("limited")
+        bill.note("enqueue of one to a tenant with quotas, of one queue")
     return bill.lines
 
 
