@@ -1,7 +1,7 @@
 # Everything runs inside .venv, which every target makes on its own when it is missing or out of date.
 #
 #   PYTHON=…   the interpreter to try first for .venv
-#   JOBS=…     test processes (default: one per core)
+#   JOBS=…     test processes (default: one more than there are cores, for many tests wait)
 #   ARGS=…     passed on to pytest, the demo, the benchmark or the proof (for these two: names of their parts)
 #   SCALE=…    multiplies the numbers of `make proof` (default: 1)
 
@@ -14,7 +14,7 @@ VENV  := .venv
 BIN   := $(VENV)/bin
 PY    := $(BIN)/python
 READY := $(VENV)/.ready
-JOBS  ?= auto
+JOBS  ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 SCALE ?= 1
 # The emulated Azure of the tests.
 AZURITE := 3.37.0
