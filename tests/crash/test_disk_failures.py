@@ -17,13 +17,13 @@ from tests.seeds import run_seed
 
 @pytest.mark.slow
 def test_a_sync_that_fails_is_told_to_whoever_waits_for_it_and_loses_nothing() -> None:
-    check_outcome(run_sync_failures(10, seed=run_seed()), at_least=10)
+    check_outcome(run_sync_failures(20, seed=run_seed()), at_least=20)
 
 
 @pytest.mark.slow
 def test_a_full_disk_loses_nothing_and_the_store_goes_on_once_there_is_room() -> None:
-    """From every hundred-and-fiftieth write on: `make proof` tries each."""
-    check_outcome(run_full_disk(150, seed=run_seed()), at_least=5)
+    """From every seventy-fifth write on: `make proof` tries each."""
+    check_outcome(run_full_disk(75, seed=run_seed()), at_least=10)
 
 
 # --- A disk that is really small -------------------------------------------------------------------------------------

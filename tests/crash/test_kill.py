@@ -7,7 +7,7 @@ import pytest
 from holdfast.testing.kills import TARGETS, run_kills
 from tests.seeds import run_seed
 
-CYCLES = 12
+CYCLES = 20
 
 
 @pytest.mark.slow

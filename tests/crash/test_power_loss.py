@@ -11,7 +11,7 @@ from tests.seeds import run_seed
 
 @pytest.mark.slow
 def test_every_disk_that_a_power_cut_left_keeps_what_was_answered() -> None:
-    check_outcome(run_power_loss(50, seed=run_seed()), at_least=50)
+    check_outcome(run_power_loss(100, seed=run_seed()), at_least=100)
 
 
 @pytest.mark.slow

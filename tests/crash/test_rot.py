@@ -9,4 +9,4 @@ from tests.seeds import run_seed
 
 @pytest.mark.slow
 def test_a_store_with_any_damaged_file_is_refused_or_whole() -> None:
-    check_outcome(run_rot(100, seed=run_seed()), at_least=100)
+    check_outcome(run_rot(200, seed=run_seed()), at_least=200)

@@ -74,7 +74,7 @@ def test_the_buffered_store_does_what_the_model_does(
     postgres: PostgresServer, redis_server: RedisServer, databases: int, tmp_path: Path
 ) -> None:
     urls = postgres.make_databases(*(f"buffered_{databases}_{number}" for number in range(databases)))
-    examples = settings(COMMON, max_examples=4, stateful_step_count=30, phases=_PHASES)
+    examples = settings(COMMON, max_examples=8, stateful_step_count=30, phases=_PHASES)
     run_state_machine_as_test(machine_on(postgres, redis_server, urls, tmp_path), settings=examples)
 
 

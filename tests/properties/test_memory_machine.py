@@ -26,7 +26,7 @@ class MemoryMachine(QueueMachine):
 
 @pytest.mark.slow
 def test_the_memory_store_does_what_the_model_does() -> None:
-    run_state_machine_as_test(MemoryMachine, settings=settings(COMMON, max_examples=75, stateful_step_count=40))
+    run_state_machine_as_test(MemoryMachine, settings=settings(COMMON, max_examples=150, stateful_step_count=40))
 
 
 @pytest.mark.proof

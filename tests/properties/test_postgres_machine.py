@@ -48,7 +48,7 @@ def machine_on(server: PostgresServer, urls: list[str]) -> type[QueueMachine]:
 @pytest.mark.parametrize("databases", [1, 2])
 def test_the_postgres_store_does_what_the_model_does(postgres: PostgresServer, databases: int) -> None:
     urls = postgres.make_databases(*(f"machine_{databases}_{number}" for number in range(databases)))
-    examples = settings(COMMON, max_examples=4, stateful_step_count=30, phases=_PHASES)
+    examples = settings(COMMON, max_examples=8, stateful_step_count=30, phases=_PHASES)
     run_state_machine_as_test(machine_on(postgres, urls), settings=examples)
 
 

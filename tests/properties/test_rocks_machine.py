@@ -62,7 +62,7 @@ class SyncedRocksMachine(RocksMachine):
 
 
 # Shrinking takes minutes on a disk, longer than a test may hang: the blob repeats the case, and `make proof` shrinks.
-QUICK = settings(COMMON, max_examples=10, stateful_step_count=40, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+QUICK = settings(COMMON, max_examples=20, stateful_step_count=40, phases=[Phase.explicit, Phase.reuse, Phase.generate])
 
 MACHINES = [RocksMachine, SyncedRocksMachine]
 
