@@ -1,4 +1,4 @@
-"""Every message of a queue, in order of id; and counts, which cost a listing."""
+"""Every message of a queue, in order of id; counts, which cost a listing; and room for more under quotas."""
 
 import asyncio
 from collections.abc import AsyncIterator
