@@ -12,6 +12,7 @@ import holdfast
 from holdfast.client.client import AsyncHoldfast
 from holdfast.server.embedded import Embedded, open_blocking, open_on_loop
 from holdfast.testing import ManualClock
+from holdfast.testing.proxy import FaultProxy
 from tests.client.large import PATIENCE_S, SETTINGS, Place, served
 from tests.doors.serving import Server
 
@@ -25,6 +26,19 @@ def clock() -> ManualClock:
 async def server(clock: ManualClock, tmp_path: Path) -> AsyncIterator[Server]:
     async with served(clock, tmp_path) as serving:
         yield serving
+
+
+@pytest.fixture
+async def proxy(server: Server) -> AsyncIterator[FaultProxy]:
+    async with FaultProxy(server.url) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+async def far(proxy: FaultProxy) -> AsyncIterator[AsyncHoldfast]:
+    """A client whose way to the server the test can break."""
+    async with holdfast.open_async(proxy.url) as hf:
+        yield hf
 
 
 @pytest.fixture(params=["http", "embedded"])

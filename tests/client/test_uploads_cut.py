@@ -2,7 +2,7 @@
 
 import asyncio
 import io
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -19,18 +19,6 @@ from tests.client.large import PATIENCE_S, staged
 from tests.doors.serving import Server
 
 PAYLOAD = Random(0).randbytes(5 * PART // 2)
-
-
-@pytest.fixture
-async def proxy(server: Server) -> AsyncIterator[FaultProxy]:
-    async with FaultProxy(server.url) as proxy:
-        yield proxy
-
-
-@pytest.fixture
-async def far(proxy: FaultProxy) -> AsyncIterator[AsyncHoldfast]:
-    async with holdfast.open_async(proxy.url) as hf:
-        yield hf
 
 
 @pytest.fixture
