@@ -41,10 +41,11 @@ def run_legacy_migration(
             keeps_messages=False,
             progress=lambda done: progress(done // 4, total, "making the database"),
         )
-        # About as many times is a whole migration told of; the last kills fall into the switch.
-        tellings = max(4, expected.count // step * 2)
+        # About as many times is a whole migration told of, and each goes on where the last was killed: a part of it for
+        # each kill. The last two fall into the switch.
+        tellings = expected.count // step * 2
         for number in range(kills):
-            at = dice.randrange(1, tellings) if number < kills - 2 else -dice.randrange(1, 8)
+            at = dice.randrange(1, max(2, tellings // kills)) if number < kills - 2 else -dice.randrange(1, 8)
             killed = _run_child(path, at, step)
             outcome.add_counts({"kills": killed})
             progress(total // 4 + total // 2 * (number + 1) // kills, total, f"killed {number + 1} times")
