@@ -1,3 +1,4 @@
+import signal
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,16 @@ if TYPE_CHECKING:
 
 # The laws are ordinary modules of the package: without this their assertions would fail without saying why.
 pytest.register_assert_rewrite("holdfast.testing.laws", "holdfast.testing.machine")
+
+
+def pytest_configure() -> None:
+    """Let the programs that tests start receive SIGINT, however the run itself was started.
+
+    A shell starts a background job (`nohup make test &`) with SIGINT ignored, and ignoring a signal is inherited by
+    every program started from there. A handler is not: the run goes on ignoring it, its children do not.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, lambda _number, _frame: None)
 
 
 @pytest.fixture(scope="session")

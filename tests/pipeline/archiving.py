@@ -39,7 +39,7 @@ BATCHES = 14
 JAVA_FILES = "java files"
 # A batch takes about that long: a strike lands anywhere in the one after it.
 _BATCH_S = 1.0
-_START_S = 300.0
+_START_S = 600.0
 _LOOK_S = 0.02
 # As for any session of seconds: it starts sooner.
 _CONF = (

@@ -31,7 +31,7 @@ from tests.server.served import Served
 
 QUEUE = "drained"
 DRIVER = Path(__file__).with_name("drain_driver.py")
-_START_S = 90.0
+_START_S = 600.0
 # Shorter than a driver takes to start: what a killed one held is lost to the rival.
 _LEASE = "3s"
 _LOW = 120
@@ -170,7 +170,7 @@ class Scene:
         while not is_so():
             if self.driver.process.poll() is not None or monotonic() > ends:
                 log = (self.directory / "driver.log").read_text()
-                raise AssertionError(f"the driver came to nothing: {log[-3_000:]}")
+                raise AssertionError(f"the driver ended, or did nothing for {_START_S} s: {log[-3_000:]}")
             if tops_up:
                 self.top_up()
             sleep(0.05)

@@ -13,6 +13,7 @@ from holdfast.cli.demo_audit import Audit, audit
 from holdfast.cli.demo_crew import Crew, Held, Seat, crew_of, is_delivered_again
 from holdfast.cli.demo_load import LEASE_S, Producers, set_policies
 from holdfast.cli.demo_view import View
+from holdfast.signals import LoopSignals
 
 # How long the queues may take to run empty once nothing comes in any more, over the time asked for.
 _PATIENCE_S = 60.0
@@ -105,13 +106,15 @@ def _no_log_of_failures() -> Iterator[None]:
 def _interrupts() -> Iterator[asyncio.Event]:
     """Ctrl-C ends the demo in order; a second one at once."""
     loop, asked = asyncio.get_running_loop(), asyncio.Event()
+    signals = LoopSignals(loop)
 
     def ask() -> None:
         asked.set()
+        # Back to Python's own handler, which raises KeyboardInterrupt.
         loop.remove_signal_handler(signal.SIGINT)
 
-    loop.add_signal_handler(signal.SIGINT, ask)
+    signals.handle(signal.SIGINT, ask)
     try:
         yield asked
     finally:
-        loop.remove_signal_handler(signal.SIGINT)
+        signals.restore()

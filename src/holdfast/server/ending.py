@@ -8,6 +8,7 @@ import sys
 import threading
 
 from holdfast.server.http import either
+from holdfast.signals import LoopSignals
 
 _log = logging.getLogger("holdfast")
 
@@ -20,23 +21,23 @@ class Stop:
     _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+        self._signals = LoopSignals(loop)
         self._asked = asyncio.Event()
         for each in self._SIGNALS:
-            loop.add_signal_handler(each, self._ask)
+            self._signals.handle(each, self._ask)
 
     async def wait(self, serving: "asyncio.Task[None]") -> None:
         """Until the first signal."""
         await either(serving, self._asked)
 
     def forget(self) -> None:
-        for each in self._SIGNALS:
-            self._loop.remove_signal_handler(each)
+        """Leave the signals to the handlers that had them before."""
+        self._signals.restore()
 
     def _ask(self) -> None:
         self._asked.set()
         for each in self._SIGNALS:
-            self._loop.add_signal_handler(each, leave, 128 + each)
+            self._signals.handle(each, leave, 128 + each)
 
 
 class Drain:

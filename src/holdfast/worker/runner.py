@@ -12,6 +12,7 @@ from holdfast.clock import Alarm, Clock
 from holdfast.dice import Dice
 from holdfast.model.retry import backoff_ms
 from holdfast.runtime import LoopRuntime
+from holdfast.signals import LoopSignals
 from holdfast.worker.consumer import Consumer
 from holdfast.worker.crew import Crew
 from holdfast.worker.handlers import Handler
@@ -182,7 +183,7 @@ def run_on_new_loop(work: Coroutine[Any, Any, None]) -> None:
 @contextmanager
 def stopping_on_signals(runner: Callable[[], Runner | None]) -> Iterator[None]:
     """The first signal stops the worker with grace, the second at once. Only a main thread gets signals."""
-    loop = asyncio.get_running_loop()
+    signals = LoopSignals(asyncio.get_running_loop())
 
     def on_signal(which: signal.Signals) -> None:
         if (running := runner()) is None:
@@ -195,15 +196,12 @@ def stopping_on_signals(runner: Callable[[], Runner | None]) -> Iterator[None]:
         )
         running.stop.ask(now=is_second)
 
-    installed: list[signal.Signals] = []
     try:
         for which in SIGNALS:
-            loop.add_signal_handler(which, on_signal, which)
-            installed.append(which)
+            signals.handle(which, on_signal, which)
     except (NotImplementedError, RuntimeError, ValueError):
-        pass  # not the main thread, or a platform without them: whoever runs it stops it
+        pass  # not the main thread, or a platform without signals: the program has to call `stop()`
     try:
         yield
     finally:
-        for which in installed:
-            loop.remove_signal_handler(which)
+        signals.restore()
