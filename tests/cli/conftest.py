@@ -13,6 +13,7 @@ import pytest
 
 import holdfast
 from holdfast.cli.main import main
+from tests.server.served import urls_in
 
 
 class Ran(NamedTuple):
@@ -102,7 +103,7 @@ def server(alone: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iter
     with subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as serving:
         try:
             assert serving.stdout is not None
-            url = serving.stdout.readline().split()[-1]
+            url = urls_in(serving.stdout.readline())["url"]
             monkeypatch.setenv("HOLDFAST_URL", url)
             yield url
         finally:

@@ -14,6 +14,7 @@ import pytest
 
 from holdfast.cli.failures import Usage
 from holdfast.cli.place import DEFAULT_URL, Place, find_place
+from tests.server.served import urls_in
 
 Run = Callable[..., Any]
 
@@ -136,7 +137,7 @@ def guarded(alone: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[
     ) as serving:
         try:
             assert serving.stdout is not None
-            monkeypatch.setenv("HOLDFAST_URL", serving.stdout.readline().split()[-1])
+            monkeypatch.setenv("HOLDFAST_URL", urls_in(serving.stdout.readline())["url"])
             yield lambda tenant, scope: jwt.encode(
                 {"tenant": tenant, "scope": scope, "aud": "holdfast", "exp": 1 << 33, "sub": "me"}, SECRET, "HS256"
             )

@@ -16,7 +16,7 @@ from cryptography import x509
 import holdfast
 from holdfast.clock import SystemClock
 from tests.server.certificates import Authority
-from tests.server.served import Served
+from tests.server.served import Served, urls_in
 
 SECRET = "a secret of at least thirty-two bytes"
 
@@ -27,7 +27,7 @@ def serve(*arguments: str | Path, port: int = 0, **more: dict[str, str]) -> Serv
 
 
 def http_port(server: Served) -> int:
-    return int(server.line.split()[-3].rpartition(":")[2])
+    return int(urls_in(server.line)["url"].rpartition(":")[2])
 
 
 async def test_what_comes_in_by_one_door_goes_out_by_the_other(tmp_path: Path) -> None:

@@ -16,6 +16,13 @@ START_S = 30.0
 END_S = 30.0
 
 
+def urls_in(line: str) -> dict[str, str]:
+    """The addresses in the line that a server prints once it listens: `url`, and `capnp_url` where there is one."""
+    said = json.loads(line)
+    assert said["event"] == "listening"
+    return {name: said[name] for name in ("url", "capnp_url") if name in said}
+
+
 class Served:
     """`holdfast serve` with these arguments, on a free port of the loopback unless they say otherwise."""
 
@@ -53,7 +60,8 @@ class Served:
 
     @property
     def url(self) -> str:
-        return self.line.split()[-1]
+        """Where it listens; with a Cap'n Proto door, where that one does."""
+        return list(urls_in(self.line).values())[-1]
 
     @property
     def port(self) -> int:

@@ -61,9 +61,9 @@ def _serve(config: str | None, print_settings: bool, flags: dict[str, str]) -> i
     from holdfast.server.sources import as_toml, load_settings
 
     loaded = load_settings(flags, os.environ, config=config)
-    for warning in loaded.warnings:
-        typer.echo(f"holdfast: {warning}", err=True)
     if print_settings:
+        for warning in loaded.warnings:
+            typer.echo(f"holdfast: {warning}", err=True)
         typer.echo(as_toml(loaded))
         return 0
     check_startable(loaded)
@@ -73,7 +73,7 @@ def _serve(config: str | None, print_settings: bool, flags: dict[str, str]) -> i
     from holdfast.server.run import run
 
     try:
-        return run(loaded.settings, announce=typer.echo)
+        return run(loaded.settings, announce=typer.echo, warnings=loaded.warnings)
     except InvalidArgument as error:
         # Found out only at the start, by somebody who no longer knows where the setting came from.
         name = error.facts.get("setting")

@@ -14,7 +14,7 @@ import logging
 import os
 import resource
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import ExitStack, asynccontextmanager, suppress
 from importlib.metadata import version
 
@@ -45,9 +45,15 @@ _LAST_S = 2.0
 _MOST_FILES = 65_536
 
 
-def run(settings: Settings, announce: Announce, make_door: MakeDoor = make_door) -> int:
-    """Serve until a signal says to stop; the exit code. A HoldfastError says why there was no start."""
-    _start_log(settings)
+def run(settings: Settings, announce: Announce, make_door: MakeDoor = make_door, warnings: Sequence[str] = ()) -> int:
+    """Serve until a signal ends it, and return the exit code. Raise a HoldfastError if the server cannot start.
+
+    `announce` writes the line that says where the server listens, in the format of the log. `warnings` about the
+    settings go to the log.
+    """
+    log.configure(_log_format(settings))
+    for warning in warnings:
+        _log.warning(warning)
     _raise_file_limit()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         return runner.run(serve(settings, announce, make_door))
@@ -196,12 +202,20 @@ def _say_begun(settings: Settings, url: str, capnp_url: str | None, announce: An
         )
     elif settings.tls_cert is None:
         _log.warning("callers' tokens come unencrypted: set tls_cert, or let something in front speak TLS")
+    announce(_listening_line(settings, url, capnp_url))
+
+
+def _listening_line(settings: Settings, url: str, capnp_url: str | None) -> str:
+    """Return the one line on stdout: a sentence for people, a log line where lines are read by programs."""
+    if _log_format(settings) == "json":
+        urls = {"url": url} if capnp_url is None else {"url": url, "capnp_url": capnp_url}
+        return log.line(_log, "listening", {**urls, "store": settings.shown_store})
     where = url if capnp_url is None else f"{url} and {capnp_url}"
-    announce(f"Holdfast is serving {settings.shown_store} at {where}")
+    return f"Holdfast is serving {settings.shown_store} at {where}"
 
 
-def _start_log(settings: Settings) -> None:
-    log.configure(settings.log_format or ("console" if sys.stderr.isatty() else "json"))
+def _log_format(settings: Settings) -> str:
+    return settings.log_format or ("console" if sys.stderr.isatty() else "json")
 
 
 def _rest_garbage_collector() -> None:

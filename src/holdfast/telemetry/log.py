@@ -83,6 +83,12 @@ def configure(log_format: str = "console", level: str = "info", stream: TextIO |
     )
 
 
+def line(logger: logging.Logger, event: str, fields: Mapping[str, object]) -> str:
+    """Return the line that an `info` event makes in the configured format, for a stream other than the log's."""
+    record = logger.makeRecord(logger.name, logging.INFO, __file__, 0, event, (), None, extra=fields)
+    return logging.getLogger().handlers[0].format(record)
+
+
 def about(ref: QueueRef) -> dict[str, str]:
     """The fields that say which queue a line is about: names, as parsed."""
     return {"tenant_id": ref.tenant, "queue_id": ref.queue}
