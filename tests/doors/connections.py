@@ -130,7 +130,7 @@ def assert_refused(answer: bytes, status: int) -> None:
 def head_of(size: int, header_bytes: int = 8_000) -> bytes:
     """Exactly `size` bytes as they are counted."""
     url, rest = b"/a", size - len(b"/a")
-    headers = [(b"Connection", b"close")]
+    headers = [(b"Host", b"x"), (b"Connection", b"close")]
     rest -= sum(len(name) + len(value) + 4 for name, value in headers)
     while rest:
         take = min(rest, header_bytes)

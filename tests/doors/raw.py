@@ -21,7 +21,7 @@ class Wire:
         """One request; a body that is not bytes is sent as JSON."""
         if body is not None and not isinstance(body, bytes):
             body = json.dumps(body).encode()
-        whole = {"Host": "x", **headers}
+        whole = {"Host": "localhost", **headers}
         if body is not None:
             whole.setdefault("Content-Length", str(len(body)))
         self.write(head(method, path, whole), body or b"")

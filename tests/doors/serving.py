@@ -15,6 +15,7 @@ from holdfast.dice import SystemDice
 from holdfast.doors.http.app import HttpDoor
 from holdfast.doors.http.calls import limits_for
 from holdfast.doors.http.health import Health
+from holdfast.doors.http.hosts import Hosts
 from holdfast.doors.http.protocol import HttpProtocol
 from holdfast.doors.http.routes import make_rest
 from holdfast.doors.identity import Identity, Open
@@ -183,6 +184,7 @@ async def serve(
     health = Health(drain=drain, check_store=core.admin.check_store, render=render)
     door = HttpDoor(
         identity=identity or Open(),
+        hosts=Hosts() if identity is None else None,
         open_session=lambda caller: Session(caller, core.messages, core.admin),
         limits=limits_for(parsed.max_payload),
         observer=requests,

@@ -306,7 +306,9 @@ async def _raw(server: Server, method: str, path: str) -> tuple[int, str]:
     """As it is written: no client may tidy it up on the way."""
     host, port = server.url.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
-    writer.write(f"{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode())
+    writer.write(
+        f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode()
+    )
     answer = await reader.read()
     writer.close()
     head, _, body = answer.partition(b"\r\n\r\n")

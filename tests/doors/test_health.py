@@ -125,8 +125,8 @@ async def test_a_method_that_a_path_does_not_have_is_told_which_it_has(server: S
 async def test_a_body_nobody_reads_is_not_taken_for_the_next_call(server: Server) -> None:
     host, port = server.url.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
-    smuggled = b"DELETE /v1/tenants/acme/queues/jobs HTTP/1.1\r\nHost: x\r\n\r\n"
-    writer.write(b"POST /nowhere HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(smuggled) + smuggled)
+    smuggled = b"DELETE /v1/tenants/acme/queues/jobs HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    writer.write(b"POST /nowhere HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(smuggled) + smuggled)
     answer = await asyncio.wait_for(reader.read(), 10)
     writer.close()
     assert answer.count(b"HTTP/1.1") == 1

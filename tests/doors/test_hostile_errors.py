@@ -102,7 +102,7 @@ async def test_nothing_a_caller_says_splits_an_answer(server: Server, text: str)
         assert len(each.headers["X-Correlation-Id"]) <= 128
     # As a header of the request itself it is another header, or none at all.
     async with wire(server) as connection:
-        headers = {"Host": "x", "Connection": "close", "X-Correlation-Id": text.replace("\u2028", "?")}
+        headers = {"Host": "localhost", "Connection": "close", "X-Correlation-Id": text.replace("\u2028", "?")}
         connection.write(head("GET", "/v1/tenants", headers))
         answers = await connection.rest()
         assert b"x-forged" not in answers.lower()
@@ -125,8 +125,8 @@ async def test_every_refusal_carries_the_correlation_id_of_its_call(guarded_worl
             assert (answer.status, answer.headers["X-Correlation-Id"]) == (status, f"call-{status}"), row
             assert set(answer.json) == {"error"}
     for raw, status in (
-        (head("GET", "/x" * 40_000, {"Host": "x"}), 431),
-        (head("GET", "/", {"Host": "x", "X-Correlation-Id": "call-1", "A": "x" * 70_000}), 431),
+        (head("GET", "/x" * 40_000, {"Host": "localhost"}), 431),
+        (head("GET", "/", {"Host": "localhost", "X-Correlation-Id": "call-1", "A": "x" * 70_000}), 431),
         ("nonsense\r\n\r\n", 400),
     ):
         async with wire(server) as connection:

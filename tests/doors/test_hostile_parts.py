@@ -106,7 +106,9 @@ async def test_a_boundary_that_is_none_is_refused(server: Server, content_type: 
 async def endless(server: Server, start: bytes, piece: bytes, most: int) -> Answer:
     """Sends on and on, until it is answered."""
     async with wire(server) as connection:
-        connection.write(head("POST", ENQUEUE, {"Host": "x", "Transfer-Encoding": "chunked", "Content-Type": TYPE}))
+        connection.write(
+            head("POST", ENQUEUE, {"Host": "localhost", "Transfer-Encoding": "chunked", "Content-Type": TYPE})
+        )
         connection.write(b"%x\r\n%b\r\n" % (len(start), start))
         answering = asyncio.ensure_future(connection.answer())
         sent = 0
@@ -152,7 +154,9 @@ async def test_a_payload_over_the_limit_is_refused_by_its_length_and_by_its_byte
     answer = await send(server, body)
     assert (answer.status, answer.code) == (413, "payload_too_large")
     async with wire(server) as connection:
-        connection.write(head("POST", ENQUEUE, {"Host": "x", "Content-Type": TYPE, "Content-Length": str(2 << 20)}))
+        connection.write(
+            head("POST", ENQUEUE, {"Host": "localhost", "Content-Type": TYPE, "Content-Length": str(2 << 20)})
+        )
         assert (await connection.answer()).code == "payload_too_large"
     assert await is_empty(server)
     exact = part("meta", META) + part("payload", b"x" * MAX_PAYLOAD) + END
@@ -162,7 +166,9 @@ async def test_a_payload_over_the_limit_is_refused_by_its_length_and_by_its_byte
 @pytest.mark.parametrize("step", [1, 7, 64])
 async def test_parts_may_come_in_pieces_of_any_size(server: Server, step: int) -> None:
     async with wire(server) as connection:
-        connection.write(head("POST", ENQUEUE, {"Host": "x", "Content-Type": TYPE, "Content-Length": str(len(GOOD))}))
+        connection.write(
+            head("POST", ENQUEUE, {"Host": "localhost", "Content-Type": TYPE, "Content-Length": str(len(GOOD))})
+        )
         for start in range(0, len(GOOD), step):
             connection.write(GOOD[start : start + step])
             await connection.writer.drain()

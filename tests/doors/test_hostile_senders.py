@@ -33,7 +33,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def trickle(connection: Wire, every_s: float) -> None:
     """A body of which one byte comes now and then, for as long as anybody takes it."""
-    connection.write(head("POST", ENQUEUE, {"Host": "x", "Content-Length": "100000"}))
+    connection.write(head("POST", ENQUEUE, {"Host": "localhost", "Content-Length": "100000"}))
     with contextlib.suppress(OSError):
         while not connection.writer.transport.is_closing():
             connection.write(b" ")
@@ -44,10 +44,10 @@ async def trickle(connection: Wire, every_s: float) -> None:
 @pytest.mark.parametrize("every_s", [0.02, 30.0], ids=["trickling", "stalled"])
 @pytest.mark.parametrize("kind", ["json", "chunked", "multipart", "get"])
 async def test_a_body_that_does_not_arrive_is_refused_by_name(server: Server, every_s: float, kind: str) -> None:
-    headers = {"Host": "x", "Content-Length": "100000"}
+    headers = {"Host": "localhost", "Content-Length": "100000"}
     method, path, byte = "POST", ENQUEUE, b" "
     if kind == "chunked":
-        headers, byte = {"Host": "x", "Transfer-Encoding": "chunked"}, b"1\r\n \r\n"
+        headers, byte = {"Host": "localhost", "Transfer-Encoding": "chunked"}, b"1\r\n \r\n"
     if kind == "multipart":
         headers["Content-Type"] = "multipart/form-data; boundary=b"
         byte = b"-"
@@ -71,7 +71,7 @@ async def test_a_body_may_take_its_time_as_long_as_it_comes(server: Server, monk
     monkeypatch.setattr(calls, "BODY_BYTES_PER_S", 100)
     body = b'{"tenant":"acme","queue":"jobs","messages":[{"payload":"' + b"x" * 2_000 + b'"}]}'
     async with wire(server) as connection:
-        connection.write(head("POST", ENQUEUE, {"Host": "x", "Content-Length": str(len(body))}))
+        connection.write(head("POST", ENQUEUE, {"Host": "localhost", "Content-Length": str(len(body))}))
         for start in range(0, len(body), 100):
             connection.write(body[start : start + 100])
             await asyncio.sleep(0.06)
@@ -118,7 +118,7 @@ async def test_a_caller_that_is_refused_while_it_sends_hears_why(server: Server,
     """It writes the whole body before it looks for an answer, as most clients do."""
     async with wire(server) as connection:
         size = megabytes << 20
-        connection.write(head("PUT", "/v1/queue/state?no=field", {"Host": "x", "Content-Length": str(size)}))
+        connection.write(head("PUT", "/v1/queue/state?no=field", {"Host": "localhost", "Content-Length": str(size)}))
         with contextlib.suppress(OSError):
             for _ in range(megabytes):
                 connection.write(b"x" * (1 << 20))
@@ -130,7 +130,7 @@ async def test_a_caller_that_is_refused_while_it_sends_hears_why(server: Server,
 
 async def test_an_oversized_body_is_refused_before_it_is_sent(server: Server) -> None:
     async with wire(server) as connection:
-        connection.write(head("POST", ENQUEUE, {"Host": "x", "Content-Length": str(1 << 40)}))
+        connection.write(head("POST", ENQUEUE, {"Host": "localhost", "Content-Length": str(1 << 40)}))
         answer = await connection.answer()
         assert (answer.status, answer.code) == (413, "payload_too_large")
         assert await connection.rest() == b""
@@ -144,7 +144,7 @@ async def closed(clock: ManualClock) -> Any:
 
 async def test_a_refused_body_is_never_taken_for_the_next_call(closed: Server) -> None:
     """The body is a request itself; the caller is refused before anybody reads it."""
-    inner = head("GET", "/healthz", {"Host": "x"}).encode()
+    inner = head("GET", "/healthz", {"Host": "localhost"}).encode()
     for headers in ({}, {"Expect": "100-continue"}):
         async with wire(closed) as connection:
             connection.ask("POST", ENQUEUE, inner, **headers)
@@ -152,7 +152,7 @@ async def test_a_refused_body_is_never_taken_for_the_next_call(closed: Server) -
             assert await connection.rest() == b""
     async with wire(closed) as connection:
         # Told to wait, it gives up the call and sends another: which would be the body of the first.
-        connection.write(head("POST", ENQUEUE, {"Host": "x", "Content-Length": "40", "Expect": "100-continue"}))
+        connection.write(head("POST", ENQUEUE, {"Host": "localhost", "Content-Length": "40", "Expect": "100-continue"}))
         answer = await connection.answer()
         assert (answer.status, answer.headers["connection"]) == (401, "close")
         assert await connection.rest() == b""
@@ -165,13 +165,15 @@ async def test_a_caller_that_expects_100_is_told_to_go_on(server: Server) -> Non
     body = b'{"tenant":"acme","queue":"jobs","messages":[{"payload":1}]}'
     async with wire(server) as connection:
         connection.write(
-            head("POST", ENQUEUE, {"Host": "x", "Content-Length": str(len(body)), "Expect": "100-continue"})
+            head("POST", ENQUEUE, {"Host": "localhost", "Content-Length": str(len(body)), "Expect": "100-continue"})
         )
         assert await connection.reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
         connection.write(body)
         assert (await connection.answer()).status == 200
     async with wire(server) as connection:
-        connection.write(head("POST", ENQUEUE, {"Host": "x", "Content-Length": str(1 << 40), "Expect": "100-continue"}))
+        connection.write(
+            head("POST", ENQUEUE, {"Host": "localhost", "Content-Length": str(1 << 40), "Expect": "100-continue"})
+        )
         assert (await connection.reader.readuntil(b"\r\n")).startswith(b"HTTP/1.1 413")
 
 
@@ -236,28 +238,33 @@ async def test_http_1_0_is_answered_without_chunks_and_closed(server: Server) ->
     body = b'{"tenant":"acme","queue":"jobs","messages":[{"payload":1},{"payload":2}]}'
     dequeue = b'{"tenant":"acme","queue":"jobs"}'
     async with wire(server) as connection:
-        connection.write(head("POST", ENQUEUE, {"Content-Length": str(len(body))}, "1.0"), body)
+        connection.write(head("POST", ENQUEUE, {"Host": "localhost", "Content-Length": str(len(body))}, "1.0"), body)
         answer = await connection.answer()
         assert (answer.status, answer.headers["connection"]) == (200, "close")
         assert await connection.rest() == b""
     async with wire(server) as connection:
-        connection.write(head("POST", "/v1/queue/dequeue", {"Content-Length": str(len(dequeue))}, "1.0"), dequeue)
+        connection.write(
+            head("POST", "/v1/queue/dequeue", {"Host": "localhost", "Content-Length": str(len(dequeue))}, "1.0"),
+            dequeue,
+        )
         assert len((await connection.answer()).json["messages"]) == 1
     # A large answer too: its length is known.
     await server.enqueue("x" * 200_000, queue="large")
     large = b'{"tenant":"acme","queue":"large"}'
     async with wire(server) as connection:
-        connection.write(head("POST", "/v1/queue/dequeue", {"Content-Length": str(len(large))}, "1.0"), large)
+        connection.write(
+            head("POST", "/v1/queue/dequeue", {"Host": "localhost", "Content-Length": str(len(large))}, "1.0"), large
+        )
         assert len((await connection.answer()).body) > 200_000
     # What would have to come in chunks is refused, and nothing is held for it.
     for path, accept in (("/v1/queue/dequeue", "multipart/mixed"), ("/v1/queue/subscribe", "*/*")):
         async with wire(server) as connection:
-            headers = {"Content-Length": str(len(dequeue)), "Accept": accept}
+            headers = {"Host": "localhost", "Content-Length": str(len(dequeue)), "Accept": accept}
             connection.write(head("POST", path, headers, "1.0"), dequeue)
             answer = await connection.answer()
             assert (answer.status, answer.code) == (400, "invalid_argument"), path
     async with wire(server) as connection:
-        connection.write(head("GET", "/v1/queue/watch?tenant=acme&queue=jobs", {}, "1.0"))
+        connection.write(head("GET", "/v1/queue/watch?tenant=acme&queue=jobs", {"Host": "localhost"}, "1.0"))
         assert (await connection.answer()).code == "invalid_argument"
     async with asyncio.timeout(10):
         while await ready(server) != 1:
@@ -282,7 +289,9 @@ async def test_a_body_of_a_get_is_read_and_forgotten(server: Server) -> None:
         for body in (b"{}", b"x" * 100_000):
             connection.ask("GET", "/v1/tenants", body)
             assert (await connection.answer()).status == 200
-        connection.write(head("GET", "/v1/tenants", {"Host": "x", "Transfer-Encoding": "chunked"}), b"0\r\n\r\n")
+        connection.write(
+            head("GET", "/v1/tenants", {"Host": "localhost", "Transfer-Encoding": "chunked"}), b"0\r\n\r\n"
+        )
         assert (await connection.answer()).status == 200
 
 
@@ -290,7 +299,9 @@ async def test_a_caller_that_leaves_in_the_middle_of_its_body_changes_nothing(se
     for cut_after in (0, 10, 50):
         body = b'{"tenant":"acme","queue":"jobs","messages":[{"payload":1}]}'
         async with wire(server) as connection:
-            connection.write(head("POST", ENQUEUE, {"Host": "x", "Content-Length": str(len(body))}), body[:cut_after])
+            connection.write(
+                head("POST", ENQUEUE, {"Host": "localhost", "Content-Length": str(len(body))}), body[:cut_after]
+            )
             await asyncio.sleep(0.05)
     async with asyncio.timeout(10):
         while [outcome for _, _, outcome in server.requests.seen].count("left") < 3:

@@ -2,8 +2,6 @@
 
 import pytest
 
-from holdfast.doors.http.origin import check_origin
-from holdfast.model.errors import Forbidden
 from tests.doors.serving import Server
 
 QUEUE = {"tenant": "acme", "queue": "jobs"}
@@ -33,16 +31,3 @@ async def test_a_program_and_the_server_s_own_page_are_let_in(server: Server) ->
     own = {"Sec-Fetch-Site": "same-origin", "Origin": server.url}
     answer = await server.post("/v1/queue/dequeue", QUEUE, headers=own)
     assert len(answer.json["messages"]) == 1
-
-
-@pytest.mark.parametrize("host", [b"localhost", b"localhost:7077", b"127.0.0.1:7077", b"127.8.8.8", b"[::1]:7077"])
-def test_a_page_of_an_open_server_is_its_own_by_a_loopback_name(host: bytes) -> None:
-    check_origin({b"host": host, b"origin": b"http://" + host, b"sec-fetch-site": b"same-origin"}, is_open=True)
-
-
-@pytest.mark.parametrize("host", [b"evil.example:7077", b"192.168.1.7:7077", b"localhost.evil.example", b"", b"[::1"])
-def test_a_name_that_was_pointed_at_an_open_server_is_refused(host: bytes) -> None:
-    headers = {b"host": host, b"origin": b"http://" + host, b"sec-fetch-site": b"same-origin"}
-    with pytest.raises(Forbidden):
-        check_origin(headers, is_open=True)
-    check_origin(headers, is_open=False)  # where callers show who they are, it may have any name

@@ -111,7 +111,7 @@ class Caller:
         return cls(*await asyncio.open_connection(host, int(port), limit=1 << 16))
 
     def begin(self, path: str, length: int, **headers: str) -> None:
-        every = {"Host": "test", "Content-Length": str(length), **headers}
+        every = {"Host": "localhost", "Content-Length": str(length), **headers}
         lines = "".join(f"{name}: {value}\r\n" for name, value in every.items())
         self.writer.write(f"POST {path} HTTP/1.1\r\n{lines}\r\n".encode())
 

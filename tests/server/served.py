@@ -81,7 +81,7 @@ class Served:
 
     async def get(self, path: str) -> "Answer":
         caller = await self.connect()
-        caller.writer.write(f"GET {path} HTTP/1.1\r\nHost: test\r\n\r\n".encode())
+        caller.writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
         answer = await caller.answer()
         caller.close()
         return answer
@@ -122,7 +122,7 @@ class Caller:
         self.writer = writer
 
     def send_head(self, path: str, length: int) -> None:
-        self.writer.write(f"POST {path} HTTP/1.1\r\nHost: test\r\nContent-Length: {length}\r\n\r\n".encode())
+        self.writer.write(f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n".encode())
 
     def send(self, path: str, document: Any) -> None:
         body = json.dumps(document).encode()

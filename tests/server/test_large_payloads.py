@@ -41,7 +41,7 @@ def forget_peak(server: Served) -> None:
 async def begin_upload(server: Served, size: int) -> Caller:
     caller = await server.connect()
     caller.writer.write(
-        b"POST /v1/queue/enqueue HTTP/1.1\r\nHost: test\r\nContent-Type: multipart/form-data; boundary=b\r\n"
+        b"POST /v1/queue/enqueue HTTP/1.1\r\nHost: localhost\r\nContent-Type: multipart/form-data; boundary=b\r\n"
         b"Content-Length: %d\r\n\r\n" % (len(HEAD) + size + len(TAIL)) + HEAD
     )
     return caller
@@ -68,7 +68,7 @@ async def download(server: Served) -> tuple[str, str, int]:
     caller = await server.connect()
     asked = json.dumps({"queue": "large", "lease_ms": 600_000}).encode()
     caller.writer.write(
-        b"POST /v1/queue/dequeue HTTP/1.1\r\nHost: test\r\nAccept: multipart/mixed\r\nContent-Length: %d\r\n\r\n%b"
+        b"POST /v1/queue/dequeue HTTP/1.1\r\nHost: localhost\r\nAccept: multipart/mixed\r\nContent-Length: %d\r\n\r\n%b"
         % (len(asked), asked)
     )
     status, _ = await caller.head()

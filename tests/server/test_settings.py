@@ -31,6 +31,7 @@ WRITTEN: dict[str, tuple[str, str, str]] = {
     "journal_retention": ("1d", "2h", "3m"),
     "host": ("127.0.0.1", "localhost", "::1"),
     "port": ("1", "2", "65535"),
+    "allowed_hosts": ("queue.example", "one,two", "*"),
     "capnp_port": ("1", "2", "3"),
     "tls_cert": ("one.pem", "two.pem", "three.pem"),
     "tls_key": ("one.pem", "two.pem", "three.pem"),
@@ -72,6 +73,7 @@ WRONG: dict[str, tuple[str, ...]] = {
     "journal_retention": (*_DURATIONS, "0"),
     "host": ("", " "),
     "port": (*_NUMBERS, "65536", "tcp://10.0.0.1:7077"),
+    "allowed_hosts": ("", ",", "queue.example:7077", "http://queue.example", "a..b", "a b", "[::g]"),
     "capnp_port": (*_NUMBERS, "65536"),
     "tls_cert": ("",),
     "tls_key": ("",),
@@ -140,7 +142,7 @@ def test_every_setting_of_the_public_surface_is_there() -> None:
         host port capnp_port durability shards jwt_secret jwt_keys jwt_issuer jwt_audience tls_cert tls_key
         tls_client_ca mtls_tenants auto_create queue_max_consumers queue_poll_interval queue_poll_jitter
         queue_resilient_poll_interval disk_queue_watch disable_mem_queue_watch max_payload journal_retention
-        shutdown_grace log_format metrics_max_labels"""
+        shutdown_grace log_format metrics_max_labels allowed_hosts"""
 
     assert set(named.split()) == set(SETTINGS) - {"jwt_secret_file", "clock_skew"}
 

@@ -6,6 +6,7 @@ from holdfast.clock import Clock
 from holdfast.doors.http.app import Asgi, HttpDoor
 from holdfast.doors.http.calls import limits_for
 from holdfast.doors.http.health import Health
+from holdfast.doors.http.hosts import ANY_HOST, Hosts
 from holdfast.doors.http.routes import make_rest
 from holdfast.doors.identity import Identity, make_identity
 from holdfast.server.compose import Core
@@ -34,10 +35,21 @@ def identity_of(settings: Settings, clock: Clock) -> Identity:
     )
 
 
+def hosts_of(settings: Settings) -> Hosts | None:
+    """Return the names that the server answers by; None means any.
+
+    Callers that must say who they are gain nothing by another name, so there the names are only checked on request.
+    """
+    if settings.allowed_hosts is None:
+        return None if settings.has_identities else Hosts([settings.host])
+    return None if ANY_HOST in settings.allowed_hosts else Hosts([settings.host, *settings.allowed_hosts])
+
+
 def make_door(core: Core, identity: Identity, drain: Drain, telemetry: Telemetry, settings: Settings) -> Asgi:
     health = Health(drain=drain, check_store=core.admin.check_store, render=telemetry.metrics.render)
     return HttpDoor(
         identity=identity,
+        hosts=hosts_of(settings),
         open_session=lambda caller: Session(caller, core.messages, core.admin),
         limits=limits_for(settings.max_payload),
         observer=telemetry.metrics,

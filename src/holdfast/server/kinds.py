@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from ipaddress import IPv6Address
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
@@ -197,6 +198,35 @@ class Choice(_Shown):
         if not isinstance(given, str) or given.strip() not in self._choices:
             raise NotAccepted
         return given.strip()
+
+
+class HostNames(_Shown):
+    """Names and addresses by which a server may be called, without ports."""
+
+    metavar = "NAME,…"
+    accepts = "names or addresses without a port, separated by commas (in TOML also a list), or * for any"
+
+    def parse(self, given: object) -> tuple[str, ...]:
+        parts = given.split(",") if isinstance(given, str) else given
+        if not isinstance(parts, list | tuple) or not parts:
+            raise NotAccepted
+        return tuple(_host_name(part) for part in parts)
+
+    def show(self, value: tuple[str, ...]) -> str:
+        return ",".join(value)
+
+
+_HOST_NAME = re.compile(r"\*|[\w-]+(\.[\w-]+)*\.?", re.ASCII)
+
+
+def _host_name(given: object) -> str:
+    name = given.strip() if isinstance(given, str) else ""
+    if _HOST_NAME.fullmatch(name):
+        return name
+    try:
+        return str(IPv6Address(name.removeprefix("[").removesuffix("]")))
+    except ValueError:
+        raise NotAccepted from None
 
 
 class Grants:

@@ -12,7 +12,19 @@ import msgspec
 
 from holdfast.dispatch.polling import default_max_consumers
 from holdfast.model.errors import InvalidArgument
-from holdfast.server.kinds import Boolean, Choice, Duration, Grants, Integer, Secret, Secrets, Size, Text, Url
+from holdfast.server.kinds import (
+    Boolean,
+    Choice,
+    Duration,
+    Grants,
+    HostNames,
+    Integer,
+    Secret,
+    Secrets,
+    Size,
+    Text,
+    Url,
+)
 from holdfast.server.setting import Setting, Spec
 
 DEFAULT_DATA = "./holdfast-data"
@@ -166,6 +178,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         "127.0.0.1"
     )
     port: Annotated[int, Spec(Integer(0, 65_535), _NETWORK, "Port to listen on; 0 takes a free one.")] = 7077
+    allowed_hosts: Annotated[
+        tuple[str, ...] | None,
+        Spec(
+            HostNames(),
+            _NETWORK,
+            "Names by which the server may be called (`Host`), besides loopback addresses, `localhost` and `host`; "
+            "`*`: by any.",
+            default_text="none without identities; any with them",
+        ),
+    ] = None
     capnp_port: Annotated[
         int | None,
         Spec(

@@ -20,9 +20,10 @@ from holdfast.doors.http.calls import (
     send_body,
 )
 from holdfast.doors.http.exchange import AsgiScope, Events, Exchange, Receive, Send, ShortExchange
+from holdfast.doors.http.hosts import Hosts
 from holdfast.doors.http.origin import check_origin
-from holdfast.doors.identity import Identity, Open, PeerCertificate
-from holdfast.model.errors import HoldfastError, StoreUnavailable
+from holdfast.doors.identity import Identity, PeerCertificate
+from holdfast.model.errors import Forbidden, HoldfastError, StoreUnavailable
 from holdfast.model.names import QueueRef
 from holdfast.service.access import Caller
 from holdfast.service.session import Session
@@ -69,6 +70,7 @@ class HttpDoor:
         self,
         *,
         identity: Identity,
+        hosts: Hosts | None,
         open_session: Callable[[Caller], Session],
         limits: BodyLimits,
         observer: Observer,
@@ -77,7 +79,8 @@ class HttpDoor:
         rest: Callable[["HttpDoor"], Asgi],
     ) -> None:
         self._identity = identity
-        self._is_open = isinstance(identity, Open)
+        # None: by any name.
+        self._hosts = hosts
         self._open_session = open_session
         self._sessions: dict[Caller, Session] = {}
         self._limits = limits
@@ -98,10 +101,16 @@ class HttpDoor:
         if scope["type"] != "http":
             raise RuntimeError(f"this door speaks HTTP alone, not {scope['type']}")
         route = HOT_ROUTES.get(scope["path"])
-        if route is None or route[0] != scope["method"]:
-            await self._rest(scope, receive, send)
-        else:
+        if route is not None and route[0] == scope["method"]:
             await self.run(route[1], route[2], scope, receive, send)
+            return
+        # Among the rest are paths that are not run as calls: health, and what does not exist.
+        try:
+            self._check_host(headers_of(scope))
+        except Forbidden as error:
+            await self._refuse(error, None, Events(scope, receive, send), headers_of(scope))
+        else:
+            await self._rest(scope, receive, send)
 
     def _short_way(self, operation: str, handler: Handler) -> Callable[[ShortExchange], Coroutine[Any, Any, None]]:
         return lambda exchange: self._run(operation, handler, exchange, None, exchange.headers)
@@ -123,7 +132,8 @@ class HttpDoor:
         call: Call | None = None
         outcome = "ok"
         try:
-            check_origin(headers, is_open=self._is_open)
+            self._check_host(headers)
+            check_origin(headers)
             session = await self._session(headers, exchange.peer)
             call = Call(
                 session,
@@ -149,6 +159,10 @@ class HttpDoor:
         queue = None if call is None or outcome in _OUTSIDERS else call.queue
         operation = operation if call is None else call.operation
         self._observer.request(operation, queue, outcome, steady_s() - started_at)
+
+    def _check_host(self, headers: Mapping[bytes, bytes]) -> None:
+        if self._hosts is not None:
+            self._hosts.check(headers)
 
     async def _session(self, headers: Mapping[bytes, bytes], peer: PeerCertificate | None) -> Session:
         caller = await self._identity.caller_of(headers, peer)

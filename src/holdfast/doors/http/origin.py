@@ -4,32 +4,24 @@ Programs send none of these headers. There is no way for another site's page to 
 """
 
 from collections.abc import Mapping
-from ipaddress import ip_address
 
 from holdfast.model.errors import Forbidden
 
 _OWN_SITES = frozenset({b"same-origin", b"none"})
 
 
-def check_origin(headers: Mapping[bytes, bytes], *, is_open: bool) -> None:
-    """`Forbidden` to a page that is not this server's own. `is_open`: whoever reaches the server may do everything."""
+def check_origin(headers: Mapping[bytes, bytes]) -> None:
+    """Raise `Forbidden` for a request by a page that is not this server's own.
+
+    A page counts as the server's own by the name that the request was sent to. Whether that name may be used at all
+    is checked before, by `Hosts`.
+    """
     site, origin = headers.get(b"sec-fetch-site"), headers.get(b"origin")
     if site is None and origin is None:
         return
     host = headers.get(b"host", b"").lower()
     is_own = (site is None or site in _OWN_SITES) and (origin is None or origin.lower().partition(b"://")[2] == host)
-    # A name that its owner points at this machine makes a page there look like one of ours.
-    if not is_own or (is_open and not _is_loopback(host)):
+    if not is_own:
         raise Forbidden(
             "a page of another site may not call this server: call it from a program, or from its own pages"
         )
-
-
-def _is_loopback(host: bytes) -> bool:
-    name = host.decode("latin-1").rpartition("]")[0].lstrip("[") or host.decode("latin-1").partition(":")[0]
-    if name == "localhost":
-        return True
-    try:
-        return ip_address(name).is_loopback
-    except ValueError:
-        return False

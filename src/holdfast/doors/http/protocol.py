@@ -23,6 +23,7 @@ import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from holdfast.doors.http.exchange import CycleExchange, ShortExchange
+from holdfast.doors.http.hosts import HOST, is_target_of, is_valid_host
 from holdfast.doors.http.steps import Rest
 from holdfast.doors.identity import PeerCertificate, peer_of
 from holdfast.model.errors import InvalidArgument
@@ -73,6 +74,8 @@ class HttpProtocol(HttpToolsProtocol):
         self._short_ways: Mapping[bytes, ShortWay] = getattr(self.app, "short_ways", {})
         # The request's headers by name; of one that comes twice the first counts.
         self._given: dict[bytes, bytes] = {}
+        # The Host that the last request named and that was found valid: the next one names the same.
+        self._host: bytes | None = None
         # Of a request that may take the short way: as much of its body as has come.
         self._held_body: bytes | None = None
         # When the last answer was sent and nothing was asked since; one timer looks at it, not one for each answer.
@@ -181,6 +184,7 @@ class HttpProtocol(HttpToolsProtocol):
             return
         self._has_said = True
         framing = self._check_framing()
+        self._check_host()
         if len(self.pipeline) >= MAX_PIPELINED:
             self._stop(400, f"more than {MAX_PIPELINED} requests were sent ahead: wait for answers")
         self._is_reading_head = False
@@ -341,6 +345,22 @@ class HttpProtocol(HttpToolsProtocol):
         if encoding.strip().lower() != b"chunked" or self.parser.get_http_version() == "1.0":
             self._stop(400, "the only Transfer-Encoding is chunked, and only in HTTP/1.1")
         return b"Transfer-Encoding: chunked"
+
+    def _check_host(self) -> None:
+        """Refuse a request that does not say, or says twice, by which name it calls this server (RFC 9112, 3.2)."""
+        host = self._given.get(HOST)
+        if host is None:
+            # HTTP/1.0 has no such header. The door decides whether it answers a request without one.
+            if self.parser.get_http_version() != "1.0":
+                self._stop(
+                    400, "there is no Host header: HTTP/1.1 needs one, send the name that you call this server by"
+                )
+        elif host != self._host:
+            if not is_valid_host(host):
+                self._stop(400, "the Host header is not a name or an address with an optional port")
+            self._host = host
+        if self.url[:7].lower() in (b"http://", b"https:/") and not is_target_of(self.url, host or b""):
+            self._stop(400, "the request's target and its Host header name different hosts: send the path alone")
 
     def _check_once(self) -> None:
         names = [name for name, _ in self.headers]

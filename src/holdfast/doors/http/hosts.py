@@ -1,0 +1,85 @@
+"""The names by which a server may be called: the `Host` of a request.
+
+A page of another site can resolve a name of its own to 127.0.0.1 and so have a browser on this machine call a server
+there (DNS rebinding). The browser sends that name as `Host`, and takes the answer for one of the page's own site. A
+server that does not ask who is calling therefore answers only by names that no other site controls.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from ipaddress import ip_address
+
+from holdfast.model.errors import Forbidden
+
+HOST = b"host"
+# In `allowed_hosts`: by any name.
+ANY_HOST = "*"
+
+# RFC 9110, 7.2: a registered name or an address, and a port. The name may not be empty for http and https.
+_VALID = re.compile(rb"(?:[\w.~!$&'()*+,;=%-]{1,255}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{0,5})?", re.ASCII)
+_TARGET = re.compile(rb"https?://([^/?#]*)", re.IGNORECASE)
+_MAX_ACCEPTED = 64
+
+
+def is_valid_host(value: bytes) -> bool:
+    return _VALID.fullmatch(value) is not None
+
+
+def is_target_of(target: bytes, host: bytes) -> bool:
+    """Return whether a request target in absolute form (`http://name/path`) is at the same name as `host`."""
+    authority = _TARGET.match(target)
+    return authority is not None and is_valid_host(authority[1]) and _name_in(authority[1]) == _name_in(host)
+
+
+def normalise_name(name: str) -> str:
+    """Return one spelling for each name or address; an IPv6 address has no brackets in it."""
+    bare = name[1:-1] if name.startswith("[") and name.endswith("]") else name.lower().removesuffix(".")
+    try:
+        return str(ip_address(bare))
+    except ValueError:
+        return bare
+
+
+class Hosts:
+    """The names that a server answers by: loopback addresses, `localhost`, and the ones that are given."""
+
+    def __init__(self, names: Iterable[str] = ()) -> None:
+        self._names = frozenset({"localhost", *map(normalise_name, names)})
+        # As they were sent: the next request of the same caller is only looked up. Bounded, for 127.0.0.0/8 and the
+        # ports make millions.
+        self._accepted: set[bytes] = set()
+
+    def check(self, headers: Mapping[bytes, bytes]) -> None:
+        """Raise `Forbidden` unless the request names this server."""
+        host = headers.get(HOST, b"")
+        if host in self._accepted:
+            return
+        if not self._is_allowed(host):
+            named = f"Host {host[:255].decode('ascii', 'replace')!r} is" if host else "a request without Host is"
+            raise Forbidden(
+                f"this server answers only by a loopback address, localhost, or a name in allowed_hosts; {named} none "
+                "of these: call it by http://127.0.0.1, or add the name to the server's setting allowed_hosts"
+            )
+        if len(self._accepted) >= _MAX_ACCEPTED:
+            self._accepted.clear()
+        self._accepted.add(host)
+
+    def _is_allowed(self, host: bytes) -> bool:
+        # Checked here too: a server that is not ours may pass on anything.
+        if not is_valid_host(host):
+            return False
+        name = _name_in(host)
+        return name in self._names or _is_loopback(name)
+
+
+def _name_in(host: bytes) -> str:
+    """The name in a valid Host, without its port."""
+    text = host.decode("ascii")
+    return normalise_name(text.partition("]")[0] + "]" if text.startswith("[") else text.partition(":")[0])
+
+
+def _is_loopback(name: str) -> bool:
+    try:
+        return ip_address(name).is_loopback
+    except ValueError:
+        return False
