@@ -20,10 +20,12 @@ from tests.telemetry.scraping import FixedSource, names_in, samples, stats
 DEPLOY = Path(__file__).parents[1] / "deploy"
 DASHBOARD = json.loads((DEPLOY / "grafana" / "holdfast.json").read_text())
 ALERTS = yaml.safe_load((DEPLOY / "prometheus" / "alerts.yaml").read_text())
+SCRAPES = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yaml").read_text())
+BLACKBOX = yaml.safe_load((DEPLOY / "prometheus" / "blackbox.yaml").read_text())
 RULES = [rule for group in ALERTS["groups"] for rule in group["rules"]]
 
-# Of Prometheus itself, and of the client library's process collector.
-FOREIGN = {"up": (), "process_resident_memory_bytes": ()}
+# Of Prometheus itself, of the blackbox exporter, and of the client library's process collector.
+FOREIGN = {"up": (), "probe_success": (), "process_resident_memory_bytes": ()}
 # What Prometheus adds to every series it scrapes.
 SCRAPED = {"instance", "job"}
 
@@ -95,7 +97,7 @@ async def test_what_is_declared_is_what_is_exported() -> None:
 
 
 async def test_foreign_names_are_exported_too() -> None:
-    assert set(FOREIGN) - {"up"} <= set(names_in(await everything()))
+    assert set(FOREIGN) - {"up", "probe_success"} <= set(names_in(await everything()))
 
 
 @pytest.mark.parametrize(("title", "expression"), expressions())
@@ -120,7 +122,7 @@ def test_an_expression_is_well_formed_and_asks_for_what_there_is(title: str, exp
 
 def selectors(bare: str) -> Iterator[tuple[str, set[str]]]:
     """The metrics of an expression, each with the labels it is chosen by."""
-    without_groups = re.sub(r"\bby \([^)]*\)", "", bare)
+    without_groups = re.sub(r"\b(?:by|on) \([^)]*\)", "", bare)
     if labelled := re.fullmatch(r"label_values\((.*), ([a-z_]+)\)", without_groups):
         without_groups = labelled[1]
     for name, chosen in re.findall(
@@ -206,6 +208,7 @@ def test_an_alert_says_what_it_is_and_what_to_do(rule: dict[str, Any]) -> None:
 def test_the_alerts_cover_what_goes_wrong() -> None:
     assert {rule["alert"] for rule in RULES} >= {
         "HoldfastDown",
+        "HoldfastMetricsNotAllowed",
         "HoldfastStoreStopped",
         "HoldfastOldestAgeGrows",
         "HoldfastFailedGrows",
@@ -214,6 +217,32 @@ def test_the_alerts_cover_what_goes_wrong() -> None:
         "HoldfastSyncSlow",
         "HoldfastDiskNearlyFull",
     }
+
+
+def rule(name: str) -> str:
+    [expression] = [each["expr"] for each in RULES if each["alert"] == name]
+    return " ".join(expression.split())
+
+
+def test_a_server_that_is_down_and_one_that_refuses_the_scrape_raise_different_alerts() -> None:
+    failed, healthy = 'up{job="holdfast"} == 0', 'probe_success{job="holdfast-health"} == 1'
+
+    assert rule("HoldfastMetricsNotAllowed") == f"{failed} and on (instance) {healthy}"
+    assert rule("HoldfastDown") == f'({failed} unless on (instance) {healthy}) or absent(up{{job="holdfast"}})'
+
+
+def test_the_scrape_configuration_has_the_jobs_that_the_alerts_ask_for() -> None:
+    jobs = {job["job_name"]: job for job in SCRAPES["scrape_configs"]}
+    asked = {name for each in RULES for name in re.findall(r'job="([^"]*)"', each["expr"])}
+    assert set(jobs) == asked
+    assert SCRAPES["rule_files"] == ["alerts.yaml"]
+    scrape, health = jobs["holdfast"], jobs["holdfast-health"]
+    assert scrape["authorization"]["type"] == "Bearer"
+    assert scrape["static_configs"] == health["static_configs"]
+    assert health["params"]["module"] == list(BLACKBOX["modules"])
+    # The alerts match the two jobs by their instance, which is the scraped address by default.
+    assert {"source_labels": ["__address__"], "target_label": "instance"} in health["relabel_configs"]
+    assert any(each.get("replacement") == "http://$1/healthz" for each in health["relabel_configs"])
 
 
 # --- The page about them -------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from holdfast.server.sources import load_settings
         ({"redis_url": "redis://h"}, "wal_dir"),
         ({"wal_dir": "d"}, "redis_url"),
         ({"jwt_audience": "a"}, "jwt_keys"),
+        ({"metrics_token": "t" * 16}, "jwt_secret"),
     ],
 )
 def test_a_setting_without_its_other_half_is_refused(given: dict[str, str], missing: str) -> None:
@@ -36,6 +37,8 @@ def test_a_setting_without_its_other_half_is_refused(given: dict[str, str], miss
         {"tls_cert": "c", "tls_key": "k", "jwt_keys": "k", "jwt_issuer": "i", "jwt_audience": "a"},
         {"tls_cert": "c", "tls_client_ca": "a", "mtls_tenants": "a=b"},
         {"tls_cert": "c", "tls_client_ca": "a", "jwt_secret": "s"},
+        {"metrics_token": "t" * 16, "jwt_secret": "s"},
+        {"metrics_public": "true"},
         {"queue_poll_interval": "1s", "disk_queue_watch": "false"},
     ],
 )

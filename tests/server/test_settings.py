@@ -42,6 +42,9 @@ WRITTEN: dict[str, tuple[str, str, str]] = {
     "jwt_audience": ("one", "two", "three"),
     "tls_client_ca": ("one.pem", "two.pem", "three.pem"),
     "mtls_tenants": ("a.example=acme", "spiffe://x/?a=b=globex:read", "a=acme,b=*:admin"),
+    "metrics_token": ("one" * 20, "two" * 20, "three" * 20),
+    "metrics_token_file": ("<token-1>", "<token-2>", "<token-3>"),
+    "metrics_public": ("true", "false", "yes"),
     "auto_create": ("true", "false", "yes"),
     "max_payload": ("1MiB", "512KiB", "4096"),
     "queue_max_consumers": ("1", "200", "3000"),
@@ -84,6 +87,9 @@ WRONG: dict[str, tuple[str, ...]] = {
     "jwt_audience": ("",),
     "tls_client_ca": ("",),
     "mtls_tenants": ("", "acme", "=acme", "a=", "a=x,a=y", "a=b/c", "a=acme:owner", "a=acme,"),
+    "metrics_token": ("", "   ", "too short", "with a space in it, and long", "ünïcödeünïcödeünïcöde"),
+    "metrics_token_file": ("",),
+    "metrics_public": ("", "perhaps", "2"),
     "auto_create": ("", "perhaps", "2"),
     "max_payload": ("", "0", "-1", "1.5MiB", "1TiBs", "many", "9999999999GiB"),
     "queue_max_consumers": (*_NUMBERS, "0"),
@@ -142,9 +148,10 @@ def test_every_setting_of_the_public_surface_is_there() -> None:
         host port capnp_port durability shards jwt_secret jwt_keys jwt_issuer jwt_audience tls_cert tls_key
         tls_client_ca mtls_tenants auto_create queue_max_consumers queue_poll_interval queue_poll_jitter
         queue_resilient_poll_interval disk_queue_watch disable_mem_queue_watch max_payload journal_retention
-        shutdown_grace log_format metrics_max_labels allowed_hosts"""
+        shutdown_grace log_format metrics_max_labels allowed_hosts metrics_token
+        metrics_public"""
 
-    assert set(named.split()) == set(SETTINGS) - {"jwt_secret_file", "clock_skew"}
+    assert set(named.split()) == set(SETTINGS) - {"jwt_secret_file", "metrics_token_file", "clock_skew"}
 
 
 @pytest.mark.parametrize("places", list(itertools.product([True, False], repeat=3)))
@@ -301,10 +308,24 @@ def test_a_secret_may_lie_in_a_file(give: Give, tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match=r"jwt_secret_file .*: No such file"):
         give({"jwt_secret_file": str(tmp_path / "missing")})
 
+    file.write_text("a token for scrapes\n")
+    with pytest.raises(InvalidArgument, match=r"metrics_token .* is not accepted: give at least 16") as refused:
+        give({"metrics_token_file": str(file)})
+    assert "a token" not in str(refused.value)
+    file.write_text("a-token-for-scrapes\n")
+    assert give({"metrics_token_file": str(file)}).settings.metrics_token == Secret("a-token-for-scrapes")
+
 
 def test_secrets_show_themselves_nowhere(give: Give, tmp_path: Path) -> None:
     secret = "canary-" * 8
-    loaded = give({"jwt_secret": secret, "redis_url": f"redis://user:{secret}@host", "store": f"s3://u:{secret}@b"})
+    loaded = give(
+        {
+            "jwt_secret": secret,
+            "metrics_token": secret,
+            "redis_url": f"redis://user:{secret}@host",
+            "store": f"s3://u:{secret}@b",
+        }
+    )
 
     for shown in (
         repr(loaded.settings),

@@ -14,6 +14,7 @@ class _Need(NamedTuple):
 
 
 _KEYS = ("jwt_secret", "jwt_secret_file", "jwt_keys")
+_IDENTITIES = (*_KEYS, "mtls_tenants")
 _NEEDS = (
     _Need("tls_key", ("tls_cert",), "it is a certificate's key"),
     _Need("tls_client_ca", ("tls_cert",), "client certificates are shown over TLS"),
@@ -24,6 +25,8 @@ _NEEDS = (
     # Whoever sets these believes that tokens are checked.
     _Need("jwt_issuer", _KEYS, "else no token could be checked"),
     _Need("jwt_audience", _KEYS, "else no token could be checked"),
+    _Need("metrics_token", _IDENTITIES, "else anyone may read the metrics, with or without a token"),
+    _Need("metrics_token_file", _IDENTITIES, "else anyone may read the metrics, with or without a token"),
 )
 
 

@@ -8,7 +8,7 @@ from holdfast.doors.http.calls import limits_for
 from holdfast.doors.http.health import Health
 from holdfast.doors.http.hosts import ANY_HOST, Hosts
 from holdfast.doors.http.routes import make_rest
-from holdfast.doors.identity import Identity, make_identity
+from holdfast.doors.identity import Identity, ScraperIdentity, make_identity
 from holdfast.server.compose import Core
 from holdfast.server.ending import Drain
 from holdfast.server.settings import Settings
@@ -35,6 +35,11 @@ def identity_of(settings: Settings, clock: Clock) -> Identity:
     )
 
 
+def scrapers_of(settings: Settings, identity: Identity) -> ScraperIdentity:
+    token = settings.metrics_token
+    return ScraperIdentity(identity, token=None if token is None else token.reveal(), is_public=settings.metrics_public)
+
+
 def hosts_of(settings: Settings) -> Hosts | None:
     """Return the names that the server answers by; None means any.
 
@@ -46,7 +51,12 @@ def hosts_of(settings: Settings) -> Hosts | None:
 
 
 def make_door(core: Core, identity: Identity, drain: Drain, telemetry: Telemetry, settings: Settings) -> Asgi:
-    health = Health(drain=drain, check_store=core.admin.check_store, render=telemetry.metrics.render)
+    health = Health(
+        drain=drain,
+        check_store=core.admin.check_store,
+        render=telemetry.metrics.render,
+        scrapers=scrapers_of(settings, identity),
+    )
     return HttpDoor(
         identity=identity,
         hosts=hosts_of(settings),

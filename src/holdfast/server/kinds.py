@@ -104,6 +104,17 @@ class Secrets:
         return MASKED
 
 
+class BearerTokens(Secrets):
+    """A secret that callers send as `Authorization: Bearer`."""
+
+    accepts = "at least 16 visible ASCII characters without spaces"
+
+    def parse(self, given: object) -> Secret:
+        if not isinstance(given, str) or not re.fullmatch(r"[!-~]{16,1024}", given):
+            raise NotAccepted
+        return Secret(given)
+
+
 class Duration(_Shown):
     metavar = "DURATION"
 

@@ -87,8 +87,9 @@ def make_tls(settings: Settings) -> ssl.SSLContext | None:
                 f"tls_client_ca {settings.tls_client_ca!r} holds no certificates in PEM: {error.reason or error}",
                 setting="tls_client_ca",
             ) from None
-        # With tokens as the other way to say who one is, a certificate may be left out, but not be a wrong one.
-        context.verify_mode = ssl.CERT_OPTIONAL if settings.has_tokens else ssl.CERT_REQUIRED
+        # Callers with a token, and scrapers, need no certificate; one that is shown must be good all the same.
+        is_optional = settings.has_tokens or settings.has_scrapers
+        context.verify_mode = ssl.CERT_OPTIONAL if is_optional else ssl.CERT_REQUIRED
     return context
 
 

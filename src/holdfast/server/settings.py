@@ -13,6 +13,7 @@ import msgspec
 from holdfast.dispatch.polling import default_max_consumers
 from holdfast.model.errors import InvalidArgument
 from holdfast.server.kinds import (
+    BearerTokens,
     Boolean,
     Choice,
     Duration,
@@ -250,6 +251,22 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             default_text="none",
         ),
     ] = None
+    metrics_token: Annotated[
+        Secret | None,
+        Spec(
+            BearerTokens(),
+            _IDENTITY,
+            "Bearer token for `GET /metrics` and nothing else. Every user of the machine can see a flag: prefer the "
+            "variable or `metrics_token_file`.",
+            default_text="none: an operator's token",
+        ),
+    ] = None
+    metrics_token_file: Annotated[
+        str | None, Spec(_path(), _IDENTITY, "File that holds `metrics_token`.", default_text="none")
+    ] = None
+    metrics_public: Annotated[
+        bool, Spec(Boolean(), _IDENTITY, "Let anyone read `GET /metrics`, which names every tenant and queue.")
+    ] = False
 
     auto_create: Annotated[bool, Spec(Boolean(), _QUEUES, "Make a queue with its first message.", is_embedded=True)] = (
         True
@@ -354,6 +371,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def has_certificates(self) -> bool:
         return self.tls_client_ca is not None and self.mtls_tenants is not None
+
+    @property
+    def has_scrapers(self) -> bool:
+        """Whether the metrics may be read without an identity."""
+        return self.metrics_token is not None or self.metrics_public
 
     @property
     def has_identities(self) -> bool:

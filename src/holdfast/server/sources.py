@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from msgspec.structs import replace
-
 from holdfast.model.errors import InvalidArgument
 from holdfast.server.kinds import Secret
 from holdfast.server.setting import PREFIX, Setting
@@ -33,6 +31,9 @@ _OTHERS = {
 }
 # What Kubernetes sets in every pod for a Service that is named holdfast.
 _KUBERNETES = re.compile(PREFIX + r"(SERVICE|PORT)_[A-Z0-9_]+")
+
+# Each may be given in a file instead, which the setting `…_file` names.
+_SECRETS_IN_FILES = ("jwt_secret", "metrics_token")
 
 # A near miss is a slip of the pen: `HOLDFAST_JWT_SECRT` must not leave a server open.
 _NEAR = 0.75
@@ -74,12 +75,12 @@ def load_settings(flags: Mapping[str, object], environment: Mapping[str, str], *
     values = {SETTINGS[name].field: SETTINGS[name].parse(value, origin.text) for name, (value, origin) in given.items()}
     origins = {name: origin for name, (_, origin) in given.items()}
     _keep_the_stronger("data", "store", values, origins)
-    _keep_the_stronger("jwt_secret", "jwt_secret_file", values, origins)
-    settings = Settings(**values)
-    if settings.jwt_secret_file is not None:
-        secret = _read_secret(settings.jwt_secret_file, origins["jwt_secret_file"])
-        settings = replace(settings, jwt_secret=secret)
-    return Loaded(settings, origins, warnings)
+    for secret in _SECRETS_IN_FILES:
+        in_file = f"{secret}_file"
+        _keep_the_stronger(secret, in_file, values, origins)
+        if in_file in values:
+            values[secret] = _read_secret(secret, values[in_file], origins[in_file])
+    return Loaded(Settings(**values), origins, warnings)
 
 
 def _from_file(path: str) -> Iterator[tuple[str, tuple[object, Origin]]]:
@@ -140,17 +141,18 @@ def _keep_the_stronger(one: str, other: str, values: dict[str, Any], origins: di
     del values[SETTINGS[weaker].field], origins[weaker]
 
 
-def _read_secret(path: str, origin: Origin) -> Secret:
+def _read_secret(name: str, path: str, origin: Origin) -> Secret:
     try:
         text = Path(path).read_text(encoding="utf-8").rstrip("\r\n")
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise InvalidArgument(
-            f"jwt_secret_file {path!r} ({origin.text}) cannot be read: {why}", setting="jwt_secret_file"
+            f"{name}_file {path!r} ({origin.text}) cannot be read: {why}", setting=f"{name}_file"
         ) from None
     if not text:
-        raise InvalidArgument(f"jwt_secret_file {path!r} ({origin.text}) is empty", setting="jwt_secret_file")
-    return Secret(text)
+        raise InvalidArgument(f"{name}_file {path!r} ({origin.text}) is empty", setting=f"{name}_file")
+    secret: Secret = SETTINGS[name].parse(text, f"{origin.text}, in the file {path}")
+    return secret
 
 
 def as_toml(loaded: Loaded) -> str:

@@ -22,7 +22,7 @@ from holdfast.doors.http.calls import (
 from holdfast.doors.http.exchange import AsgiScope, Events, Exchange, Receive, Send, ShortExchange
 from holdfast.doors.http.hosts import Hosts
 from holdfast.doors.http.origin import check_origin
-from holdfast.doors.identity import Identity, PeerCertificate
+from holdfast.doors.identity import Identity
 from holdfast.model.errors import Forbidden, HoldfastError, StoreUnavailable
 from holdfast.model.names import QueueRef
 from holdfast.service.access import Caller
@@ -115,9 +115,18 @@ class HttpDoor:
     def _short_way(self, operation: str, handler: Handler) -> Callable[[ShortExchange], Coroutine[Any, Any, None]]:
         return lambda exchange: self._run(operation, handler, exchange, None, exchange.headers)
 
-    async def run(self, operation: str, handler: Handler, scope: AsgiScope, receive: Receive, send: Send) -> None:
+    async def run(
+        self,
+        operation: str,
+        handler: Handler,
+        scope: AsgiScope,
+        receive: Receive,
+        send: Send,
+        identity: Identity | None = None,
+    ) -> None:
+        """Run one call; `identity` takes the place of the door's own."""
         events = Events(scope, receive, send)
-        await self._run(operation, handler, exchange_of(events), events, headers_of(scope))
+        await self._run(operation, handler, exchange_of(events), events, headers_of(scope), identity)
 
     async def _run(
         self,
@@ -126,6 +135,7 @@ class HttpDoor:
         exchange: Exchange,
         events: Events | None,
         headers: Mapping[bytes, bytes],
+        identity: Identity | None = None,
     ) -> None:
         """One call, from its credential to its answer or its error."""
         started_at = steady_s()
@@ -134,7 +144,7 @@ class HttpDoor:
         try:
             self._check_host(headers)
             check_origin(headers)
-            session = await self._session(headers, exchange.peer)
+            session = self._session_of(await (identity or self._identity).caller_of(headers, exchange.peer))
             call = Call(
                 session,
                 exchange,
@@ -164,8 +174,7 @@ class HttpDoor:
         if self._hosts is not None:
             self._hosts.check(headers)
 
-    async def _session(self, headers: Mapping[bytes, bytes], peer: PeerCertificate | None) -> Session:
-        caller = await self._identity.caller_of(headers, peer)
+    def _session_of(self, caller: Caller) -> Session:
         session = self._sessions.get(caller)
         if session is None:
             if len(self._sessions) >= _MOST_SESSIONS:

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 from holdfast.doors.http.app import Drain
 from holdfast.doors.http.calls import JSON_TYPE, Call
 from holdfast.doors.http.ways import Way
+from holdfast.doors.identity import Identity
 from holdfast.model.errors import HoldfastError
 from holdfast.wire.http import HealthAnswer, encode
 
@@ -16,7 +17,11 @@ _METRICS_TYPE = (b"content-type", b"text/plain; version=0.0.4; charset=utf-8")
 
 
 class Health:
-    """`check_store` raises while the store cannot be used; `render` gives the figures as Prometheus reads them."""
+    """The routes that say how a server does.
+
+    `check_store` raises while the store cannot be used; `render` returns the metrics as Prometheus reads them;
+    `scrapers` identifies callers of the metrics.
+    """
 
     def __init__(
         self,
@@ -24,10 +29,12 @@ class Health:
         drain: Drain,
         check_store: Callable[[], Awaitable[None]],
         render: Callable[[], Awaitable[bytes]],
+        scrapers: Identity | None = None,
     ) -> None:
         self._drain = drain
         self._check_store = check_store
         self._render = render
+        self._scrapers = scrapers
 
     async def healthz(self) -> Answer:
         """Alive: whoever answers is."""
@@ -48,7 +55,7 @@ class Health:
         await call.answer(await self._render(), headers=[_METRICS_TYPE, _NOT_KEPT])
 
     def ways(self) -> list[Way]:
-        return [Way("GET", "/metrics", "metrics", self.metrics)]
+        return [Way("GET", "/metrics", "metrics", self.metrics, self._scrapers)]
 
 
 def _health(status: int, answer: HealthAnswer) -> Answer:

@@ -112,7 +112,7 @@ class _Path:
         if way is None:
             await _refuse_method(scope, send, self._methods)
         else:
-            await self._door.run(way.operation, way.handler, scope, receive, send)
+            await self._door.run(way.operation, way.handler, scope, receive, send, way.identity)
 
 
 def open_route(path: str, answer: Callable[[], Awaitable[Answer]]) -> Route:

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from holdfast.doors.http.app import Handler
 from holdfast.doors.http.calls import Call
+from holdfast.doors.identity import Identity
 from holdfast.model.errors import InvalidArgument
 from holdfast.model.message import State
 from holdfast.model.names import QueueRef
@@ -13,12 +14,13 @@ _FLAGS = {"0": False, "false": False, "1": True, "true": True}
 
 
 class Way(NamedTuple):
-    """One method of one path."""
+    """One method of one path. `identity` says who calls it where the server's own does not."""
 
     method: str
     path: str
     operation: str
     handler: Handler
+    identity: Identity | None = None
 
 
 def queue_in_path(call: Call) -> QueueRef:

@@ -2,6 +2,7 @@
 
 from holdfast.doors.identity.certificates import CertificateIdentity, PeerCertificate, peer_of
 from holdfast.doors.identity.compose import Identity, Open, TokenOrCertificate, make_identity
+from holdfast.doors.identity.scraping import ScraperIdentity
 from holdfast.doors.identity.tokens import TokenIdentity
 
 __all__ = [
@@ -9,6 +10,7 @@ __all__ = [
     "Identity",
     "Open",
     "PeerCertificate",
+    "ScraperIdentity",
     "TokenIdentity",
     "TokenOrCertificate",
     "make_identity",

@@ -15,7 +15,7 @@ from holdfast.model.errors import Unauthenticated
 from holdfast.service.access import Caller
 
 AUTHORIZATION = b"authorization"
-_BEARER = b"bearer "
+BEARER = b"bearer "
 
 # Larger than any token in use; what is verified is remembered, so this times the next is memory.
 MAX_TOKEN_BYTES = 8 * 1_024
@@ -145,6 +145,6 @@ def bearer_token(headers: Mapping[bytes, bytes]) -> bytes:
     given = headers.get(AUTHORIZATION)
     if given is None:
         raise refused("missing", "say who you are: send the header Authorization: Bearer with a token")
-    if given[:7].lower() != _BEARER:
+    if given[:7].lower() != BEARER:
         raise refused("malformed", "the Authorization header is not of the form: Bearer, a space, and a token")
     return given[7:].strip(b" ")
