@@ -15,7 +15,7 @@ from holdfast.model import errors
 COMMANDS = (
     *("serve", "enqueue", "dequeue", "ack", "nack", "extend", "release", "run", "worker", "tail", "top", "stats"),
     *("queues", "tenants", "peek", "get", "dlq", "redrive", "schedule", "policy", "move", "cancel", "purge", "pause"),
-    *("resume", "reprioritise", "delete", "doctor", "bench", "verify", "backup", "demo"),
+    *("resume", "reprioritise", "delete", "doctor", "bench", "verify", "backup", "demo", "token"),
 )
 
 

@@ -26,6 +26,7 @@ from holdfast.cli.schedule import schedule
 from holdfast.cli.serve import ServeCommand, serve
 from holdfast.cli.state import state
 from holdfast.cli.tail import tail
+from holdfast.cli.token import token
 from holdfast.cli.top import top
 from holdfast.cli.upkeep import backup, verify
 from holdfast.cli.worker import worker
@@ -56,6 +57,7 @@ for _checkup in (doctor, bench):
     client_command(app, STORE)(_checkup)
 for _upkeep in (demo, verify, backup):
     app.command(rich_help_panel=STORE)(_upkeep)
+app.command(rich_help_panel=OPERATE)(token)
 app.add_typer(db, rich_help_panel=STORE)
 app.add_typer(pipeline, rich_help_panel=OPERATE)
 

@@ -67,7 +67,7 @@ def _serve(config: str | None, print_settings: bool, flags: dict[str, str]) -> i
         typer.echo(as_toml(loaded))
         return 0
     check_startable(loaded)
-    if any(find_spec(name) is None for name in _EXTRA):
+    if is_without_server_extra():
         typer.echo("holdfast: serving needs more than is installed: pip install 'holdfast[server]'", err=True)
         return USAGE
     from holdfast.server.run import run
@@ -80,6 +80,10 @@ def _serve(config: str | None, print_settings: bool, flags: dict[str, str]) -> i
         if name not in loaded.origins:
             raise
         raise InvalidArgument(f"{error.message} ({name} is from {loaded.origin(str(name))})", setting=name) from None
+
+
+def is_without_server_extra() -> bool:
+    return any(find_spec(name) is None for name in _EXTRA)
 
 
 def _parameters() -> list[inspect.Parameter]:
@@ -97,7 +101,10 @@ def _parameters() -> list[inspect.Parameter]:
             ],
             False,
         ),
-        *(_parameter(setting.name, Annotated[str | None, _option(setting)], None) for setting in SETTINGS.values()),
+        *(
+            _parameter(setting.name, Annotated[str | None, setting_option(setting)], None)
+            for setting in SETTINGS.values()
+        ),
     ]
 
 
@@ -105,7 +112,8 @@ def _parameter(name: str, annotation: Any, default: object) -> inspect.Parameter
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-def _option(setting: Setting) -> Any:
+def setting_option(setting: Setting) -> Any:
+    """Return the option of a command that takes this setting as a flag."""
     return typer.Option(
         setting.flag,
         metavar=setting.kind.metavar,

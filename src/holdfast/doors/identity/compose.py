@@ -69,16 +69,17 @@ def make_identity(
     mtls_tenants: str | Mapping[str, str] | None = None,
 ) -> Identity:
     """None is a setting left out; an empty one is refused, for it would leave a server open that was to be closed."""
-    tokens = _make_tokens(clock, jwt_secret, jwt_keys, jwt_issuer, jwt_audience)
+    tokens = make_token_identity(clock, jwt_secret, jwt_keys, jwt_issuer, jwt_audience)
     certificates = None if mtls_tenants is None else CertificateIdentity(mtls_tenants)
     if tokens is not None and certificates is not None:
         return TokenOrCertificate(tokens, certificates)
     return tokens or certificates or Open()
 
 
-def _make_tokens(
+def make_token_identity(
     clock: Clock, secret: str | None, keys: str | None, issuer: str | None, audience: str | None
 ) -> TokenIdentity | None:
+    """Return what verifies the tokens of a server with these settings; None if it takes no tokens."""
     for setting, value in (("jwt_issuer", issuer), ("jwt_audience", audience)):
         if value is not None and not value.strip():
             raise InvalidArgument(f"{setting} is empty: give a text, or leave it out", setting=setting)

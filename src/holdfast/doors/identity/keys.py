@@ -133,7 +133,7 @@ def _pem_keys(document: bytes) -> list[Key]:
                 continue
         except Exception:  # whatever a parser says of bytes that are no key
             raise UnusableKeys("a PEM block in it cannot be read") from None
-        keys.append(_key_of(public, None, None))
+        keys.append(key_of(public, None, None))
     if not keys:
         raise UnusableKeys("there is no public key or certificate in it")
     return _bounded(keys)
@@ -171,12 +171,12 @@ def _jwk(entry: Mapping[str, Any]) -> Key | None:
                 public = OKPAlgorithm.from_jwk(dict(entry))
             case _:
                 return None
-        return _key_of(public, kid, algorithm)
+        return key_of(public, kid, algorithm)
     except Exception:  # one key that cannot be read must not take the others with it
         return None
 
 
-def _key_of(public: Any, kid: str | None, algorithm: object) -> Key:
+def key_of(public: Any, kid: str | None, algorithm: object) -> Key:
     """A key and its one algorithm: the one it names, if that fits; else the one of its kind."""
     match public:
         case RSAPublicKey():

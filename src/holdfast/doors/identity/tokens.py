@@ -3,6 +3,7 @@
 import json
 from collections import OrderedDict
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import jwt
 
@@ -22,6 +23,15 @@ MAX_TOKEN_BYTES = 8 * 1_024
 MAX_REMEMBERED = 4_096
 
 
+class Signed(NamedTuple):
+    """The claims of a token, still to be read, and the key that vouches for them."""
+
+    payload: bytes
+    key: Key
+    # The keys in force when it was verified.
+    keys: KeySet
+
+
 class TokenIdentity:
     """Verifies each token once, and remembers it until it ends or the keys change."""
 
@@ -35,6 +45,11 @@ class TokenIdentity:
         # of the tokens here.
         self._remembered: OrderedDict[bytes, Identified] = OrderedDict()
         self._remembered_for: KeySet = keys.keys
+
+    @property
+    def keys(self) -> KeySet:
+        """The keys in force."""
+        return self._source.keys
 
     async def start(self) -> None:
         await self._source.start()
@@ -57,31 +72,46 @@ class TokenIdentity:
             given = b"Bearer " + bearer_token(headers)
             known = self._remembered.get(given)
             if known is None:
-                return await self._verify(given[7:])
+                return await self._identify_new(given[7:])
         if now >= known.expires_at:
             del self._remembered[given]
             raise refused("expired", "the token has expired: get a new one")
         self._remembered.move_to_end(given)
         return known.caller
 
-    async def _verify(self, token: bytes) -> Caller:
+    async def _identify_new(self, token: bytes) -> Caller:
+        signed = await self.verify_signature(token)
+        identified = self.identify(signed.payload)
+        # Keys that changed meanwhile have cleared the memory, or will: nothing of the old ones may enter it.
+        if signed.keys is self._source.keys is self._remembered_for:
+            self._remember(token, identified)
+        return identified.caller
+
+    async def verify_signature(self, token: bytes) -> Signed:
+        """Return the claims if one of the keys signed them, else raise `Unauthenticated`. Does not check the claims."""
         if len(token) > MAX_TOKEN_BYTES:
             raise refused("malformed", f"the token is larger than {MAX_TOKEN_BYTES} bytes")
         kid, algorithm = self._read_header(token)
         keys = self._source.keys
-        payload = self._payload(token, keys, kid, algorithm)
-        if payload is None and not keys.has(kid):
+        signed = self._signed(token, keys, kid, algorithm)
+        if signed is None and not keys.has(kid):
             await self._source.renew()
             if self._source.keys is not keys:
                 keys = self._source.keys
-                payload = self._payload(token, keys, kid, algorithm)
-        if payload is None:
+                signed = self._signed(token, keys, kid, algorithm)
+        if signed is None:
             raise _not_ours(keys.named(kid), algorithm)
-        identified = self._identify(payload)
-        # Keys that changed meanwhile have cleared the memory, or will: nothing of the old ones may enter it.
-        if keys is self._source.keys is self._remembered_for:
-            self._remember(token, identified)
-        return identified.caller
+        return signed
+
+    def identify(self, payload: bytes) -> Identified:
+        """Return who the claims are for and until when, or raise `Unauthenticated` if one of them is refused."""
+        try:
+            claims = json.loads(payload)
+        except (ValueError, RecursionError):
+            claims = None
+        if not isinstance(claims, dict):
+            raise refused("malformed", "the token's claims are not a JSON object")
+        return identify(claims, now_ms=self._clock.now_ms(), audience=self._audience, issuer=self._issuer)
 
     def _read_header(self, token: bytes) -> tuple[str | None, str]:
         """The key and the algorithm a token claims. `jku`, `x5u`, `jwk` and `x5c` are not so much as looked at."""
@@ -99,14 +129,14 @@ class TokenIdentity:
             raise refused("algorithm", "the token's algorithm is none that this server accepts")
         return kid, algorithm
 
-    def _payload(self, token: bytes, keys: KeySet, kid: str | None, algorithm: str) -> bytes | None:
-        """What was signed by one of our keys; None: by none of them."""
+    def _signed(self, token: bytes, keys: KeySet, kid: str | None, algorithm: str) -> Signed | None:
+        """Return what one of our keys signed; None if none of them did."""
         for key in keys.named(kid):
             # The key decides which algorithm verifies; the token's word only has to agree with it.
             if key.algorithm == algorithm:
                 payload = self._verified(token, key)
                 if payload is not None:
-                    return payload
+                    return Signed(payload, key, keys)
         return None
 
     def _verified(self, token: bytes, key: Key) -> bytes | None:
@@ -117,15 +147,6 @@ class TokenIdentity:
         except (jwt.PyJWTError, ValueError, TypeError, RecursionError):
             return None
         return signed if isinstance(signed, bytes) else None
-
-    def _identify(self, payload: bytes) -> Identified:
-        try:
-            claims = json.loads(payload)
-        except (ValueError, RecursionError):
-            claims = None
-        if not isinstance(claims, dict):
-            raise refused("malformed", "the token's claims are not a JSON object")
-        return identify(claims, now_ms=self._clock.now_ms(), audience=self._audience, issuer=self._issuer)
 
     def _remember(self, token: bytes, identified: Identified) -> None:
         self._remembered[b"Bearer " + token] = identified
