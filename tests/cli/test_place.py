@@ -12,6 +12,7 @@ from typing import Any
 import jwt
 import pytest
 
+from holdfast.cli import doctor as doctor_module
 from holdfast.cli.failures import Usage
 from holdfast.cli.place import DEFAULT_URL, Place, find_place
 from tests.server.served import urls_in
@@ -164,6 +165,32 @@ def test_a_tenants_token_finds_its_own_queues_everywhere(
         ("run", "other/jobs", "--", "true"),
     ):
         assert run(*arguments).code == 4, arguments
+
+
+def test_doctor_with_an_operators_token_looks_at_every_tenant(
+    run: Run, guarded: Callable[[str, str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_TOKEN", guarded("*", "admin"))
+    run("enqueue", "acme/a", "x", "--max-retries", 0)
+    run("enqueue", "other/b", "x")
+    receipt = run("dequeue", "acme/a", "--json").json["receipt"]
+    run("nack", receipt, "--queue", "acme/a", "--error", "boom")
+
+    def found(*arguments: str) -> dict[str, str]:
+        ran = run("doctor", "--json", *arguments)
+        assert ran.code == 0, ran
+        return {each["check"]: each["found"] for each in ran.lines}
+
+    every = found()
+    assert every["access"] == "2 queues of 2 tenants can be seen"
+    assert every["dead letters"] == "1 failed messages, most in acme/a"
+    one = found("--tenant", "other")
+    assert one["access"] == "1 queues of tenant other can be seen"
+    assert "dead letters" not in one
+    monkeypatch.setattr(doctor_module, "_MAX_TENANTS", 1)
+    assert found()["tenants"] == "looked at the first 1 of 2"
+    monkeypatch.setenv("HOLDFAST_TOKEN", guarded("other", "read"))
+    assert found()["access"] == "1 queues of tenant other can be seen"
 
 
 def test_an_operators_token_sees_every_tenant(

@@ -32,6 +32,8 @@ _FSYNCS = 20
 _SKEW_WARN_S, _SKEW_BAD_S = 3.0, 60.0
 _WATCH_S, _OFF_MS = 0.25, 20
 _EVENTS = 2_000
+# Each is a call of its own.
+_MAX_TENANTS = 200
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -220,11 +222,13 @@ def _store(cli: Session) -> Iterator[Finding]:
 
 
 def _welcome(cli: Session) -> Iterator[Finding]:
-    """Whether this caller may look, and what the journal says of leases."""
-    tenant = cli.place.tenant
+    """Look at the queues of every tenant that this caller sees, or of the one that was given."""
     try:
-        queues = cli.hf.queues(tenant=tenant)
-        failed = sum(each.failed for each in queues)
+        tenants = _tenants(cli)
+        looked_at = tenants[:_MAX_TENANTS]
+        failed = {
+            f"{tenant}/{each.queue}": each.failed for tenant in looked_at for each in cli.hf.queues(tenant=tenant)
+        }
     except StoreUnavailable as error:
         # One that another process has is in use, not broken.
         yield Finding("store", WARN if "in use" in error.message else BAD, error.message, "")
@@ -232,29 +236,48 @@ def _welcome(cli: Session) -> Iterator[Finding]:
     except HoldfastError as error:
         yield Finding("access", BAD, error.message, "give the right --token, --tenant or --url")
         return
-    yield Finding("access", OK, f"{len(queues):,} queues of tenant {tenant} can be seen")
-    if failed:
-        yield Finding("dead letters", WARN, f"{failed:,} failed messages", "see: holdfast dlq QUEUE")
+    whose = f"tenant {tenants[0]}" if len(tenants) == 1 else f"{len(looked_at):,} tenants"
+    yield Finding("access", OK, f"{len(failed):,} queues of {whose} can be seen")
+    if len(tenants) > len(looked_at):
+        yield Finding(
+            "tenants",
+            WARN,
+            f"looked at the first {len(looked_at):,} of {len(tenants):,}",
+            "to look at another: --tenant",
+        )
+    if total := sum(failed.values()):
+        worst = max(failed, key=failed.__getitem__)
+        yield Finding("dead letters", WARN, f"{total:,} failed messages, most in {worst}", f"see: holdfast dlq {worst}")
     yield from _leases(cli)
 
 
+def _tenants(cli: Session) -> list[str]:
+    if not _is_of_every_tenant(cli):
+        return [cli.place.tenant]
+    # A store without a queue has no tenants yet.
+    return sorted(each.tenant for each in cli.hf.tenants()) or [cli.place.tenant]
+
+
+def _is_of_every_tenant(cli: Session) -> bool:
+    """Return whether no tenant was given: an operator, and anyone without identities, then means all of them."""
+    return cli.place.origin("tenant") == "default"
+
+
 def _leases(cli: Session) -> Iterator[Finding]:
-    tenant = cli.place.tenant
+    tenant = None if _is_of_every_tenant(cli) else cli.place.tenant
     try:
         page = cli.hf.journal(start_of(cli.hf, _EVENTS, tenant), _EVENTS, tenant=tenant)
     except HoldfastError as error:
         yield Finding("leases", WARN, error.message, "")
         return
-    kinds = Counter(each.event for each in page)
-    expired = kinds[Event.EXPIRED] + sum(each.reason == "lease_expired" for each in page)
+    expired = [each for each in page if each.event is Event.EXPIRED or each.reason == "lease_expired"]
     if not expired:
         yield Finding("leases", OK, f"none ran out in the last {len(page):,} events")
         return
-    worst = Counter(f"{each.tenant}/{each.queue}" for each in page if each.event is Event.EXPIRED).most_common(1)
-    name = worst[0][0] if worst else tenant
+    [(name, _)] = Counter(f"{each.tenant}/{each.queue}" for each in expired).most_common(1)
     yield Finding(
         "leases",
         WARN,
-        f"{expired:,} ran out in the last {len(page):,} events, most in {name}",
+        f"{len(expired):,} ran out in the last {len(page):,} events, most in {name}",
         "workers died, or handlers outlast their lease: holdfast policy QUEUE lease=…, or extend while working",
     )
