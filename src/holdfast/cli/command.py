@@ -150,7 +150,8 @@ def _common() -> list[inspect.Parameter]:
             None,
             "--url",
             metavar="URL|DIR",
-            help=f"A server, or the directory of an embedded store. Variable: HOLDFAST_URL. Default: {DEFAULT_URL}",
+            help="A server, the directory of an embedded store, or a store's URL (postgres://, file:///, s3://, …). "
+            f"Variable: HOLDFAST_URL. Default: {DEFAULT_URL}",
             rich_help_panel=_CONNECTION,
         ),
         _option(

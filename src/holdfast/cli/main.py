@@ -35,7 +35,7 @@ __all__ = ["app", "exit_code", "main"]
 
 app = typer.Typer(
     name="holdfast",
-    help="A message queue for Python programs, kept in a directory or served over HTTP.",
+    help="A message and job queue: in a directory, on a server, or shared over PostgreSQL or an object store.",
     epilog="Exit codes: 0 done, 2 usage, 3 nothing there, 4 refused, 5 stale lease, 75 try again later.",
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,

@@ -31,7 +31,7 @@ _NEEDS = (
 
 
 def check_startable(loaded: Loaded) -> None:
-    """Nothing given may be ignored: what this version cannot honour, or what lacks its other half, is refused."""
+    """Raise `InvalidArgument` for a setting that would have no effect because another one is missing."""
     for need in _NEEDS:
         if need.setting in loaded.origins and not any(name in loaded.origins for name in need.of):
             raise InvalidArgument(
