@@ -134,7 +134,7 @@ def test_keys_may_be_a_url(run: Run, tmp_path: Path) -> None:
     [
         (("--tenant", "a/b"), ("a/b",)),
         (("--tenant", "acme", "--scope", "owner"), ("scope 'owner'", "read, write and admin")),
-        (("--tenant", "acme", "--scope", " "), ("scope",)),
+        (("--tenant", "acme", "--scope", ""), ("scope",)),
         (("--tenant", "acme", "--ttl", "soon"), ("ttl 'soon'", "duration")),
         (("--tenant", "acme", "--ttl", "0"), ("ttl '0'", "1s to 3650d")),
         (("--tenant", "acme", "--ttl", "5000d"), ("3650d",)),
@@ -250,6 +250,25 @@ def test_a_claim_cannot_pass_for_the_verdict_or_steer_the_terminal(run: Run) -> 
     verdict, *rest = ran.out.splitlines()
     assert verdict.split()[:2] == ["accepted", "no:"]
     assert not any(line.startswith(("accepted", "may")) for line in rest)
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"[" * 5_000,
+        b'{"exp": 1e300, "iat": 253402300799, "nbf": -1}',
+        b'{"sub": "\\ud800"}',
+        b'{"exp": 99999999999999999999999999, "iat": true}',
+        b"\xff\xfe",
+        b"[]",
+    ],
+)
+@pytest.mark.usefixtures("secret")
+def test_whatever_is_in_a_token_is_explained_without_a_fault(run: Run, payload: bytes) -> None:
+    token = jwt.PyJWS().encode(payload, SECRET, "HS256", headers={"odd": "\ud800"})
+    for arguments in ((), ("--json",)):
+        ran = run("token", "--check", token, *arguments)
+        assert (ran.code, ran.err) == (4, "")
 
 
 def test_without_keys_a_token_is_shown_but_not_vouched_for(run: Run) -> None:

@@ -7,6 +7,7 @@ from holdfast.model.errors import Forbidden
 from holdfast.server.door import hosts_of
 from holdfast.server.kinds import Secret
 from holdfast.server.settings import Settings
+from holdfast.testing import ManualClock
 from tests.doors.raw import head, once, wire
 from tests.doors.serving import Server, Tokens, caller, serve
 from tests.server.served import Served
@@ -58,9 +59,9 @@ async def test_an_accepted_name_does_not_let_the_next_one_in(server: Server) -> 
             assert (await connection.answer()).status == status, host
 
 
-async def test_a_server_that_asks_who_calls_answers_by_any_name(clock: object) -> None:
+async def test_a_server_that_asks_who_calls_answers_by_any_name(clock: ManualClock) -> None:
     identity = Tokens({"t": caller("acme", "read")})
-    async with serve(clock, identity=identity) as server:  # type: ignore[arg-type]
+    async with serve(clock, identity=identity) as server:
         answer = await once(server, "POST", "/v1/queue/dequeue", QUEUE, Host="queue.example", Authorization="Bearer t")
         assert answer.status == 200
         for request in (head("GET", "/healthz", {}), head("GET", "/healthz", {"Host": ""})):

@@ -4,6 +4,8 @@ import asyncio
 import math
 import os
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -97,11 +99,17 @@ def token(
             raise Usage("--check explains a token as it is: leave out --tenant, --scope, --ttl and --subject")
         from holdfast.cli.token_check import explain
 
-        explain(settings, _read_key(key), _read_token(check), json=json)
+        explain(settings, _read_key(key), _read_token(check), as_json=json)
         return
     if tenant is None:
         raise Usage("give --tenant, or --check to explain a token")
-    claims = _claims(settings, tenant, scope or _DEFAULT_SCOPE, ttl or _DEFAULT_TTL, subject)
+    claims = _claims(
+        settings,
+        tenant,
+        _DEFAULT_SCOPE if scope is None else scope,
+        _DEFAULT_TTL if ttl is None else ttl,
+        subject,
+    )
     made = asyncio.run(_sign(settings, _read_key(key), claims))
     if json:
         echo_json({"token": made, "claims": claims, "expires_at": claims["exp"] * 1_000})
@@ -133,7 +141,7 @@ def _read_token(given: str) -> bytes:
         text = text[7:].strip()
     if not text:
         raise Usage("there is no token to check: give --check TOKEN, or pipe it into --check -")
-    return text.encode()
+    return text.encode(errors="surrogateescape")
 
 
 def _claims(settings: "Settings", tenant: str, scope: str, ttl: str, subject: str | None) -> dict[str, Any]:
@@ -162,10 +170,7 @@ def _claims(settings: "Settings", tenant: str, scope: str, ttl: str, subject: st
 
 async def _sign(settings: "Settings", key: bytes | None, claims: dict[str, Any]) -> str:
     """Sign the claims, and see that a server with the same settings accepts them."""
-    identity = verifying_identity(settings)
-    if identity is not None:
-        await start(identity, settings)
-    try:
+    async with verifying_identity(settings) as identity:
         signing = _signing_key(settings, key, identity)
         made = signing.sign(claims)
         judge = identity or identity_of_key(signing, settings)
@@ -174,9 +179,6 @@ async def _sign(settings: "Settings", key: bytes | None, claims: dict[str, Any])
         except Unauthenticated as error:
             raise InvalidArgument(f"a server would refuse the token: {error.message}") from None
         return made
-    finally:
-        if identity is not None:
-            await identity.close()
 
 
 def _signing_key(settings: "Settings", key: bytes | None, identity: "TokenIdentity | None") -> "SigningKey":
@@ -201,17 +203,29 @@ def read_private_key(key: bytes, identity: "TokenIdentity | None") -> "SigningKe
         raise InvalidArgument(f"--key: {error}", field="key") from None
 
 
-def verifying_identity(settings: "Settings") -> "TokenIdentity | None":
-    """Return what a server with these settings verifies tokens with; None if it has neither secret nor keys."""
+@asynccontextmanager
+async def verifying_identity(settings: "Settings") -> AsyncIterator["TokenIdentity | None"]:
+    """Open what a server with these settings verifies tokens with; None if it has neither secret nor keys."""
     from holdfast.doors.identity.compose import make_token_identity
 
     if settings.jwt_secret is None and settings.jwt_keys is None:
-        return None
+        yield None
+        return
     secret = None if settings.jwt_secret is None else settings.jwt_secret.reveal()
     try:
-        return make_token_identity(SystemClock(), secret, settings.jwt_keys, settings.jwt_issuer, settings.jwt_audience)
+        identity = make_token_identity(
+            SystemClock(), secret, settings.jwt_keys, settings.jwt_issuer, settings.jwt_audience
+        )
     except InvalidArgument as error:
         raise Usage(error.message) from None
+    assert identity is not None, "there is a secret, or there are keys"
+    try:
+        await identity.start()
+        if not identity.keys.all:
+            raise Unavailable(f"jwt_keys: no keys could be fetched from {settings.jwt_keys}; try again later")
+        yield identity
+    finally:
+        await identity.close()
 
 
 def identity_of_key(signing: "SigningKey", settings: "Settings") -> "TokenIdentity":
@@ -222,11 +236,3 @@ def identity_of_key(signing: "SigningKey", settings: "Settings") -> "TokenIdenti
 
     source = FixedKeys(KeySet([signing.verifier]))
     return TokenIdentity(source, SystemClock(), audience=settings.jwt_audience, issuer=settings.jwt_issuer)
-
-
-async def start(identity: "TokenIdentity", settings: "Settings") -> None:
-    await identity.start()
-    if not identity.keys.all:
-        raise Unavailable(
-            f"no keys could be had from jwt_keys {settings.jwt_keys!r}: see the line above, and try again"
-        )

@@ -1,6 +1,7 @@
 """`holdfast token --check`: say what is in a token, and whether a server accepts it, in the server's own words."""
 
 import asyncio
+import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -8,7 +9,7 @@ import typer
 
 from holdfast.cli.failures import REFUSED, Usage, printable
 from holdfast.cli.show import Output, duration, echo_json, instant
-from holdfast.cli.token import identity_of_key, read_private_key, start, verifying_identity
+from holdfast.cli.token import identity_of_key, read_private_key, verifying_identity
 from holdfast.clock import SystemClock
 from holdfast.model.errors import Unauthenticated
 from holdfast.service.access import Scope
@@ -26,6 +27,10 @@ _ABILITIES = {
 }
 
 
+# Its first second: a time zone ahead of UTC would show the last day of it as of the year 10000.
+_YEAR_9999_S = 253_370_764_800
+
+
 class Verdict(NamedTuple):
     caller: "Caller | None" = None
     # The key that signed the token, also where its claims are refused.
@@ -41,13 +46,13 @@ class _Unverified(NamedTuple):
     claims: dict[str, Any] | None
 
 
-def explain(settings: "Settings", key: bytes | None, token: bytes, *, json: bool) -> None:
+def explain(settings: "Settings", key: bytes | None, token: bytes, *, as_json: bool) -> None:
     """Print it. Exit with 4 if a server with these settings would refuse the token, with 2 if that cannot be known."""
     said = _read(token)
     has_keys = key is not None or settings.jwt_secret is not None or settings.jwt_keys is not None
     verdict = asyncio.run(_judge(settings, key, token)) if has_keys else Verdict()
     accepted = None if not has_keys else verdict.caller is not None
-    if json:
+    if as_json:
         echo_json(_as_json(said, verdict, accepted))
     else:
         Output().record(_as_record(said, verdict, accepted))
@@ -58,20 +63,12 @@ def explain(settings: "Settings", key: bytes | None, token: bytes, *, json: bool
 
 
 async def _judge(settings: "Settings", key: bytes | None, token: bytes) -> Verdict:
-    identity = verifying_identity(settings)
-    name = "jwt_keys" if settings.jwt_secret is None else "jwt_secret"
-    if identity is not None:
-        await start(identity, settings)
-    try:
-        if key is not None:
-            signing = read_private_key(key, identity)
-            if identity is None:
-                identity, name = identity_of_key(signing, settings), "--key"
-        assert identity is not None, "there are keys"
-        return await _verdict(identity, name, token)
-    finally:
+    async with verifying_identity(settings) as identity:
+        signing = None if key is None else read_private_key(key, identity)
         if identity is not None:
-            await identity.close()
+            return await _verdict(identity, "jwt_keys" if settings.jwt_secret is None else "jwt_secret", token)
+        assert signing is not None, "without jwt_secret and jwt_keys there is --key"
+        return await _verdict(identity_of_key(signing, settings), "--key", token)
 
 
 async def _verdict(identity: "TokenIdentity", name: str, token: bytes) -> Verdict:
@@ -97,14 +94,18 @@ def _read(token: bytes) -> _Unverified:
 
     try:
         whole = jwt.PyJWS().decode_complete(token, options={"verify_signature": False})
-        header = dict(whole["header"])
     except (jwt.PyJWTError, ValueError, TypeError, RecursionError):
         return _Unverified(None, None)
+    return _Unverified(_object(json.dumps(whole["header"]).encode()), _object(whole["payload"]))
+
+
+def _object(document: bytes) -> dict[str, Any] | None:
+    """Return a JSON object; None for anything else, and for texts that cannot be printed (half surrogates)."""
     try:
-        claims = msgspec.json.decode(whole["payload"])
-    except ValueError:
-        claims = None
-    return _Unverified(header, claims if isinstance(claims, dict) else None)
+        found = msgspec.json.decode(document)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def _as_json(said: _Unverified, verdict: Verdict, accepted: bool | None) -> dict[str, Any]:
@@ -126,7 +127,7 @@ def _as_record(said: _Unverified, verdict: Verdict, accepted: bool | None) -> di
         "accepted": {True: "yes", False: refusal, None: "unknown"}[accepted],
         "signed by": verdict.key or ("not checked" if accepted is None else "no key of this server"),
     }
-    # Each under a name of its own: a claim `accepted` must not pass for the verdict.
+    # Each under a name of its own, so that a claim `accepted` cannot pass for the verdict.
     for kind, fields in (("header", said.header or {}), ("claim", said.claims or {})):
         for name, value in fields.items():
             record[f"{kind} {printable(name[:40])}"] = _shown(name, value)
@@ -138,13 +139,14 @@ def _as_record(said: _Unverified, verdict: Verdict, accepted: bool | None) -> di
 def _shown(name: str, value: Any) -> str:
     if name in ("iat", "nbf", "exp") and (at_ms := _instant_ms(value)) is not None:
         ahead_ms = at_ms - SystemClock().now_ms()
-        return f"{instant(at_ms)} ({f'in {duration(ahead_ms)}' if ahead_ms > 0 else f'{duration(-ahead_ms)} ago'})"
+        distance = f"in {duration(ahead_ms)}" if ahead_ms > 0 else f"{duration(-ahead_ms)} ago"
+        return f"{instant(at_ms)} ({distance})"
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
 def _instant_ms(value: object) -> int | None:
-    """Return a NumericDate in milliseconds; None for anything that is not one, up to the year 9999."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 253_402_300_800:
+    """Return a NumericDate in milliseconds; None for anything else, and beyond the years that can be shown."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < _YEAR_9999_S:
         return None
     return int(value * 1_000)
 
