@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import holdfast
+from tests.cli.conftest import assert_refused
 
 Run = Callable[..., Any]
 
@@ -158,8 +159,95 @@ def test_each_line_becomes_a_message(run: Run) -> None:
 def test_many_of_one_are_enqueued_in_batches(run: Run) -> None:
     ran = run("enqueue", "jobs", "x", "--count", 1_200, "--quiet")
 
-    assert (ran.code, ran.out, ran.err) == (0, "", "")
+    assert (ran.code, ran.err) == (0, "")
+    assert len(set(ran.out.splitlines())) == 1_200
     assert run("stats", "jobs", "--json").json["ready"] == 1_200
+
+
+def test_quiet_prints_the_ids_one_per_line(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_MAX_PAYLOAD", "16MiB")
+    (tmp_path / "large").write_bytes(bytes(9 << 20))
+
+    one = run("enqueue", "jobs", "x", "--quiet", "--priority", 1)
+    several = run("enqueue", "jobs", "--lines", "--quiet", stdin=b"a\nb\n")
+    large = run("enqueue", "large", f"@{tmp_path / 'large'}", "--quiet")
+
+    assert [ran.err for ran in (one, several, large)] == ["", "", ""]
+    assert (one.out + several.out).split() == [each["id"] for each in peeked(run)]
+    assert run("get", "large", large.out.strip(), "--quiet").out == large.out
+
+
+# --- Text that is almost JSON ----------------------------------------------------------------------------------
+
+ALMOST_JSON = [
+    ('{"to": ada}', "line 1 column 8"),
+    ('  \n{"to": "ada" x}', "line 2 column 14"),
+    ("[1, 2", "line 1 column 6"),
+    ("[INFO] started", "line 1 column 2"),
+    ('"unended', "line 1 column 1"),
+    ('{"a": 1} {"b": 2}', "line 1 column 10"),
+    ('"lone \\ud800"', "not valid JSON"),
+    ("[" * 100_000, "not valid JSON"),
+]
+
+
+@pytest.mark.parametrize("way", ["an argument", "stdin", "a file"])
+@pytest.mark.parametrize(("text", "position"), ALMOST_JSON)
+def test_text_that_begins_like_json_and_is_not_is_refused_with_the_position(
+    run: Run, tmp_path: Path, way: str, text: str, position: str
+) -> None:
+    (tmp_path / "body").write_text(text)
+    given = {"an argument": text, "stdin": "-", "a file": f"@{tmp_path / 'body'}"}[way]
+
+    ran = run("enqueue", "jobs", given, stdin=text.encode())
+
+    assert_refused(ran, 2, position, "--text")
+    assert run("stats", "jobs").code == 3
+
+
+def test_a_line_that_begins_like_json_and_is_not_is_refused_with_its_number(run: Run) -> None:
+    ran = run("enqueue", "jobs", "--lines", stdin=b'{"n": 1}\n\n{"n": oops}\n')
+
+    assert_refused(ran, 2, "line 3 of the input", "line 1 column 7", "--text")
+    assert run("stats", "jobs").code == 3
+    assert run("enqueue", "jobs", "--lines", "--text", stdin=b'{"n": 1}\n{"n": oops}\n').code == 0
+
+
+def test_a_bad_line_says_how_many_were_enqueued_before_it(run: Run) -> None:
+    ran = run("enqueue", "jobs", "--lines", stdin=b"fine\n" * 500 + b"{oops\n")
+
+    assert ran.code == 2
+    assert len(ran.out.splitlines()) == 500
+    assert "line 501 of the input" in ran.err
+    assert "500 were enqueued before that" in ran.err
+
+
+@pytest.mark.parametrize("text", ['{"to": ada}', '{"to": "ada"}', "hello"])
+def test_text_that_is_meant_as_text_goes_as_text(run: Run, store: str, text: str) -> None:
+    assert run("enqueue", "jobs", text, "--text").code == 0
+    assert run("enqueue", "jobs", text, "--content-type", "text/csv").code == 0
+
+    with holdfast.open(store) as hf:
+        first, second = hf.queue("jobs").claim(2)
+        assert (first.payload, first.content_type) == (text.encode(), "text/plain; charset=utf-8")
+        assert (second.payload, second.content_type) == (text.encode(), "text/csv")
+
+
+@pytest.mark.parametrize("text", ["12 apples", "-", "nullify", "true story", "falsehood", "hello {name}", "'quoted'"])
+def test_text_that_does_not_begin_like_json_stays_text(run: Run, store: str, text: str) -> None:
+    assert run("enqueue", "jobs", "--lines", stdin=text.encode()).code == 0
+
+    with holdfast.open(store) as hf:
+        [message] = hf.queue("jobs").claim()
+        assert (message.payload, message.content_type) == (text.encode(), "text/plain; charset=utf-8")
+
+
+def test_bytes_that_begin_like_json_stay_bytes(run: Run, store: str) -> None:
+    assert run("enqueue", "jobs", "-", stdin=b"{\x00\xff}").code == 0
+
+    with holdfast.open(store) as hf:
+        [message] = hf.queue("jobs").claim()
+        assert (message.payload, message.content_type) == (b"{\x00\xff}", "application/octet-stream")
 
 
 def test_a_rate_holds_it_back(run: Run) -> None:
@@ -181,6 +269,8 @@ def test_a_rate_holds_it_back(run: Run) -> None:
         (("jobs", "--lines", "--count", "2"), 2, "--count"),
         (("jobs", "@no-such-file"), 4, "no-such-file"),
         (("jobs", "{", "--content-type", "application/json"), 4, "not JSON"),
+        (("jobs", "{}", "--text", "--content-type", "application/json"), 2, "--text"),
+        (("jobs", "@bytes", "--text"), 2, "UTF-8"),
         (("jobs", "x", "--delay", "soon"), 4, "delay"),
         (("jobs", "x", "--priority", "256"), 4, "priority"),
         (("bad name", "x"), 4, "bad name"),
@@ -188,6 +278,8 @@ def test_a_rate_holds_it_back(run: Run) -> None:
     ],
 )
 def test_what_is_wrong_is_refused_by_its_name(run: Run, arguments: tuple[str, ...], code: int, word: str) -> None:
+    Path("bytes").write_bytes(b"\xff")
+
     ran = run("enqueue", *arguments)
 
     assert ran.code == code, ran

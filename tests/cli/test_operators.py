@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import holdfast
+from tests.cli.conftest import assert_refused
 
 Run = Callable[..., Any]
 
@@ -50,7 +51,7 @@ def test_get_writes_the_payload_alone_when_asked(run: Run) -> None:
     id = run("enqueue", "jobs", "byte for byte").out.strip()
 
     assert run("get", "jobs", id, "--payload").out == "byte for byte"
-    assert run("get", "jobs", id, "-q").out == ""
+    assert run("get", "jobs", id, "-q").out == f"{id}\n"
     assert run("get", "jobs", "1").code == 3
     assert run("get", "jobs", "nonsense").code == 4
 
@@ -185,6 +186,16 @@ def test_a_message_is_edited_and_then_redriven(run: Run, failed: list[str], tmp_
     assert run("redrive", "jobs", "--edit-file", tmp_path / "better.json").code == 2
     assert run("redrive", "jobs", "--id", failed[0], "--edit-file", tmp_path / "better.json").code == 0
     assert run("get", "jobs", failed[0], "--payload").out == '{"n":  3}'
+
+
+def test_an_edited_payload_that_is_almost_json_is_refused(run: Run, failed: list[str], tmp_path: Path) -> None:
+    (tmp_path / "worse.json").write_text('{"n": oops}')
+    edit = ("redrive", "jobs", "--id", failed[0], "--edit-file", tmp_path / "worse.json")
+
+    assert_refused(run(*edit), 2, "line 1 column 7", "--text")
+    assert counts(run) == (0, 0, 2)
+    assert run(*edit, "--text").code == 0
+    assert run("get", "jobs", failed[0], "--payload").out == '{"n": oops}'
 
 
 # --- On a terminal -------------------------------------------------------------------------------------------------

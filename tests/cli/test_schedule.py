@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from tests.cli.conftest import assert_refused
+
 Run = Callable[..., Any]
 
 
@@ -34,6 +36,15 @@ def test_a_schedule_is_made_changed_paused_and_removed(run: Run) -> None:
     assert run("schedule", "acme/reports", "nightly", "--remove", "--yes").code == 0
     assert run("schedule", "acme/reports", "nightly").code == 3
     assert run("schedule", "acme/reports", "--json").out == ""
+
+
+@pytest.mark.usefixtures("store")
+def test_a_scheduled_payload_that_is_almost_json_is_refused(run: Run) -> None:
+    made = ("schedule", "reports", "nightly", '{"kind": daily}', "--every", "1h")
+
+    assert_refused(run(*made), 2, "line 1 column 10", "--text")
+    assert run("schedule", "reports").code == 3
+    assert run(*made, "--text", "--json").json["message"]["content_type"].startswith("text/plain")
 
 
 @pytest.mark.parametrize(

@@ -185,7 +185,15 @@ def _common() -> list[inspect.Parameter]:
         _option(
             "json", bool, False, "--json", help="Answer in JSON, lists one object a line.", rich_help_panel=_ANSWER
         ),
-        _option("quiet", bool, False, "--quiet", "-q", help="Say nothing but ids and names.", rich_help_panel=_ANSWER),
+        _option(
+            "quiet",
+            bool,
+            False,
+            "--quiet",
+            "-q",
+            help="Print only ids and names, one per line.",
+            rich_help_panel=_ANSWER,
+        ),
     ]
 
 

@@ -7,23 +7,23 @@ from contextlib import closing
 from datetime import datetime
 from itertools import islice, repeat
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import msgspec
 import typer
 
 from holdfast.cli.command import QueueName, Session, duration
 from holdfast.cli.failures import Usage
-from holdfast.cli.payload import Payload, opened
+from holdfast.cli.payload import TEXT, AsText, Payload, opened, typed
 from holdfast.clock import steady_s
 from holdfast.model.errors import HoldfastError, InvalidArgument
 from holdfast.model.ids import MessageId
 
+if TYPE_CHECKING:
+    import holdfast
+
 _BATCH = 500
 # Under a rate: how often something is sent each second at most.
 _TICKS_PER_S = 20
-_JSON = "application/json"
-_TEXT = "text/plain; charset=utf-8"
 _MOST_LINE = 64 << 20
 # A large payload that is on its way by then needs no bar.
 _PATIENCE_S = 2.0
@@ -60,13 +60,15 @@ def enqueue(
         str | None,
         typer.Option(metavar="TYPE", help="Default: JSON if the payload is, else text if it is, else bytes."),
     ] = None,
+    text: AsText = False,
     lines: Annotated[bool, typer.Option("--lines", help="A message for each line of stdin, or of the file.")] = False,
     count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="So many of it.")] = None,
     rate: Annotated[float | None, typer.Option(min=0.001, metavar="PER_S", help="At most so many a second.")] = None,
 ) -> None:
     """Add messages to a queue; their ids are printed.
 
-    Payloads that are JSON go as JSON, byte for byte.
+    Payloads that are JSON go as JSON, byte for byte. Text that begins like JSON (with {, [ or a quote) and is not valid
+    is refused; --text sends it as plain text.
 
     ```console
     holdfast enqueue payments '{"order": 7}' --key order-7
@@ -94,13 +96,16 @@ def enqueue(
     if key is not None and (lines or (count or 1) > 1):
         raise Usage("one --key for several messages would keep the first alone: enqueue them one by one")
     if lines:
-        _send(cli, queue, _lines(payload), given, rate=rate, total=None)
+        _send(cli, queue, _messages_of_lines(payload, content_type, is_text=text), given, rate=rate, total=None)
         return
     with opened(payload or "-") as whole:
         if whole.is_large and (count or 1) == 1:
+            if text:
+                given.setdefault("content_type", TEXT)
             _print(cli, [_upload(cli, queue, whole, given)])
         else:
-            _send(cli, queue, repeat(whole.read(), count or 1), given, rate=rate, total=count or 1)
+            message = _message_of(whole.read(), content_type, is_text=text)
+            _send(cli, queue, repeat(message, count or 1), given, rate=rate, total=count or 1)
 
 
 def _upload(cli: Session, name: str, payload: Payload, options: dict[str, Any]) -> MessageId:
@@ -112,7 +117,13 @@ def _upload(cli: Session, name: str, payload: Payload, options: dict[str, Any]) 
 
 
 def _send(
-    cli: Session, name: str, bodies: Iterator[bytes], options: dict[str, Any], *, rate: float | None, total: int | None
+    cli: Session,
+    name: str,
+    messages: "Iterator[holdfast.NewMessage]",
+    options: dict[str, Any],
+    *,
+    rate: float | None,
+    total: int | None,
 ) -> None:
     queue = cli.queue(name)
     done = 0
@@ -121,15 +132,18 @@ def _send(
     pause = threading.Event()
     # One message is no progress.
     with cli.progress(f"to {queue.ref}", total) if total != 1 else _silent() as told:
-        while several := list(islice(bodies, batch)):
-            if rate is not None:
-                pause.wait(max(0.0, began + done / rate - steady_s()))
+        while True:
             try:
-                ids = _enqueue(queue, several, options)
+                several = list(islice(messages, batch))
+                if not several:
+                    break
+                if rate is not None:
+                    pause.wait(max(0.0, began + done / rate - steady_s()))
+                ids = queue.enqueue(several, **options)
+            except Usage as error:
+                raise Usage(f"{error}{_enqueued_before(done)}") from None
             except HoldfastError as error:
-                if done:
-                    raise type(error)(f"{error.message} ({done:,} were enqueued before that)", **error.facts) from error
-                raise
+                raise type(error)(f"{error.message}{_enqueued_before(done)}", **error.facts) from error
             done += len(ids)
             told(done)
             _print(cli, ids)
@@ -137,16 +151,27 @@ def _send(
         cli.output.note(f"{done:,} enqueued into {queue.ref}")
 
 
-def _enqueue(queue: Any, bodies: list[bytes], options: dict[str, Any]) -> list[MessageId]:
-    """All or none. What differs in kind goes in calls of its own: a content type holds for a whole call."""
+def _enqueued_before(done: int) -> str:
+    return f" ({done:,} were enqueued before that)" if done else ""
+
+
+def _message_of(body: bytes, content_type: str | None, *, is_text: bool) -> "holdfast.NewMessage":
     from holdfast import NewMessage
 
-    messages = []
-    for body in bodies:
-        value, content_type = typed(body, options.get("content_type"))
-        messages.append(NewMessage(value) if content_type is None else NewMessage(value, content_type=content_type))
-    ids: list[MessageId] = queue.enqueue(messages, **options)
-    return ids
+    value, named = typed(body, content_type, is_text=is_text)
+    return NewMessage(value) if named is None else NewMessage(value, content_type=named)
+
+
+def _messages_of_lines(
+    given: str | None, content_type: str | None, *, is_text: bool
+) -> "Iterator[holdfast.NewMessage]":
+    """Make a message of each line that is not empty. An error names the line."""
+    for number, line in enumerate(_lines(given), start=1):
+        if line:
+            try:
+                yield _message_of(line, content_type, is_text=is_text)
+            except (Usage, InvalidArgument) as error:
+                raise type(error)(f"line {number:,} of the input: {error}") from None
 
 
 def _print(cli: Session, ids: list[MessageId]) -> None:
@@ -160,7 +185,7 @@ def _print(cli: Session, ids: list[MessageId]) -> None:
             }
             for id in ids
         )
-    elif not cli.output.is_quiet:
+    else:
         typer.echo("\n".join(ids))
 
 
@@ -168,25 +193,6 @@ def _silent() -> Any:
     from contextlib import nullcontext
 
     return nullcontext(lambda done: None)
-
-
-def typed(body: bytes, content_type: str | None) -> tuple[Any, str | None]:
-    """The payload as the client takes it, and the content type if it is to be named."""
-    wants_json = content_type is not None and (content_type.split(";")[0].strip() == _JSON or "+json" in content_type)
-    if content_type is not None and not wants_json:
-        return body, None
-    try:
-        msgspec.json.decode(body)
-        body.decode()
-        return msgspec.Raw(body), None
-    except (ValueError, RecursionError) as error:
-        if wants_json:
-            raise InvalidArgument(f"the payload is not JSON ({error}), but --content-type says so") from None
-    try:
-        body.decode()
-        return body, _TEXT if body else None
-    except UnicodeDecodeError:
-        return body, None
 
 
 def _lines(given: str | None) -> Iterator[bytes]:
@@ -201,8 +207,7 @@ def _lines(given: str | None) -> Iterator[bytes]:
 
 def _bounded(file: Any) -> Iterator[bytes]:
     while line := file.readline(_MOST_LINE):
-        if stripped := line.rstrip(b"\r\n"):
-            yield stripped
+        yield line.rstrip(b"\r\n")
 
 
 def pairs_of(flag: str, given: list[str] | None) -> dict[str, str]:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from holdfast.cli.command import QueueName, Session, Yes
-from holdfast.cli.enqueue import typed
 from holdfast.cli.failures import Usage
 from holdfast.cli.look import info_row, listed, with_payload
 from holdfast.cli.operate import ErrorContains, Headers, Ids, OfPriority, OlderThan, filter_of, tell_changed
+from holdfast.cli.payload import AsText, typed
 from holdfast.model.errors import MessageNotFound
 from holdfast.model.message import State
 
@@ -104,15 +104,18 @@ def redrive(
         Path | None,
         typer.Option(metavar="FILE", help="Give the one message (--id) this payload first."),
     ] = None,
+    text: AsText = False,
 ) -> None:
     """Bring failed messages back, with a fresh retry budget and time to live. Ids stay the same."""
     found = cli.queue(queue)
     which = filter_of(ids, error_contains, older_than, header, priority)
     edit = None
+    if text and edit_file is None:
+        raise Usage("--text is of the new payload: give --edit-file too")
     if edit_file is not None:
         if ids is None or len(ids) != 1:
             raise Usage("--edit-file changes one message: name it with --id")
-        edit = {"id": ids[0], "payload": typed(edit_file.read_bytes(), None)[0]}
+        edit = {"id": ids[0], "payload": typed(edit_file.read_bytes(), None, is_text=text)[0]}
     changed = found.redrive(which, rate_per_s=rate, dry_run=dry_run, edit=edit)
     if ids is not None and not changed.matched:
         raise MessageNotFound(f"{found.ref} has no dead letter of that id")

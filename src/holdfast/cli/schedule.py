@@ -6,9 +6,9 @@ import msgspec
 import typer
 
 from holdfast.cli.command import QueueName, Session, Yes, duration
-from holdfast.cli.enqueue import Header, pairs_of, typed
+from holdfast.cli.enqueue import Header, pairs_of
 from holdfast.cli.failures import Usage
-from holdfast.cli.payload import read_payload
+from holdfast.cli.payload import AsText, read_payload, typed
 from holdfast.model.errors import MessageNotFound
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ def schedule(
     correlation_id: Annotated[str | None, typer.Option(metavar="ID", help="Of its messages.")] = None,
     max_retries: Annotated[int | None, typer.Option(help="Of its messages.")] = None,
     content_type: Annotated[str | None, typer.Option(metavar="TYPE", help="Of its messages.")] = None,
+    text: AsText = False,
     yes: Yes = False,
 ) -> None:
     """A queue's schedules: list them, or make, change, pause or remove one. A tick enqueues once, however many servers.
@@ -77,8 +78,10 @@ def schedule(
     changes = {each: value for each, value in options.items() if value is not None}
     if changes and payload is None:
         raise Usage(f"--{min(changes).replace('_', '-')} is of the message: give its payload too")
+    if text and payload is None:
+        raise Usage("--text is of the message: give its payload too")
     if payload is not None:
-        body, content_type = typed(read_payload(payload), content_type)
+        body, content_type = typed(read_payload(payload), content_type, is_text=text)
         changes["payload"] = body
         if content_type is not None:
             changes["content_type"] = content_type

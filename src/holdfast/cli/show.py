@@ -26,6 +26,8 @@ _LONGEST = 60
 _ALARMING = frozenset({"failed"})
 # Of no use in pieces: the other columns make room for these.
 _WHOLE = frozenset({"id", "at", "queue", "tenant", "check", "step"})
+# A record has one of these at most.
+_NAMING = frozenset({"id", "name"})
 _WORTH_A_LOOK = frozenset({"paused", "draining"})
 
 
@@ -41,10 +43,13 @@ class Output:
         return Console(highlight=False, emoji=False, markup=False)
 
     def record(self, row: Row) -> None:
-        """One thing, a line for each of its fields."""
+        """Print one thing: a line per field, a JSON object, or with `--quiet` its id or name if it has one."""
         if self.is_json:
             echo_json(row)
-        elif not self.is_quiet:
+        elif self.is_quiet:
+            for key in _NAMING & row.keys():
+                typer.echo(shown(key, row[key]))
+        else:
             width = max(len(heading(key)) for key in row)
             for key, value in row.items():
                 typer.echo(f"{heading(key):{width}}  {shown(key, value)}".rstrip())
