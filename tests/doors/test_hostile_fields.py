@@ -18,7 +18,16 @@ from holdfast.wire import http as wire_types
 from tests.doors.access_rows import ROWS, Place, everything, furnish
 from tests.doors.serving import Answer, Server
 
-FILTER = {"ids": ["READY"], "error_contains": "e", "older_than_ms": 0, "headers": {"a": "b"}, "priority": 100}
+FILTER = {
+    "ids": ["READY"],
+    "error_contains": "e",
+    "older_than_ms": 0,
+    "headers": {"a": "b"},
+    "priority": 100,
+    "owner": "worker-1",
+    "held_for_ms": 0,
+    "delayed": False,
+}
 OWN = {"tenant": "acme", "queue": "jobs"}
 MESSAGE = {
     "payload": {"n": 1},

@@ -23,10 +23,10 @@ from holdfast.model.checks import check_integer
 from holdfast.model.durations import Duration, parse_duration_ms
 from holdfast.model.errors import InvalidArgument, StaleLease
 from holdfast.model.ids import MessageId, parse_id
-from holdfast.model.message import MAX_BATCH, Receipt, State, is_receipt
+from holdfast.model.message import MAX_BATCH, Receipt, is_receipt
 from holdfast.model.names import QueueRef, parse_name, parse_ref
 from holdfast.model.policy import QueuePolicy
-from holdfast.model.requests import Edit, Filter, Settle, StateChange, Verdict, make_filter
+from holdfast.model.requests import Edit, Filter, Settle, StateChange, Verdict, make_filter, parse_listing, parse_state
 from holdfast.model.schedules import ScheduleInfo
 
 Settled = Message | Receipt | str
@@ -275,17 +275,15 @@ class AsyncQueue:
         filter: FilterLike = None,
         payload: bool = False,
     ) -> Page[Info]:
-        """Messages by id, a page at a time; `.cursor` asks for the next page. With payloads a page may end before
-        `limit`, by its bytes."""
-        parsed = None if state is None else parse_state(state)
-        return await self._messages.browse(self.ref, parsed, make_filter(filter), cursor, limit, with_payload=payload)
+        """Return a page of messages, ordered by id; `.cursor` asks for the next page.
 
+        `state` is ready, delayed (ready, but not yet due), in_flight, failed or succeeded; None means all of them. With
+        payloads a page may end before `limit`, by its bytes.
 
-def parse_state(value: str) -> State:
-    try:
-        return State(value)
-    except ValueError:
-        raise InvalidArgument(f"{str(value)[:80]!r} is not a state: give {', '.join(State)}", field="state") from None
+            q.list(state="in_flight", filter={"held_for_ms": 600_000})    # who has held a message for ten minutes?
+        """
+        parsed, which = parse_listing(state, make_filter(filter))
+        return await self._messages.browse(self.ref, parsed, which, cursor, limit, with_payload=payload)
 
 
 def _edit_of(given: object) -> Edit:

@@ -102,6 +102,8 @@ class Info(msgspec.Struct, frozen=True, kw_only=True):
     content_type: str
     group: str | None
     owner: str | None
+    # When the current lease began: extending it does not change this. None from a server that is older.
+    claimed_at: int | None = None
     settled_at: int | None
     expires_at: int | None
     progress: Progress | None

@@ -5,6 +5,7 @@ from enum import StrEnum
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.model.checks import check_encodable, check_integer, check_text
 from holdfast.model.durations import MAX_MS
@@ -16,6 +17,9 @@ from holdfast.model.names import QueueRef
 
 # Bulk verbs work in atomic steps of this many messages (SPEC 3.8).
 STEP = 1_000
+
+# What a listing calls messages that are ready, but not yet due.
+DELAYED = "delayed"
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -84,13 +88,22 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
     older_than_ms: int | None = None
     headers: dict[str, str] = {}
     priority: int | None = None
+    # Held by this owner, and held for at least so long: of messages in flight alone.
+    owner: str | None = None
+    held_for_ms: int | None = None
+    # True: ready, but at a later instant. False: anything else.
+    delayed: bool | None = None
 
     def matches(self, envelope: Envelope, life: Life, now_ms: int) -> bool:
+        lease = life.lease
         return (
             (self.ids is None or envelope.id in self.ids)
             and (self.error_contains is None or self.error_contains in (life.error or ""))
             and (self.older_than_ms is None or now_ms - envelope.enqueued_at >= self.older_than_ms)
             and (self.priority is None or life.priority == self.priority)
+            and (self.owner is None or (lease is not None and lease.owner == self.owner))
+            and (self.held_for_ms is None or (lease is not None and now_ms - lease.claimed_at >= self.held_for_ms))
+            and (self.delayed is None or self.delayed == (life.state is State.READY and life.visible_at > now_ms))
             and all(envelope.headers.get(name) == value for name, value in self.headers.items())
         )
 
@@ -165,14 +178,42 @@ def make_filter(given: "Filter | Mapping[str, Any] | None") -> Filter:
     fields = dict(given)
     if fields.get("ids") is not None:
         fields["ids"] = frozenset(parse_ids(fields["ids"]))
-    if fields.get("older_than_ms") is not None:
-        fields["older_than_ms"] = check_integer("filter.older_than_ms", fields["older_than_ms"], 0, MAX_MS)
+    for name in ("older_than_ms", "held_for_ms"):
+        if fields.get(name) is not None:
+            fields[name] = check_integer(f"filter.{name}", fields[name], 0, MAX_MS)
+    if fields.get("owner") is not None:
+        check_text("filter.owner", fields["owner"])
     if fields.get("headers") is None:
         fields.pop("headers", None)
     try:
         return msgspec.convert(fields, Filter)
     except msgspec.ValidationError as error:
         raise InvalidArgument(f"filter: {error}", field="filter") from None
+
+
+def parse_state(text: str) -> State:
+    try:
+        return State(text)
+    except ValueError:
+        raise _not_a_state(text, list(State)) from None
+
+
+def parse_listing(state: str | None, which: Filter) -> tuple[State | None, Filter]:
+    """Return the state and the filter of a listing. `delayed` is no state: it is ready, at a later instant."""
+    if state is None:
+        return None, which
+    if state != DELAYED:
+        try:
+            return State(state), which
+        except ValueError:
+            raise _not_a_state(state, [*State, DELAYED]) from None
+    if which.delayed is False:
+        raise InvalidArgument("state delayed and filter.delayed false exclude each other", field="filter.delayed")
+    return State.READY, replace(which, delayed=True)
+
+
+def _not_a_state(given: object, known: list[str]) -> InvalidArgument:
+    return InvalidArgument(f"{str(given)[:80]!r} is not a state: give {', '.join(known)}", field="state")
 
 
 def parse_ids(given: object) -> list[int]:

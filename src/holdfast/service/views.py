@@ -42,6 +42,7 @@ def info_of(found: Found, *, with_payload: bool = False) -> Info:
         content_type=envelope.content_type,
         group=envelope.group,
         owner=life.lease.owner if life.lease else None,
+        claimed_at=life.lease.claimed_at if life.lease else None,
         settled_at=life.settled_at,
         expires_at=life.expires_at,
         progress=found.state.progress,

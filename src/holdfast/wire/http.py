@@ -281,6 +281,7 @@ class InfoOut(Struct, frozen=True, kw_only=True):
     content_type: str
     group: str | None
     owner: str | None
+    claimed_at: int | None = None
     settled_at: int | None
     expires_at: int | None
     progress: Progress | None
@@ -299,6 +300,9 @@ class FilterIn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     older_than_ms: Whole | None = None
     headers: dict[str, str] | None = None
     priority: Priority | None = None
+    owner: str | None = None
+    held_for_ms: Whole | None = None
+    delayed: bool | None = None
 
 
 class PurgeRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

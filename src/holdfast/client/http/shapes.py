@@ -200,6 +200,7 @@ def info_of(out: InfoOut) -> Info:
         content_type=out.content_type,
         group=out.group,
         owner=out.owner,
+        claimed_at=out.claimed_at,
         settled_at=out.settled_at,
         expires_at=out.expires_at,
         progress=out.progress,
@@ -252,6 +253,9 @@ def filter_in(which: Filter) -> FilterIn | None:
         older_than_ms=which.older_than_ms,
         headers=which.headers or None,
         priority=which.priority,
+        owner=which.owner,
+        held_for_ms=which.held_for_ms,
+        delayed=which.delayed,
     )
 
 

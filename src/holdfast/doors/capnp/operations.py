@@ -9,9 +9,9 @@ from msgspec import UNSET
 from holdfast.doors.capnp.calls import Call
 from holdfast.model.errors import InvalidArgument
 from holdfast.model.ids import parse_id
-from holdfast.model.message import Receipt, State
+from holdfast.model.message import Receipt
 from holdfast.model.names import QueueRef, parse_name
-from holdfast.model.requests import Edit, StateChange, check_progress, make_filter
+from holdfast.model.requests import Edit, StateChange, check_progress, make_filter, parse_listing, parse_state
 from holdfast.model.schedules import Change
 from holdfast.telemetry.log import printable
 from holdfast.wire import operations as wire
@@ -61,8 +61,7 @@ async def _peek(call: Call, ref: QueueRef, given: wire.Peek) -> object:
 
 
 async def _browse(call: Call, ref: QueueRef, given: wire.Browse) -> object:
-    state = None if given.state is None else _state_of(given.state)
-    which = make_filter(given.filter)
+    state, which = parse_listing(given.state, make_filter(given.filter))
     page = await call.session.browse(ref, state, which, given.cursor, given.limit, with_payload=given.payload)
     return wire.PageAnswer(page, page.cursor)
 
@@ -140,7 +139,7 @@ async def _pause(call: Call, ref: QueueRef, given: wire.Pause) -> object:
 
 
 async def _purge(call: Call, ref: QueueRef, given: wire.Purge) -> object:
-    return await call.session.purge(ref, _state_of(given.state))
+    return await call.session.purge(ref, parse_state(given.state))
 
 
 async def _cancel(call: Call, ref: QueueRef, given: wire.Which) -> object:
@@ -154,7 +153,7 @@ async def _reprioritise(call: Call, ref: QueueRef, given: wire.Reprioritise) -> 
 async def _move(call: Call, ref: QueueRef, given: wire.Move) -> object:
     tenant = ref.tenant if given.tenant is None else parse_name("tenant", given.tenant)
     to = QueueRef(tenant, parse_name("queue", given.queue))
-    return await call.session.move(ref, to, make_filter(given.filter), _state_of(given.state))
+    return await call.session.move(ref, to, make_filter(given.filter), parse_state(given.state))
 
 
 async def _remove(call: Call, ref: QueueRef, given: wire.Get) -> object:
@@ -171,15 +170,6 @@ async def _redrive(call: Call, ref: QueueRef, given: wire.Redrive) -> object:
         dry_run=given.dry_run,
         edit=None if edit is None else Edit(id=parse_id(edit.id), payload=edit.payload, content_type=edit.content_type),
     )
-
-
-def _state_of(text: str) -> State:
-    try:
-        return State(text)
-    except ValueError:
-        raise InvalidArgument(
-            f"{printable(text[:80])!r} is not a state: give {', '.join(State)}", field="state"
-        ) from None
 
 
 # --- Schedules -----------------------------------------------------------------------------------------------------

@@ -9,12 +9,12 @@ from holdfast.doors.http import streams
 from holdfast.doors.http.calls import Call, decode
 from holdfast.doors.http.presence import Presence
 from holdfast.doors.http.shapes import info_out, payload_of
-from holdfast.doors.http.ways import Way, flag_of, integer_of, queue_in_path, state_of
+from holdfast.doors.http.ways import Way, flag_of, integer_of, queue_in_path
 from holdfast.model.answers import Changed
 from holdfast.model.ids import parse_id
 from holdfast.model.message import BYTES, JSON
 from holdfast.model.names import QueueRef, parse_name
-from holdfast.model.requests import EVERYTHING, Edit, Filter, make_filter
+from holdfast.model.requests import EVERYTHING, Edit, Filter, make_filter, parse_listing, parse_state
 from holdfast.service.admin import FORCE_AFTER_MS
 from holdfast.wire.http import (
     CancelRequest,
@@ -150,7 +150,7 @@ async def purge(call: Call) -> None:
     call.query()
     ref = queue_in_path(call)
     request = decode(_purge, await _optional_body(call))
-    await _answer_changed(call, await call.session.purge(ref, state_of(request.state)))
+    await _answer_changed(call, await call.session.purge(ref, parse_state(request.state)))
 
 
 async def cancel(call: Call) -> None:
@@ -176,7 +176,7 @@ async def move(call: Call) -> None:
         ref.tenant if request.to.tenant is None else parse_name("tenant", request.to.tenant),
         parse_name("queue", request.to.queue),
     )
-    moved = await call.session.move(ref, to, _filter_of(request.filter), state_of(request.state))
+    moved = await call.session.move(ref, to, _filter_of(request.filter), parse_state(request.state))
     await _answer_changed(call, moved)
 
 
@@ -229,10 +229,12 @@ async def list_messages(call: Call) -> None:
     fields = call.query("state", "cursor", "limit", "payload", "filter")
     ref = queue_in_path(call)
     limit = integer_of(fields, "limit")
+    given = _filter_of(decode(_filter, fields["filter"].encode()) if "filter" in fields else None)
+    state, which = parse_listing(fields.get("state"), given)
     page = await call.session.browse(
         ref,
-        state_of(fields["state"]) if "state" in fields else None,
-        _filter_of(decode(_filter, fields["filter"].encode()) if "filter" in fields else None),
+        state,
+        which,
         fields.get("cursor"),
         _PAGE if limit is None else limit,
         with_payload=flag_of(fields, "payload"),

@@ -7,6 +7,7 @@ from holdfast.model.cron import MAX_LINE, MAX_ZONE
 from holdfast.model.durations import MAX_MS
 from holdfast.model.ids import MAX_ID
 from holdfast.model.message import MAX_BATCH, State
+from holdfast.model.requests import DELAYED
 
 Schema = dict[str, Any]
 
@@ -28,7 +29,7 @@ QUERY: dict[str, Schema] = {
     "queue": NAME,
     "namespace": NAME,
     "topic": NAME,
-    "state": _STATE,
+    "state": {"type": "string", "enum": [*_STATE["enum"], DELAYED]},
     "cursor": {"type": "string", "description": "The `cursor` of the page before"},
     "limit": _LIMIT,
     "payload": _FLAG,

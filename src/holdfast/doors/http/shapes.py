@@ -199,6 +199,7 @@ def info_out(info: Info) -> InfoOut:
         content_type=info.content_type,
         group=info.group,
         owner=info.owner,
+        claimed_at=info.claimed_at,
         settled_at=info.settled_at,
         expires_at=info.expires_at,
         progress=info.progress,

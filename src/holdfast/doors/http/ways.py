@@ -7,7 +7,6 @@ from holdfast.doors.http.app import Handler
 from holdfast.doors.http.calls import Call
 from holdfast.doors.identity import Identity
 from holdfast.model.errors import InvalidArgument
-from holdfast.model.message import State
 from holdfast.model.names import QueueRef
 
 _FLAGS = {"0": False, "false": False, "1": True, "true": True}
@@ -43,10 +42,3 @@ def flag_of(fields: Mapping[str, str], name: str) -> bool:
     if text not in _FLAGS:
         raise InvalidArgument(f"{name} {text[:80]!r} is neither 1 nor 0", field=name)
     return _FLAGS[text]
-
-
-def state_of(text: str) -> State:
-    try:
-        return State(text)
-    except ValueError:
-        raise InvalidArgument(f"{text[:80]!r} is not a state: give {', '.join(State)}", field="state") from None

@@ -10,6 +10,7 @@ They speak the public async API alone, and move time by the subject's clock.
 
 from holdfast.testing.laws.dead_letters import DeadLetterLaws
 from holdfast.testing.laws.groups import GroupLaws
+from holdfast.testing.laws.holders import HolderLaws
 from holdfast.testing.laws.identity import IdentityLaws
 from holdfast.testing.laws.inspection import InspectionLaws
 from holdfast.testing.laws.journal import JournalLaws
@@ -43,6 +44,7 @@ class StoreLaws(
     IdentityLaws,
     StateDocumentLaws,
     InspectionLaws,
+    HolderLaws,
     OperatorLaws,
     LedgerLaws,
     JournalLaws,

@@ -84,6 +84,7 @@ _REST: dict[str, dict[str, Any]] = {
 _BAD_FILTERS: list[Any] = [
     *({"colour": 1}, "x", 7, {"ids": "x"}, {"ids": 7}, {"ids": ["junk"]}, {"priority": "high"}, {"headers": "x"}),
     *({"headers": {"a": 1}}, {"error_contains": 7}, {"older_than_ms": -1}, {"older_than_ms": "1s"}, {7: 7}),
+    *({"owner": 7}, {"owner": ""}, {"held_for_ms": -1}, {"held_for_ms": "1s"}, {"delayed": "soon"}, {"delayed": 1}),
 ]
 # The call, its argument (none: the value is all of them), and what it must not be.
 _BAD_ARGUMENTS: list[tuple[str, str | None, list[Any]]] = [
