@@ -1,5 +1,6 @@
 """Commands that look and change nothing: `stats`, `queues`, `tenants`, `peek`, `get`."""
 
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +12,10 @@ from holdfast.cli.operate import changes_of
 from holdfast.cli.show import payload_fields, preview
 
 if TYPE_CHECKING:
-    from holdfast.model.answers import Info
+    from holdfast.model.answers import Info, Page
+
+# Messages asked for at a time.
+PAGE = 1_000
 
 Id = Annotated[str, typer.Argument(metavar="ID", help="A message's id, in either spelling.", show_default=False)]
 OptionalQueue = Annotated[
@@ -110,12 +114,14 @@ def get(
     """One message, in whatever state it is. Exit code 3: there is none."""
     info = cli.queue(queue).get(id, payload=True)
     if payload and not cli.output.is_json:
-        import sys
-
-        sys.stdout.buffer.write(info.payload or b"")
-        sys.stdout.buffer.flush()
+        write_payload_of(info)
         return
     cli.output.record(with_payload(cli, info_row(info), info))
+
+
+def write_payload_of(info: "Info") -> None:
+    sys.stdout.buffer.write(info.payload or b"")
+    sys.stdout.buffer.flush()
 
 
 def info_row(info: "Info") -> dict[str, Any]:
@@ -127,12 +133,19 @@ def info_row(info: "Info") -> dict[str, Any]:
 
 
 def listed(queue: Any, state: str, filter: Any, limit: int) -> Iterator["Info"]:
-    """Page by page, up to `limit`."""
-    cursor = None
-    while limit > 0:
-        page = queue.list(state=state, limit=min(limit, 1_000), cursor=cursor, filter=filter)
+    """Yield up to `limit` messages, read page by page."""
+    for page in pages(queue, state, filter, limit):
         yield from page
-        limit -= len(page)
+
+
+def pages(
+    queue: Any, state: str | None, filter: Any, limit: int | None, cursor: str | None = None
+) -> Iterator["Page[Info]"]:
+    """Yield pages with up to `limit` messages in all (None: every message), continuing after `cursor`."""
+    while limit is None or limit > 0:
+        page = queue.list(state=state, limit=min(limit or PAGE, PAGE), cursor=cursor, filter=filter)
+        yield page
+        limit = None if limit is None else limit - len(page)
         cursor = page.cursor
         if cursor is None:
             return

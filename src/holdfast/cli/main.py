@@ -17,7 +17,9 @@ from holdfast.cli.dequeue import ack, dequeue, extend, nack, release
 from holdfast.cli.doctor import doctor
 from holdfast.cli.enqueue import enqueue
 from holdfast.cli.failures import exit_code, tell
+from holdfast.cli.inspect import inspect
 from holdfast.cli.letters import dlq, redrive
+from holdfast.cli.list import list_
 from holdfast.cli.look import get, peek, queues, stats, tenants
 from holdfast.cli.operate import cancel, delete, move, pause, policy, purge, reprioritise, resume
 from holdfast.cli.pipeline import pipeline
@@ -46,7 +48,7 @@ client_command(app, MESSAGES, may_create=True)(enqueue)
 for _message in (dequeue, ack, nack, extend, release, state, run):
     client_command(app, MESSAGES)(_message)
 app.command(rich_help_panel=MESSAGES)(worker)
-for _look in (queues, stats, top, tail, peek, get, dlq, tenants):
+for _look in (queues, stats, top, tail, list_, inspect, peek, get, dlq, tenants):
     client_command(app, LOOK)(_look)
 for _maker in (policy, schedule):
     client_command(app, OPERATE, may_create=True)(_maker)
@@ -70,6 +72,7 @@ Holdfast, a message queue. The most used commands:
   eval "$(holdfast dequeue QUEUE)"         take one for a shell script; then holdfast ack, or nack
   holdfast queues                          what is ready, in flight and failed
   holdfast top, holdfast tail              the same live; every event as it happens
+  holdfast list QUEUE --state in_flight    who holds which message; holdfast inspect ID shows all of one
   holdfast dlq QUEUE                       dead letters; holdfast redrive QUEUE brings them back
   holdfast demo                            see it work
 

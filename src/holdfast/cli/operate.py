@@ -15,22 +15,22 @@ if TYPE_CHECKING:
     from holdfast.model.answers import Changed
     from holdfast.model.names import QueueRef
 
-_FILTER = "Which messages"
+FILTER = "Which messages"
 
 Ids = Annotated[
     list[str] | None,
-    typer.Option("--id", metavar="ID", help="This message; several times for several.", rich_help_panel=_FILTER),
+    typer.Option("--id", metavar="ID", help="This message; several times for several.", rich_help_panel=FILTER),
 ]
 ErrorContains = Annotated[
-    str | None, typer.Option(metavar="TEXT", help="Whose last error has this text in it.", rich_help_panel=_FILTER)
+    str | None, typer.Option(metavar="TEXT", help="Whose last error has this text in it.", rich_help_panel=FILTER)
 ]
 OlderThan = Annotated[
-    str | None, typer.Option(metavar="DURATION", help="Enqueued longer ago than this.", rich_help_panel=_FILTER)
+    str | None, typer.Option(metavar="DURATION", help="Enqueued longer ago than this.", rich_help_panel=FILTER)
 ]
 Headers = Annotated[
-    list[str] | None, typer.Option("--header", "-H", metavar="NAME=VALUE", help="With it.", rich_help_panel=_FILTER)
+    list[str] | None, typer.Option("--header", "-H", metavar="NAME=VALUE", help="With it.", rich_help_panel=FILTER)
 ]
-OfPriority = Annotated[int | None, typer.Option("--priority", "-p", help="Of it.", rich_help_panel=_FILTER)]
+OfPriority = Annotated[int | None, typer.Option("--priority", "-p", help="Of it.", rich_help_panel=FILTER)]
 InState = Annotated[str, typer.Option("--state", help="ready (delayed too) or failed.")]
 
 
@@ -40,6 +40,9 @@ def filter_of(
     older_than: str | None,
     header: list[str] | None,
     priority: int | None,
+    *,
+    owner: str | None = None,
+    held_for: str | None = None,
 ) -> dict[str, Any]:
     fields = {
         "ids": ids or None,
@@ -47,6 +50,8 @@ def filter_of(
         "older_than_ms": None if older_than is None else parse_duration_ms("--older-than", duration(older_than)),
         "headers": pairs_of("--header", header) or None,
         "priority": priority,
+        "owner": owner,
+        "held_for_ms": None if held_for is None else parse_duration_ms("--held-for", duration(held_for)),
     }
     return {name: value for name, value in fields.items() if value is not None}
 

@@ -25,9 +25,14 @@ _NOTHING = "-"
 _LONGEST = 60
 _ALARMING = frozenset({"failed"})
 # Of no use in pieces: the other columns make room for these.
-_WHOLE = frozenset({"id", "at", "queue", "tenant", "check", "step"})
+_WHOLE = frozenset({"id", "at", "queue", "tenant", "check", "step", "state", "age_ms", "held_ms", "lease", "due"})
 # A record has one of these at most.
 _NAMING = frozenset({"id", "name"})
+# Cut to the terminal's width, but not below so many characters.
+_CUT = frozenset({"error", "last_error"})
+_LEAST_ROOM = 20
+# Between two columns of a table, with the padding of both.
+_GUTTER = 3
 _WORTH_A_LOOK = frozenset({"paused", "draining"})
 
 
@@ -67,7 +72,7 @@ class Output:
         elif not every:
             typer.echo(empty, err=True)
         elif self.console.is_terminal:
-            self.console.print(table_of(every))
+            self.console.print(table_of(every, width=self.console.width))
         else:
             for line in plain_table(every):
                 typer.echo(line)
@@ -127,6 +132,11 @@ def duration(ms: float) -> str:
     return f"{round(ms, 2):g}ms" if ms else "0s"
 
 
+def relative(at_ms: int, now_ms: int) -> str:
+    """`in 12s`, or `3s ago`."""
+    return f"in {duration(at_ms - now_ms)}" if at_ms > now_ms else f"{duration(now_ms - at_ms)} ago"
+
+
 def size(number: int) -> str:
     for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
         if number >= unit:
@@ -170,7 +180,8 @@ def plain_table(rows: Sequence[Row]) -> list[str]:
     ]
 
 
-def table_of(rows: Sequence[Row], **options: Any) -> "Table":
+def table_of(rows: Sequence[Row], *, width: int | None = None, **options: Any) -> "Table":
+    """Return a table; with the terminal's `width`, errors are cut to it: wrapped, one would fill the screen."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -178,12 +189,28 @@ def table_of(rows: Sequence[Row], **options: Any) -> "Table":
     options.setdefault("box", box.SIMPLE_HEAD)
     table = Table(**options)
     keys = list(rows[0])
+    room = None if width is None else _room(rows, width)
     for key in keys:
         justify: Literal["left", "right"] = "right" if _is_number(rows[0][key]) else "left"
-        table.add_column(heading(key), justify=justify, no_wrap=key in _WHOLE)
+        # A long word goes on below: of an owner's name, which is one word, the end tells most.
+        table.add_column(heading(key), justify=justify, no_wrap=key in _WHOLE, overflow="fold")
     for row in rows:
-        table.add_row(*(Text(shown(key, row[key]), style=_style(key, row[key])) for key in keys))
+        texts = [shown(key, row[key]) for key in keys]
+        if room is not None:
+            texts = [cut(text, room) if key in _CUT else text for key, text in zip(keys, texts, strict=True)]
+        table.add_row(*(Text(text, style=_style(key, row[key])) for key, text in zip(keys, texts, strict=True)))
     return table
+
+
+def _room(rows: Sequence[Row], width: int) -> int:
+    """Return how many characters a column that may be cut has beside the others, in a terminal of that width."""
+    others = [key for key in rows[0] if key not in _CUT]
+    taken = sum(_GUTTER + max(len(heading(key)), *(len(shown(key, row[key])) for row in rows)) for key in others)
+    return max(_LEAST_ROOM, width - taken - _GUTTER - 1)
+
+
+def cut(text: str, length: int) -> str:
+    return text if len(text) <= length else f"{text[: length - 1]}…"
 
 
 def _is_number(value: Any) -> bool:

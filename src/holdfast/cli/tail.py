@@ -2,7 +2,7 @@
 
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,8 +18,9 @@ from holdfast.model.events import Event, JournalEvent
 
 if TYPE_CHECKING:
     import holdfast
+    from holdfast.model.answers import Events
 
-_PAGE = 1_000
+PAGE = 1_000
 _POLL_S = 0.25
 _AWAY_S = 1.0
 # Beyond any journal's end.
@@ -72,7 +73,7 @@ def pages(
     is_away = False
     while True:
         try:
-            page = hf.journal(position, _PAGE, tenant=tenant)
+            page = hf.journal(position, PAGE, tenant=tenant)
         except (Unavailable, Throttled) as error:
             if not follow:
                 raise
@@ -97,29 +98,32 @@ def start_of(hf: "holdfast.Holdfast", last: int, tenant: str | None) -> str | No
     # Of several databases it is not one number; of an object store it is, with gaps, and none that is small.
     if position.isdigit():
         with suppress(InvalidArgument):
-            return _halve(hf, last, tenant)
+            return str(max(0, halve(hf, tenant, bool) - last))
     return _walk(hf, last, tenant)
 
 
-def _halve(hf: "holdfast.Holdfast", last: int, tenant: str | None) -> str:
-    """Positions rise with the events: reading a week of them would take too long."""
-    low, high = 0, 1
-    while high < _FAR and hf.journal(str(high), 1, tenant=tenant):
+def halve(hf: "holdfast.Holdfast", tenant: str | None, is_before: Callable[["Events"], bool], low: int = 0) -> int:
+    """Return the first position from `low` on for which `is_before`, given the next event behind it, is false.
+
+    Positions rise with the events, so a few dozen looks are enough. Reading a week of events would take too long.
+    """
+    high = low * 2 or 1
+    while high < _FAR and is_before(hf.journal(str(high), 1, tenant=tenant)):
         low, high = high, high * 2
     while low < high:
         middle = (low + high) // 2
-        if hf.journal(str(middle), 1, tenant=tenant):
+        if is_before(hf.journal(str(middle), 1, tenant=tenant)):
             low = middle + 1
         else:
             high = middle
-    return str(max(0, low - last))
+    return low
 
 
 def _walk(hf: "holdfast.Holdfast", last: int, tenant: str | None) -> str | None:
     # Where each of the latest pages begins, and how many events are on it: as few as hold the last so many.
     begun: deque[tuple[str | None, int]] = deque()
     held, position = 0, None
-    while page := hf.journal(position, _PAGE, tenant=tenant):
+    while page := hf.journal(position, PAGE, tenant=tenant):
         begun.append((position, len(page)))
         held, position = held + len(page), page.next
         while begun and held - begun[0][1] >= last:
@@ -153,15 +157,20 @@ def event_row(event: JournalEvent) -> dict[str, Any]:
 
 def line_of(event: JournalEvent) -> str:
     at = datetime.fromtimestamp(event.at / 1_000).astimezone().strftime("%H:%M:%S.%f")[:-3]
-    more = []
-    if event.event is Event.CLAIMED:
-        more.append(f"waited {duration(max(0, event.at - event.enqueued_at))}")
-    elif event.claimed_at is not None and event.event in (Event.SUCCEEDED, Event.RETRIED, Event.FAILED):
-        more.append(f"took {duration(max(0, event.at - event.claimed_at))}")
-    if event.reason:
-        more.append(event.reason)
-    if event.error:
-        more.append(f"{event.error[:200]!r}")
     place = f"{event.tenant}/{event.queue}"
-    text = f"{at}  {event.event:<9}  {place:<24}  {event.id}  attempt {event.attempt}  {', '.join(more)}"
+    text = f"{at}  {event.event:<9}  {place:<24}  {event.id}  attempt {event.attempt}  {details_of(event)}"
     return printable(text).rstrip()
+
+
+def details_of(event: JournalEvent) -> str:
+    """Return how long it took, and why it happened, where the event says so."""
+    details = []
+    if event.event is Event.CLAIMED:
+        details.append(f"waited {duration(max(0, event.at - event.enqueued_at))}")
+    elif event.claimed_at is not None and event.event in (Event.SUCCEEDED, Event.RETRIED, Event.FAILED):
+        details.append(f"took {duration(max(0, event.at - event.claimed_at))}")
+    if event.reason:
+        details.append(event.reason)
+    if event.error:
+        details.append(f"{event.error[:200]!r}")
+    return ", ".join(details)
