@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from holdfast.cli.failures import Usage
+from holdfast.cli.failures import Usage, complain
 from holdfast.cli.place import DEFAULT_URL, Place, find_place
 from holdfast.cli.show import Output
 from holdfast.clock import steady_s
@@ -64,6 +64,16 @@ class Session:
     def queue(self, name: str) -> "holdfast.Queue":
         ref = self.ref(name)
         return self.hf.queue(ref.queue, tenant=ref.tenant)
+
+    def tell_if_missing(self, ref: QueueRef, *, is_waiting: bool) -> None:
+        """Say on stderr that a queue does not exist, with the names that may have been meant."""
+        from holdfast.client.missing import describe_missing
+
+        if not self.output.is_quiet:
+            hf = self.hf
+            text = hf._driver.run(describe_missing(hf._inner._connected(), ref, is_waiting=is_waiting))
+            if text is not None:
+                complain(text)
 
     def confirm(self, question: str, *, yes: bool) -> None:
         """Ask before what cannot be undone; where nobody can be asked, `--yes` must have been given."""

@@ -11,6 +11,7 @@ from holdfast.cli.command import QueueName, Session, duration
 from holdfast.cli.failures import NOTHING_THERE, Usage, exit_code
 from holdfast.cli.handoff import PREFIX, as_exports, as_failure, clean_up, variables_of, write_payload
 from holdfast.cli.show import payload_fields
+from holdfast.model.durations import parse_duration_ms
 from holdfast.model.errors import HoldfastError, StaleLease
 
 if TYPE_CHECKING:
@@ -67,12 +68,18 @@ def dequeue(
     options: dict[str, Any] = {"wait": None if block is None else duration(block), "state": stateful}
     options |= {name: value for name, value in (("lease", duration(lease)), ("owner", owner)) if value is not None}
     try:
-        messages = cli.queue(queue).claim(limit, **options)
+        found = cli.queue(queue)
+        is_waiting = block is None or parse_duration_ms("--block", duration(block)) > 0
+        if is_waiting:
+            cli.tell_if_missing(found.ref, is_waiting=True)
+        messages = found.claim(limit, **options)
     except HoldfastError as error:
         if is_shell:
             typer.echo(as_failure(exit_code(error)), nl=False)
         raise
     if not messages:
+        if not is_waiting:
+            cli.tell_if_missing(found.ref, is_waiting=False)
         if is_shell:
             typer.echo(as_failure(NOTHING_THERE), nl=False)
         raise typer.Exit(NOTHING_THERE)

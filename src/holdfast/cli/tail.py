@@ -61,6 +61,8 @@ def tail(
     def is_wanted(each: JournalEvent) -> bool:
         return (not refs or (each.tenant, each.queue) in refs) and (not kinds or each.event in kinds)
 
+    for ref in sorted(refs):
+        cli.tell_if_missing(ref, is_waiting=False)
     position = None if everything else start_of(cli.hf, last, tenant)
     for page in pages(cli.hf, position, tenant, follow=follow):
         show(cli, [each for each in page if is_wanted(each)])

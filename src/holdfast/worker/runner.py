@@ -18,6 +18,7 @@ from holdfast.worker.crew import Crew
 from holdfast.worker.handlers import Handler
 from holdfast.worker.hooks import Hooks
 from holdfast.worker.link import Link, ThreadLink, link_of
+from holdfast.worker.missing import warn_of_missing
 from holdfast.worker.outbox import TROUBLE
 from holdfast.worker.waiting import Reach, Stop, first_of, log
 
@@ -75,7 +76,7 @@ class Runner:
             self.consumers = [Consumer(handler, crew) for handler in self._handlers]
             await self._hooks.call("on_start", self._worker)
             try:
-                await self._consume()
+                await self._consume(link)
                 await self._drain(runtime)
             finally:
                 for consumer in self.consumers:
@@ -83,13 +84,16 @@ class Runner:
                 await self._hooks.tell("on_stop", self._worker)
                 self.client = None
 
-    async def _consume(self) -> None:
+    async def _consume(self, link: Link) -> None:
         log.info("worker %s started: %s", self._owner, ", ".join(str(each.options.ref) for each in self._handlers))
         async with asyncio.TaskGroup() as loops:
             for consumer in self.consumers:
                 loops.create_task(consumer.keep_running())
+            # Beside the claims: a look that takes its time delays nothing.
+            looking = loops.create_task(warn_of_missing(link, [each.options.ref for each in self._handlers]))
             self.started.set_result(None)
             await asyncio.wait({self.stop.asked})
+            looking.cancel()
             for consumer in self.consumers:
                 consumer.stop_claiming()
 

@@ -1,0 +1,58 @@
+"""Tell a caller that is about to wait that its queue does not exist, and which one it may have meant.
+
+Waiting is right: the first message makes the queue. But a misspelt name would wait for ever, in silence.
+"""
+
+import difflib
+from contextlib import suppress
+
+from holdfast.client.transport import Transport
+from holdfast.model.errors import HoldfastError, QueueNotFound
+from holdfast.model.names import QueueRef
+
+# A look is made once, when a command or a worker starts. These keep it short where there is a lot to look at.
+_MOST_NAMES = 10_000
+_MOST_TENANTS = 50
+_MOST_HINTS = 3
+
+
+async def describe_missing(transport: Transport, ref: QueueRef, *, is_waiting: bool) -> str | None:
+    """Return a sentence about a queue that does not exist, or None if it exists or that cannot be known.
+
+    The sentence names close matches among the tenant's queues, and other tenants that have a queue of this very name,
+    as far as the caller may see them.
+    """
+    try:
+        await transport.admin.policy(ref)
+    except QueueNotFound:
+        what = "does not exist yet; waiting for its first message" if is_waiting else "does not exist"
+        return ". ".join([f"queue {ref} {what}", *await _hints(transport, ref)])
+    except HoldfastError:
+        # The claim that follows meets the same trouble, and its caller handles it.
+        return None
+    return None
+
+
+async def _hints(transport: Transport, ref: QueueRef) -> list[str]:
+    hints = []
+    with suppress(HoldfastError):
+        names = [each.queue for each in await transport.admin.queues(ref.tenant)]
+        if similar := difflib.get_close_matches(ref.queue, names[:_MOST_NAMES], _MOST_HINTS):
+            hints.append(f"Existing queues with similar names: {', '.join(similar)}")
+    with suppress(HoldfastError):
+        if elsewhere := await _tenants_with(transport, ref):
+            hints.append(f"A queue of that name exists in tenant {', '.join(elsewhere)}")
+    return hints
+
+
+async def _tenants_with(transport: Transport, ref: QueueRef) -> list[str]:
+    """Return other tenants that have a queue of this name. Only an operator sees any."""
+    others = [each.tenant for each in await transport.admin.tenants() if each.tenant != ref.tenant]
+    found: list[str] = []
+    for tenant in others[:_MOST_TENANTS]:
+        with suppress(QueueNotFound):
+            await transport.admin.policy(QueueRef(tenant, ref.queue))
+            found.append(tenant)
+        if len(found) == _MOST_HINTS:
+            break
+    return found
