@@ -1,6 +1,6 @@
 """What the laws are asked of through a door: a memory store behind it, asked by the client."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Protocol
 
@@ -8,8 +8,10 @@ import holdfast
 from holdfast.client.client import AsyncHoldfast
 from holdfast.dice import SeededDice
 from holdfast.server.compose import Core
+from holdfast.stores.contract import Store
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing import ManualClock
+from holdfast.testing.faults import with_unwritable_verdicts
 from holdfast.testing.subject import fire_due
 
 WEEK_MS = 7 * 86_400_000
@@ -34,8 +36,11 @@ class ServedSubject:
         self._core: Core | None = None
 
     @asynccontextmanager
-    async def open(self, **settings: Any) -> AsyncIterator[AsyncHoldfast]:
-        async with self._serve(self.clock, store=MemoryStore(self._dice, WEEK_MS), **settings) as server:
+    async def open(self, *, unwritable: Collection[int] | None = None, **settings: Any) -> AsyncIterator[AsyncHoldfast]:
+        store: Store = MemoryStore(self._dice, WEEK_MS)
+        if unwritable is not None:
+            store = with_unwritable_verdicts(store, unwritable)
+        async with self._serve(self.clock, store=store, **settings) as server:
             self._core = server.core
             async with holdfast.open_async(server.url, retries=0, wait_round=None) as hf:
                 yield hf

@@ -12,7 +12,7 @@ from holdfast.cli.failures import NOTHING_THERE, Usage, exit_code
 from holdfast.cli.handoff import PREFIX, as_exports, as_failure, clean_up, variables_of, write_payload
 from holdfast.cli.show import payload_fields
 from holdfast.model.durations import parse_duration_ms
-from holdfast.model.errors import HoldfastError, StaleLease
+from holdfast.model.errors import HoldfastError
 
 if TYPE_CHECKING:
     import holdfast
@@ -209,11 +209,7 @@ def taken(cli: Session, receipt: str | None, queue: str | None) -> Taken:
 def _tell(cli: Session, settled: Taken, verb: str, results: "list[Result]", *, is_over: bool = True) -> None:
     [result] = results
     if not result.ok:
-        raise StaleLease(
-            f"the lease on {result.id} is no longer held by this receipt: it ran out, or the message was settled, "
-            "claimed again or removed",
-            id=result.id,
-        )
+        raise result.failure()
     if is_over and settled.is_from_dequeue:
         clean_up(os.environ)
     row = {

@@ -268,16 +268,7 @@ class AsyncMessage(Message):
         [result] = await self._messages.settle(self._held.ref, [verdict])
         note_result(self._held, verdict, result)
         if not result.ok:
-            first_try = (
-                " (perhaps by the first try of this very call, which went unanswered)" if result.is_unsure else ""
-            )
-            raise StaleLease(
-                f"the lease on {result.id} is no longer ours: it ran out, or the message was settled{first_try}, "
-                "claimed again or removed",
-                id=result.id,
-                correlation_id=self.correlation_id,
-                is_unsure=result.is_unsure,
-            )
+            raise result.failure(correlation_id=self.correlation_id)
         return result
 
     async def __aenter__(self) -> Self:
@@ -310,6 +301,8 @@ def nack_verdict(receipt: Receipt, error: str | None, *, delay: Duration | None,
 
 def note_result(held: Held, verdict: Verdict, result: Result) -> None:
     """Remember what a verdict did to a message in hand."""
+    if not result.ok and not result.is_stale:
+        return  # nothing has changed: the lease stands, and the message can still be settled
     if not result.ok:
         held.lost = held.lost or LOST
     if verdict.settle is not Settle.EXTEND:

@@ -21,7 +21,7 @@ from holdfast.client.uploads import draft_of, upload
 from holdfast.model.answers import Changed, Delivery, Info, LedgerEntry, Page, Result, Stats
 from holdfast.model.checks import check_integer
 from holdfast.model.durations import Duration, parse_duration_ms
-from holdfast.model.errors import InvalidArgument, StaleLease
+from holdfast.model.errors import InvalidArgument
 from holdfast.model.ids import MessageId, parse_id
 from holdfast.model.message import MAX_BATCH, Receipt, is_receipt
 from holdfast.model.names import QueueRef, parse_name, parse_ref
@@ -107,7 +107,11 @@ class AsyncQueue:
     # --- Verdicts on many ------------------------------------------------------------------------------------
 
     async def ack(self, messages: Iterable[Settled]) -> list[Result]:
-        """Settle messages or receipts; one result each, `.ok` and `.error`."""
+        """Finish messages or receipts. Return one result each, with `.ok` and the code of its own `.error`.
+
+        `stale_lease` means that the receipt no longer holds its message; `store_unavailable` that the verdict could not
+        be written and the lease stands, so that the same verdict may be sent again.
+        """
         ack = Settle.ACK
         return await self._settle(messages, lambda receipt: Verdict(settle=ack, receipt=receipt))
 
@@ -186,7 +190,7 @@ class AsyncQueue:
     async def _remove_held(self, which: Settled) -> None:
         [result] = await self._settle([which], lambda receipt: Verdict(settle=Settle.REMOVE, receipt=receipt))
         if not result.ok:
-            raise StaleLease(f"the lease on {result.id} is no longer held by this receipt", id=result.id)
+            raise result.failure()
 
     async def purge(self, state: str = "ready") -> Changed:
         """Remove everything that is ready (delayed too), or everything failed; never what is in flight."""

@@ -5,6 +5,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
 
+from holdfast.model.errors import ERRORS_BY_CODE, HoldfastError, Internal, StaleLease, Unavailable
 from holdfast.model.events import JournalEvent
 from holdfast.model.ids import to_uuid
 from holdfast.model.lifecycle import Life
@@ -63,6 +64,31 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     @property
     def correlation_id(self) -> str | None:
         return (self.given_correlation_id or self.id) if self.is_known else None
+
+    @property
+    def is_stale(self) -> bool:
+        """The receipt no longer holds the message: no repetition of the verdict can succeed."""
+        return self.error == StaleLease.code
+
+    @property
+    def is_retryable(self) -> bool:
+        """The verdict could not be carried out, but its lease stands: sending it again may succeed."""
+        return self.error is not None and issubclass(ERRORS_BY_CODE.get(self.error, Internal), Unavailable)
+
+    def failure(self, **facts: object) -> HoldfastError:
+        """Return the error of a verdict that was not carried out, as the class that its code names."""
+        if not self.is_stale:
+            kind = ERRORS_BY_CODE.get(self.error or "", Internal)
+            advice = "; the lease still stands, so try again" if self.is_retryable else ""
+            return kind(f"the verdict on {self.id} was not carried out ({self.error}){advice}", id=self.id, **facts)
+        first_try = " (perhaps by the first try of this very call, which went unanswered)" if self.is_unsure else ""
+        return StaleLease(
+            f"the lease on {self.id} is no longer held by this receipt: it ran out, or the message was settled"
+            f"{first_try}, claimed again or removed",
+            id=self.id,
+            is_unsure=self.is_unsure,
+            **facts,
+        )
 
 
 class Exchanged(NamedTuple):

@@ -5,7 +5,7 @@
 
 from holdfast.dice import SeededDice
 from holdfast.testing.clock import ManualClock
-from holdfast.testing.faults import HeldCalls, SeededFaults, with_faults
+from holdfast.testing.faults import HeldCalls, SeededFaults, with_faults, with_unwritable_verdicts
 from holdfast.testing.handlers import HandlerTest
 from holdfast.testing.subject import EmbeddedSubject, Subject
 
@@ -18,4 +18,5 @@ __all__ = [
     "SeededFaults",
     "Subject",
     "with_faults",
+    "with_unwritable_verdicts",
 ]

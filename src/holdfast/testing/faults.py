@@ -1,12 +1,15 @@
 """A store that fails on purpose: any store, with a script of faults around each of its calls."""
 
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any, Protocol, cast
 
 from msgspec.structs import replace
 
+from holdfast.model.answers import Result
 from holdfast.model.errors import StoreUnavailable
+from holdfast.model.names import QueueRef
+from holdfast.model.requests import Verdict
 from holdfast.runtime import Ticket
 from holdfast.stores.contract import Store
 
@@ -93,3 +96,31 @@ class _FaultStore:
             return answer
 
         return call
+
+
+def with_unwritable_verdicts(inner: Store, unwritable: Collection[int]) -> Store:
+    """Return the store, but verdicts on the messages in `unwritable` (snowflakes) fail to be written.
+
+    Each of them gets a result `store_unavailable` of its own; the other verdicts of the same call are carried out.
+    The collection is read at every call, so a test can add and remove ids while the store is open.
+    """
+    return cast(Store, _UnwritableVerdicts(inner, unwritable))
+
+
+class _UnwritableVerdicts:
+    def __init__(self, inner: Store, unwritable: Collection[int]) -> None:
+        self._inner = inner
+        self._unwritable = unwritable
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def settle(self, ref: QueueRef, verdicts: list[Verdict], now_ms: int) -> list[Result]:
+        writable = [each for each in verdicts if each.receipt.id not in self._unwritable]
+        results = iter(await self._inner.settle(ref, writable, now_ms))
+        return [
+            Result(snowflake=each.receipt.id, ok=False, error=StoreUnavailable.code, is_known=False)
+            if each.receipt.id in self._unwritable
+            else next(results)
+            for each in verdicts
+        ]

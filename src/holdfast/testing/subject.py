@@ -1,6 +1,6 @@
 """What the store laws are pointed at: a queue of any kind, with its time in the test's hands."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from typing import Any, Protocol, cast
 
@@ -11,6 +11,7 @@ from holdfast.server.compose import Core
 from holdfast.server.embedded import Embedded, open_on_loop
 from holdfast.stores.contract import Store
 from holdfast.testing.clock import ManualClock
+from holdfast.testing.faults import with_unwritable_verdicts
 
 
 class Subject(Protocol):
@@ -18,8 +19,11 @@ class Subject(Protocol):
 
     clock: ManualClock
 
-    def open(self, **settings: Any) -> "AsyncHoldfastContext":
-        """A fresh, empty queue, for the length of an `async with`."""
+    def open(self, *, unwritable: Collection[int] | None = None, **settings: Any) -> "AsyncHoldfastContext":
+        """Open a fresh, empty store for the length of an `async with`.
+
+        Verdicts on the messages in `unwritable` fail as `with_unwritable_verdicts` describes.
+        """
 
     async def sweep(self, hf: AsyncHoldfast) -> int:
         """Sweep until nothing is left to do now; answers how much changed."""
@@ -42,8 +46,11 @@ class EmbeddedSubject:
         self._dice = SeededDice(seed)
 
     @asynccontextmanager
-    async def open(self, **settings: Any) -> AsyncIterator[AsyncHoldfast]:
-        async with open_on_loop("", settings, clock=self.clock, store=self._make_store(self._dice)) as hf:
+    async def open(self, *, unwritable: Collection[int] | None = None, **settings: Any) -> AsyncIterator[AsyncHoldfast]:
+        store = self._make_store(self._dice)
+        if unwritable is not None:
+            store = with_unwritable_verdicts(store, unwritable)
+        async with open_on_loop("", settings, clock=self.clock, store=store) as hf:
             yield hf
 
     async def sweep(self, hf: AsyncHoldfast) -> int:

@@ -64,4 +64,6 @@ def error_of(document: Any) -> HoldfastError:
 
 
 def _plain(value: object) -> Any:
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
     return value if isinstance(value, int | float | str | bool) or value is None else str(value)

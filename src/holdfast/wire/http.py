@@ -209,7 +209,7 @@ class ErrorAnswer(Struct, frozen=True, kw_only=True):
 
 class SettleAnswer(Struct, frozen=True, kw_only=True, gc=False):
     results: list[ResultOut]
-    # Set when any receipt was stale (status 409).
+    # Set when any verdict was not carried out (status 503, or 409 for stale receipts).
     error: dict[str, Any] | UnsetType = UNSET
 
 

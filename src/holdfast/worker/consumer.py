@@ -9,7 +9,7 @@ from holdfast.model.retry import backoff_ms
 from holdfast.worker.crew import Crew
 from holdfast.worker.execution import Execution
 from holdfast.worker.handlers import Handler
-from holdfast.worker.outbox import TROUBLE, Outbox, Pending, answer_all
+from holdfast.worker.outbox import TROUBLE, Outbox, Pending
 from holdfast.worker.outcome import bounded
 from holdfast.worker.waiting import HEALTHY_MS, Reach, first_of, log, restart_delay_ms
 from holdfast.worker.work import Why, Work, WorkMessage
@@ -116,7 +116,10 @@ class Consumer:
         link, ref = self._crew.link, self.handler.options.ref
         if riders:
             results, messages = await link.exchange(ref, [each.verdict for each in riders], ask)
-            answer_all(riders, results)
+            if not self._outbox.answer_all(riders, results):
+                # What the store could not write goes by itself, with pauses, while the next claim is made.
+                self._outbox.postpone(riders)
+                self._outbox.end_ride()
             return messages
         self._claim = claim = asyncio.ensure_future(link.claim(ref, ask, wait_ms))
         try:

@@ -83,7 +83,8 @@ class Heartbeat:
         if results is None:
             return self._missed(works)
         self._reach.regain()
-        self._is_missing = False
+        unwritten = [work for work, result in zip(works, results, strict=True) if result.is_retryable]
+        self._is_missing = self._is_missing and bool(unwritten)
         for work, result in zip(works, results, strict=True):
             if id(work) not in self._held:
                 continue  # it ended meanwhile; that its lease is gone may be its own ack's doing
@@ -92,10 +93,11 @@ class Heartbeat:
                 work.lease_until = now_ms + self._lease_ms
                 if result.lease_expires_at is not None:
                     work.message._held.lease_expires_at = result.lease_expires_at
-            else:
+            elif not result.is_retryable:
                 work.interrupt(Why.LOST, "the lease ran out, or the message was settled, claimed again or removed")
         await self._warn_of_long(works)
-        return self._period_ms
+        # A lease that could not be extended still stands, so there is time to try again.
+        return self._missed(unwritten) if unwritten else self._period_ms
 
     async def _extend(self, works: list[Work]) -> list[Result] | None:
         """None: the server could not be asked, or did not answer while it mattered."""

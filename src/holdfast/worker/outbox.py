@@ -26,7 +26,7 @@ RETRY_CAP_MS = 2_000
 class Pending:
     """A verdict that is not yet known to have been taken. Its future's None: it could not be delivered in time."""
 
-    __slots__ = ("answered", "is_repeated", "lease_until", "verdict")
+    __slots__ = ("answered", "failures", "is_repeated", "lease_until", "retry_at", "verdict")
 
     def __init__(self, verdict: Verdict, lease_until: int) -> None:
         self.verdict = verdict
@@ -34,6 +34,9 @@ class Pending:
         self.lease_until = lease_until
         # Sent before, and no answer came: it may have been taken.
         self.is_repeated = False
+        # How often it could not be delivered or written, and when it may go again.
+        self.failures = 0
+        self.retry_at = 0
         self.answered: asyncio.Future[Result | None] = asyncio.get_running_loop().create_future()
 
     def answer(self, result: Result | None) -> None:
@@ -55,17 +58,23 @@ class Outbox:
         self._given_up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         # A claim is about to be made, and takes what waits along.
         self._has_ride = False
+        # Set when a verdict is posted: one that has to wait for its retry must not hold it up.
+        self._posted = asyncio.Event()
 
     def post(self, verdict: Verdict, lease_until: int, *, at_once: bool = False) -> "asyncio.Future[Result | None]":
         pending = Pending(verdict, lease_until)
         self._waiting.append(pending)
+        self._posted.set()
         if at_once or not self._has_ride:
             self._send()
         return pending.answered
 
     def take(self) -> list[Pending]:
-        """What waits, for a claim to carry."""
-        taken, self._waiting = self._waiting[:MAX_BATCH], self._waiting[MAX_BATCH:]
+        """Take the waiting verdicts that may go now, for a claim to carry."""
+        now_ms = self._runtime.clock.now_ms()
+        taken = [each for each in self._waiting if each.retry_at <= now_ms][:MAX_BATCH]
+        chosen = set(taken)
+        self._waiting = [each for each in self._waiting if each not in chosen]
         return taken
 
     def put_back(self, taken: list[Pending]) -> None:
@@ -73,6 +82,24 @@ class Outbox:
         for each in taken:
             each.is_repeated = True
         self._waiting[:0] = [each for each in taken if not each.answered.done()]
+
+    def postpone(self, taken: list[Pending]) -> None:
+        """Put back verdicts that were not answered, each to go again after a pause of its own."""
+        now_ms = self._runtime.clock.now_ms()
+        for each in taken:
+            each.retry_at = now_ms + 1 + backoff_ms(each.failures, RETRY_BASE_MS, RETRY_CAP_MS, self._dice.roll())
+            each.failures += 1
+        self.put_back(taken)
+
+    def answer_all(self, batch: Sequence[Pending], results: Sequence[Result]) -> bool:
+        """Answer each verdict with its result, but those that the store could not write: they may be sent again.
+
+        Return whether all were answered; the caller puts the others back.
+        """
+        for each, result in zip(batch, results, strict=True):
+            if not result.is_retryable:
+                each.answer(result)
+        return all(each.answered.done() for each in batch)
 
     def offer_ride(self) -> None:
         self._has_ride = True
@@ -94,22 +121,30 @@ class Outbox:
             self._runtime.spawn(self._send_all())
 
     async def _send_all(self) -> None:
-        failed = 0
         try:
-            while batch := self.take():
-                if await self._send_once(batch):
-                    failed = 0
+            while self._waiting:
+                self._posted.clear()
+                batch = self.take()
+                if batch and await self._send_once(batch):
                     continue
-                self.put_back(batch)
+                self.postpone(batch)
                 self._drop_hopeless()
-                delay_ms = backoff_ms(failed, RETRY_BASE_MS, RETRY_CAP_MS, self._dice.roll()) + 1
-                failed += 1
-                await first_of(self._runtime, [self._given_up], delay_ms)
+                await self._until_due()
         finally:
             self._is_sending = False
 
+    async def _until_due(self) -> None:
+        """Wait until a verdict may go again, another one is posted, or nothing is to be tried any more."""
+        if self._waiting and not self._given_up.done():
+            pause_ms = min(each.retry_at for each in self._waiting) - self._runtime.clock.now_ms()
+            posted = asyncio.ensure_future(self._posted.wait())
+            try:
+                await first_of(self._runtime, [self._given_up, posted], max(1, pause_ms))
+            finally:
+                posted.cancel()
+
     async def _send_once(self, batch: list[Pending]) -> bool:
-        """Whether the verdicts were answered, with whatever answer."""
+        """Return whether every verdict was answered, with whatever answer."""
         call = asyncio.ensure_future(self._link.messages.settle(self._ref, [each.verdict for each in batch]))
         try:
             await first_of(self._runtime, [call, self._given_up], None)
@@ -125,8 +160,7 @@ class Outbox:
         finally:
             call.cancel()
         self._reach.regain()
-        answer_all(batch, results)
-        return True
+        return self.answer_all(batch, results)
 
     def _drop_hopeless(self) -> None:
         now_ms = self._runtime.clock.now_ms()
@@ -135,8 +169,3 @@ class Outbox:
             if is_over or each.lease_until <= now_ms:
                 each.answer(None)
         self._waiting = [each for each in self._waiting if not each.answered.done()]
-
-
-def answer_all(batch: Sequence[Pending], results: Sequence[Result]) -> None:
-    for each, result in zip(batch, results, strict=True):
-        each.answer(result)

@@ -34,7 +34,7 @@ class Unsettled:
         """Verdicts were carried out."""
         for verdict, result in zip(verdicts, results, strict=True):
             held = self._held.get(result.snowflake)
-            if held is None or held[0] != verdict.receipt:
+            if held is None or held[0] != verdict.receipt or result.is_retryable:
                 continue
             if verdict.settle is Settle.EXTEND and result.ok:
                 lasts_ms = (result.lease_expires_at or 0) - SystemClock().now_ms()

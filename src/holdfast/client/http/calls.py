@@ -7,10 +7,10 @@ from functools import partial
 from typing import Any
 
 from holdfast.client.http.connection import Answer, Connection, Lost
-from holdfast.client.http.failures import answer_error
+from holdfast.client.http.failures import answer_error, has_results
 from holdfast.client.http.pool import Pool
 from holdfast.client.http.settings import HttpSettings, check_token
-from holdfast.client.http.tries import Reused, Standing, Tries
+from holdfast.client.http.tries import Failure, Reused, Standing, Tries
 from holdfast.client.repeating import Background, repeat, repeat_for_ever
 from holdfast.dice import SystemDice
 
@@ -42,6 +42,8 @@ class Request:
     is_shared: bool = False
     # Sent by a client that is closing, too.
     is_last: bool = False
+    # A 503 with results is an answer: some of the verdicts were carried out, and only the others may be sent again.
+    has_results: bool = False
     # Given an answer that came after the caller had left.
     heard_late: Heard | None = None
 
@@ -83,11 +85,17 @@ class Calls:
             self._standing,
             tries,
             partial(self._try, request),
-            lambda told: tries.answered(told.answer),
+            lambda told: self._failure(tries, request, told.answer),
             is_last=request.is_last,
         )
         told.is_unsure = tries.is_unsure
         return told
+
+    def _failure(self, tries: Tries, request: Request, answer: Answer) -> Failure | None:
+        if request.has_results and answer.status == 503 and has_results(answer):
+            self._standing.was_answered = True
+            return None
+        return tries.answered(answer)
 
     async def ask(self, request: Request) -> Answer:
         """Its answer, if that is a success."""

@@ -101,6 +101,12 @@ def is_closing(answer: Answer) -> bool:
     return isinstance(error, dict) and error.get("closing") is True
 
 
+def has_results(answer: Answer) -> bool:
+    """Return whether an answer to verdicts says what became of each, whatever its status."""
+    document = _document(answer.body)
+    return isinstance(document, dict) and isinstance(document.get("results"), list)
+
+
 def _document(body: bytes) -> Any:
     try:
         return _any.decode(body)

@@ -69,12 +69,13 @@ class Verdicts:
 
     async def _send(self, ref: QueueRef, kind: Settle, verdicts: list[Verdict]) -> list[Result]:
         path, document = _request(ref, kind, verdicts)
-        told = await self._calls.tell(Request("POST", path, [encode(document)], is_last=kind is Settle.UNSEND))
-        if told.answer.status not in (200, 409):
+        is_last = kind is Settle.UNSEND
+        told = await self._calls.tell(Request("POST", path, [encode(document)], is_last=is_last, has_results=True))
+        if told.answer.status not in (200, 409, 503):
             raise answer_error(self._calls.url, told.answer)
         try:
             results = [result_of(kind, each) for each in _settled.decode(told.answer.body).results]
-        except msgspec.DecodeError:  # a 409 of another kind has no results
+        except msgspec.DecodeError:  # a refusal of the whole call has no results
             raise answer_error(self._calls.url, told.answer) from None
         if told.is_unsure:
             results = [

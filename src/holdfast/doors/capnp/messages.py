@@ -162,7 +162,7 @@ async def _settle_one(call: Call, kind: Settle, **more: Any) -> None:
     results = await _settle(call, ref, [Verdict(settle=kind, receipt=receipt, **more)])
     write_results(call.results, results)
     if not results[0].ok:
-        raise _not_held(receipt.id)
+        raise _not_held(receipt.id) if results[0].is_stale else results[0].failure()
 
 
 async def _verdicts(call: Call, ref: QueueRef, given: Any) -> list[Verdict]:

@@ -375,10 +375,13 @@ def error_answer(error: Exception, correlation_id: str) -> tuple[int, bytes, Raw
     if not isinstance(error, HoldfastError):
         _log.error("a call failed", exc_info=error, extra={"correlation_id": correlation_id})
         error = Internal("the server failed to do this; its log says why", correlation_id=correlation_id)
-    headers: RawHeaders = [JSON_TYPE, (b"x-correlation-id", correlation_id.encode())]
-    wait_ms = retry_after_ms(error)
-    if wait_ms is not None:
-        headers.append((b"retry-after", str(max(1, -(-wait_ms // 1_000))).encode()))
+    headers: RawHeaders = [JSON_TYPE, (b"x-correlation-id", correlation_id.encode()), *retry_after(error)]
     if error.code == "unauthenticated":
         headers.append((b"www-authenticate", b"Bearer"))
     return STATUS_BY_CODE[error.code], encode({"error": error_document(error)}), headers
+
+
+def retry_after(error: HoldfastError) -> RawHeaders:
+    """Return the Retry-After header in whole seconds, for an error after which asking again may help."""
+    wait_ms = retry_after_ms(error)
+    return [] if wait_ms is None else [(b"retry-after", str(max(1, -(-wait_ms // 1_000))).encode())]

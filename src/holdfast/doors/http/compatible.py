@@ -114,7 +114,7 @@ async def _settle(call: Call, given: AckIn, settle: Settle, error: str | None = 
     except QueueNotFound:
         raise _not_held(id) from None  # gone with its queue
     if not result.ok:
-        raise _not_held(id)
+        raise _not_held(id) if result.is_stale else result.failure()
     if result.correlation_id is not None:
         call.correlation_id = result.correlation_id
     await call.answer(encode(Nothing()))

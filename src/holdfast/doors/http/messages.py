@@ -7,7 +7,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from holdfast.doors.http.calls import JSON_TYPE, Call, CallerLeft, decode
+from holdfast.doors.http.calls import JSON_TYPE, Call, CallerLeft, decode, retry_after
 from holdfast.doors.http.multipart import PartStream, comes_in_parts, enqueue_parts, wants_parts
 from holdfast.doors.http.presence import Presence
 from holdfast.doors.http.shapes import (
@@ -17,8 +17,8 @@ from holdfast.doors.http.shapes import (
     enqueued_out,
     receipts_of,
     result_out,
+    results_error,
     riding_verdicts,
-    stale_error,
 )
 from holdfast.doors.http.steps import Done, begin
 from holdfast.model.answers import Delivery, Enqueued, Result
@@ -26,6 +26,7 @@ from holdfast.model.errors import Draining, InvalidArgument, MessageNotFound, Th
 from holdfast.model.message import Receipt
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Ask, Settle, StateChange, Verdict, check_ask, check_progress
+from holdfast.wire.errors import STATUS_BY_CODE, error_document
 from holdfast.wire.http import (
     DequeueAnswer,
     DequeueRequest,
@@ -240,13 +241,19 @@ async def _settle_and_answer(call: Call, ref: QueueRef, settle: Settle, verdicts
 
 
 async def answer_results(call: Call, settle: Settle, results: list[Result]) -> None:
-    """409 if any receipt was stale; the results say which, and the others hold."""
+    """Answer 200, 503 if any verdict could not be written, else 409 if any receipt was stale.
+
+    The results say which, and the other verdicts hold. 503 goes before 409, so that a caller that looks at the status
+    alone sends the call again: that settles what is left, and harms nothing that is settled or stale.
+    """
     told = [result_out(settle, result) for result in results]
     if len(told) == 1 and told[0].correlation_id is not None:
         call.correlation_id = told[0].correlation_id
-    is_stale = not all(result.ok for result in results)
-    answer = SettleAnswer(results=told, error=stale_error(results) if is_stale else UNSET)
-    await call.answer(encode(answer), 409 if is_stale else 200)
+    if (error := results_error(results)) is None:
+        await call.answer(encode(SettleAnswer(results=told)))
+    else:
+        answer = SettleAnswer(results=told, error=error_document(error))
+        await call.answer(encode(answer), STATUS_BY_CODE[error.code], [JSON_TYPE, *retry_after(error)])
 
 
 # --- State documents -----------------------------------------------------------------------------------------

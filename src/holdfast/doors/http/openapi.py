@@ -71,8 +71,8 @@ def _make(more: Iterable[tuple[str, str]]) -> Schema:
         bound(name, component)
     # An error has its own facts beside its code and its message.
     components["ErrorOut"]["properties"]["code"]["enum"] = sorted({to_wire_code(code) for code in STATUS_BY_CODE})
-    components["StaleAnswer"] = {
-        "title": "StaleAnswer",
+    components["UnsettledAnswer"] = {
+        "title": "UnsettledAnswer",
         "type": "object",
         "properties": {
             "error": {"$ref": "#/components/schemas/ErrorOut"},
@@ -117,6 +117,13 @@ def _version() -> str:
         return "0"
 
 
+# Refusals of verdicts that may have results beside the error.
+_UNSETTLED = {
+    409: "Some receipts were stale; the results say which, and the others hold",
+    503: "Some verdicts, or the whole call, could not be written; with results, they say which: send those again",
+}
+
+
 def _operation(method: str, path: str, described: Described, schema_of: dict[int, Schema]) -> Schema:
     operation: Schema = {
         "operationId": _operation_id(method, path),
@@ -135,11 +142,12 @@ def _operation(method: str, path: str, described: Described, schema_of: dict[int
         if status != 413 or described.body is not None:
             operation["responses"][str(status)] = {"$ref": f"#/components/responses/Refused{status}"}
     if path in _SETTLES:
-        operation["responses"]["409"] = {
-            "description": "Some receipts were stale; the results say which, and the others hold",
-            "headers": {"X-Correlation-Id": _CORRELATION_ID},
-            "content": {"application/json": {"schema": {"$ref": "#/components/schemas/StaleAnswer"}}},
-        }
+        for status, description in _UNSETTLED.items():
+            operation["responses"][str(status)] = {
+                **_refusal(status),
+                "description": description,
+                "content": {"application/json": {"schema": {"$ref": "#/components/schemas/UnsettledAnswer"}}},
+            }
     return operation
 
 

@@ -8,8 +8,7 @@ from msgspec import UNSET, Raw, UnsetType
 from msgspec.structs import replace
 
 from holdfast.model.answers import Delivery, Enqueued, Info, LedgerEntry, Result
-from holdfast.model.errors import InvalidArgument
-from holdfast.model.ids import to_uuid
+from holdfast.model.errors import HoldfastError, InvalidArgument
 from holdfast.model.message import BYTES, DEFAULT_PRIORITY, JSON, Draft, Receipt, normalise_correlation_id
 from holdfast.model.requests import Ask, Settle, StateDocument, Verdict
 from holdfast.wire.errors import to_wire_code
@@ -217,11 +216,19 @@ def ledger_entry_out(entry: LedgerEntry) -> LedgerEntryOut:
     )
 
 
-def stale_error(results: Iterable[Result]) -> dict[str, object]:
-    """The error that stands beside the results of a call some of whose receipts were stale."""
-    stale = [to_uuid(result.snowflake) for result in results if not result.ok]
-    return {
-        "code": to_wire_code("stale_lease"),
-        "message": f"{len(stale)} of the receipts no longer hold their message; the others were settled",
-        "ids": stale,
-    }
+def results_error(results: Iterable[Result]) -> HoldfastError | None:
+    """Return the error that stands beside the results of a call; None if every verdict was carried out.
+
+    Verdicts that could not be written go before stale ones: sending them again helps.
+    """
+    failed = sorted((each for each in results if not each.ok), key=lambda each: not each.is_retryable)
+    if not failed:
+        return None
+    error = failed[0].failure()
+    same = [each.id for each in failed if each.error == error.code]
+    what = (
+        "of the receipts no longer hold their message"
+        if failed[0].is_stale
+        else f"of the verdicts were not carried out ({error.code}); their leases stand, so send them again"
+    )
+    return type(error)(f"{len(same)} {what}; the results say what became of each", ids=same)

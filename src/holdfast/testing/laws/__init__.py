@@ -25,6 +25,7 @@ from holdfast.testing.laws.retries import RetryLaws
 from holdfast.testing.laws.schedules import ScheduleLaws
 from holdfast.testing.laws.state_documents import StateDocumentLaws
 from holdfast.testing.laws.states import StateLaws
+from holdfast.testing.laws.unwritable import UnwritableLaws
 from holdfast.testing.laws.waiting import WaitingLaws
 from holdfast.testing.laws.waking import WakingLaws
 
@@ -34,6 +35,7 @@ __all__ = ["StoreLaws"]
 class StoreLaws(
     StateLaws,
     LeaseLaws,
+    UnwritableLaws,
     RetryLaws,
     DeadLetterLaws,
     OrderLaws,
