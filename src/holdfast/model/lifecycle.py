@@ -203,10 +203,13 @@ def nack(
     error: str | None,
     delay_ms: int | None,
     final: bool,
+    exhausted: bool = False,
     roll: float,
 ) -> Change:
     error = error[:MAX_ERROR] if error else None
     failures = life.failures + 1
+    if exhausted:
+        return _to(life, Cause.NACK_LAST, failures=failures, **_dead(now_ms, "retries", error))
     if final:
         return _to(life, Cause.NACK_FINAL, failures=failures, **_dead(now_ms, "final", error))
     if is_over(life, now_ms):

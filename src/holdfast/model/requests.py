@@ -53,6 +53,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     delay_ms: int | None = None
     defer: bool = False
     final: bool = False
+    # Of a final nack: it is the last one because the caller's own retries are used up, and the dead letter says so.
+    exhausted: bool = False
     lease_ms: int | None = None
 
 
@@ -251,6 +253,8 @@ def check_verdict(verdict: Verdict) -> Verdict:
         check_encodable("error", verdict.error)
     if verdict.defer and verdict.final:
         raise InvalidArgument("a nack is deferred or final, not both", field="final")
+    if verdict.exhausted and not verdict.final:
+        raise InvalidArgument("only a final nack can be exhausted: give final too", field="exhausted")
     return verdict
 
 

@@ -27,6 +27,7 @@ def judge(
                 error=verdict.error,
                 delay_ms=verdict.delay_ms,
                 final=verdict.final,
+                exhausted=verdict.exhausted,
                 roll=roll(),
             )
         case Settle.RELEASE:

@@ -261,6 +261,8 @@ struct Verdict {
   defer @5 :Bool;
   final @6 :Bool;
   leaseMs @7 :UInt64;
+  # With final: the caller's own retries are used up, so the dead letter's reason is `retries`.
+  exhausted @8 :Bool;
 }
 
 struct Settle {

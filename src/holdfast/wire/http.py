@@ -79,6 +79,8 @@ class VerdictIn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, o
     delay_ms: Whole | None = None
     defer: bool = False
     final: bool = False
+    # With final: the caller's own retries are used up, so the dead letter's reason is `retries`.
+    exhausted: bool = False
 
 
 class DequeueRequest(Request, frozen=True, kw_only=True):
@@ -164,6 +166,7 @@ class ReceiptIn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, o
     delay_ms: Whole | None = None
     defer: bool = False
     final: bool = False
+    exhausted: bool = False
     lease_ms: Positive | None = None
 
 
@@ -188,6 +191,7 @@ class NackRequest(Request, frozen=True, kw_only=True):
     delay_ms: Whole | None = None
     defer: bool = False
     final: bool = False
+    exhausted: bool = False
 
 
 class ExtendRequest(Request, frozen=True, kw_only=True):

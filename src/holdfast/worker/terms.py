@@ -57,10 +57,11 @@ class Terms:
                 return await self._failure(message, fault)
 
     async def _failure(self, message: WorkMessage, fault: Fault) -> Verdict:
-        """A nack; a final one when the handler's own retries are used up.
+        """Return a nack; a final one, with reason `retries`, when the handler's own retries are used up.
 
-        The handler's `retries` may be more than the queue's. While the queue's last, a failure is a plain nack, so the
-        counts are right. Beyond them the message is deferred, which the queue does not count: the attempts are then.
+        The handler's `retries` may be more than the queue's. While the queue has retries left, a failure is a plain
+        nack, so the counts are right. Beyond them the message is deferred, which the queue does not count: the attempts
+        are counted then.
         """
         receipt, retries = message._held.delivery.receipt, self._options.retries
         used = message.attempt - 1
@@ -76,11 +77,11 @@ class Terms:
             used = info.failures + info.expiries
             uncounted = max(message.attempt - 1 - used - info.releases, 0)
         if used >= retries:
-            return Verdict(settle=Settle.NACK, receipt=receipt, error=fault.text, final=True)
+            return Verdict(settle=Settle.NACK, receipt=receipt, error=fault.text, final=True, exhausted=True)
         if used < policy.max_retries:
             return self._nack(message, fault, used)
         if used + uncounted >= retries:
-            return Verdict(settle=Settle.NACK, receipt=receipt, error=fault.text, final=True)
+            return Verdict(settle=Settle.NACK, receipt=receipt, error=fault.text, final=True, exhausted=True)
         delay_ms = self._delay_ms(fault, used + uncounted)
         if delay_ms is None:
             delay_ms = backoff_ms(used + uncounted, policy.backoff_base_ms, policy.backoff_cap_ms, self._dice.roll())

@@ -96,6 +96,7 @@ def write_verdicts(request: Any, verdicts: Sequence[Verdict]) -> None:
             out.delayMs = verdict.delay_ms
         out.defer = verdict.defer
         out.final = verdict.final
+        out.exhausted = verdict.exhausted
         out.leaseMs = verdict.lease_ms or 0
 
 

@@ -140,6 +140,7 @@ def receipt_in(verdict: Verdict) -> str | ReceiptIn:
             delay_ms=verdict.delay_ms,
             defer=verdict.defer,
             final=verdict.final,
+            exhausted=verdict.exhausted,
         )
     if verdict.settle is Settle.EXTEND and verdict.lease_ms is not None:
         return ReceiptIn(receipt=receipt, lease_ms=verdict.lease_ms)
@@ -154,6 +155,7 @@ def verdict_in(verdict: Verdict) -> VerdictIn:
         delay_ms=verdict.delay_ms,
         defer=verdict.defer,
         final=verdict.final,
+        exhausted=verdict.exhausted,
     )
 
 

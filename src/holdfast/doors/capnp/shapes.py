@@ -80,6 +80,7 @@ def verdict_of(verdict: Any, receipt: Receipt) -> Verdict:
         delay_ms=_known(verdict.delayMs),
         defer=verdict.defer,
         final=verdict.final,
+        exhausted=verdict.exhausted,
         lease_ms=verdict.leaseMs or None,
     )
 

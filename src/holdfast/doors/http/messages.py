@@ -215,6 +215,7 @@ async def nack(call: Call) -> None:
             delay_ms=request.delay_ms if each.delay_ms is None else each.delay_ms,
             defer=request.defer or each.defer,
             final=request.final or each.final,
+            exhausted=request.exhausted or each.exhausted,
         )
         for each in receipts_of(request.receipts)
     ]

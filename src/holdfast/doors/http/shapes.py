@@ -145,6 +145,7 @@ def riding_verdicts(given: Iterable[VerdictIn]) -> list[Verdict]:
                 delay_ms=each.delay_ms,
                 defer=each.defer,
                 final=each.final,
+                exhausted=each.exhausted,
             )
         )
     return verdicts

@@ -1,15 +1,21 @@
 """SPEC 2.7, 2.8: what is counted, what uses the retry budget, and when a retry comes."""
 
+import asyncio
+
 import pytest
 
 from holdfast.client.queue import AsyncQueue
 from holdfast.model.message import State
 from holdfast.testing.laws.cases import told
+from holdfast.testing.laws.journal import events_of
 from holdfast.testing.subject import Subject
+from holdfast.worker import Reject, Worker
 
 # Enough rolls that a delay's whole range shows: all in one half of it would be a chance of 2 ** -63.
 _MANY = 64
 _HOUR_MS = 3_600_000
+# Real seconds: only a law that is broken ever waits for them.
+_PATIENCE_S = 30
 
 
 async def _attempts(q: AsyncQueue) -> int:
@@ -229,3 +235,26 @@ class RetryLaws:
                 [m] = await q.claim()
                 await m.nack(error, delay=0)
                 assert (await q.get(id)).last_error == error
+
+    async def test_a_dead_letter_says_retries_when_the_retries_of_its_worker_are_used_up(
+        self, subject: Subject
+    ) -> None:
+        async with subject.open() as hf:
+            for retries, error, reason in ((0, ValueError("no"), "retries"), (0, Reject("never"), "final")):
+                with told((retries, error)):
+                    worker = Worker(hf, clock=subject.clock)
+                    q = hf.queue(reason)
+
+                    @worker.handler(reason, retries=retries)
+                    async def handle(payload: bytes, error: Exception = error) -> None:
+                        raise error
+
+                    settled = asyncio.Event()
+                    worker.after(lambda message, outcome, settled=settled: settled.set())
+                    [id] = await q.enqueue(b"work")
+                    async with worker, asyncio.timeout(_PATIENCE_S):
+                        await settled.wait()
+                    info = await q.get(id)
+                    assert (info.state, info.reason, info.failures) == (State.FAILED, reason, 1)
+                    [failed] = [each for each in await events_of(hf) if each.event == "failed" and each.id == id]
+                    assert failed.reason == reason
