@@ -11,6 +11,7 @@ from holdfast.client.options import NOT_GIVEN, ClaimOptions, EnqueueOptions, Sch
 from holdfast.client.plain import PlainMessage
 from holdfast.client.queue import AsyncQueue, FilterLike, Settled
 from holdfast.client.sources import Source
+from holdfast.client.tracebacks import raises_plainly
 from holdfast.client.uploads import draft_of, upload_blocking
 from holdfast.model.answers import (
     Changed,
@@ -45,6 +46,7 @@ class Driver:
         self.close = close
 
 
+@raises_plainly
 class BlockingMessage(PlainMessage):
     __slots__ = ("_inner", "_run")
 
@@ -88,6 +90,7 @@ class BlockingMessage(PlainMessage):
         self._run(self._inner.__aexit__(kind, error, traceback))
 
 
+@raises_plainly
 class Queue:
     def __init__(self, inner: AsyncQueue, driver: Driver) -> None:
         self._inner = inner
@@ -251,6 +254,7 @@ def _streams(stream: bool | None) -> bool:
     return True if stream is None else stream
 
 
+@raises_plainly
 class Tenant:
     def __init__(self, inner: AsyncTenant, driver: Driver) -> None:
         self._inner = inner
@@ -270,6 +274,7 @@ class Tenant:
         return self._run(self._inner.set(**changes))
 
 
+@raises_plainly
 class Holdfast:
     """Made by `holdfast.open`; open until `close`, or the end of its `with` block."""
 

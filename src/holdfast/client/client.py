@@ -5,6 +5,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from holdfast.client.queue import AsyncQueue
+from holdfast.client.tracebacks import raises_plainly
 from holdfast.client.transport import Transport
 from holdfast.model.answers import Events, QueueSummary, Stats, TenantSummary
 from holdfast.model.errors import StoreUnavailable
@@ -12,6 +13,7 @@ from holdfast.model.names import DEFAULT, parse_name, parse_ref
 from holdfast.model.policy import TenantConfig
 
 
+@raises_plainly
 class AsyncTenant:
     def __init__(self, transport: Transport, name: str) -> None:
         self._admin = transport.admin
@@ -29,6 +31,7 @@ class AsyncTenant:
         return await self._admin.set_tenant(self.name, changes)
 
 
+@raises_plainly
 class AsyncHoldfast:
     """Made by `holdfast.open_async`; connected inside `async with`."""
 

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from holdfast.client.payloads import decode_json, encode_json
 from holdfast.client.reading import PART, Reading, Target, opened, write_all
+from holdfast.client.tracebacks import raises_plainly
 from holdfast.client.transport import Messages
 from holdfast.model.answers import Delivery, Result
 from holdfast.model.durations import Duration, parse_duration_ms
@@ -175,6 +176,7 @@ class Message:
         return f"<{type(self).__name__} {self.id} of {self._held.ref}, attempt {self.attempt}>"
 
 
+@raises_plainly
 class AsyncMessage(Message):
     __slots__ = ("_messages",)
 

@@ -7,8 +7,10 @@ from msgspec.structs import replace
 
 from holdfast.client.message import Message
 from holdfast.client.reading import PART, Reading, Target, opened, write_all
+from holdfast.client.tracebacks import raises_plainly
 
 
+@raises_plainly
 class PlainMessage(Message):
     __slots__ = ()
 

@@ -15,6 +15,7 @@ from holdfast.client.options import (
 )
 from holdfast.client.payloads import encode, encode_json
 from holdfast.client.sources import AsyncSource
+from holdfast.client.tracebacks import raises_plainly
 from holdfast.client.tracing import with_trace
 from holdfast.client.transport import Transport
 from holdfast.client.uploads import draft_of, upload
@@ -33,6 +34,7 @@ Settled = Message | Receipt | str
 FilterLike = Filter | Mapping[str, Any] | None
 
 
+@raises_plainly
 class AsyncQueue:
     def __init__(self, transport: Transport, ref: QueueRef) -> None:
         self._messages = transport.messages

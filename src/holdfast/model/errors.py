@@ -116,3 +116,7 @@ ERRORS_BY_CODE: dict[str, type[HoldfastError]] = {
         Internal,
     )
 }
+
+# Tracebacks, logs and pickles name the class that programs import, wherever it is defined.
+for _error in (HoldfastError, Refused, Throttled, Unavailable, *ERRORS_BY_CODE.values()):
+    _error.__module__ = "holdfast"

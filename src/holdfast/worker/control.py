@@ -53,3 +53,8 @@ class HandlerFailed(Exception):
     def __init__(self, text: str, traceback: str = "") -> None:
         super().__init__(text)
         self.traceback = traceback
+
+
+# As the error classes of the model: tracebacks and pickles name the class that programs import.
+for _public in (Retry, Defer, Reject, LeaseLost):
+    _public.__module__ = "holdfast"
