@@ -14,6 +14,7 @@ from holdfast.client.reading import PART, Reading, Target, opened, write_all
 from holdfast.client.tracebacks import raises_plainly
 from holdfast.client.transport import Messages
 from holdfast.model.answers import Delivery, Result
+from holdfast.model.checks import plain
 from holdfast.model.durations import Duration, parse_duration_ms
 from holdfast.model.errors import HoldfastError, InvalidArgument, StaleLease
 from holdfast.model.ids import MessageId
@@ -298,7 +299,7 @@ def describe(error: BaseException) -> str:
 
 def nack_verdict(receipt: Receipt, error: str | None, *, delay: Duration | None, defer: bool, final: bool) -> Verdict:
     delay_ms = None if delay is None else parse_duration_ms("delay", delay)
-    return Verdict(settle=Settle.NACK, receipt=receipt, error=error, delay_ms=delay_ms, defer=defer, final=final)
+    return Verdict(settle=Settle.NACK, receipt=receipt, error=plain(error), delay_ms=delay_ms, defer=defer, final=final)
 
 
 def note_result(held: Held, verdict: Verdict, result: Result) -> None:

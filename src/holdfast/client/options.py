@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any, TypedDict
 
 from holdfast.client.payloads import encode
+from holdfast.model.checks import plain
 from holdfast.model.durations import Duration, Instant, parse_duration_ms, parse_instant_ms
 from holdfast.model.errors import InvalidArgument
 from holdfast.model.message import JSON, Draft, NewMessage, normalise_correlation_id
@@ -89,14 +90,14 @@ def _draft(payload: Any, options: Mapping[str, Any]) -> Draft:
             case "headers":
                 fields[name] = _headers(value)
             case _:
-                fields[name] = value
+                fields[name] = plain(value)
     return Draft(payload=body, **fields)
 
 
 def _headers(value: object) -> dict[str, str]:
     if not isinstance(value, Mapping):
         raise InvalidArgument("headers must be a mapping of text to text", field="headers")
-    return dict(value)
+    return {plain(name): plain(text) for name, text in value.items()}
 
 
 def change_of(
@@ -115,9 +116,9 @@ def change_of(
     if paused is not None and not isinstance(paused, bool):
         raise InvalidArgument("paused is True or False", field="paused")
     return Change(
-        cron=cron,
+        cron=plain(cron),
         every_ms=None if every is None else parse_duration_ms("every", every),
-        timezone=timezone,
+        timezone=plain(timezone),
         message=None if payload is NOT_GIVEN else _draft(payload, options),
         paused=paused,
     )
@@ -130,7 +131,7 @@ def ask_of(limit: int, options: Mapping[str, Any]) -> tuple[Ask, int | None]:
     ask = Ask(
         limit=limit,
         lease_ms=None if lease is None else parse_duration_ms("lease", lease),
-        owner=options.get("owner"),
+        owner=plain(options.get("owner")),
         with_state=bool(options.get("state", False)),
         ledger=_ledger(options.get("ledger")),
         streams=bool(options.get("stream")),
@@ -143,7 +144,7 @@ def _ledger(value: object) -> tuple[str, int] | None:
         return None
     if isinstance(value, tuple | list) and len(value) == 2:
         consumer, number = value
-        return consumer, number
+        return plain(consumer), number
     raise InvalidArgument("ledger must be (consumer, number)", field="ledger")
 
 

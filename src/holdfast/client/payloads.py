@@ -2,8 +2,13 @@
 
 import builtins
 import math
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
 from typing import Any, TypeVar, get_args, overload
+from uuid import UUID
 
 import msgspec
 
@@ -23,16 +28,20 @@ def encode(payload: Any) -> tuple[bytes, str]:
 
 
 def encode_json(value: Any) -> bytes:
+    """Return the value as JSON text: what msgspec encodes, pydantic models, mappings, and subclasses of these.
+
+    Raise `InvalidArgument` for anything else, for NaN and for infinities, naming where it stands.
+    """
     try:
         encoded = msgspec.json.encode(value, enc_hook=_encode_other)
         # Of what is JSON text already every null was written as one.
         if b"null" in encoded and not isinstance(value, msgspec.Raw):
             _refuse_nan(msgspec.to_builtins(value, enc_hook=_encode_other))
         return encoded
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+    except _UNENCODABLE as error:
         raise InvalidArgument(
-            f"a payload of type {type(value).__name__} cannot be encoded as JSON ({error}): "
-            "give bytes, or what JSON can hold",
+            f"a payload of type {type(value).__name__} cannot be encoded as JSON: {error}, at {_where(value)}. Give "
+            "bytes, or a value that JSON can hold",
             field="payload",
         ) from None
 
@@ -125,7 +134,76 @@ def _refuse_nan(value: Any) -> None:
 
 
 def _encode_other(value: Any) -> Any:
-    """Pydantic models are known by their method: the library need not be installed."""
+    """Return a value that msgspec cannot encode by itself as one that it can.
+
+    Subclasses of its types (`MessageId` is a `str`) are encoded as the type itself. Pydantic models are known by their
+    method: the library need not be installed.
+    """
     if hasattr(value, "model_dump"):
         return value.model_dump(mode="json")
-    raise TypeError(f"{type(value).__name__} is not a JSON type")
+    match value:
+        case str():
+            return str.__str__(value)
+        case int() if not isinstance(value, bool):
+            return int(value)
+        case float():
+            return float(value)
+        case bytes():
+            return bytes(value)
+        case datetime():
+            return datetime.combine(value.date(), value.timetz())
+        case date():
+            return date(value.year, value.month, value.day)
+        case time():
+            return time(value.hour, value.minute, value.second, value.microsecond, value.tzinfo)
+        case timedelta():
+            return timedelta(value.days, value.seconds, value.microseconds)
+        case Decimal():
+            return Decimal(value)
+        case UUID():
+            return UUID(int=value.int)
+        case Mapping():
+            return dict(value)
+        case deque():
+            return list(value)
+    raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+def _where(value: Any) -> str:
+    """Return where in a value the first part stands that cannot be encoded, as `$.order.lines[2]`; `$` is the value."""
+    path = "$"
+    for _ in range(_MAX_PATH):
+        inside = _failing_part(value)
+        if inside is None:
+            break
+        step, value = inside
+        path += step
+    return path
+
+
+def _failing_part(value: Any) -> tuple[str, Any] | None:
+    if isinstance(value, Mapping):
+        parts = ((f".{key}", part) for key, part in value.items())
+    elif isinstance(value, list | tuple | deque):
+        parts = ((f"[{index}]", part) for index, part in enumerate(value))
+    elif is_dataclass(value) and not isinstance(value, type):
+        parts = ((f".{field.name}", getattr(value, field.name)) for field in fields(value))
+    elif isinstance(value, msgspec.Struct):
+        parts = ((f".{name}", getattr(value, name)) for name in value.__struct_fields__)
+    else:
+        return None
+    return next((each for each in parts if not _is_encodable(each[1])), None)
+
+
+def _is_encodable(value: Any) -> bool:
+    try:
+        msgspec.json.encode(value, enc_hook=_encode_other)
+    except _UNENCODABLE:
+        return False
+    return True
+
+
+# What msgspec raises for a value that it cannot encode.
+_UNENCODABLE = (TypeError, ValueError, OverflowError, RecursionError)
+# How deep the message of an error looks for the part that is wrong.
+_MAX_PATH = 20

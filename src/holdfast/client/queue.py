@@ -20,7 +20,7 @@ from holdfast.client.tracing import with_trace
 from holdfast.client.transport import Transport
 from holdfast.client.uploads import draft_of, upload
 from holdfast.model.answers import Changed, Delivery, Info, LedgerEntry, Page, Result, Stats
-from holdfast.model.checks import check_integer
+from holdfast.model.checks import check_integer, plain
 from holdfast.model.durations import Duration, parse_duration_ms
 from holdfast.model.errors import InvalidArgument
 from holdfast.model.ids import MessageId, parse_id
@@ -262,14 +262,14 @@ class AsyncQueue:
 
     async def ledger(self, consumer: str, number: int | None = None) -> list[LedgerEntry]:
         """The consumer's open claims, made with `claim(ledger=(consumer, number))`; with `number`, that one alone."""
-        return await self._messages.ledger(self.ref, consumer, number)
+        return await self._messages.ledger(self.ref, plain(consumer), number)
 
     async def ledger_ack(self, consumer: str, upto: int) -> list[Result]:
-        return await self._messages.ledger_ack(self.ref, consumer, upto)
+        return await self._messages.ledger_ack(self.ref, plain(consumer), upto)
 
     async def ledger_extend(self, consumer: str, lease: Duration | None = None) -> list[Result]:
         lease_ms = None if lease is None else parse_duration_ms("lease", lease)
-        return await self._messages.ledger_extend(self.ref, consumer, lease_ms)
+        return await self._messages.ledger_extend(self.ref, plain(consumer), lease_ms)
 
     # Last in the class: below it, `list` is this method.
     async def list(

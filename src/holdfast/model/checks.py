@@ -1,10 +1,23 @@
 """Checks at the edge: each names the field it refuses."""
 
 import math
+from typing import Any
 
 from holdfast.model.errors import InvalidArgument
 
 MAX_TEXT = 256
+
+
+def plain(value: Any) -> Any:
+    """Return text or a whole number of a subclass (a `MessageId`, an enum's member) as `str` or `int` itself.
+
+    What is stored and sent is encoded by exact type. Anything else is returned as it is.
+    """
+    if isinstance(value, str):
+        return value if type(value) is str else str.__str__(value)
+    if isinstance(value, int) and type(value) not in (int, bool):
+        return int(value)
+    return value
 
 
 def check_integer(name: str, value: object, least: int, most: int) -> int:
@@ -23,7 +36,7 @@ def check_text(name: str, value: object) -> str:
     """A key, a group, an owner: 1-256 characters, none of them a control character."""
     if isinstance(value, str) and 1 <= len(value) <= MAX_TEXT and value.isprintable():
         check_encodable(name, value)
-        return value
+        return str(plain(value))
     raise InvalidArgument(f"{name} {str(value)[:80]!r} must be text of 1-{MAX_TEXT} printable characters", field=name)
 
 

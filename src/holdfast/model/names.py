@@ -3,6 +3,7 @@
 import re
 from typing import NamedTuple
 
+from holdfast.model.checks import plain
 from holdfast.model.errors import InvalidName
 
 DEFAULT = "default"
@@ -25,7 +26,7 @@ def parse_name(kind: str, value: object) -> str:
     The error shows the name by `repr` and cut short: a hostile name must not write a log line of its own.
     """
     if isinstance(value, str) and _NAME.fullmatch(value):
-        return value
+        return str(plain(value))
     shown = repr(value) if len(repr(value)) <= 80 else repr(value)[:77] + "..."
     raise InvalidName(
         f"{kind} {shown} is not a name: use 1-128 characters of A-Z a-z 0-9 . _ - that do not start with a dot",

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.model.checks import check_encodable, check_integer, check_text
+from holdfast.model.checks import check_encodable, check_integer, check_text, plain
 from holdfast.model.durations import MAX_MS
 from holdfast.model.errors import InvalidArgument
 from holdfast.model.ids import parse_id
@@ -167,7 +167,8 @@ def make_filter(given: "Filter | Mapping[str, Any] | None") -> Filter:
     if given is None:
         return EVERYTHING
     if isinstance(given, Filter):
-        return given
+        headers = {plain(name): plain(value) for name, value in given.headers.items()}
+        return replace(given, error_contains=plain(given.error_contains), headers=headers)
     if not isinstance(given, Mapping):
         raise InvalidArgument("a filter is a document of fields", field="filter")
     known = set(Filter.__struct_fields__)
@@ -177,7 +178,9 @@ def make_filter(given: "Filter | Mapping[str, Any] | None") -> Filter:
                 f"{str(name)[:80]!r} is not a field of a filter; the fields are {', '.join(sorted(known))}",
                 field=f"filter.{str(name)[:80]}",
             )
-    fields = dict(given)
+    fields = {name: plain(value) for name, value in given.items()}
+    if isinstance(wanted := fields.get("headers"), Mapping):
+        fields["headers"] = {plain(name): plain(value) for name, value in wanted.items()}
     if fields.get("ids") is not None:
         fields["ids"] = frozenset(parse_ids(fields["ids"]))
     for name in ("older_than_ms", "held_for_ms"):
@@ -264,4 +267,4 @@ def check_progress(percent: object, text: object) -> Progress:
     if not isinstance(text, str) or len(text) > 1_024:
         raise InvalidArgument("a progress text has at most 1024 characters", field="text")
     check_encodable("text", text)
-    return Progress(percent=percent, text=text)
+    return Progress(percent=percent, text=plain(text))

@@ -20,6 +20,7 @@ from holdfast.testing.laws.limits import LimitLaws
 from holdfast.testing.laws.operations import OperationLaws
 from holdfast.testing.laws.operators import OperatorLaws
 from holdfast.testing.laws.order import OrderLaws
+from holdfast.testing.laws.payloads import PayloadLaws
 from holdfast.testing.laws.refusals import RefusalLaws
 from holdfast.testing.laws.retries import RetryLaws
 from holdfast.testing.laws.schedules import ScheduleLaws
@@ -43,6 +44,7 @@ class StoreLaws(
     WaitingLaws,
     WakingLaws,
     OperationLaws,
+    PayloadLaws,
     IdentityLaws,
     StateDocumentLaws,
     InspectionLaws,
