@@ -44,7 +44,7 @@ from holdfast.model.names import QueueRef
 from holdfast.model.requests import Filter
 
 if TYPE_CHECKING:
-    from holdfast.worker import Defer, LeaseLost, Outcome, Reject, Retry, Worker
+    from holdfast.worker import Defer, LeaseLost, Outcome, Reject, Retry, Worker, WorkerStuck
 
 __all__ = [
     "AlreadyExists",
@@ -84,6 +84,7 @@ __all__ = [
     "Unauthenticated",
     "Unavailable",
     "Worker",
+    "WorkerStuck",
     "open",
     "open_async",
 ]
@@ -127,7 +128,7 @@ def open_async(url: str, **settings: Any) -> AsyncHoldfast:
     return open_on_loop(url, settings, clock=clock, dice=dice)
 
 
-_OF_WORKER = frozenset({"Defer", "LeaseLost", "Outcome", "Reject", "Retry", "Worker"})
+_OF_WORKER = frozenset({"Defer", "LeaseLost", "Outcome", "Reject", "Retry", "Worker", "WorkerStuck"})
 
 
 def __getattr__(name: str) -> Any:

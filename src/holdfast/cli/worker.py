@@ -1,11 +1,14 @@
 """`holdfast worker`: a program's own worker, by its name; and how workers speak on a terminal."""
 
 import logging
-from typing import Annotated
+import os
+import sys
+from typing import Annotated, NoReturn
 
 import typer
 
-from holdfast.cli.failures import printable
+from holdfast.cli.failures import TRY_AGAIN, complain, printable
+from holdfast.model.errors import HoldfastError
 
 
 def worker(
@@ -19,11 +22,29 @@ def worker(
     ```console
     holdfast worker shop.jobs:worker
     ```
+
+    When too many handler threads outlive their timeout, it stops in order and starts its process again.
     """
-    from holdfast.worker import run_target
+    from holdfast.worker import WorkerStuck, run_target
 
     say_log(is_quiet=quiet, tells_messages=True)
-    run_target(target)
+    try:
+        run_target(target)
+    except WorkerStuck as error:
+        _start_again(error)
+
+
+def _start_again(error: HoldfastError) -> NoReturn:
+    """Replace this process by a new one with the same command line: nothing else ends its stuck threads."""
+    complain(f"{error}; starting again")
+    sys.stdout.flush()
+    sys.stderr.flush()
+    try:
+        # As it was started, `python -m` and the interpreter's own options included.
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+    except OSError as failed:
+        complain(f"cannot start {sys.executable} again ({failed}): start the worker by hand, or by a service manager")
+        raise typer.Exit(TRY_AGAIN) from None
 
 
 class _Complaints(logging.Handler):

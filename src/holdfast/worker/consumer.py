@@ -11,6 +11,7 @@ from holdfast.worker.execution import Execution
 from holdfast.worker.handlers import Handler
 from holdfast.worker.outbox import TROUBLE, Outbox, Pending
 from holdfast.worker.outcome import bounded
+from holdfast.worker.stuck import HandlerStats
 from holdfast.worker.waiting import HEALTHY_MS, Reach, first_of, log, restart_delay_ms
 from holdfast.worker.work import Why, Work, WorkMessage
 
@@ -31,6 +32,8 @@ class Consumer:
         self._claim: asyncio.Task[list[WorkMessage]] | None = None
         self._failed_claims = 0
         self._cannot_begin: str | None = None
+        # Since when it has been able to claim: a process that is slow to fail must not pass for a healthy minute.
+        self._ready_at: int | None = None
 
     @property
     def free(self) -> int:
@@ -39,6 +42,16 @@ class Consumer:
     @property
     def in_hand(self) -> int:
         return len(self._works)
+
+    def stats(self) -> HandlerStats:
+        options = self.handler.options
+        return HandlerStats(
+            ref=options.ref,
+            in_hand=self.in_hand,
+            free=self.free,
+            stuck_threads=self._execution.stuck.count,
+            max_stuck_threads=options.max_stuck_threads,
+        )
 
     @property
     def is_idle(self) -> bool:
@@ -51,11 +64,10 @@ class Consumer:
         """`run`, again after a crash: three times at once, then later and later; until the worker stops."""
         crashes = 0
         while not self._crew.stop.is_asked:
-            began_at = self._clock.now_ms()
             try:
                 await self.run()
             except Exception as error:
-                if self._clock.now_ms() - began_at >= HEALTHY_MS:
+                if self._ready_at is not None and self._clock.now_ms() - self._ready_at >= HEALTHY_MS:
                     crashes = 0
                 crashes += 1
                 delay_ms = restart_delay_ms(crashes)
@@ -69,6 +81,7 @@ class Consumer:
                 await self._nap(delay_ms) if delay_ms else await asyncio.sleep(0)
 
     async def run(self) -> None:
+        self._ready_at = None
         try:
             while not self._crew.stop.is_asked:
                 if not self.free:
@@ -76,12 +89,29 @@ class Consumer:
                 elif self._cannot_begin is not None:
                     text, self._cannot_begin = self._cannot_begin, None
                     raise RuntimeError(text)
-                else:
+                elif await self._is_prepared():
                     await self.claim_once(self._crew.link.wait_ms)
                     # The next claim comes as soon as there is a slot for it.
                     self._outbox.offer_ride()
         finally:
             self._outbox.end_ride()
+
+    async def _is_prepared(self) -> bool:
+        """Get ready to run a handler; return False if the worker was told to stop first."""
+        if not self._execution.is_ready:
+            # It may take long: verdicts must not wait for the claim that comes after it.
+            self._outbox.end_ride()
+            preparing = asyncio.ensure_future(self._execution.prepare())
+            try:
+                await first_of(self._runtime, [preparing, self._crew.stop.asked], None)
+                if not preparing.done():
+                    return False
+                preparing.result()
+            finally:
+                preparing.cancel()
+        if self._ready_at is None:
+            self._ready_at = self._clock.now_ms()
+        return True
 
     async def claim_once(self, wait_ms: int) -> int:
         """One claim, and its messages begun; answers how many. With verdicts along it does not wait."""

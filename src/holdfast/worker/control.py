@@ -1,7 +1,7 @@
 """What a handler raises to say more than "it failed", and what it meets when it must stop."""
 
 from holdfast.model.durations import Duration, parse_duration_ms
-from holdfast.model.errors import StaleLease
+from holdfast.model.errors import StaleLease, Unavailable
 
 
 class Retry(Exception):
@@ -35,6 +35,15 @@ class LeaseLost(StaleLease):
     elsewhere the message's verbs raise it."""
 
 
+class WorkerStuck(Unavailable):
+    """More handler threads than `max_stuck_threads` outlived their timeout, and the worker has stopped.
+
+    A thread cannot be killed: only ending the process ends it. Start the worker again in a new process.
+    """
+
+    code = "worker_stuck"
+
+
 class Stopped(Exception):
     """The reason in a CancelledError when the worker stops and the handler's time is up."""
 
@@ -56,5 +65,5 @@ class HandlerFailed(Exception):
 
 
 # As the error classes of the model: tracebacks and pickles name the class that programs import.
-for _public in (Retry, Defer, Reject, LeaseLost):
+for _public in (Retry, Defer, Reject, LeaseLost, WorkerStuck):
     _public.__module__ = "holdfast"

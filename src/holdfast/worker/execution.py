@@ -12,14 +12,15 @@ from holdfast.model.message import State
 from holdfast.model.requests import Settle, Verdict
 from holdfast.worker.control import LeaseLost
 from holdfast.worker.crew import Crew
-from holdfast.worker.handlers import Handler
+from holdfast.worker.handlers import Handler, late_start
 from holdfast.worker.heartbeat import Heartbeat
 from holdfast.worker.options import Pool
 from holdfast.worker.outbox import TROUBLE, Outbox
 from holdfast.worker.outcome import Fault, FaultKind, Outcome, OutcomeKind, fault_of
+from holdfast.worker.stuck import StuckThreads
 from holdfast.worker.terms import Terms
 from holdfast.worker.waiting import first_of, log
-from holdfast.worker.ways import InlineWay, LoopWay, Running, ThreadWay, Way
+from holdfast.worker.ways import InlineWay, InThread, LoopWay, Running, ThreadWay, Way
 from holdfast.worker.work import Interruption, Why, Work
 
 # How long a handler that was told to stop may take to do so, before it is left to itself.
@@ -41,6 +42,16 @@ class Execution:
             options.ref, options.lease_ms, crew.link, crew.runtime, crew.dice, crew.reach, self._terms
         )
         self._way = _way_of(handler, crew)
+        self.stuck = StuckThreads(handler, crew.stop)
+
+    @property
+    def is_ready(self) -> bool:
+        """A handler could begin at once."""
+        return self._way.is_ready
+
+    async def prepare(self) -> None:
+        """Start what the handler runs in before a message is claimed; raise if that fails."""
+        await self._way.prepare(self._handler)
 
     def close(self) -> None:
         self._way.close()
@@ -93,6 +104,8 @@ class Execution:
         if work.interruption is not None:
             return None, None
         running = self._way.start(self._handler, work, payload)
+        if running.begun is not None and (fault := await self._begin(work, running, running.begun)) is not None:
+            return fault, running
         timer = None
         if (timeout_ms := self._handler.options.timeout_ms) is not None:
             text = f"timeout: still running after {timeout_ms / 1_000:g} s"
@@ -112,6 +125,17 @@ class Execution:
             is_hurried = self._crew.stop.hurried.done()
             await first_of(self._runtime, [running.ended], HURRIED_CLEANUP_MS if is_hurried else CLEANUP_MS)
         return None, running
+
+    async def _begin(self, work: Work, running: Running, begun: "asyncio.Future[None]") -> Fault | None:
+        """Wait until the handler begins: its timeout counts from there. Return why it did not within its time."""
+        startup_ms = self._handler.options.startup_timeout_ms
+        await first_of(self._runtime, [begun, running.ended, work.interrupted], startup_ms)
+        if begun.done() or running.ended.done() or work.interruption is not None:
+            return None
+        error = late_start(self._handler)
+        running.interrupt(error)
+        await first_of(self._runtime, [running.ended], CLEANUP_MS)
+        return Fault(FaultKind.UNSTARTED, str(error), None, error)
 
     def _wants_whole(self) -> bool:
         """Whether a large payload must be in memory before the handler begins."""
@@ -138,14 +162,22 @@ class Execution:
         return None
 
     def _leave_behind(self, work: Work, running: Running, free_slot: "asyncio.Future[str | None]") -> None:
+        is_stopping = work.interruption is not None and work.interruption.why is Why.STOPPING
+        if self._handler.options.pool is Pool.THREAD and isinstance(running, InThread) and not is_stopping:
+            if self.stuck.add(work, running):
+                free_slot.set_result(None)
+        else:
+            self._warn_of(work)
+        running.ended.add_done_callback(lambda _: None if free_slot.done() else free_slot.set_result(None))
+
+    def _warn_of(self, work: Work) -> None:
         log.warning(
             "%s goes on although it was told to stop (%s): its slot stays taken until it ends. "
-            "Look at message.is_lost in a plain `def`, let CancelledError pass in an `async def`, or use process=True",
+            "Let CancelledError pass in an `async def`",
             self._handler.name,
             "" if work.interruption is None else work.interruption.text,
             extra=work.facts(),
         )
-        running.ended.add_done_callback(lambda _: None if free_slot.done() else free_slot.set_result(None))
 
     # --- The verdict -------------------------------------------------------------------------------------------
 
@@ -209,7 +241,7 @@ def _way_of(handler: Handler, crew: Crew) -> Way:
         return ThreadWay(handler.name)
     from holdfast.worker.processes import ProcessWay  # here: it brings multiprocessing along
 
-    return ProcessWay(handler.name)
+    return ProcessWay(handler.name, crew.runtime)
 
 
 def _outcome_of(

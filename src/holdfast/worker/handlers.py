@@ -11,6 +11,7 @@ from holdfast.client.payloads import check_decodable, decode_as
 from holdfast.model.answers import Delivery
 from holdfast.model.errors import InvalidArgument
 from holdfast.model.message import JSON
+from holdfast.worker.control import HandlerDied
 from holdfast.worker.options import Options, Pool
 from holdfast.worker.outcome import bad_payload
 
@@ -119,6 +120,15 @@ def check_importable(function: Callable[..., Any]) -> str:
             field="pool",
         )
     return f"{module}:{name}"
+
+
+def late_start(handler: Handler) -> HandlerDied:
+    """Return the error of a handler's process that did not start in its time."""
+    limit_s = (handler.options.startup_timeout_ms or 0) / 1_000
+    return HandlerDied(
+        f"the process of {handler.name} did not start within {limit_s:g} s: make its imports faster, or raise "
+        "startup_timeout"
+    )
 
 
 def check_options(handler: Handler) -> Handler:

@@ -33,6 +33,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     lease_ms: int
     # None: as long as it takes.
     timeout_ms: int | None
+    # Of a handler in processes: how long one may take to start and import it; None: as long as it takes.
+    startup_timeout_ms: int | None
+    # Of a handler in threads: how many may be left running past their timeout before the worker counts as stuck.
+    max_stuck_threads: int
     # None: as the queue, or the message, says.
     retries: int | None
     # A base in milliseconds, doubled with each retry; a function of the retry's number, from 1; None: the queue's.
@@ -58,6 +62,8 @@ def parse_options(
     concurrency: Any,
     lease: Any,
     timeout: Any,
+    startup_timeout: Any,
+    max_stuck_threads: Any,
     retries: Any,
     backoff: Any,
     process: Any,
@@ -67,15 +73,20 @@ def parse_options(
 ) -> Options:
     lease_ms = parse_duration_ms("lease", lease)
     timeout_ms = None if timeout is None else parse_duration_ms("timeout", timeout)
-    for name, value in (("lease", lease_ms), ("timeout", timeout_ms)):
+    startup_ms = None if startup_timeout is None else parse_duration_ms("startup_timeout", startup_timeout)
+    for name, value in (("lease", lease_ms), ("timeout", timeout_ms), ("startup_timeout", startup_ms)):
         if value == 0:
             raise InvalidArgument(f"{name} must be longer than nothing", field=name)
+    slots = check_integer("concurrency", concurrency, 1, MAX_CONCURRENCY)
+    most_stuck = slots if max_stuck_threads is None else max_stuck_threads
     return Options(
         ref=parse_ref(tenant, queue),
         pool=_pool(pool, process, is_async=is_async),
-        concurrency=check_integer("concurrency", concurrency, 1, MAX_CONCURRENCY),
+        concurrency=slots,
         lease_ms=lease_ms,
         timeout_ms=timeout_ms,
+        startup_timeout_ms=startup_ms,
+        max_stuck_threads=check_integer("max_stuck_threads", most_stuck, 0, MAX_CONCURRENCY),
         retries=None if retries is None else check_integer("retries", retries, 0, MAX_RETRIES),
         backoff=backoff if backoff is None or callable(backoff) else parse_duration_ms("backoff", backoff),
         with_state=_flag("state", state),

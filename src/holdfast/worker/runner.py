@@ -83,6 +83,8 @@ class Runner:
                     consumer.close()
                 await self._hooks.tell("on_stop", self._worker)
                 self.client = None
+        if self.stop.error is not None:
+            raise self.stop.error
 
     async def _consume(self, link: Link) -> None:
         log.info("worker %s started: %s", self._owner, ", ".join(str(each.options.ref) for each in self._handlers))

@@ -33,6 +33,8 @@ class Stop:
         loop = asyncio.get_running_loop()
         self.asked: asyncio.Future[None] = loop.create_future()
         self.hurried: asyncio.Future[None] = loop.create_future()
+        # Why the worker stops by itself; None: it was asked to.
+        self.error: Exception | None = None
 
     @property
     def is_asked(self) -> bool:
@@ -43,6 +45,11 @@ class Stop:
             self.asked.set_result(None)
         if now and not self.hurried.done():
             self.hurried.set_result(None)
+
+    def fail(self, error: Exception) -> None:
+        """Stop with grace because the worker cannot go on; `error` is raised once it has stopped."""
+        self.error = self.error or error
+        self.ask()
 
 
 class Reach:

@@ -1,6 +1,7 @@
 """The ways to run a handler: on the event loop, in a thread, in a process."""
 
 import asyncio
+import threading
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Protocol
@@ -22,6 +23,10 @@ class Running(Protocol):
     def ended(self) -> "asyncio.Future[Fault | None]": ...
 
     @property
+    def begun(self) -> "asyncio.Future[None] | None":
+        """Done when the handler has begun, or ended without beginning; None: it begins at once."""
+
+    @property
     def has_cleanup(self) -> bool:
         """Told to stop, it does so soon: worth waiting for."""
 
@@ -29,12 +34,26 @@ class Running(Protocol):
 
 
 class Way(Protocol):
+    @property
+    def is_ready(self) -> bool:
+        """A handler could begin at once."""
+
+    async def prepare(self, handler: Handler) -> None:
+        """Get ready for the next message before it is claimed; raise if that fails."""
+
     def start(self, handler: Handler, work: Work, payload: Any) -> Running: ...
 
     def close(self) -> None: ...
 
 
-class LoopWay:
+class _AlwaysReady:
+    is_ready = True
+
+    async def prepare(self, handler: Handler) -> None:
+        pass
+
+
+class LoopWay(_AlwaysReady):
     def start(self, handler: Handler, work: Work, payload: Any) -> Running:
         return _OnLoop(handler, work, payload)
 
@@ -44,6 +63,7 @@ class LoopWay:
 
 class _OnLoop:
     has_cleanup = True
+    begun: "asyncio.Future[None] | None" = None
 
     def __init__(self, handler: Handler, work: Work, payload: Any) -> None:
         loop = asyncio.get_running_loop()
@@ -68,7 +88,7 @@ class _OnLoop:
         self.ended.set_result(fault_of(asyncio.CancelledError()) if task.cancelled() else task.result())
 
 
-class ThreadWay:
+class ThreadWay(_AlwaysReady):
     def __init__(self, name: str) -> None:
         self._threads = Threads(name)
 
@@ -91,17 +111,21 @@ class InThread:
     """A blocking call in a thread. Nothing can stop it but itself: its message raises `LeaseLost` at the next touch."""
 
     has_cleanup = False
+    begun: "asyncio.Future[None] | None" = None
 
     def __init__(self, threads: Threads, call: Callable[[], Fault | None]) -> None:
         self._loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[Fault | None] = self._loop.create_future()
         self._call = call
+        # Of the thread, once it runs: for the log, should it never end.
+        self.thread_id: int | None = None
         threads.submit(self._run)
 
     def interrupt(self, reason: Exception) -> None:
         pass
 
     def _run(self) -> None:
+        self.thread_id = threading.get_ident()
         try:
             fault = self._call()
         except BaseException as error:
@@ -113,7 +137,7 @@ class InThread:
         self.ended.set_result(fault)
 
 
-class InlineWay:
+class InlineWay(_AlwaysReady):
     """For tests: a plain function is called right here, on the loop, and its message's verbs are carried out inline."""
 
     def __init__(self, driver: Driver) -> None:

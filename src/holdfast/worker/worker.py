@@ -17,11 +17,13 @@ from holdfast.model.checks import check_text
 from holdfast.model.durations import Duration, parse_duration_ms
 from holdfast.model.errors import InvalidArgument, StoreUnavailable
 from holdfast.model.names import DEFAULT, QueueRef
+from holdfast.worker.figures import publish
 from holdfast.worker.handlers import Handler, check_function, check_options, is_async, name_of, read_signature
 from holdfast.worker.hooks import Hook, Hooks
 from holdfast.worker.link import client_of
 from holdfast.worker.options import Backoff, parse_options
 from holdfast.worker.runner import Runner, run_on_new_loop, stopping_on_signals
+from holdfast.worker.stuck import HandlerStats
 from holdfast.worker.ways import runner_on
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -73,6 +75,8 @@ class Worker:
         concurrency: int = 1,
         lease: Duration = "30s",
         timeout: Duration | None = "5m",
+        startup_timeout: Duration | None = "60s",
+        max_stuck_threads: int | None = None,
         retries: int | None = None,
         backoff: Backoff | None = None,
         process: bool = False,
@@ -93,6 +97,8 @@ class Worker:
                 concurrency=concurrency,
                 lease=lease,
                 timeout=timeout,
+                startup_timeout=startup_timeout,
+                max_stuck_threads=max_stuck_threads,
                 retries=retries,
                 backoff=backoff,
                 process=process,
@@ -139,7 +145,10 @@ class Worker:
     # --- Running -----------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Run until SIGTERM, SIGINT or `stop()`. A second signal gives back at once what is in hand."""
+        """Run until SIGTERM, SIGINT or `stop()`. A second signal gives back at once what is in hand.
+
+        Raise `WorkerStuck` after an orderly stop when more handler threads than `max_stuck_threads` do not end.
+        """
         if isinstance(self.where, AsyncHoldfast) and self.where._transport is not None:
             raise InvalidArgument("what was given is connected on a loop of its own: `await worker.serve()` there")
         run_on_new_loop(self._run())
@@ -176,6 +185,10 @@ class Worker:
     @property
     def is_running(self) -> bool:
         return self._runner is not None
+
+    def stats(self) -> list[HandlerStats]:
+        """Return the current figures of each handler; empty while the worker is not running."""
+        return [] if self._runner is None else [consumer.stats() for consumer in self._runner.consumers]
 
     @property
     def client(self) -> AsyncHoldfast:
@@ -233,6 +246,7 @@ class Worker:
         if not self.handlers:
             raise InvalidArgument('the worker has no handlers: write @worker.handler("queue") above a function')
         self._loop = asyncio.get_running_loop()
+        publish(self)
         self._runner = Runner(
             self,
             list(self.handlers.values()),
