@@ -10,7 +10,7 @@ from collections import Counter
 import pytest
 
 from holdfast.client.client import AsyncHoldfast
-from holdfast.model.errors import HoldfastError, Unavailable
+from holdfast.model.errors import HoldfastError, StoreUnavailable, Unavailable
 from holdfast.stores.objects import ObjectStore
 from holdfast.stores.objects.cloud import MemoryBucket
 from holdfast.stores.objects.verify import verify_bucket
@@ -132,3 +132,23 @@ async def test_the_events_of_a_message_are_told_in_their_order_whichever_process
         told = [(event.id, event.event) for event in await busy.journal()]
     for id in ids:
         assert [event for each, event in told if each == id] == ["enqueued", "claimed", "succeeded"]
+
+
+async def test_a_verdict_that_the_bucket_does_not_take_is_store_unavailable_and_the_lease_stands() -> None:
+    faulty = FaultyBucket(MemoryBucket())
+    subject = EmbeddedSubject(lambda dice: ObjectStore(faulty, dice, journal_retention_ms=WEEK_MS))
+    async with subject.open() as hf:
+        q = hf.queue("q")
+        await q.enqueue([b"one", b"two"])
+        [one] = await q.claim(lease=3_600)
+        [two] = await q.claim(lease=3_600, ledger=("reader", 1))
+        faulty.is_dead = True
+        with pytest.raises(StoreUnavailable):
+            await one.ack()
+        assert [each.error for each in await q.ack([one, two])] == ["store_unavailable"] * 2
+        with pytest.raises(StoreUnavailable):
+            await q.ledger_extend("reader", 60)
+        faulty.is_dead = False
+        assert not one.is_lost
+        await one.ack()
+        assert [each.ok for each in await q.ledger_extend("reader", 60)] == [True]

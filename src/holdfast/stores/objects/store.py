@@ -342,8 +342,7 @@ class ObjectStore:
             receipts = [each for number in sorted(body.open) if number <= upto for each in receipts_of(body, number)]
             verdicts = [Verdict(settle=Settle.ACK, receipt=receipt) for receipt in receipts]
             results = await do.settling.settle(ref, verdicts, now_ms, news)
-            if any(result.error == StoreUnavailable.code for result in results):
-                raise StoreUnavailable("not all of the claims could be acked: they stay open, ack them again")
+            _check_written(results, "acked: they stay open, ack them again")
             await do.ledgers.close(ref, consumer, upto)
             return results
 
@@ -355,7 +354,9 @@ class ObjectStore:
             body, _ = await do.ledgers.read(ref, consumer)
             receipts = [each for number in sorted(body.open) for each in receipts_of(body, number)]
             verdicts = [Verdict(settle=Settle.EXTEND, receipt=receipt, lease_ms=lease_ms) for receipt in receipts]
-            return await do.settling.settle(ref, verdicts, now_ms, news)
+            results = await do.settling.settle(ref, verdicts, now_ms, news)
+            _check_written(results, "extended: extend them again")
+            return results
 
         return await self._change(extend)
 
@@ -411,3 +412,9 @@ class ObjectStore:
     async def figures(self) -> Figures:
         writes = 0 if self._parts is None else self._parts.messages.sheets.writes
         return Figures(is_up=self._link is not None, writes=writes)
+
+
+def _check_written(results: list[Result], what: str) -> None:
+    """Raise `StoreUnavailable` if a verdict on a ledger's claims was not written: the call is repeated as a whole."""
+    if any(result.is_retryable for result in results):
+        raise StoreUnavailable(f"not all of the claims could be {what}")
