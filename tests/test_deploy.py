@@ -210,6 +210,7 @@ def test_the_alerts_cover_what_goes_wrong() -> None:
         "HoldfastDown",
         "HoldfastMetricsNotAllowed",
         "HoldfastStoreStopped",
+        "HoldfastEnqueuesRefused",
         "HoldfastOldestAgeGrows",
         "HoldfastFailedGrows",
         "HoldfastExpiriesHigh",

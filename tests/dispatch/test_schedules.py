@@ -64,6 +64,12 @@ class Deaf:
     def stopped(self) -> None:
         pass
 
+    def reopened(self) -> None:
+        pass
+
+    def lost(self, why: str) -> None:
+        pass
+
     def deadline(self, at_ms: int) -> None:
         pass
 

@@ -29,6 +29,7 @@ WRITTEN: dict[str, tuple[str, str, str]] = {
     "flush_batch": ("1", "2", "3"),
     "prefetch_batch": ("0", "2", "3"),
     "journal_retention": ("1d", "2h", "3m"),
+    "reopen_after": ("1s", "500ms", "2m"),
     "host": ("127.0.0.1", "localhost", "::1"),
     "port": ("1", "2", "65535"),
     "allowed_hosts": ("queue.example", "one,two", "*"),
@@ -74,6 +75,7 @@ WRONG: dict[str, tuple[str, ...]] = {
     "flush_batch": (*_NUMBERS, "0"),
     "prefetch_batch": _NUMBERS,
     "journal_retention": (*_DURATIONS, "0"),
+    "reopen_after": (*_DURATIONS, "0"),
     "host": ("", " "),
     "port": (*_NUMBERS, "65536", "tcp://10.0.0.1:7077"),
     "allowed_hosts": ("", ",", "queue.example:7077", "http://queue.example", "a..b", "a b", "[::g]"),
@@ -148,7 +150,7 @@ def test_every_setting_of_the_public_surface_is_there() -> None:
         host port capnp_port durability shards jwt_secret jwt_keys jwt_issuer jwt_audience tls_cert tls_key
         tls_client_ca mtls_tenants auto_create queue_max_consumers queue_poll_interval queue_poll_jitter
         queue_resilient_poll_interval disk_queue_watch disable_mem_queue_watch max_payload journal_retention
-        shutdown_grace log_format metrics_max_labels allowed_hosts metrics_token
+        reopen_after shutdown_grace log_format metrics_max_labels allowed_hosts metrics_token
         metrics_public"""
 
     assert set(named.split()) == set(SETTINGS) - {"jwt_secret_file", "metrics_token_file", "clock_skew"}

@@ -341,9 +341,9 @@ def test_a_store_whose_first_or_last_sync_fails_is_refused_by_name(
 
     hf = open_store(tmp_path / "store")
     monkeypatch.setattr(database.Database, "sync", fail)
-    with pytest.raises(StoreUnavailable, match="the store stopped: IO error"):
+    with pytest.raises(StoreUnavailable, match="has stopped: IO error"):
         hf.close()
-    with pytest.raises(StoreUnavailable, match="the store stopped: IO error"):
+    with pytest.raises(StoreUnavailable, match="has stopped: IO error"):
         open_store(tmp_path / "store")
 
 

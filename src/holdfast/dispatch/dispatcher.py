@@ -117,9 +117,14 @@ class Dispatcher:
         return self._watchers.watch(ref, callback)
 
     def wake_all(self) -> None:
-        """Every line gets a turn: the store has stopped, and its refusal is the answer."""
+        """Give every line a turn: the store has stopped, and its refusal is the answer."""
         for line in list(self._lines.values()):
             self._give_turn(line)
+
+    def reopened(self) -> None:
+        """The store takes calls again: every waiter and watcher is to look for itself what is ready."""
+        self.wake_all()
+        self._watchers.wake_all()
 
     def fail_waiters(self, ref: QueueRef, error: HoldfastError) -> None:
         """Let a queue's waiters go: it is being deleted."""

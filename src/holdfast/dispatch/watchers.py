@@ -70,6 +70,10 @@ class Watchers:
         if watched is not None:
             self._arm(watched, at_ms)
 
+    def wake_all(self) -> None:
+        for watched in self._watched.values():
+            self._arm(watched, _SOON)
+
     def claimed(self, ref: QueueRef, claims: Claims) -> None:
         """A claim was answered, which the store does not tell of."""
         watched = self._watched.get(ref)

@@ -1,5 +1,7 @@
 """The one place that names concrete classes."""
 
+import logging
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,7 +12,7 @@ from holdfast.dispatch.polling import Polling
 from holdfast.dispatch.schedules import Scheduler
 from holdfast.dispatch.sweeper import Sweeper
 from holdfast.dispatch.wakeups import Wakeups
-from holdfast.model.errors import InvalidArgument
+from holdfast.model.errors import HoldfastError, InvalidArgument
 from holdfast.runtime import Runtime
 from holdfast.server.kinds import without_password
 from holdfast.server.settings import OBJECT_SCHEMES, Settings
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
     from holdfast.service.shared_buckets import SharedBuckets
     from holdfast.stores.link import Link
     from holdfast.stores.postgres import PostgresStore
+
+_log = logging.getLogger("holdfast")
 
 
 class Core:
@@ -59,15 +63,29 @@ class Core:
             store, self.dispatcher, self._directory, self.admission, runtime, max_payload=settings.max_payload
         )
         self.admin = AdminService(store, self.dispatcher, self._directory, runtime, max_payload=settings.max_payload)
+        # Called with the reason if a stopped store can never be used again in this process.
+        self.on_store_lost: Callable[[str], None] = lambda why: None
 
     async def open(self) -> None:
-        await self.store.open(Wakeups(self.dispatcher, self.sweeper, self.scheduler), self.runtime)
+        wakeups = Wakeups(
+            *(self.dispatcher, self.sweeper, self.scheduler),
+            reopened=lambda: self.runtime.spawn(self._reload()),
+            lost=lambda why: self.on_store_lost(why),
+        )
+        await self.store.open(wakeups, self.runtime)
         await self._directory.load()
         if self._redis_url is not None:
             await self._share_buckets(self._redis_url)
         if self.refresher is not None:
             self.refresher.start()
         self.scheduler.start()
+
+    async def _reload(self) -> None:
+        """The store was reopened: a call that failed with the old handle may have changed limits or weights."""
+        try:
+            await self._directory.load()
+        except HoldfastError as error:  # it has stopped again, and is loaded after the next reopening
+            _log.debug("limits were not read again: %s", error.message)
 
     async def _share_buckets(self, redis_url: str) -> None:
         # Imported here: nobody else loads the drivers.
@@ -129,6 +147,7 @@ def make_store(url: str, settings: Settings, dice: Dice) -> Store:
             durability=Durability(settings.durability),
             journal_retention_ms=settings.journal_retention_ms,
             shards=settings.shards,
+            reopen_after_ms=settings.reopen_after_ms,
         )
     if _is_postgres(url):
         return _postgres_store([part.strip() for part in url.split(",")], settings, dice)

@@ -23,12 +23,19 @@ class Stop:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._signals = LoopSignals(loop)
         self._asked = asyncio.Event()
+        self.has_lost_store = False
         for each in self._SIGNALS:
             self._signals.handle(each, self._ask)
 
     async def wait(self, serving: "asyncio.Task[None]") -> None:
-        """Until the first signal."""
+        """Wait for the first signal, or for the loss of the store."""
         await either(serving, self._asked)
+
+    def store_lost(self, why: str) -> None:
+        """End the server: another process can open the store, this one cannot."""
+        _log.critical("server_exits", extra={"cause": why, "exit_code": OVERTIME})
+        self.has_lost_store = True
+        self._asked.set()
 
     def forget(self) -> None:
         """Leave the signals to the handlers that had them before."""

@@ -26,7 +26,7 @@ from holdfast.runtime import LoopRuntime
 from holdfast.server.capnp import CapnpServer
 from holdfast.server.compose import Core, make_store
 from holdfast.server.door import Telemetry, identity_of, make_door
-from holdfast.server.ending import OVERTIME, Drain, Stop, Watchdog
+from holdfast.server.ending import OVERTIME, Drain, Stop, Watchdog, leave
 from holdfast.server.http import HttpServer
 from holdfast.server.listen import listening_sockets, make_tls, raise_bind_error, url_of
 from holdfast.server.scrape import CoreSource
@@ -87,12 +87,16 @@ async def serve(settings: Settings, announce: Announce, make_door: MakeDoor = ma
                 await capnp.start(core, identity, drain, telemetry, tls)
                 _rest_garbage_collector()
                 _say_begun(settings, url_of(sockets, settings), capnp.url, announce)
+                core.on_store_lost = stop.store_lost
                 await stop.wait(serving)
                 watchdog.start(settings.shutdown_grace_ms / 1_000 + _LAST_S)
                 code = await _drain(settings, server, capnp, serving, core, runtime, drain)
             finally:
                 serving.cancel()
                 await capnp.close(0)
+        if stop.has_lost_store:
+            # A thread is stuck in RocksDB, and the interpreter's own end would wait for it.
+            leave(OVERTIME)
         return OVERTIME if core.left_to_log else code
 
 

@@ -174,6 +174,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     journal_retention_ms: Annotated[
         int, Spec(Duration(), _STORE, "How long the journal keeps its events.", is_embedded=True)
     ] = 7 * _DAY_MS
+    reopen_after_ms: Annotated[
+        int,
+        Spec(
+            Duration(),
+            _STORE,
+            "Time until an embedded store that a failed write has stopped is first reopened; doubles up to 1m.",
+            is_embedded=True,
+        ),
+    ] = 5_000
 
     host: Annotated[str, Spec(Text("HOST", "a host name or an address"), _NETWORK, "Address or name to listen on.")] = (
         "127.0.0.1"

@@ -9,7 +9,7 @@ from holdfast.dispatch.dispatcher import Dispatcher
 from holdfast.model.answers import Changed, QueueSummary, Stats, TenantSummary
 from holdfast.model.checks import check_integer, check_rate
 from holdfast.model.durations import MAX_MS
-from holdfast.model.errors import InvalidArgument, MessageNotFound
+from holdfast.model.errors import InvalidArgument, MessageNotFound, StoreUnavailable
 from holdfast.model.ids import parse_id, to_uuid
 from holdfast.model.message import State, check_size
 from holdfast.model.names import DEFAULT, QueueRef
@@ -115,8 +115,11 @@ class AdminService:
         self._dispatcher.fail_waiters(ref, being_deleted(ref))
 
     async def check_store(self) -> None:
-        """`StoreUnavailable` if the store is closed, or stopped after a failed commit."""
+        """Raise `StoreUnavailable` if the store is closed, stopped, or refuses enqueues because its disk is full."""
         await self._store.find_tenant(DEFAULT)
+        refusal = (await self._store.figures()).refusal
+        if refusal is not None:
+            raise StoreUnavailable(refusal)
 
     async def backup(self, target: str) -> None:
         await self._store.backup(target)

@@ -48,7 +48,14 @@ class Listener(Protocol):
         """From `at_ms` on, a claim on this queue may find something it would not have found before."""
 
     def stopped(self) -> None:
-        """No claim will find anything any more: those who wait are to ask once more, and be refused."""
+        """Every call is refused from now on: waiting claims are to ask once more, and be refused."""
+
+    def reopened(self) -> None:
+        """A stopped store takes calls again. It has read everything from disk: calls that failed when it stopped may
+        have been carried out, so rows read before may have changed."""
+
+    def lost(self, why: str) -> None:
+        """A stopped store can never be used again in this process."""
 
     def deadline(self, at_ms: int) -> None:
         """From `at_ms` on, a sweep has something to do."""

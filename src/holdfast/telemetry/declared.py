@@ -56,6 +56,16 @@ LIMITS_SHARED = Family(
 )
 STORE_UP = Family("holdfast_store_up", Kind.GAUGE, "1 while the store takes calls; 0 once it has stopped.")
 STORE_FREE_BYTES = Family("holdfast_store_free_bytes", Kind.GAUGE, "Bytes left on the disk of the store.")
+STORE_ACCEPTS_ENQUEUES = Family(
+    "holdfast_store_accepts_enqueues",
+    Kind.GAUGE,
+    "1 while enqueues are accepted; 0 while the store is stopped, or a disk has less free space than the reserve.",
+)
+STORE_REFUSALS = Family(
+    "holdfast_store_refusals_total", Kind.COUNTER, "Enqueues refused because a disk is nearly full."
+)
+STORE_STOPS = Family("holdfast_store_stops_total", Kind.COUNTER, "Stops of the store after a failed write or sync.")
+WAL_FREE_BYTES = Family("holdfast_wal_free_bytes", Kind.GAUGE, "Bytes free on the disk of the write-ahead log.")
 STORE_WRITES = Family(
     "holdfast_store_writes_total", Kind.COUNTER, "Batches handed to the operating system since the store was opened."
 )
@@ -90,6 +100,7 @@ BUILD = Family("holdfast_build_info", Kind.GAUGE, "1, labelled with the version.
 FAMILIES: tuple[Family, ...] = (
     *(REQUESTS, REQUEST_SECONDS, TRANSITIONS, MESSAGES, BYTES, OLDEST, WAITERS, PAUSED),
     *(LIMIT_DECISIONS, LIMIT_WAIT_SECONDS, LIMITS_SHARED),
-    *(STORE_UP, STORE_FREE_BYTES, STORE_WRITES, STORE_SYNC_SECONDS, *ROCKSDB.values()),
+    *(STORE_UP, STORE_FREE_BYTES, STORE_ACCEPTS_ENQUEUES, STORE_REFUSALS, STORE_STOPS, WAL_FREE_BYTES),
+    *(STORE_WRITES, STORE_SYNC_SECONDS, *ROCKSDB.values()),
     *(QUEUES, LABEL_SETS, LABEL_SETS_MAX, LOOP_LAG, BUILD),
 )

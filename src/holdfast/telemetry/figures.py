@@ -49,6 +49,13 @@ class Figures:
     # False: it stopped, and refuses every call until it is opened again.
     is_up: bool = True
     free_bytes: int | None = None
+    # Why it refuses every call, or every enqueue; None: it refuses none.
+    refusal: str | None = None
+    # Calls refused because the disk is nearly full, and stops after a failed write or sync.
+    refusals: int | None = None
+    stops: int | None = None
+    # The free space of the write-ahead log's disk.
+    wal_free_bytes: int | None = None
     # Since it was opened.
     writes: int | None = None
     syncs: Histogram | None = None

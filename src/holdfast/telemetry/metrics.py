@@ -266,10 +266,16 @@ def _together(every: list[Stats]) -> Stats:
 
 def _store_lines(figures: Figures) -> Iterator[str]:
     yield number(declared.STORE_UP, int(figures.is_up))
-    if figures.free_bytes is not None:
-        yield number(declared.STORE_FREE_BYTES, figures.free_bytes)
-    if figures.writes is not None:
-        yield number(declared.STORE_WRITES, figures.writes)
+    yield number(declared.STORE_ACCEPTS_ENQUEUES, int(figures.is_up and figures.refusal is None))
+    for family, figure in (
+        (declared.STORE_FREE_BYTES, figures.free_bytes),
+        (declared.STORE_REFUSALS, figures.refusals),
+        (declared.STORE_STOPS, figures.stops),
+        (declared.WAL_FREE_BYTES, figures.wal_free_bytes),
+        (declared.STORE_WRITES, figures.writes),
+    ):
+        if figure is not None:
+            yield number(family, figure)
     if figures.syncs is not None:
         yield from histograms(declared.STORE_SYNC_SECONDS, {"": figures.syncs})
     for field, family in declared.ROCKSDB.items():

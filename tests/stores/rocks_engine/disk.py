@@ -75,9 +75,13 @@ class Disk:
 
 @asynccontextmanager
 async def opened(
-    path: Path, disk: Disk, durability: Durability = Durability.FSYNC, clock: ManualClock | None = None
+    path: Path,
+    disk: Disk,
+    durability: Durability = Durability.FSYNC,
+    clock: ManualClock | None = None,
+    **options: Any,
 ) -> AsyncIterator[AsyncHoldfast]:
-    store = RocksStore(path / "store", SeededDice(0), durability=durability, journal_retention_ms=WEEK_MS)
+    store = RocksStore(path / "store", SeededDice(0), durability=durability, journal_retention_ms=WEEK_MS, **options)
     async with open_on_loop("", {}, clock=clock or ManualClock(), store=store) as hf:
         await hf.queue("mail").set_policy(backoff_base_ms=0)
         try:

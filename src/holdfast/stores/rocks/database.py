@@ -3,7 +3,6 @@
 import fcntl
 import logging
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -47,6 +46,10 @@ _WRITE_BUFFERS = 4
 _MAX_WAL = 256 << 20
 
 
+class HandleNotClosed(StoreUnavailable):
+    """RocksDB did not close in time: this process cannot open the directory again."""
+
+
 class Handles:
     """RocksDB's handles of the column families, in one place: the directory stays locked while one lives, and whoever
     still holds a part of a closed store, if only in a traceback, must not keep it so."""
@@ -68,8 +71,10 @@ class Handles:
 class Database:
     """One open store directory. Every read is bounded below and above."""
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, has_lost_writes: bool = False) -> None:
+        """`has_lost_writes`: a write or sync of this boot failed, so the files are read as after a power cut."""
         self.path = Path(path)
+        self._has_lost_writes = has_lost_writes
         check_directory(self.path)
         try:
             if not (self.path / MARKER).exists():
@@ -116,7 +121,7 @@ class Database:
         if not database.exists():
             return []
         was_opened = marker.pid is not None
-        if marker.is_of_this_boot:
+        if marker.is_of_this_boot and not self._has_lost_writes:
             self._check_logs(marker.pid, has_power_failed=False)
             mend_manifest(database, was_opened=was_opened, cuts=False)
             return []
@@ -160,6 +165,11 @@ class Database:
     def sync(self) -> None:
         """Everything written so far is on disk. Releases the interpreter lock, unlike a synchronous write."""
         self._opened().flush_wal(True)
+
+    def flush(self) -> None:
+        """Write everything into tables, synced: nothing is left that only the log has."""
+        for family in self._families.values():
+            family.flush(True)
 
     def latest_sequence(self) -> int:
         """Of the last operation of the last batch that was written."""
@@ -264,9 +274,6 @@ class Database:
                 f"the backup to {place} broke off: {error}; remove {place} and try again", path=str(place)
             ) from None
 
-    def free_bytes(self) -> int:
-        return shutil.disk_usage(self.path).free
-
     def figures(self) -> dict[str, FamilyFigures]:
         """Estimates that RocksDB has at hand: all families together take a fraction of a millisecond."""
         return {name: _figures_of(family) for name, family in self._families.items()}
@@ -291,9 +298,9 @@ class Database:
             closing.start()
             closing.join(within_s)
             if closing.is_alive():
-                raise StoreUnavailable(
-                    f"{self.path} is not closed after {within_s:.0f} s: RocksDB waits for its own recovery. What was "
-                    "answered is kept; the directory stays locked until this process ends",
+                raise HandleNotClosed(
+                    f"{self.path} is not closed after {within_s:.0f} s, because RocksDB waits for its own recovery. "
+                    "Answered calls are safe, but this process cannot open the directory again: restart the program",
                     path=str(self.path),
                 )
         if not failures:

@@ -42,7 +42,8 @@ class Engine:
         # What the operations of the open commit make known once it holds, and what is called after all of that.
         self._to_publish: list[Callable[[], None]] = []
         self.after_publish: Callable[[], None] = lambda: None
-        self.on_stop: Callable[[], None] = lambda: None
+        # Called once, with the cause, when a failed write or sync stops the engine.
+        self.on_stop: Callable[[str], None] = lambda cause: None
         self._waiting: list[Ticket[None]] = []
         # Written, but not yet on disk.
         self._is_unsynced = False
@@ -54,6 +55,8 @@ class Engine:
         # Set while the keys of one transition are put: half of them must never be written.
         self.is_mid_change = False
         self._failure: StoreUnavailable | None = None
+        # Whether the store is opened again by itself after a stop: not while it is being opened or closed.
+        self.reopens = False
         self._writes = 0
         self._syncs = Histogram(SYNC_BOUNDS)
 
@@ -61,12 +64,11 @@ class Engine:
 
     def begin(self) -> None:
         """Every operation that writes begins here. Refused checks come before it: what is begun is carried out."""
-        if self._failure is not None:
-            raise self._failure
+        self.check()
         if self._is_in_step:
             # The last operation ended in the middle: its half must not be written with the next one's batch.
-            self._stop(StoreUnavailable("an operation broke off in the middle"))
-            raise self._stopped()
+            self._stop(RuntimeError("an operation broke off in the middle"))
+            self.check()
         self._is_in_step = True
 
     def end(self) -> None:
@@ -125,13 +127,12 @@ class Engine:
 
     def write(self) -> None:
         """Hand the open batch to the operating system. Reads do this first: they see every operation before them."""
-        if self._failure is not None:
-            raise self._failure
+        self.check()
         if not len(self._batch):
             return
         if self.is_mid_change:
             self._stop(RuntimeError("a read fell into the middle of a change"))
-            raise self._stopped()
+            self.check()
         self.before_write()
         batch = self._batch
         if self._synced > self._synced_in_log:
@@ -141,7 +142,7 @@ class Engine:
             self.database.write(batch)
         except Exception as error:
             self._stop(error)
-            raise self._stopped() from error
+            raise self._refusal() from error
         self._batch = WriteBatch(raw_mode=True)
         self.put, self.delete = self._batch.put, self._batch.delete
         self._is_unsynced = True
@@ -184,7 +185,7 @@ class Engine:
             self.database.sync()
         except Exception as error:
             self._stop(error)
-            raise self._stopped() from error
+            raise self._refusal() from error
         self._synced = sequence
 
     def _sync(self) -> None:
@@ -198,42 +199,48 @@ class Engine:
             publish()
         self.after_publish()
 
-    def close(self) -> None:
-        self._failure = StoreUnavailable("this store was closed: open it again")
+    def close(self, failure: StoreUnavailable | None = None) -> None:
+        """Refuse every call from now on, with this error, and drop what the last batch would have published."""
+        self._failure = failure or StoreUnavailable("this store was closed: open it again")
         self._to_publish = []
         self.before_write = self.after_publish = lambda: None
+        self.on_stop = lambda cause: None
         waiting, self._waiting = self._waiting, []
         _settle(waiting, self._failure)
 
     @property
-    def has_stopped(self) -> bool:
-        return self._failure is not None
+    def failure(self) -> StoreUnavailable | None:
+        """Why every call is refused; None while none is."""
+        return self._failure
 
     def check(self) -> None:
         if self._failure is not None:
-            raise self._failure
+            raise self._refusal()
 
     def figures(self) -> Figures:
         return Figures(
-            is_up=not self.has_stopped,
-            free_bytes=self.database.free_bytes(),
-            writes=self._writes,
-            syncs=self._syncs,
-            families=self.database.figures(),
+            is_up=self._failure is None, writes=self._writes, syncs=self._syncs, families=self.database.figures()
         )
 
     def _stop(self, error: Exception) -> None:
-        """After a failed write or sync nothing this engine says can be trusted: it says nothing more."""
+        """After a failed write or sync nothing in memory can be trusted, so every call is refused from now on."""
+        path = self.database.path
+        advice = (
+            "The store reopens by itself once the disk takes writes again; try again later"
+            if self.reopens
+            else "Open the store again once the disk takes writes"
+        )
         self._failure = StoreUnavailable(
-            f"the store stopped: {error}; what was answered is safe. Open it again once the cause is mended"
+            f"the store in {path} has stopped: {error}. Answered calls are safe. {advice}", path=str(path)
         )
         waiting, self._waiting = self._waiting, []
         _settle(waiting, self._failure)
-        self.on_stop()
+        self.on_stop(str(error))
 
-    def _stopped(self) -> StoreUnavailable:
+    def _refusal(self) -> StoreUnavailable:
+        """A new error for each call: one that is raised again and again keeps every caller's frames alive."""
         assert self._failure is not None
-        return self._failure
+        return StoreUnavailable(self._failure.message, **self._failure.facts)
 
 
 def _settle(waiting: list[Ticket[None]], error: StoreUnavailable | None) -> None:

@@ -12,10 +12,10 @@ from holdfast.stores.rocks.catalog import Catalog
 from holdfast.stores.rocks.changes import Changes
 from holdfast.stores.rocks.engine import Engine
 from holdfast.stores.rocks.facts import Facts
-from holdfast.stores.rocks.room import DiskRoom
 from holdfast.stores.rocks.seen import SeenKeys
 from holdfast.stores.rocks.shelf import Shelf
 from holdfast.stores.rocks.staging import Staging
+from holdfast.stores.room import DiskRoom
 
 
 class Intake:
@@ -49,7 +49,7 @@ class Intake:
     ) -> list[Enqueued]:
         """`reason` is for the journal; `also` writes what belongs to the same step, and reads nothing."""
         engine = self._engine
-        self._room.check(now_ms)
+        self._room.check(now_ms, sum(draft.bytes for draft in drafts))
         known = self._catalog.find(ref) if auto_create else self._catalog.require(ref)
         # Most drafts have neither: then there is nothing to look up.
         groups = [draft.group for draft in drafts if draft.group is not None]

@@ -12,7 +12,7 @@ it to write, with every other caller waiting for it.
 from collections.abc import Iterable
 from zlib import crc32
 
-from holdfast.model.errors import Internal
+from holdfast.model.errors import StoreUnavailable
 from holdfast.model.message import Draft, Pieces
 from holdfast.model.names import QueueRef
 from holdfast.runtime import Runtime, let_others_go_on
@@ -22,8 +22,8 @@ from holdfast.stores.rocks.catalog import Catalog
 from holdfast.stores.rocks.engine import Engine
 from holdfast.stores.rocks.facts import Facts
 from holdfast.stores.rocks.pieces import PIECE, piece_key
-from holdfast.stores.rocks.room import DiskRoom
 from holdfast.stores.rocks.seen import SeenKeys
+from holdfast.stores.room import DiskRoom
 
 # Bytes that a writer has written when it waits for the disk.
 _SYNC_EVERY = 8 << 20
@@ -73,7 +73,7 @@ class Staging:
         """Refused before it is written, if the message could not be enqueued any more."""
         self._engine.check()
         now_ms = self._runtime.clock.now_ms()
-        self._room.check(now_ms)
+        self._room.check(now_ms, len(piece))
         self._check_quotas(writer, len(piece), now_ms)
         engine, place = self._engine, writer.place
         engine.begin()
@@ -111,7 +111,7 @@ class Staging:
     def check(self, drafts: Iterable[Draft]) -> None:
         for draft in drafts:
             if draft.pieces is not None and draft.pieces.place not in self._writers:
-                raise Internal("a payload was enqueued that was not staged, or twice")
+                raise StoreUnavailable("the store was reopened after this payload was uploaded: upload it again")
 
     def take(self, pieces: Pieces) -> None:
         """It is a message's from this step on."""

@@ -1,5 +1,6 @@
 """The embedded store: the contract over the engine, its shelves and its journal."""
 
+import dataclasses
 import logging
 import os
 from collections.abc import Iterable, Mapping
@@ -41,7 +42,7 @@ from holdfast.stores.rocks.catalog import Catalog
 from holdfast.stores.rocks.changes import Changes
 from holdfast.stores.rocks.claiming import Claiming
 from holdfast.stores.rocks.counters import Counters, Totals
-from holdfast.stores.rocks.database import Database
+from holdfast.stores.rocks.database import Database, HandleNotClosed
 from holdfast.stores.rocks.engine import Durability, Engine
 from holdfast.stores.rocks.entries import Entries
 from holdfast.stores.rocks.facts import Facts
@@ -50,7 +51,7 @@ from holdfast.stores.rocks.journal import RocksJournal
 from holdfast.stores.rocks.ledgers import Ledgers
 from holdfast.stores.rocks.pieces import PIECES_ABOVE, PieceReader, with_payload
 from holdfast.stores.rocks.reading import Reader
-from holdfast.stores.rocks.room import DiskRoom
+from holdfast.stores.rocks.reopening import REOPEN_AFTER_MS, Reopening
 from holdfast.stores.rocks.schedules import Schedules
 from holdfast.stores.rocks.seen import SeenKeys
 from holdfast.stores.rocks.settling import Settling
@@ -58,14 +59,13 @@ from holdfast.stores.rocks.shelf import Entry, Shelf
 from holdfast.stores.rocks.staging import Staging
 from holdfast.stores.rocks.sweeping import Sweeping
 from holdfast.stores.rocks.upkeep import Upkeep
+from holdfast.stores.room import LOW_DISK_BYTES, DiskRoom
 from holdfast.telemetry.figures import Figures
 
 # Leases and TTLs that one claim ends before it looks for messages; the rest is found by the next pass.
 _ENDED_PER_CLAIM = 1_000
-# With less than this left on the disk nothing is taken in: acks must still find room.
-LOW_DISK_BYTES = 64 << 20
-# What the closing of a store that an error has stopped may take.
-_CLOSING_S = 20.0
+# How long the closing of a store that an error has stopped may take.
+_CLOSING_S = 30.0
 
 _log = logging.getLogger("holdfast")
 
@@ -82,6 +82,7 @@ class RocksStore:
         journal_retention_ms: int,
         shards: int = 1,
         low_disk_bytes: int = LOW_DISK_BYTES,
+        reopen_after_ms: int = REOPEN_AFTER_MS,
     ) -> None:
         self._path = path
         self._dice = dice
@@ -89,10 +90,17 @@ class RocksStore:
         self._journal_retention_ms = journal_retention_ms
         self._shards = shards
         self._low_disk_bytes = low_disk_bytes
+        self._reopen_after_ms = reopen_after_ms
+        self._reopening: Reopening | None = None
+        # None while the store is closed, and while a stopped one is being opened again.
         self._database: Database | None = None
+        # Counted before the store was reopened, and not yet taken.
+        self._earlier_tallies: dict[QueueRef, dict[Event, int]] = {}
 
     async def open(self, listener: Listener, runtime: Runtime) -> None:
         database = Database(self._path)
+        self._room = DiskRoom(self._path, runtime, self._low_disk_bytes)
+        self._reopening = Reopening(self._path, runtime, self._reopen_after_ms, self._reopen, self._lose)
         try:
             self._open(database, listener, runtime)
         except BaseException:
@@ -115,8 +123,7 @@ class RocksStore:
             self._engine, self._journal_retention_ms, self._catalog.name_of, shards=self._shards
         )
         self._seen = SeenKeys(self._engine, self._board.scanner(keys.INDEXES, keys.SEEN_ENDS))
-        room = DiskRoom(self._engine, self._path, self._low_disk_bytes)
-        self._staging = Staging(self._engine, runtime, self._catalog, self._seen, self._facts, room, listener)
+        self._staging = Staging(self._engine, runtime, self._catalog, self._seen, self._facts, self._room, listener)
         self._staging.load()
         self._ledgers = Ledgers(self._engine)
         self._upkeep = Upkeep(self._engine, self._catalog, listener, shards=self._shards)
@@ -124,7 +131,9 @@ class RocksStore:
             *(self._engine, self._board, self._catalog, self._entries),
             *(self._journal, self._seen, self._staging, listener),
         )
-        self._intake = Intake(self._engine, self._catalog, self._seen, self._staging, self._facts, self._changes, room)
+        self._intake = Intake(
+            self._engine, self._catalog, self._seen, self._staging, self._facts, self._changes, self._room
+        )
         self._schedules = Schedules(self._engine, self._catalog, self._intake, listener)
         self._claiming = Claiming(self._board, self._changes, self._entries, self._ledgers, self._facts, self._dice)
         self._settling = Settling(self._engine, self._entries, self._changes, self._upkeep, self._dice)
@@ -145,42 +154,89 @@ class RocksStore:
         )
         self._engine.before_write = self._before_write
         self._engine.after_publish = self._board.tell_shown
-        self._engine.on_stop = listener.stopped
         self._facts.begin_session()
         self._engine.sync_now()
+        self._engine.on_stop = self._stopped
+        self._engine.reopens = True
         self._database = database
         self._upkeep.note_all(runtime.clock.now_ms())
         self._schedules.load()
 
     async def close(self) -> None:
-        if self._database is not None:
-            database, self._database = self._database, None
-            had_stopped = self._engine.has_stopped
+        if self._reopening is None:
+            return
+        await self._reopening.close()
+        self._room.close()
+        database, self._database = self._database, None
+        if database is None:
+            self._engine.close()
+            return
+        had_stopped = self._engine.failure is not None
+        self._engine.reopens = False
+        try:
+            if not had_stopped:
+                await self._engine.committed()
+                self._facts.end_session()
+                self._engine.sync_now()
+        finally:
+            self._let_go()
             try:
+                database.close(within_s=_CLOSING_S if had_stopped else None)
+            except StoreUnavailable as error:
                 if not had_stopped:
-                    await self._engine.committed()
-                    self._facts.end_session()
-                    self._engine.sync_now()
-            finally:
-                self._let_go()
-                try:
-                    database.close(within_s=_CLOSING_S if had_stopped else None)
-                except StoreUnavailable as error:
-                    if not had_stopped:
-                        raise
-                    # Whoever called since has been told; there is nothing left to save.
-                    _log.warning("%s", error.message)
+                    raise
+                # Every caller since the stop was refused; there is nothing left to save.
+                _log.warning("%s", error.message)
 
-    def _let_go(self) -> None:
-        """Drop everything that holds a handle: the directory stays locked while one lives. Whoever calls later is
-        refused by the engine before any of it is missed."""
-        self._engine.close()
+    def _let_go(self, failure: StoreUnavailable | None = None) -> None:
+        """Drop everything that holds a handle: the directory stays locked while one lives. Later calls are refused by
+        the engine, with `failure` if given, before any dropped part is missed."""
+        self._engine.close(failure)
         self._board.close()
         for name in (
             *("_catalog", "_entries", "_reader", "_journal", "_seen", "_staging", "_ledgers", "_facts", "_upkeep"),
             *("_changes", "_intake", "_schedules", "_claiming", "_settling", "_altering", "_sweeping"),
         ):
             self.__dict__.pop(name, None)
+
+    # --- After a failed write or sync --------------------------------------------------------------------------
+
+    def _stopped(self, cause: str) -> None:
+        assert self._reopening is not None
+        self._reopening.stopped(cause)
+        self._listener.stopped()
+
+    async def _reopen(self) -> None:
+        """Read everything again from disk: memory holds what the disk may have lost. Calls are refused until the end,
+        with the error of the stop."""
+        failure = self._engine.failure
+        if self._database is not None:
+            # Calls on the thread run one after the other: the sync or backup under way when the store stopped ends
+            # before the parts it belongs to are dropped.
+            await self._runtime.offload(lambda: None)
+            old, self._database = self._database, None
+            self._keep_tallies()
+            self._let_go(failure)
+            await self._runtime.offload(lambda: _close_stopped(old))
+        # With the lock of the directory, this is all that differs from a new process opening it.
+        database = await self._runtime.offload(lambda: _open_settled(self._path))
+        try:
+            self._open(database, self._listener, self._runtime)
+        except BaseException:
+            self._let_go(failure)
+            await self._runtime.offload(lambda: _close_stopped(database))
+            raise
+        self._listener.reopened()
+
+    def _lose(self, error: HandleNotClosed) -> None:
+        self._engine.close(error)
+        self._listener.lost(error.message)
+
+    def _keep_tallies(self) -> None:
+        for ref, counts in self._journal.take_tallies().items():
+            kept = self._earlier_tallies.setdefault(ref, {})
+            for event, count in counts.items():
+                kept[event] = kept.get(event, 0) + count
 
     def _make_shelf(self, row: QueueRow, counters: Counters, totals: Totals) -> Shelf:
         return Shelf(row, self._engine, counters, totals, self._board)
@@ -192,8 +248,9 @@ class RocksStore:
         self._journal.write_block()
 
     def shard_of(self, ref: QueueRef) -> int:
-        shelf = self._catalog.find(ref) if self._shards > 1 else None
-        # Of a queue that does not exist nobody can say; nothing can be waited for in it either.
+        # A stopped store has no catalog. Nothing can be claimed then, nor from a queue that does not exist.
+        is_up = self._shards > 1 and self._engine.failure is None
+        shelf = self._catalog.find(ref) if is_up else None
         return 0 if shelf is None else keys.shard_of(shelf.p, self._shards)
 
     # --- The directory -----------------------------------------------------------------------------------------
@@ -447,11 +504,25 @@ class RocksStore:
     # --- Figures -----------------------------------------------------------------------------------------------
 
     async def take_tallies(self) -> Mapping[QueueRef, Mapping[Event, int]]:
-        # None once it is closed; a store that stopped still says what happened before.
-        return {} if self._database is None else self._journal.take_tallies()
+        if self._database is not None:
+            if not self._earlier_tallies:
+                return self._journal.take_tallies()
+            self._keep_tallies()
+        taken, self._earlier_tallies = self._earlier_tallies, {}
+        return taken
 
     async def figures(self) -> Figures:
-        return Figures(is_up=False) if self._database is None else self._engine.figures()
+        if self._reopening is None or self._reopening.is_closed:
+            return Figures(is_up=False)
+        failure, room = self._engine.failure, self._room
+        figures = Figures(is_up=False) if self._database is None else self._engine.figures()
+        return dataclasses.replace(
+            figures,
+            free_bytes=room.free_bytes(),
+            refusal=failure.message if failure else room.refusal(self._runtime.clock.now_ms()),
+            refusals=room.refusals,
+            stops=self._reopening.stops,
+        )
 
     # --- Answers -----------------------------------------------------------------------------------------------
 
@@ -463,3 +534,24 @@ class RocksStore:
 
     def _found(self, shelf: Shelf, entry: Entry) -> Found:
         return Found(entry.envelope, entry.life, self._entries.state(shelf, entry))
+
+
+def _open_settled(path: str | os.PathLike[str]) -> Database:
+    """Open a directory in which a write or sync has failed. Its pages may only look written: the system may have
+    dropped them and say nothing more. So everything goes into new, synced files before any call is answered."""
+    database = Database(path, has_lost_writes=True)
+    try:
+        database.flush()
+    except BaseException:
+        _close_stopped(database)
+        raise
+    return database
+
+
+def _close_stopped(database: Database) -> None:
+    try:
+        database.close(within_s=_CLOSING_S)
+    except HandleNotClosed:
+        raise
+    except StoreUnavailable as error:
+        _log.debug("%s", error.message)  # its last flush failed, as the disk did; it is closed all the same

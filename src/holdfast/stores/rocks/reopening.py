@@ -1,0 +1,146 @@
+"""Bringing back a store that a failed write or sync has stopped.
+
+stopped     every call is refused; the stop is logged once
+probe       after `reopen_after`, doubling: a file is written and synced in the directory
+reopen      the old handle is closed and the directory opened anew, from disk alone
+lost        the old handle does not close: only another process can open the directory
+"""
+
+import logging
+import os
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+
+from holdfast.clock import Timer
+from holdfast.model.errors import HoldfastError
+from holdfast.runtime import Runtime, Ticket
+from holdfast.stores.rocks.database import HandleNotClosed
+from holdfast.stores.room import free_bytes
+
+REOPEN_AFTER_MS = 5_000
+# The longest pause between two attempts.
+_MOST_MS = 60_000
+
+_PROBE = "probe.tmp"
+# About as much as one flush of a small memtable needs: a disk with less would stop the store again at once.
+_PROBE_BYTES = 1 << 20
+
+_log = logging.getLogger("holdfast")
+
+
+class Reopening:
+    """Makes attempts to reopen one stopped store, one at a time, until one succeeds or the store is closed."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        runtime: Runtime,
+        after_ms: int,
+        reopen: Callable[[], Awaitable[None]],
+        lose: Callable[[HandleNotClosed], None],
+    ) -> None:
+        """`reopen` opens the store again or raises. `lose` is called if the store can never be opened again here."""
+        self._path = Path(path)
+        self._runtime = runtime
+        self._after_ms = after_ms
+        self._reopen = reopen
+        self._lose = lose
+        self._pause_ms = after_ms
+        self._stopped_at = self._reopened_at = 0
+        self._last_failure = ""
+        self._timer: Timer | None = None
+        # Settled at the end of the attempt under way.
+        self._attempt: Ticket[None] | None = None
+        self.is_closed = False
+        self.stops = 0
+
+    def stopped(self, cause: str) -> None:
+        """The store has stopped: log it, and try to reopen it after a pause."""
+        if self.is_closed:
+            return  # the closing itself failed, and raises
+        now_ms = self._runtime.clock.now_ms()
+        # One that stops again soon after it was reopened goes on with longer pauses.
+        if now_ms - self._reopened_at > _MOST_MS:
+            self._pause_ms = self._after_ms
+        self.stops += 1
+        self._stopped_at, self._last_failure = now_ms, ""
+        _log.error(
+            "store_stopped",
+            extra={
+                "path": str(self._path),
+                "free_bytes": free_bytes(self._path),
+                "cause": cause,
+                "reopens_in_s": self._pause_ms / 1_000,
+            },
+        )
+        self._try_after_pause()
+
+    async def close(self) -> None:
+        """Make no further attempt, and wait for the one under way."""
+        self.is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._attempt is not None:
+            await self._attempt
+
+    def _try_after_pause(self) -> None:
+        if not self.is_closed:
+            self._timer = self._runtime.call_at(self._runtime.clock.now_ms() + self._pause_ms, self._try)
+            self._pause_ms = min(2 * self._pause_ms, max(_MOST_MS, self._after_ms))
+
+    def _try(self) -> None:
+        self._timer = None
+        if not self.is_closed:
+            self._attempt = self._runtime.ticket()
+            self._runtime.spawn(self.try_once())
+
+    async def try_once(self) -> None:
+        try:
+            # Before the old handle is closed: while the disk is full, RocksDB's own recovery keeps it from closing.
+            await self._runtime.offload(lambda: probe(self._path))
+            await self._reopen()
+        except HandleNotClosed as error:
+            _log.critical("store_lost", extra={"path": str(self._path), "cause": error.message})
+            self._lose(error)
+        except Exception as error:  # whatever it is, the store is not open, and may be later
+            self._note_failure(error)
+            self._try_after_pause()
+        else:
+            self._reopened_at = self._runtime.clock.now_ms()
+            if not self.is_closed:
+                stopped_ms = self._reopened_at - self._stopped_at
+                _log.warning(
+                    "store_reopened",
+                    extra={
+                        "path": str(self._path),
+                        "free_bytes": free_bytes(self._path),
+                        "stopped_s": stopped_ms / 1_000,
+                    },
+                )
+        finally:
+            attempt, self._attempt = self._attempt, None
+            if attempt is not None:
+                attempt.set_result(None)
+
+    def _note_failure(self, error: Exception) -> None:
+        cause = error.message if isinstance(error, HoldfastError) else str(error)
+        # Attempts that fail for the same cause are one event.
+        level = logging.DEBUG if cause == self._last_failure else logging.WARNING
+        self._last_failure = cause
+        extra = {"path": str(self._path), "free_bytes": free_bytes(self._path), "cause": cause}
+        _log.log(level, "store_reopening_failed", extra=extra)
+
+
+def probe(path: Path) -> None:
+    """Raise OSError unless a file in the directory can be written and synced."""
+    file_path = path / _PROBE
+    try:
+        with file_path.open("wb", buffering=0) as file:
+            remaining = memoryview(bytes(_PROBE_BYTES))
+            while remaining:
+                remaining = remaining[file.write(remaining) :]
+            os.fsync(file.fileno())
+    finally:
+        with suppress(OSError):
+            file_path.unlink()
