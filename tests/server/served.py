@@ -24,13 +24,20 @@ def urls_in(line: str) -> dict[str, str]:
 
 
 class Served:
-    """`holdfast serve` with these arguments, on a free port of the loopback unless they say otherwise."""
+    """`holdfast serve` with these arguments, on a free port of the loopback unless they say otherwise.
 
-    def __init__(self, *arguments: str | Path, environment: dict[str, str] | None = None) -> None:
+    `program` is the module that takes the arguments; by default, the command line."""
+
+    def __init__(
+        self,
+        *arguments: str | Path,
+        environment: dict[str, str] | None = None,
+        program: tuple[str, ...] = ("holdfast",),
+    ) -> None:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
         port = () if "--port" in arguments else ("--port", "0")
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "holdfast", "serve", *port, *map(str, arguments)],
+            [sys.executable, "-m", *program, "serve", *port, *map(str, arguments)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

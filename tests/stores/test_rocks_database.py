@@ -348,7 +348,7 @@ def test_a_full_disk_stops_the_store_and_nothing_that_was_answered_is_lost(small
             answered += queue.enqueue(os.urandom(1 << 20))
     assert 3 <= len(answered) < 100
     for call in (queue.stats, lambda: queue.claim(1), lambda: queue.enqueue(b"a")):
-        with pytest.raises(StoreUnavailable, match="has stopped: .*No space left"):
+        with pytest.raises(StoreUnavailable, match=r"has stopped: .*No space left"):
             call()
     with suppress(StoreUnavailable):
         hf.close()
