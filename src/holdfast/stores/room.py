@@ -47,13 +47,13 @@ class DiskRoom:
 
     def check(self, now_ms: int, added_bytes: int = 0) -> None:
         """Raise `StoreUnavailable` if less than the reserve is free. `added_bytes` is the size of the new messages."""
-        self._added_bytes += added_bytes
-        if self.refusal(now_ms) is not None:
+        if self.refusal(now_ms, added_bytes) is not None:
             self.refusals += 1
             raise StoreUnavailable(self._refusal(), path=str(self._path), free_bytes=self._free_bytes)
 
-    def refusal(self, now_ms: int) -> str | None:
+    def refusal(self, now_ms: int, added_bytes: int = 0) -> str | None:
         """Return why new messages are refused now; None if they are not."""
+        self._added_bytes += added_bytes
         is_stale = self._looked_at is None or abs(now_ms - self._looked_at) >= _LOOK_MS
         if is_stale or self._added_bytes * _LOOKS_PER_RESERVE >= self._low_bytes:
             self._look(now_ms)

@@ -184,7 +184,7 @@ async def _are(probes: list[int], number: int) -> bool:
 
 
 async def _is_waiting(hf: AsyncHoldfast) -> bool:
-    return core_of(hf).store._reopening._attempt is None  # type: ignore[attr-defined]
+    return not core_of(hf).store._reopening.is_trying  # type: ignore[attr-defined]
 
 
 async def test_a_reopening_that_fails_again_is_tried_again(tmp_path: Path, disk: Disk) -> None:

@@ -19,6 +19,7 @@ from holdfast.stores.buffered.rounds import Rounds
 from holdfast.stores.buffered.wal import SEGMENT_BYTES, Wal
 from holdfast.stores.contract import Claims
 from holdfast.stores.logged import decode_call
+from holdfast.stores.room import LOW_DISK_BYTES
 
 T = TypeVar("T")
 
@@ -45,6 +46,8 @@ class Terms(NamedTuple):
     # How long a closing store tries to land what it has; the rest is left to the log.
     drain_ms: int = 10_000
     segment_bytes: int = SEGMENT_BYTES
+    # With less than this free on the log's disk, nothing new goes into the log.
+    low_disk_bytes: int = LOW_DISK_BYTES
 
 
 class Ground(Lander, Peers, Reserver, Protocol):

@@ -8,6 +8,7 @@ memory, queues whose tenant has a quota of messages or bytes, and a queue's firs
 """
 
 from collections.abc import Coroutine, Mapping
+from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
 from holdfast.model.answers import Counts, Enqueued, Found, LedgerEntry, Result
@@ -35,6 +36,7 @@ from holdfast.stores.contract import (
     Swept,
     TenantRow,
 )
+from holdfast.stores.room import DiskRoom
 from holdfast.telemetry.figures import Figures
 
 T = TypeVar("T")
@@ -71,11 +73,13 @@ class BufferedStore:
         except BaseException:
             await self._inner.close()
             raise
+        self._room = DiskRoom(self._terms.wal_dir, runtime, self._terms.low_disk_bytes)
         self._path = path
 
     async def close(self) -> None:
         path, self._path = self._path, None
         if path is not None:
+            self._room.close()
             self.left = await self._ground.call(path.close())
         await self._inner.close()
 
@@ -87,7 +91,8 @@ class BufferedStore:
     async def enqueue(self, ref: QueueRef, drafts: list[Draft], now_ms: int, *, auto_create: bool) -> list[Enqueued]:
         path = self._required()
         path.check()
-        if path.is_open and _is_simple(drafts) and path.buffer.held_bytes() < _BUFFERED_BYTES:
+        may_log = self._has_room(now_ms, sum(draft.bytes for draft in drafts))
+        if may_log and path.is_open and _is_simple(drafts) and path.buffer.held_bytes() < _BUFFERED_BYTES:
             if not self._ground.is_known(ref):
                 await self._ground.call(self._ground.ask(ref))
             admitted = self._ground.admit(ref, drafts)
@@ -99,6 +104,14 @@ class BufferedStore:
                 if enqueued is not None:
                     return enqueued
         return await self._inner.enqueue(ref, drafts, now_ms, auto_create=auto_create)
+
+    def _has_room(self, now_ms: int, added_bytes: int) -> bool:
+        """Whether the log's disk has room for new messages. Where enqueues may go to the store directly while Redis is
+        away, they may while this disk is full too; else they are refused."""
+        if self._terms.on_redis_down == "direct":
+            return self._room.refusal(now_ms, added_bytes) is None
+        self._room.check(now_ms, added_bytes)
+        return True
 
     def _answer(self, answers: list[tuple[Offer, Any]]) -> None:
         """From the driver's loop: in one step for all of them."""
@@ -205,7 +218,18 @@ class BufferedStore:
         return await self._all_landed(self._inner.take_tallies())
 
     async def figures(self) -> Figures:
-        return await self._inner.figures()
+        figures = await self._inner.figures()
+        if self._path is None:
+            return figures
+        refusal = self._room.refusal(self._runtime.clock.now_ms())
+        if self._terms.on_redis_down == "direct":
+            refusal = None
+        return replace(
+            figures,
+            refusal=figures.refusal or refusal,
+            refusals=(figures.refusals or 0) + self._room.refusals,
+            wal_free_bytes=self._room.free_bytes(),
+        )
 
     # --- What is the inner store's alone -------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ Plain blocking code. One thread at a time appends; `landed` and `trim` may be ca
 """
 
 import errno
+import logging
 import secrets
 import threading
 from collections import OrderedDict
@@ -46,11 +47,14 @@ from holdfast.stores.buffered.segments import (
     node_of,
     read_segment,
 )
+from holdfast.stores.room import free_bytes
 
 SEGMENT_BYTES = 16 << 20
 _LOCK = "LOCK"
 _NEXT = "next.tmp"
 _SEAL_BYTES = record_size(b"")
+
+_log = logging.getLogger("holdfast")
 
 _encode_places = msgspec.msgpack.Encoder().encode
 decode_places = msgspec.msgpack.Decoder(list[tuple[int, int]]).decode
@@ -306,6 +310,9 @@ class Wal:
             raise LogStopped(self._failure.message)
 
     def _stop(self, error: OSError) -> LogStopped:
+        if self._failure is None:
+            facts = {"path": str(self.path), "free_bytes": free_bytes(self.path), "cause": str(error)}
+            _log.error("write_ahead_log_stopped", extra=facts)
         self._failure = LogStopped(
             f"the log in {self.path} failed ({error.strerror}) and takes nothing more: mend the disk and restart",
             path=str(self.path),

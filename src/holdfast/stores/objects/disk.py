@@ -200,7 +200,7 @@ class DiskBucket:
         path = self._new_path()
         try:
             with path.open("wb", buffering=0) as file:
-                file.write(content)
+                _write_whole(file.fileno(), content)
                 self.sync(file.fileno())
             yield path
         finally:
@@ -282,9 +282,7 @@ class _DiskUpload:
 
     async def write(self, part: bytes) -> None:
         def write() -> None:
-            view = memoryview(part)
-            while view:
-                view = view[os.write(self._fd, view) :]
+            _write_whole(self._fd, part)
             self._unsynced += len(part)
             if self._unsynced >= _SYNC_EVERY:
                 self._bucket.sync(self._fd)
@@ -306,6 +304,13 @@ class _DiskUpload:
             self._path.unlink(missing_ok=True)
 
         await self._bucket.run(drop)
+
+
+def _write_whole(fd: int, content: bytes) -> None:
+    """Write all of it or raise OSError: on a disk with too little room, one write may take only a part, silently."""
+    remaining = memoryview(content)
+    while remaining:
+        remaining = remaining[os.write(fd, remaining) :]
 
 
 def _etag(content: bytes) -> str:

@@ -4,7 +4,7 @@ A payload on its way in is uploaded to where its message will have it, under the
 no message has is an orphan; sweeps delete it after a day, for another process may be at it.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Self
 from zlib import crc32
 
@@ -83,6 +83,8 @@ class StagedPayload(PayloadWriter):
         self._is_finished = False
         # By the enqueue that made it a message's.
         self.is_taken = False
+        # Given the size of each part before it is written; raises where the disk has no room for it.
+        self.check_room: Callable[[int], None] = lambda added_bytes: None
 
     async def write(self, part: bytes) -> None:
         self._begun += part
@@ -92,6 +94,7 @@ class StagedPayload(PayloadWriter):
     async def _put(self) -> None:
         part = bytes(self._begun)
         self._begun.clear()
+        self.check_room(len(part))
 
         async def put() -> None:
             await self._payloads.check(self, self._size + len(part))

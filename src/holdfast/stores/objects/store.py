@@ -42,6 +42,7 @@ from holdfast.stores.objects.papers import QueuePaper
 from holdfast.stores.objects.parts import Parts
 from holdfast.stores.objects.payloads import BucketReader, StagedPayload
 from holdfast.stores.objects.watch import Watch
+from holdfast.stores.room import LOW_DISK_BYTES, DiskRoom
 from holdfast.telemetry.figures import Figures
 
 T = TypeVar("T")
@@ -63,6 +64,7 @@ class ObjectStore:
         clock_skew_ms: int = CLOCK_SKEW_MS,
         watches: bool = True,
         poll_ms: int = 3_000,
+        low_disk_bytes: int = LOW_DISK_BYTES,
     ) -> None:
         """`watches`: a directory is watched for what other processes put there, where the system can do that."""
         self._watch = Watch(bucket.root, poll_ms) if watches and isinstance(bucket, DiskBucket) else None
@@ -81,6 +83,9 @@ class ObjectStore:
         self._tallies: defaultdict[QueueRef, Counter[Event]] = defaultdict(Counter)
         self._staged: dict[int, StagedPayload] = {}
         self._link: Link | None = None
+        self._low_disk_bytes = low_disk_bytes
+        # Only a directory can run out of room; a bucket in a cloud does not.
+        self._room: DiskRoom | None = None
 
     async def open(self, listener: Listener, runtime: Runtime) -> None:
         self._listener = listener
@@ -108,6 +113,8 @@ class ObjectStore:
         except BaseException:
             await self._close()
             raise
+        if isinstance(self._bucket, DiskBucket):
+            self._room = DiskRoom(self._bucket.root, runtime, self._low_disk_bytes)
         self._link.background(parts.nodes.keep())
         self._link.background(parts.tidying.run())
         if self._watch is not None:
@@ -126,6 +133,8 @@ class ObjectStore:
                     await self._parts.nodes.release()
             await self._bucket.close()
 
+        if self._room is not None:
+            self._room.close()
         link, self._link = self._link, None
         assert link is not None
         await link.close(last())
@@ -157,7 +166,7 @@ class ObjectStore:
             try:
                 return await make(parts, news)
             except BaseException:
-                link.enter(lambda: self._tell(news))
+                link.enter(lambda: self._tell_failed(news))
                 raise
             finally:
                 if news.tallies:
@@ -174,6 +183,18 @@ class ObjectStore:
             self._listener.deadline(news.deadline_at)
         if news.scheduled_at is not None:
             self._listener.scheduled(news.scheduled_at)
+
+    def _tell_failed(self, news: News) -> None:
+        """The call may have failed because the disk is full: then that is logged, also where nobody enqueues."""
+        self._tell(news)
+        self._refusal()
+
+    def _refusal(self) -> str | None:
+        return None if self._room is None else self._room.refusal(self._runtime.clock.now_ms())
+
+    def _check_room(self, added_bytes: int) -> None:
+        if self._room is not None:
+            self._room.check(self._runtime.clock.now_ms(), added_bytes)
 
     def _hear(self, refs: list[QueueRef], now_too: bool) -> None:
         """From the watch, on the bucket's loop: somebody wrote into these queues. Those that nobody waits for any more
@@ -236,6 +257,7 @@ class ObjectStore:
     # --- Messages ----------------------------------------------------------------------------------------------
 
     async def enqueue(self, ref: QueueRef, drafts: list[Draft], now_ms: int, *, auto_create: bool) -> list[Enqueued]:
+        self._check_room(sum(draft.bytes for draft in drafts))
         staged = [
             self._staged.pop(draft.pieces.place)
             for draft in drafts
@@ -258,7 +280,9 @@ class ObjectStore:
         link = self._link
         if link is None:
             raise StoreUnavailable("this queue was closed: open it again")
+        self._check_room(draft.bytes)
         staged = await self._call(lambda do: do.payloads.stage(link, ref, draft, now_ms, auto_create=auto_create))
+        staged.check_room = self._check_room
         self._staged[staged.place] = staged
         return staged
 
@@ -372,6 +396,7 @@ class ObjectStore:
         return await self._change(lambda do, news: do.timetable.put(ref, was, schedule, news))
 
     async def fire_schedule(self, ref: QueueRef, schedule: Schedule, tick: Tick, now_ms: int) -> Enqueued | None:
+        self._check_room(len(schedule.message.payload))
         return await self._change(lambda do, news: do.timetable.fire(ref, schedule, tick, now_ms, news))
 
     async def delete_schedule(self, ref: QueueRef, name: str, now_ms: int) -> bool:
@@ -411,7 +436,10 @@ class ObjectStore:
 
     async def figures(self) -> Figures:
         writes = 0 if self._parts is None else self._parts.messages.sheets.writes
-        return Figures(is_up=self._link is not None, writes=writes)
+        if self._link is None or self._room is None:
+            return Figures(is_up=self._link is not None, writes=writes)
+        refusal = self._refusal()
+        return Figures(writes=writes, free_bytes=self._room.free_bytes(), refusal=refusal, refusals=self._room.refusals)
 
 
 def _check_written(results: list[Result], what: str) -> None:

@@ -53,7 +53,12 @@ class Reopening:
         # Settled at the end of the attempt under way.
         self._attempt: Ticket[None] | None = None
         self.is_closed = False
+        self.is_lost = False
         self.stops = 0
+
+    @property
+    def is_trying(self) -> bool:
+        return self._attempt is not None
 
     def stopped(self, cause: str) -> None:
         """The store has stopped: log it, and try to reopen it after a pause."""
@@ -102,6 +107,7 @@ class Reopening:
             await self._reopen()
         except HandleNotClosed as error:
             _log.critical("store_lost", extra={"path": str(self._path), "cause": error.message})
+            self.is_lost = True
             self._lose(error)
         except Exception as error:  # whatever it is, the store is not open, and may be later
             self._note_failure(error)

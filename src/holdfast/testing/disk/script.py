@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.client.blocking import Holdfast
+from holdfast.clock import steady_s
 from holdfast.model.errors import HoldfastError
 from holdfast.model.message import Draft, NewMessage, Receipt
 from holdfast.model.names import parse_ref
@@ -31,6 +32,9 @@ _UPLOADED_AT_ONCE = 200_000
 # Openings of a store that has stopped, of which each may be what fails.
 RESTARTS = 100
 _GROUPS = ["a", "b"]
+# The longest pause between two attempts to reopen a store, and how long one may take.
+_MOST_PAUSE_MS = 60_000
+_PATIENCE_S = 60.0
 
 
 class _NotClosed(Exception):
@@ -40,7 +44,8 @@ class _NotClosed(Exception):
 class DiskScript:
     """Runs once, below `root`. Whatever it is answered it says to `notes`.
 
-    With `goes_on` calls may fail: when the store has stopped, it is closed and opened again.
+    With `goes_on` calls may fail. A store that has stopped is left to reopen by itself in every second session, and is
+    closed and opened again in the others.
     """
 
     def __init__(self, root: Path, notes: Notes, *, seed: int, durability: str, goes_on: bool = False) -> None:
@@ -80,17 +85,23 @@ class DiskScript:
             step()
         if step != self._close and (not self._is_open or self._engine_stopped()):
             self._refused_while_down()
-            self._restart()
+            if self._is_open and self._session % 2:
+                self._wait_for_reopening()
+            else:
+                self._restart()
 
     def _open(self) -> None:
         self._hf = open_small(
             self._root / STORE, self._clock, durability=self._durability, seed=self._dice.randrange(1 << 30)
         )
         self._is_open = True
+        self._caller = Caller(self._hf, self._recorder)
+        self._begin_session()
+
+    def _begin_session(self) -> None:
         self._notes.line(Opened(session=self._session, durability=self._durability))
         self._notes.note(Reached("open"))
         self._session += 1
-        self._caller = Caller(self._hf, self._recorder)
 
     def _close(self) -> None:
         if self._is_open:
@@ -113,6 +124,18 @@ class DiskScript:
             self._enqueue_one()
             self._work(MAIL, 1)
             self._notes.note(Reached("up"))
+
+    def _wait_for_reopening(self) -> None:
+        ends_s = steady_s() + _PATIENCE_S
+        reopening = core_of(self._hf).store._reopening  # type: ignore[attr-defined]  # the embedded store's
+        while self._engine_stopped():
+            if reopening.is_lost:
+                raise _NotClosed
+            if not reopening.is_trying:
+                # The pause before the next attempt is over.
+                self._pass_time(_MOST_PAUSE_MS)
+            assert steady_s() < ends_s, "the store does not reopen"
+        self._begin_session()
 
     def _restart(self) -> None:
         for _ in range(RESTARTS):
@@ -297,6 +320,9 @@ class DiskScript:
         self._notes.set("backup", place.name, lambda: self._hf.backup(str(place)))
 
     def _let_time_pass(self) -> None:
-        self._notes.note(Time(self._clock.now_ms() + 1_700))
-        self._clock.advance(1_700)
+        self._pass_time(1_700)
         sweep(self._hf)
+
+    def _pass_time(self, ms: int) -> None:
+        self._notes.note(Time(self._clock.now_ms() + ms))
+        self._clock.advance(ms)
