@@ -25,6 +25,7 @@ from holdfast.model.policy import Quotas, TenantConfig
 from holdfast.model.requests import EVERYTHING, Cancel, Move, Purge, Reprioritise
 from holdfast.server.embedded import open_blocking
 from holdfast.stores.buffered import BufferedStore, Terms
+from holdfast.stores.buffered.disk import Disk
 from holdfast.stores.buffered.keys import buffer_key, field_of, place_of
 from holdfast.stores.buffered.wal import Place
 from holdfast.stores.postgres import PostgresStore
@@ -377,6 +378,43 @@ async def test_a_log_that_failed_leaves_the_way_to_the_database(
         await put(store, b"b")
         assert await stored(urls) >= 1
         assert set(await take(store)) - {b"unknown"} == {b"a", b"b"}
+
+
+async def test_a_log_that_failed_goes_on_by_itself_once_the_disk_works_again(
+    urls: list[str],
+    redis_server: RedisServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with opened(urls, redis_server.url, tmp_path, reopen_after_ms=1) as store:
+        await know(store)
+        await put(store, b"a")
+
+        def fail(self: Disk, *arguments: object) -> None:
+            raise OSError(errno.EIO, "Input/output error")
+
+        direct = 0
+        with monkeypatch.context() as patched:
+            patched.setattr(Disk, "sync", fail)
+            patched.setattr(Disk, "sync_all", fail)
+            with pytest.raises(StoreUnavailable, match="goes on by itself"):
+                await put(store, b"unknown")
+            for _ in range(5):
+                await put(store, b"direct")
+                direct += 1
+        async with asyncio.timeout(30):
+            while not store._required().is_open:
+                await put(store, b"direct")
+                direct += 1
+        await put(store, b"b")
+        assert not store._required().buffer.is_empty(), "it goes by the log again"
+        found = await take(store)
+        assert sorted(each for each in found if each != b"unknown") == sorted([b"a", b"b", *[b"direct"] * direct])
+    names = [record.getMessage() for record in caplog.records]
+    assert names.count("write_ahead_log_stopped") == 1
+    assert names.count("write_ahead_log_recovered") == 1
+    assert list(tmp_path.glob("*.wal"))
 
 
 async def test_segments_go_once_their_messages_are_stored(

@@ -330,6 +330,47 @@ def test_wherever_the_disk_fails_nothing_answered_for_is_lost(tmp_path: Path, ca
     assert number > 2 or call == "truncate"
 
 
+@pytest.mark.parametrize("call", ["write", "sync", "sync_all", "sync_directory", "truncate", "rename", "create"])
+def test_wherever_the_disk_failed_a_log_goes_on_once_it_works_again(tmp_path: Path, call: str) -> None:
+    for number in range(1, 12):
+        path = tmp_path / f"{call}{number}"
+        wal = Wal(path, segment_bytes=300, disk=FailingDisk(call, number + 1, once=True))
+        answered, unknown = [], set()
+        for count in range(8):
+            body = b"%d" % count * 60
+            try:
+                append(wal, body)
+                answered.append(body)
+            except StoreUnavailable:
+                unknown.add(body)
+                try:
+                    wal.recover()
+                except StoreUnavailable:
+                    wal.recover()  # the call that fails was in the recovery
+            assert wal.failure is None
+        assert len(unknown) <= 1
+        wal.close()
+        found = bodies_of(path)
+        assert [body for body in found if body not in unknown] == answered, (call, number)
+
+
+def test_a_log_whose_disk_still_fails_is_not_recovered_and_one_that_was_closed_never(tmp_path: Path) -> None:
+    wal = Wal(tmp_path, disk=FailingDisk("write", 2))
+    append(wal, b"a")
+    with pytest.raises(LogStopped):
+        append(wal, b"b")
+    for _ in range(3):
+        with pytest.raises(LogStopped, match="goes on by itself"):
+            wal.recover()
+        with pytest.raises(LogStopped):
+            append(wal, b"c")
+    wal.close()
+    wal.recover()
+    with pytest.raises(LogStopped):
+        append(wal, b"d")
+    assert bodies_of(tmp_path)[:1] == [b"a"]
+
+
 def test_a_full_disk_refuses_and_goes_on_once_there_is_room(tmp_path: Path) -> None:
     disk = FailingDisk("create", 1, errno.ENOSPC, once=True)
     wal = Wal(tmp_path, segment_bytes=300, disk=disk)

@@ -218,5 +218,6 @@ def _buffered_store(inner: "PostgresStore", settings: Settings) -> Store:
         flush_interval_ms=settings.flush_interval_ms,
         prefetch_batch=settings.prefetch_batch,
         drain_ms=settings.shutdown_grace_ms // 2,
+        reopen_after_ms=settings.reopen_after_ms,
     )
     return BufferedStore(inner, terms)

@@ -28,6 +28,8 @@ _log = logging.getLogger("holdfast")
 _PAUSE_S = 0.05
 # A log that a job reads: so long after its last call it tells that this was kept.
 _KEPT_S = 0.2
+# The longest pause between two tries to go on with a log that has failed.
+_MOST_PAUSE_MS = 60_000
 
 
 class Terms(NamedTuple):
@@ -48,6 +50,8 @@ class Terms(NamedTuple):
     segment_bytes: int = SEGMENT_BYTES
     # With less than this free on the log's disk, nothing new goes into the log.
     low_disk_bytes: int = LOW_DISK_BYTES
+    # Time until a log that has failed is first tried again; doubles.
+    reopen_after_ms: int = 5_000
 
 
 class Ground(Lander, Peers, Reserver, Protocol):
@@ -90,6 +94,10 @@ class FastPath:
         self._now_ms = now_ms
         self._answer = answer
         self._tasks: list[asyncio.Task[None]] = []
+        # Of a log that has failed: when it is tried again, and the try under way.
+        self._recovers_at: int | None = None
+        self._pause_ms = terms.reopen_after_ms
+        self._recovery: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="holdfast-log")
@@ -170,6 +178,28 @@ class FastPath:
             return None
         return await self._rounds.claim(ref, asks, now_ms)
 
+    def recover(self, now_ms: int) -> None:
+        """Try to go on with a log that has failed, if the pause is over. Called with every enqueue meanwhile: nobody
+        else needs the log."""
+        if self._recovery is not None or self._wal.failure is None or not self._tasks:
+            return
+        if self._recovers_at is None:
+            self._recovers_at = now_ms + self._pause_ms
+        elif now_ms >= self._recovers_at:
+            self._recovery = asyncio.get_running_loop().create_task(self._recover(now_ms))
+
+    async def _recover(self, now_ms: int) -> None:
+        try:
+            await self._on_thread(self._wal.recover)
+        except (StoreUnavailable, OSError) as error:
+            _log.debug("the log in %s still fails: %s", self._wal.path, error)
+            self._pause_ms = min(2 * self._pause_ms, max(_MOST_PAUSE_MS, self._terms.reopen_after_ms))
+            self._recovers_at = now_ms + self._pause_ms
+        else:
+            self._pause_ms, self._recovers_at = self._terms.reopen_after_ms, None
+        finally:
+            self._recovery = None
+
     async def settle(self, ref: QueueRef) -> None:
         await self.buffer.settle(ref, self._ground.lane_of(ref))
 
@@ -197,6 +227,9 @@ class FastPath:
         for part in (self._commits, self._cache, self.buffer):
             part.end()
         await asyncio.wait(self._tasks)
+        self._tasks = []
+        if self._recovery is not None:
+            await self._recovery
         await self.prefetcher.end()
         while not self.buffer.is_empty() and steady_s() < ends_s:
             try:

@@ -91,6 +91,8 @@ class BufferedStore:
     async def enqueue(self, ref: QueueRef, drafts: list[Draft], now_ms: int, *, auto_create: bool) -> list[Enqueued]:
         path = self._required()
         path.check()
+        if not path.is_open:
+            self._ground.post(lambda: path.recover(now_ms))
         may_log = self._has_room(now_ms, sum(draft.bytes for draft in drafts))
         if may_log and path.is_open and _is_simple(drafts) and path.buffer.held_bytes() < _BUFFERED_BYTES:
             if not self._ground.is_known(ref):

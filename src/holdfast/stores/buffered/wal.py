@@ -8,8 +8,8 @@
 - Each opening begins a segment of its own, under an epoch of its own. The one before is cut where it was torn, and
   sealed: so only the last can be torn, and damage anywhere else is refused by name.
 - Room is set aside when a segment is made: a full disk is met there, before anything was promised.
-- After a failed write or sync nothing the disk says of this file can be trusted: the log stops for good, and the next
-  opening finds out what there is.
+- After a failed write or sync the log takes nothing more. `recover` seals the segment behind the last record that was
+  synced, which cuts off what failed, and goes on in a new segment; the next opening does the same.
 - A segment goes once all that stands in it has landed, the oldest first.
 
 Plain blocking code. One thread at a time appends; `landed` and `trim` may be called beside it.
@@ -65,7 +65,7 @@ class LogInUse(StoreUnavailable):
 
 
 class LogStopped(StoreUnavailable):
-    """A write or sync has failed: this opening of the log takes nothing more."""
+    """A write or sync has failed, or the log was closed: it takes nothing more."""
 
 
 class Place(NamedTuple):
@@ -89,6 +89,8 @@ class Wal:
         self._disk = disk or Disk()
         self._segment_bytes = segment_bytes
         self._failure: LogStopped | None = None
+        # The failure that `recover` can end; a log that was closed stays so.
+        self._stopped_by: LogStopped | None = None
         # Of each segment how many records have not landed; the segments in order, the one that is written last.
         self._waiting: OrderedDict[int, int] = OrderedDict()
         self._guard = threading.Lock()
@@ -248,6 +250,26 @@ class Wal:
         self._disk.sync_all(self._file)
         self._disk.close(self._file)
         self._file = -1
+        self._sequence += 1  # the seal's own
+
+    def recover(self) -> None:
+        """Go on after a failed write or sync. Raise `LogStopped` if the disk still fails: nothing has changed then.
+
+        Every record before `_offset` was synced. The seal is written behind them and synced, which also cuts off the
+        bytes of the append that failed: its callers were told that its outcome is unknown.
+        """
+        if self._failure is None or self._failure is not self._stopped_by:
+            return
+        try:
+            if self._file >= 0:
+                self._seal()
+            self._begin_segment()
+        except LogStopped:
+            raise
+        except OSError as error:
+            raise self._stop(error) from error
+        self._failure = self._stopped_by = None
+        _log.warning("write_ahead_log_recovered", extra={"path": str(self.path), "free_bytes": free_bytes(self.path)})
 
     # --- Landing -----------------------------------------------------------------------------------------------
 
@@ -300,6 +322,7 @@ class Wal:
             self._disk.close(self._lock)
             self._file = self._lock = -1
             self._failure = self._failure or LogStopped(f"the log in {self.path} was closed")
+            self._stopped_by = None
 
     @property
     def failure(self) -> StoreUnavailable | None:
@@ -314,9 +337,11 @@ class Wal:
             facts = {"path": str(self.path), "free_bytes": free_bytes(self.path), "cause": str(error)}
             _log.error("write_ahead_log_stopped", extra=facts)
         self._failure = LogStopped(
-            f"the log in {self.path} failed ({error.strerror}) and takes nothing more: mend the disk and restart",
+            f"the log in {self.path} failed ({error.strerror}): fix the disk. It goes on by itself once the disk takes "
+            "writes again; until then enqueues go to the database",
             path=str(self.path),
         )
+        self._stopped_by = self._failure
         return self._failure
 
 
