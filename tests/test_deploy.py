@@ -73,7 +73,8 @@ async def everything() -> bytes:
         level0_files=1,
         block_cache_bytes=1,
     )
-    figures = Figures(free_bytes=1, writes=1, syncs=Histogram(SYNC_BOUNDS), families={"m": family})
+    disk = {"free_bytes": 1, "wal_free_bytes": 1, "refusals": 1, "stops": 1}
+    figures = Figures(**disk, writes=1, syncs=Histogram(SYNC_BOUNDS), families={"m": family})
 
     class Source(FixedSource):
         async def take_tallies(self) -> dict[Any, Any]:

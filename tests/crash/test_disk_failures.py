@@ -9,7 +9,7 @@ import pytest
 from holdfast.client.blocking import Queue
 from holdfast.model.errors import StoreUnavailable
 from holdfast.testing import ManualClock
-from holdfast.testing.disk import run_full_disk, run_sync_failures
+from holdfast.testing.disk import run_crash_points, run_full_disk, run_sync_failures
 from tests.crash.proofs import check_outcome
 from tests.crash.rocks import open_store
 from tests.seeds import run_seed
@@ -24,6 +24,12 @@ def test_a_sync_that_fails_is_told_to_whoever_waits_for_it_and_loses_nothing() -
 def test_a_full_disk_loses_nothing_and_the_store_goes_on_once_there_is_room() -> None:
     """From every seventy-fifth write on: `make proof` tries each."""
     check_outcome(run_full_disk(75, seed=run_seed()), at_least=10)
+
+
+@pytest.mark.slow
+def test_a_store_killed_anywhere_while_it_reopens_has_all_that_was_answered() -> None:
+    """At every fifteenth call that changes a file, from the probe to the close: `make proof` tries each."""
+    check_outcome(run_crash_points(15, seed=run_seed(), while_reopening=True), at_least=10)
 
 
 # --- A disk that is really small -------------------------------------------------------------------------------------

@@ -50,6 +50,11 @@ def _crash_points(percent: int, *, seed: int, progress: Progress) -> PartOutcome
     return run_crash_points(max(1, 100 // percent), seed=seed, progress=progress, processes=_PROCESSES)
 
 
+def _reopening_points(percent: int, *, seed: int, progress: Progress) -> PartOutcome:
+    every = max(1, 100 // percent)
+    return run_crash_points(every, seed=seed, progress=progress, processes=_PROCESSES, while_reopening=True)
+
+
 def _full_disk(percent: int, *, seed: int, progress: Progress) -> PartOutcome:
     return run_full_disk(max(1, 100 // percent), seed=seed, progress=progress, processes=_PROCESSES)
 
@@ -99,6 +104,7 @@ PARTS: dict[str, Part] = {
         "the same with the fast path, and Redis flushed or killed: 100 times each", 500, _kills("buffered cluster")
     ),
     "crash-points": Part("a kill before and in the middle of every call that changes a file", 100, _crash_points),
+    "reopening-points": Part("the same while a stopped store reopens by itself", 100, _reopening_points),
     "power-loss": Part("disks as a power cut may leave them: writes lost, torn, out of order", 10_000, _power_loss),
     "rot": Part("files with a bit flipped, cut short or gone", 30_000, _rot),
     "sync-failures": Part("every sync fails, one in each run", 100, _sync_failures),

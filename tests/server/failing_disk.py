@@ -1,15 +1,18 @@
-"""`python -m tests.server.failing_disk CONTROL DIRECTORY serve …`: the command line on a disk that fails when told to.
+"""`python -m tests.server.failing_disk CONTROL DIRECTORY [stuck] serve …`: the command line on a disk that fails.
 
 The process runs with the shim. While the file CONTROL exists, it names the fault below DIRECTORY: `fail_sync`,
-`fill_disk`, or `kill_before N`, which kills the process before its N-th change of a file from then on.
+`fill_disk`, or `kill_before N`, which kills the process before its N-th change of a file from then on. With `stuck`,
+RocksDB never closes.
 """
 
 import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 from holdfast.cli.main import main
+from holdfast.stores.rocks import database, store
 from holdfast.testing.disk import shim
 from holdfast.testing.disk.shim import Fault
 
@@ -32,8 +35,16 @@ def obey(control: Path, directory: Path) -> None:
         time.sleep(_LOOK_S)
 
 
+def never_close(parts: list[Any], failures: list[Exception]) -> None:
+    threading.Event().wait()
+
+
 if __name__ == "__main__":
     control, directory = Path(sys.argv[1]), Path(sys.argv[2])
+    if sys.argv[3] == "stuck":
+        del sys.argv[3]
+        database._try_to_close = never_close
+        store._CLOSING_S = 0.1
     shim.watch(directory)
     threading.Thread(target=obey, args=(control, directory), daemon=True).start()
     sys.argv[1:] = sys.argv[3:]

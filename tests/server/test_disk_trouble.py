@@ -115,11 +115,11 @@ async def test_a_full_disk_is_logged_once_shown_everywhere_and_left_by_itself(sm
     verify_store(store, "after a full disk")
 
 
-def on_failing_disk(tmp_path: Path, *arguments: str) -> Served:
+def on_failing_disk(tmp_path: Path, *arguments: str, options: tuple[str, ...] = ()) -> Served:
     return Served(
         *("--data", tmp_path / "store", "--reopen-after", "200ms", *arguments),
         environment={"LD_PRELOAD": str(build_shim())},
-        program=("tests.server.failing_disk", str(tmp_path / "control"), str(tmp_path / "store")),
+        program=("tests.server.failing_disk", str(tmp_path / "control"), str(tmp_path / "store"), *options),
     )
 
 
@@ -168,3 +168,22 @@ async def test_a_served_store_that_the_disk_stopped_reopens_by_itself(tmp_path: 
     assert len(events(server, "store_reopened")) == 1
     assert "Traceback" not in server.log
     verify_store(tmp_path / "store", "after a reopening")
+
+
+@pytest.mark.slow
+async def test_a_server_whose_stopped_store_does_not_close_exits_and_the_next_one_goes_on(tmp_path: Path) -> None:
+    with on_failing_disk(tmp_path, options=("stuck",)) as server:
+        async with holdfast.open_async(server.url, retries=0) as hf:
+            await hf.queue("mail").enqueue(b"before")
+            tell(tmp_path, "fail_sync")
+            accepted, _ = await until_refused(hf.queue("mail"))
+            tell(tmp_path, "")
+            assert await asyncio.to_thread(server.end) == 1, server.log
+    [lost] = events(server, "store_lost")
+    assert lost["path"] == str(tmp_path / "store")
+    assert "restart the program" in lost["cause"]
+    assert len(events(server, "server_exits")) == 1
+    with Served("--data", tmp_path / "store") as server:
+        async with holdfast.open_async(server.url) as hf:
+            found = [each.payload for each in await hf.queue("mail").claim(1_000)]
+            assert found[: 1 + len(accepted)] == [b"before", *accepted]

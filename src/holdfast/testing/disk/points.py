@@ -12,6 +12,7 @@ from holdfast.testing.disk import shim
 from holdfast.testing.disk.aftermath import Aftermath, look_at
 from holdfast.testing.disk.driver import Job, in_child
 from holdfast.testing.disk.notes import Notes, read_notes, to_file
+from holdfast.testing.disk.reopening import ReopeningScript
 from holdfast.testing.disk.script import DiskScript
 from holdfast.testing.disk.shim import Fault
 from holdfast.testing.disk.workers import Workers, make_place
@@ -24,14 +25,24 @@ _FAULTS = (Fault.KILL_BEFORE, Fault.KILL_WITHIN)
 
 
 def run_crash_points(
-    every: int = 1, *, seed: int = 0, progress: Progress = say_nothing, processes: int = 1
+    every: int = 1,
+    *,
+    seed: int = 0,
+    progress: Progress = say_nothing,
+    processes: int = 1,
+    while_reopening: bool = False,
 ) -> PartOutcome:
-    """Every so many of the points of the script, of each the moment before the call and the middle of it."""
-    outcome, started_s = PartOutcome(name="crash points", unit="points"), steady_s()
+    """Kill at every `every`-th point of the script, just before the call or in the middle of it.
+
+    `while_reopening`: the points are those from the beginning of a stopped store's reopening on.
+    """
+    name = "crash points while reopening" if while_reopening else "crash points"
+    outcome, started_s = PartOutcome(name=name, unit="points"), steady_s()
     with make_place() as place, Workers(processes) as workers:
         jobs: list[Job] = []
         for durability in DURABILITIES:
-            done = workers.call("points:count_calls", place=place, seed=seed, durability=durability)
+            told = {"place": place, "seed": seed, "durability": durability, "while_reopening": while_reopening}
+            done = workers.call("points:count_calls", **told)
             if done.error is not None:
                 raise RuntimeError(done.error)
             # A few more than were counted: flushes fall where they like.
@@ -43,7 +54,7 @@ def run_crash_points(
                 Job(
                     number=len(jobs) + number,
                     task="points:crash_at",
-                    arguments={"place": place, "seed": seed, "durability": durability, "n": n, "fault": fault},
+                    arguments={**told, "n": n, "fault": fault},
                 )
                 for number, (n, fault) in enumerate(points)
             ]
@@ -75,11 +86,11 @@ def _take(outcome: PartOutcome, error: str | None, result: Any, arguments: dict[
 # --- In the driver -------------------------------------------------------------------------------------------------
 
 
-def count_calls(place: str, seed: int, durability: str) -> int:
+def count_calls(place: str, seed: int, durability: str, while_reopening: bool) -> int:
     root = Path(place) / f"count-{os.getpid()}"
 
     def play() -> int:
-        _play(root, seed, durability)
+        _play(root, seed, durability, while_reopening)
         return shim.counted().calls
 
     ended = in_child(play)
@@ -90,23 +101,34 @@ def count_calls(place: str, seed: int, durability: str) -> int:
     return result
 
 
-def _play(root: Path, seed: int, durability: str, fault: Fault | None = None, n: int = 0) -> None:
-    (root / WATCHED).mkdir(parents=True)
-    shim.watch(root / WATCHED)
-    if fault is not None:
-        shim.arm(fault, n)
-    DiskScript(root / WATCHED, Notes(to_file(root / _NOTES)), seed=seed, durability=durability).run()
+def _play(
+    root: Path, seed: int, durability: str, while_reopening: bool, fault: Fault | None = None, n: int = 0
+) -> None:
+    watched = root / WATCHED
+    watched.mkdir(parents=True)
+    notes = Notes(to_file(root / _NOTES))
+    shim.watch(watched)
+
+    def begin() -> None:
+        if fault is not None:
+            shim.arm(fault, n)
+
+    if while_reopening:
+        ReopeningScript(watched, notes, seed=seed, durability=durability, watched=watched, begin=begin).run()
+    else:
+        begin()
+        DiskScript(watched, notes, seed=seed, durability=durability).run()
 
 
-def crash_at(place: str, seed: int, durability: str, n: int, fault: int) -> Aftermath:
+def crash_at(place: str, seed: int, durability: str, while_reopening: bool, n: int, fault: int) -> Aftermath:
     root = Path(place) / f"point-{os.getpid()}"
     try:
-        ended = in_child(lambda: _play(root, seed, durability, Fault(fault), n))
+        ended = in_child(lambda: _play(root, seed, durability, while_reopening, Fault(fault), n))
         if ended.error is not None or ended.hangs:
             return Aftermath(violations=[f"the script broke off: {ended.error or 'it hangs'}"])
         counts = {"killed": int(ended.was_killed)}
         told = read_notes(root / _NOTES)
-        looked = in_child(lambda: look_at(root / WATCHED, told, durability=durability))
+        looked = in_child(lambda: look_at(root / WATCHED, told, durability=durability, allow_refusals=while_reopening))
         if looked.result is None:
             why = looked.error or ("it hangs" if looked.hangs else f"signal {looked.signal}")
             return Aftermath(violations=[f"looking at it broke off: {why}"], counts=counts)
