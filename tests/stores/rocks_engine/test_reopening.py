@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -16,11 +17,10 @@ from holdfast.server.compose import Core
 from holdfast.server.embedded import Embedded
 from holdfast.stores.rocks import database, reopening
 from holdfast.stores.rocks import store as rocks_store
-from holdfast.stores.rocks.database import Database
 from holdfast.stores.rocks.engine import Durability
 from holdfast.telemetry.figures import Figures
 from holdfast.testing import ManualClock
-from tests.crash.rocks import open_store, verify_store
+from tests.crash.rocks import copy_store, open_store, verify_store
 from tests.stores.rocks_engine.disk import PATIENCE_S, Disk, begin, opened, payloads, turns
 
 REOPEN_MS = 5_000
@@ -107,29 +107,16 @@ async def test_a_store_stopped_by_a_failed_sync_reopens_with_all_that_was_answer
     verify_store(tmp_path / "store", "after a reopening")
 
 
-async def test_everything_is_in_synced_tables_before_the_first_answer_after_a_reopening(
-    tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_everything_is_in_tables_before_the_first_answer_after_a_reopening(tmp_path: Path) -> None:
     """A failed sync may have left pages of the log that only look written."""
-    clock = ManualClock()
-    in_memory: list[int] = []
-    sync = Database.sync
-
-    def watched_sync(self: Database) -> None:
-        if is_reopening:
-            families = self._families.values()
-            in_memory.append(sum(int(each.property_value(_UNFLUSHED) or 0) for each in families))
-        sync(self)
-
-    is_reopening = False
-    monkeypatch.setattr(Database, "sync", watched_sync)
-    async with opened(tmp_path, disk, clock=clock) as hf:
-        await hf.queue("mail").enqueue([b"%d" % number for number in range(100)])
-        await stop_by_sync(hf, disk)
-        is_reopening = True
-        await reopened(hf, clock)
-        # The first sync of the new session: the marks of its beginning alone are not in tables.
-        assert in_memory[0] <= 3
+    with open_store(tmp_path / "store", durability="fsync") as hf:
+        hf.queue("mail").enqueue([b"%d" % number for number in range(100)])
+        killed = copy_store(tmp_path / "store", tmp_path / "killed")
+    opened = rocks_store._open_settled(killed)
+    figures = opened.figures()
+    assert sum(int(each.property_value(_UNFLUSHED) or 0) for each in opened._families.values()) == 0
+    assert figures["m"].files_bytes > 0
+    opened.close()
 
 
 async def test_the_stop_and_the_reopening_are_logged_once_with_path_free_bytes_and_cause(
@@ -290,6 +277,43 @@ async def test_a_store_whose_handle_does_not_close_says_to_restart_the_program(
         recovered.set()
     assert len(events(caplog, "store_lost")) == 1
     close(kept[0], [])
+
+
+async def test_a_store_can_be_closed_in_the_middle_of_its_reopening(
+    tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = ManualClock()
+    begun, go_on = threading.Event(), threading.Event()
+    probe = reopening.probe
+
+    def held_probe(path: Path) -> None:
+        begun.set()
+        assert go_on.wait(PATIENCE_S)
+        probe(path)
+
+    monkeypatch.setattr(reopening, "probe", held_probe)
+    async with opened(tmp_path, disk, clock=clock) as hf:
+        ids = await hf.queue("mail").enqueue([b"a"])
+        await stop_by_sync(hf, disk)
+        clock.advance(REOPEN_MS)
+        assert await asyncio.to_thread(begun.wait, PATIENCE_S)
+        closing = begin(hf.close())
+        await turns()
+        assert not closing.done()
+        go_on.set()
+        await asyncio.wait_for(closing, PATIENCE_S)
+    async with opened(tmp_path, disk) as hf:
+        assert ids[0] in [info.id for info in await hf.queue("mail").list()]
+    verify_store(tmp_path / "store", "after a closing in a reopening")
+
+
+async def test_a_file_that_a_killed_probe_left_goes_with_the_next_opening(tmp_path: Path, disk: Disk) -> None:
+    async with opened(tmp_path, disk):
+        pass
+    left = tmp_path / "store" / "probe.tmp"
+    left.write_bytes(b"\0")
+    async with opened(tmp_path, disk):
+        assert not left.exists()
 
 
 def test_a_store_of_calling_threads_reopens_by_itself(tmp_path: Path, disk: Disk) -> None:

@@ -138,6 +138,12 @@ class Reopening:
         _log.log(level, "store_reopening_failed", extra=extra)
 
 
+def remove_probe(path: Path) -> None:
+    """Remove the file that a process killed in the middle of a probe left."""
+    with suppress(OSError):
+        (path / _PROBE).unlink()
+
+
 def probe(path: Path) -> None:
     """Raise OSError unless a file in the directory can be written and synced."""
     file_path = path / _PROBE
@@ -148,5 +154,4 @@ def probe(path: Path) -> None:
                 remaining = remaining[file.write(remaining) :]
             os.fsync(file.fileno())
     finally:
-        with suppress(OSError):
-            file_path.unlink()
+        remove_probe(path)

@@ -51,7 +51,7 @@ from holdfast.stores.rocks.journal import RocksJournal
 from holdfast.stores.rocks.ledgers import Ledgers
 from holdfast.stores.rocks.pieces import PIECES_ABOVE, PieceReader, with_payload
 from holdfast.stores.rocks.reading import Reader
-from holdfast.stores.rocks.reopening import REOPEN_AFTER_MS, Reopening
+from holdfast.stores.rocks.reopening import REOPEN_AFTER_MS, Reopening, remove_probe
 from holdfast.stores.rocks.schedules import Schedules
 from holdfast.stores.rocks.seen import SeenKeys
 from holdfast.stores.rocks.settling import Settling
@@ -99,6 +99,7 @@ class RocksStore:
 
     async def open(self, listener: Listener, runtime: Runtime) -> None:
         database = Database(self._path)
+        remove_probe(database.path)
         self._room = DiskRoom(self._path, runtime, self._low_disk_bytes)
         self._reopening = Reopening(self._path, runtime, self._reopen_after_ms, self._reopen, self._lose)
         try:
