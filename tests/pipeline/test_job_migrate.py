@@ -25,9 +25,9 @@ def names_in(path: Path) -> list[str]:
     return sorted(entry.name for entry in path.iterdir())
 
 
-async def begin(path: Path, messages: int) -> None:
-    """And come no further: as a kill leaves it."""
-    migration = LegacyMigration(path)
+async def begin(path: Path, messages: int, unreadable: int) -> None:
+    """Begin a migration and leave it as a kill would."""
+    migration = LegacyMigration(path, accept_unreadable=unreadable)
     await migration.open()
     await migration.copy_once(messages)
     await migration.close()
@@ -45,8 +45,8 @@ def test_a_legacy_directory_becomes_a_store_in_its_place_and_goes_on_where_it_wa
     assert (code, sum(told["found"].values()), told["oddities"]) == (0, expected.count, dict(expected.oddities)), err
     assert names_in(path) == before
 
-    asyncio.run(begin(path, 70))
-    code, out, err = run("migrate", "--url", path, "--json")
+    asyncio.run(begin(path, 70, expected.unreadable))
+    code, out, err = run("migrate", "--url", path, "--json", "--accept-unreadable", expected.unreadable)
     told = json.loads(out)
     assert (code, told["is_done"], told["messages"]) == (0, True, expected.count), err
     assert told["oddities"] == dict(expected.oddities)
@@ -96,12 +96,17 @@ def test_a_legacy_directory_goes_into_an_object_store_and_from_there_into_a_dire
     writer.close()
     payloads = sorted(contents for contents, _ in expected.messages.values())
 
-    code, out, err = run("migrate", "--url", old, "--to", objects, "--json")
+    unreadable = expected.unreadable + 1
+    code, _, err = run("migrate", "--url", old, "--to", objects, "--json")
+    assert (code, f"give --accept-unreadable {unreadable}" in err, "metrics/x" in err) == (4, True, True), err
+    assert not (tmp_path / "objects").exists()
+
+    code, out, err = run("migrate", "--url", old, "--to", objects, "--json", "--accept-unreadable", unreadable)
     told = json.loads(out)
     assert (code, told["copied"], sum(told["found"].values())) == (0, expected.count, expected.count), err
     assert [(each["expected"], each["found"]) for each in told["checks"]][:2] == [(expected.count, expected.count)] * 2
     assert len(told["checks"]) == 3
-    assert "it stays there" in err, "what is no message is told of"
+    assert "also has keys that are not messages" in err
 
     code, out, err = run("migrate", "--url", objects, "--to", new)
     assert (code, f"{expected.count:,} copied" in out, "contents agree" in out) == (0, True, True), err

@@ -15,6 +15,7 @@ import holdfast
 from holdfast.model import ids
 from holdfast.model.errors import InvalidArgument, StoreUnavailable
 from holdfast.stores.rocks.legacy import LegacyMessage, Oddity, Place, opened
+from holdfast.stores.rocks.legacy_orders import FieldOrder
 from holdfast.stores.rocks.legacy_values import (
     LeaseEntry,
     StoredItem,
@@ -28,6 +29,7 @@ from holdfast.testing.legacy import LegacyWriter, index_key, make_legacy
 from tests.seeds import run_seed
 
 SCHEMA = capnp.load(str(Path(holdfast.__file__).parent / "testing" / "legacy.capnp"))
+ORDER = FieldOrder(contents=0, index_key=1, id=2)
 NOW_S = 1_900_000_000
 
 
@@ -141,7 +143,7 @@ async def test_opened_as_a_store_it_is_read_as_the_default_queue(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "old"
-    expected = make_legacy(path, 300, seed=run_seed(), now_s=NOW_S - 1_000)
+    expected = make_legacy(path, 300, seed=run_seed(), now_s=NOW_S - 300)
     before = {entry.name: entry.read_bytes() for entry in path.iterdir() if entry.suffix in (".log", ".sst")}
 
     async with holdfast.open_async(str(path), clock=ManualClock(NOW_S * 1_000)) as hf:
@@ -150,7 +152,8 @@ async def test_opened_as_a_store_it_is_read_as_the_default_queue(
         assert [each.queue for each in await hf.queues()] == ["default"]
         stats = await queue.stats()
         assert stats.ready + stats.delayed + stats.in_flight == expected.count
-        assert stats.in_flight == sum(each[1] is not None for each in (expected.messages or {}).values())
+        held = [each[1] for each in (expected.messages or {}).values() if each[1] is not None]
+        assert 0 < stats.in_flight == sum(ends_at > NOW_S * 1_000 for ends_at in held) < len(held)
         infos = []
         page = await queue.list(limit=70)
         while True:
@@ -211,14 +214,15 @@ def test_values_are_read_as_the_library_writes_them() -> None:
     dice = random.Random(run_seed())
     for _ in range(300):
         contents, index, id = (dice.randbytes(dice.choice((0, 1, 8, 9, 300, 9_000))) for _ in range(3))
+        index = index and b"visibility_index/" + index
         for write in _ways():
             # A small first segment spreads the message over several.
-            item = SCHEMA.StoredItem.new_message(dice.choice((1, 2, 5, 1_024)))
+            item = SCHEMA.ItemContentsKeyId.new_message(dice.choice((1, 2, 5, 1_024)))
             fields = [("contents", contents), ("visibilityTsIndexKey", index), ("id", id or b"i")]
             dice.shuffle(fields)
             for name, value in fields:
                 setattr(item, name, value)
-            assert decode_item(write(item), id or b"i") == StoredItem(contents, index, id or b"i")
+            assert decode_item(write(item), id or b"i", ORDER) == StoredItem(contents, id or b"i", index)
 
             keys = [dice.randbytes(dice.randrange(20)) for _ in range(dice.randrange(30))]
             lease = SCHEMA.LeaseEntry.new_message(dice.choice((1, 3, 1_024)))
@@ -228,8 +232,8 @@ def test_values_are_read_as_the_library_writes_them() -> None:
 
 def test_a_value_that_was_changed_is_read_or_refused_and_nothing_else() -> None:
     dice = random.Random(run_seed())
-    item = SCHEMA.StoredItem.new_message(2)
-    item.contents, item.visibilityTsIndexKey, item.id = b"c" * 50, b"k" * 20, b"i" * 16
+    item = SCHEMA.ItemContentsKeyId.new_message(2)
+    item.contents, item.visibilityTsIndexKey, item.id = b"c" * 50, index_key(1, b"i" * 16), b"i" * 16
     lease = SCHEMA.LeaseEntry.new_message(2)
     lease.keys = [b"a", b"b" * 30]
     for raw, read in ((bytes(item.to_bytes()), _read_item), (bytes(lease.to_bytes()), decode_lease)):
@@ -252,7 +256,7 @@ def test_what_is_cut_short_is_not_unpacked() -> None:
 
 
 def _read_item(raw: bytes) -> StoredItem:
-    return decode_item(raw, b"i" * 16)
+    return decode_item(raw, b"i" * 16, ORDER)
 
 
 def _ways() -> list[Callable[[Any], bytes]]:

@@ -78,7 +78,7 @@ async def test_what_is_no_message_is_told_of_and_kept(tmp_path: Path) -> None:
     with opened(path) as database:
         raw = {bytes(found.key): found.value for _, found in database.read() if hasattr(found, "kind")}
 
-    migrated = await migrate_legacy(path)
+    migrated = await migrate_legacy(path, accept_unreadable=expected.unreadable)
 
     assert Counter(migrated.oddities) == expected.oddities
     assert migrated.messages == expected.count
@@ -102,7 +102,7 @@ async def test_a_migration_that_is_over_is_not_done_again(tmp_path: Path) -> Non
 
 async def test_a_message_lost_in_the_copy_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "store"
-    make_legacy(path, 300, seed=1, now_s=now_s())
+    make_legacy(path, 300, seed=1, now_s=now_s(), is_damaged=False)
     migration = LegacyMigration(path)
     await migration.open()
     put = migration._intake.put
@@ -138,7 +138,7 @@ async def test_interrupted_anywhere_it_goes_on(tmp_path: Path) -> None:
                 raise Stopped
 
         try:
-            await migrate_legacy(path, stop, step=40)
+            await migrate_legacy(path, stop, step=40, accept_unreadable=expected.unreadable)
         except Stopped:
             stops += 1
         else:

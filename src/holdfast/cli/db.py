@@ -40,22 +40,38 @@ Directory = Annotated[
 ]
 
 
+AcceptUnreadable = Annotated[
+    int,
+    typer.Option(
+        "--accept-unreadable",
+        metavar="N",
+        min=0,
+        help="Leave out keys and values of a legacy directory that cannot be read: their exact number.",
+    ),
+]
+
+
 @db.command()
-def migrate(directory: Directory = None, store: Store = None, json: Json = False) -> None:
+def migrate(
+    directory: Directory = None, store: Store = None, accept_unreadable: AcceptUnreadable = 0, json: Json = False
+) -> None:
     """Bring a store up to date: the databases of --store, or the directory DIR of the legacy layout.
 
     New databases become a store together, and share its queues evenly; one that joins a store owns none of them yet.
     Run again, it changes nothing. Servers of the version before may go on meanwhile.
 
-    DIR becomes a store, with every message in the queue default/default. No program may have it open. What is there is
-    copied, both are read whole and must agree in counts and contents; only then do the old files go. Interrupted, run
-    it again: it goes on. What is no message is kept in DIR/legacy-unreadable.jsonl.
+    DIR becomes a store, with every message in the queue default/default. No program may have it open. If any key or
+    value in it cannot be read, nothing is changed, unless --accept-unreadable names their exact number. The messages
+    are copied, both sides are read whole and must agree in counts and contents; only then are the old files removed.
+    If it is interrupted, run it again: it goes on. Keys that are not messages are kept in DIR/legacy-unreadable.jsonl.
     """
     if directory is not None:
         if store is not None:
             raise Usage("give DIR or --store, not both")
-        _migrate_directory(directory, json=json)
+        _migrate_directory(directory, accept_unreadable, json=json)
         return
+    if accept_unreadable:
+        raise Usage("--accept-unreadable is for a directory of the legacy layout")
     from holdfast.stores.postgres.migrations import migrate
 
     urls = _urls(store)
@@ -66,16 +82,16 @@ def migrate(directory: Directory = None, store: Store = None, json: Json = False
         _say(url, f"{said}; shard {applied.shard}, {applied.slots} slots", facts, json=json)
 
 
-def _migrate_directory(directory: Path, *, json: bool) -> None:
+def _migrate_directory(directory: Path, accept_unreadable: int, *, json: bool) -> None:
     from holdfast.cli.upkeep import echo_json
-    from holdfast.stores.rocks.legacy import is_legacy
+    from holdfast.stores.rocks.legacy_files import is_legacy
     from holdfast.stores.rocks.legacy_migration import migrate_legacy
     from holdfast.stores.rocks.marker import MARKER
 
     if not is_legacy(directory) and not (directory / MARKER).exists():
         raise Usage(f"{directory} is neither a RocksDB database of the legacy layout nor a store")
     with _bar(is_shown=not json) as told:
-        migrated = asyncio.run(migrate_legacy(directory, told))
+        migrated = asyncio.run(migrate_legacy(directory, told, accept_unreadable=accept_unreadable))
     if json:
         echo_json(migrated)
     else:
@@ -87,16 +103,17 @@ def echo_migrated(migrated: "Migrated") -> None:
         typer.echo(f"{migrated.path} is a store of this layout already: nothing to do")
         return
     if not migrated.digest:
-        typer.echo(f"{migrated.path} is a store now: what an earlier run had left to do is done")
+        typer.echo(f"{migrated.path} is a store now: the remaining steps of an earlier run are done")
         return
     typer.echo(
         f"{migrated.path} is a store now: {migrated.messages:,} messages in default/default ({migrated.ready:,} ready, "
         f"{migrated.in_flight:,} in flight); counts and contents agreed (sha256 sum {migrated.digest[:16]}…)"
     )
+    typer.echo(f"  its values' fields were in the order {migrated.order}")
     for kind, count in sorted(migrated.oddities.items()):
         typer.echo(f"  {count:,} × {kind}")
     if migrated.kept is not None:
-        typer.echo(f"  what is no message is kept in {migrated.kept}")
+        typer.echo(f"  keys and values that are not messages are kept in {migrated.kept}")
     typer.echo(f"check it with: holdfast verify {migrated.path}")
 
 

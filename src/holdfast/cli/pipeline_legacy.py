@@ -1,28 +1,31 @@
-"""`holdfast pipeline migrate` of a directory of the legacy layout: in place, and what to say of one that is copied."""
+"""`holdfast pipeline migrate` of a directory of the legacy layout: in place, and the checks before one is copied."""
 
 import asyncio
-from collections import Counter
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from holdfast.cli.command import Session
-from holdfast.cli.failures import Usage
+from holdfast.cli.failures import Usage, printable
 from holdfast.cli.pipeline_session import shown_progress
 from holdfast.cli.show import Output, echo_json
 
+if TYPE_CHECKING:
+    from holdfast.stores.rocks.legacy_survey import Survey
+
 
 def is_legacy_place(cli: Session) -> bool:
-    from holdfast.stores.rocks.legacy import is_legacy
+    from holdfast.stores.rocks.legacy_files import is_legacy
 
     return cli.place.is_directory and is_legacy(Path(cli.place.url))
 
 
-def migrate_in_place(cli: Session, *, dry_run: bool) -> None:
-    """The directory becomes a store. It needs no Spark: one process alone can have the directory open.
+def migrate_in_place(cli: Session, accept_unreadable: int, *, dry_run: bool) -> None:
+    """Make the directory a store, without Spark: only one process can have the directory open.
 
-    Counts and a hash of all contents must agree before the old files go; if they do not, nothing is removed and the
-    command fails. Killed at any point, it goes on when it is run again.
+    Counts and a hash of all contents must agree before the old files are removed; otherwise the command fails and
+    nothing is removed. If it is killed, it goes on when it is run again.
     """
     from holdfast.cli.db import echo_migrated
     from holdfast.stores.rocks.legacy_migration import NEW, migrate_legacy
@@ -40,7 +43,7 @@ def migrate_in_place(cli: Session, *, dry_run: bool) -> None:
         _tell_of(path, cli.output)
         return
     with shown_progress(cli.output, "opening") as progress:
-        migrated = asyncio.run(migrate_legacy(path, progress))
+        migrated = asyncio.run(migrate_legacy(path, progress, accept_unreadable=accept_unreadable))
     if cli.output.is_json:
         echo_json(migrated)
     elif not cli.output.is_quiet:
@@ -48,38 +51,48 @@ def migrate_in_place(cli: Session, *, dry_run: bool) -> None:
 
 
 def _tell_of(path: Path, output: Output) -> None:
-    from holdfast.stores.rocks.legacy import is_legacy
+    from holdfast.stores.rocks.legacy_files import is_legacy
 
     if not is_legacy(path):
         output.done(f"{path} is a store already, or nearly: nothing would be copied", {"is_dry_run": True, "found": {}})
         return
-    found, oddities = look_at(path)
-    said = ", ".join(f"{count:,} {state}" for state, count in sorted(found.items())) or "nothing"
+    found = look_at(path)
+    states = {"ready": found.sum.ready, "in_flight": found.sum.in_flight}
+    said = ", ".join(f"{count:,} {state}" for state, count in sorted(states.items()) if count) or "nothing"
     output.done(
-        f"found {said}; nothing was changed: a dry run", {"is_dry_run": True, "found": found, "oddities": oddities}
+        f"found {said}, fields in the order {found.order}; nothing was changed: a dry run",
+        {
+            "is_dry_run": True,
+            "found": {state: count for state, count in states.items() if count},
+            "order": found.order,
+            "oddities": found.oddities,
+            "unreadable": found.unreadable,
+        },
     )
     if not output.is_json:
-        say_oddities(oddities)
+        say_oddities(found)
 
 
-def look_at(path: Path) -> tuple[dict[str, int], dict[str, int]]:
-    """Messages by state, and what is none by its kind."""
+def look_at(path: Path) -> "Survey":
+    """Read a legacy directory whole. Nothing is written to it."""
     from holdfast.clock import SystemClock
-    from holdfast.stores.rocks.legacy import LegacyMessage, opened
+    from holdfast.stores.rocks.legacy import opened
+    from holdfast.stores.rocks.legacy_survey import survey
 
-    now_ms = SystemClock().now_ms()
-    found, oddities = Counter[str](), Counter[str]()
     with opened(path) as database:
-        for _, each in database.read():
-            if isinstance(each, LegacyMessage):
-                is_held = each.lease_expires_at is not None and each.lease_expires_at > now_ms
-                found["in_flight" if is_held else "ready"] += 1
-            elif each is not None:
-                oddities[each.kind.value] += 1
-    return dict(found), dict(oddities)
+        return survey(database, SystemClock().now_ms())
 
 
-def say_oddities(oddities: dict[str, int]) -> None:
-    """Of a database that stays as it is: nothing of this is lost."""
-    for kind, count in sorted(oddities.items()):
+def require_readable(found: "Survey", accept_unreadable: int) -> None:
+    """Raise `InvalidArgument` unless the number of unreadable keys is the accepted one."""
+    from holdfast.stores.rocks.legacy_survey import require_readable
+
+    require_readable(found, accept_unreadable, f"they are not copied, and stay in {found.path}")
+
+
+def say_oddities(found: "Survey") -> None:
+    """List the keys that are not messages, of a database that stays as it is."""
+    for kind, count in sorted(found.oddities.items()):
         typer.echo(f"  {count:,} × {kind}", err=True)
+    for example in found.examples:
+        typer.echo(f"    {printable(example)}", err=True)

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from holdfast.cli.command import Session
+from holdfast.cli.db import AcceptUnreadable
 from holdfast.cli.failures import Usage, complain
-from holdfast.cli.pipeline_legacy import is_legacy_place, look_at, migrate_in_place, say_oddities
+from holdfast.cli.pipeline_legacy import is_legacy_place, look_at, migrate_in_place, require_readable, say_oddities
 from holdfast.cli.pipeline_moving import AnyQueue, parts
 from holdfast.cli.pipeline_session import (
     Conf,
@@ -47,6 +48,7 @@ def migrate(
     with_failed: Annotated[
         bool, typer.Option("--with-failed", help="Dead letters too: they are ready in the new store.")
     ] = False,
+    accept_unreadable: AcceptUnreadable = 0,
     dry_run: DryRun = False,
     master: Master = None,
     remote: Remote = None,
@@ -54,8 +56,9 @@ def migrate(
 ) -> None:
     """Copy the messages of a store (--url) into another (--to), of whatever kinds, while nobody works on them.
 
-    Messages get new ids, and carry the old in the header `migrated-from`. Run again, it copies what is missing. Then
-    the copies are read back: exits with 4 if they are not as many, or their contents differ.
+    Messages get new ids, and carry the old in the header `migrated-from`. A message in flight cannot be claimed in the
+    new store before its lease ends, a delayed one not before it is due. Run again, it copies what is missing. Then the
+    copies are read back: exits with 4 if they are not as many, or their contents differ.
 
     A directory of the legacy layout is read as the queue default/default. Without --to it becomes a store in its place.
     """
@@ -65,10 +68,14 @@ def migrate(
     if to is None or _is_same(to, cli):
         if to is not None and not is_legacy_place(cli):
             raise Usage("--to is the store that --url names: give another one")
-        migrate_in_place(cli, dry_run=dry_run)
+        migrate_in_place(cli, accept_unreadable, dry_run=dry_run)
         return
     # Before the directory is opened: it has one lock.
-    oddities = look_at(Path(cli.place.url))[1] if is_legacy_place(cli) else {}
+    legacy = look_at(Path(cli.place.url)) if is_legacy_place(cli) else None
+    if legacy is None and accept_unreadable:
+        raise Usage("--accept-unreadable is for a directory of the legacy layout")
+    if legacy is not None and not dry_run:
+        require_readable(legacy, accept_unreadable)
     with (
         shown_progress(cli.output) as progress,
         spark_session("migrate", master, remote, conf) as spark,
@@ -87,10 +94,12 @@ def migrate(
     )
     if done.digest and done.is_sound:
         said += f"; counts and contents agree (sum {done.digest.lstrip('0')[:16] or '0'})"
+    if legacy is not None:
+        said += f"; fields in the order {legacy.order}"
     finish(cli.output, done, said, is_sound=done.is_sound, checks=done.checks)
-    if oddities and not cli.output.is_quiet:
-        complain(f"{cli.place.url} has more, that is no message: it stays there")
-        say_oddities(oddities)
+    if legacy is not None and legacy.oddities and not cli.output.is_quiet:
+        complain(f"{cli.place.url} also has keys that are not messages: they were not copied, and stay there")
+        say_oddities(legacy)
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from holdfast.stores.contract import Store
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.rocks import RocksStore
 from holdfast.stores.rocks.engine import Durability
-from holdfast.stores.rocks.legacy import is_legacy
+from holdfast.stores.rocks.legacy_files import is_legacy
 from holdfast.stores.rocks.legacy_store import LegacyStore
 
 if TYPE_CHECKING:

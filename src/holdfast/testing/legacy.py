@@ -27,6 +27,12 @@ def _load() -> Any:
 
 _SCHEMA: Any = _load()
 
+# The orders of a stored item's fields, by the struct that has each; the first is the one that most databases have.
+ITEM_ORDERS = (
+    *("ItemContentsKeyId", "ItemContentsIdKey", "ItemIdContentsKey"),
+    *("ItemIdKeyContents", "ItemKeyContentsId", "ItemKeyIdContents"),
+)
+
 
 @dataclass(slots=True)
 class Expected:
@@ -38,6 +44,11 @@ class Expected:
     messages: dict[bytes, tuple[bytes, int | None]] | None = field(default_factory=dict)
     # What is to be told of, by the kind it is told as.
     oddities: "Counter[str]" = field(default_factory=Counter)
+
+    @property
+    def unreadable(self) -> int:
+        """The number that a migration wants to have accepted."""
+        return self.oddities["unreadable"] + self.oddities["unknown key"]
 
     def note(self, id: bytes, contents: bytes, lease_expires_at: int | None) -> None:
         self.count += 1
@@ -52,9 +63,10 @@ def add_to_digest(digest: int, id: bytes, contents: bytes) -> int:
 
 
 class LegacyWriter:
-    """A database as its own programs write it. `families`: with a column family for each kind of key."""
+    """A database as its own programs write it. `families`: with a column family for each kind of key; `order`: of the
+    fields of a stored item, one of `ITEM_ORDERS`."""
 
-    def __init__(self, path: Path, *, families: bool = False, packs: bool = False) -> None:
+    def __init__(self, path: Path, *, families: bool = False, packs: bool = False, order: str = ITEM_ORDERS[0]) -> None:
         options = Options(raw_mode=True)
         options.create_if_missing(True)
         options.create_missing_column_families(True)
@@ -62,6 +74,7 @@ class LegacyWriter:
         self._db = Rdict(str(path), options, column_families={kind: Options(raw_mode=True) for kind in kinds})
         self._handles = {kind: self._db.get_column_family_handle(kind) for kind in kinds}
         self._packs = packs
+        self._item = getattr(_SCHEMA, order)
         self._batch = WriteBatch(raw_mode=True)
 
     def put(self, key: bytes, value: bytes) -> None:
@@ -70,7 +83,7 @@ class LegacyWriter:
             self.flush()
 
     def item(self, id: bytes, contents: bytes, index_key: bytes) -> bytes:
-        item = _SCHEMA.StoredItem.new_message()
+        item = self._item.new_message()
         item.contents, item.visibilityTsIndexKey, item.id = contents, index_key, id
         return self._bytes_of(item)
 
@@ -117,6 +130,7 @@ def make_legacy(
     now_s: int,
     families: bool = False,
     packs: bool = False,
+    order: str = ITEM_ORDERS[0],
     is_damaged: bool = True,
     keeps_messages: bool = True,
     progress: Callable[[int], None] | None = None,
@@ -124,7 +138,7 @@ def make_legacy(
     """So many messages: most ready, some later, some in flight under leases of several; ids of ours, of other makers
     of UUIDs, and of any bytes. With `is_damaged`, one in fifty is what something left half done."""
     dice = random.Random(seed)
-    writer = LegacyWriter(path, families=families, packs=packs)
+    writer = LegacyWriter(path, families=families, packs=packs, order=order)
     expected = Expected(messages={} if keeps_messages else None)
     held: dict[bytes, bytes] = {}
     own = ids.IdMaker(7)

@@ -46,10 +46,10 @@ def run_legacy_migration(
         tellings = expected.count // step * 2
         for number in range(kills):
             at = dice.randrange(1, max(2, tellings // kills)) if number < kills - 2 else -dice.randrange(1, 8)
-            killed = _run_child(path, at, step)
+            killed = _run_child(path, at, step, expected.unreadable)
             outcome.add_counts({"kills": killed})
             progress(total // 4 + total // 2 * (number + 1) // kills, total, f"killed {number + 1} times")
-        if _run_child(path, 0, step):
+        if _run_child(path, 0, step, expected.unreadable):
             outcome.violate(f"seed {seed}: the migration was ended by a signal that nobody sent")
         found, digest = asyncio.run(_look(path))
         outcome.done = found
@@ -62,10 +62,10 @@ def run_legacy_migration(
     return outcome
 
 
-def _run_child(path: Path, die_at: int, step: int) -> bool:
-    """Whether it was killed. It may come through before it is; what else it ends with is an error."""
+def _run_child(path: Path, die_at: int, step: int, unreadable: int) -> bool:
+    """Return whether it was killed. It may finish before; any other end is an error."""
     child = subprocess.run(
-        [sys.executable, "-m", "holdfast.testing.legacy_kills", str(path), str(die_at), str(step)],
+        [sys.executable, "-m", "holdfast.testing.legacy_kills", *map(str, (path, die_at, step, unreadable))],
         capture_output=True,
         text=True,
         check=False,
@@ -100,14 +100,16 @@ class _Fuse:
         self._is_of_switch = die_at < 0
 
     def __call__(self, stage: str, done: int, total: int | None) -> None:
+        if stage == "survey":
+            return  # it is repeated by every run, and would take all the kills
         if self._left and (not self._is_of_switch or stage not in ("copy", "check")):
             self._left -= 1
             if not self._left:
                 os.kill(os.getpid(), signal.SIGKILL)
 
 
-def main(path: str, die_at: str, step: str) -> None:
-    asyncio.run(migrate_legacy(path, _Fuse(int(die_at)), step=int(step)))
+def main(path: str, die_at: str, step: str, unreadable: str) -> None:
+    asyncio.run(migrate_legacy(path, _Fuse(int(die_at)), accept_unreadable=int(unreadable), step=int(step)))
 
 
 __all__ = ["Expected", "run_legacy_migration"]

@@ -1,38 +1,43 @@
 """Databases of the legacy layout (SPEC 4.7), read as the queue default/default.
 
-    available/ID                     stored_item: ready, or ready later
-    visibility_index/SECONDS 8/ID    available/ID
-    in_progress/ID                   stored_item: claimed
-    leases/LEASE                     lease_entry: the ids it holds
-    lease_expiry/SECONDS 8/LEASE     leases/LEASE
-
-Numbers are big-endian. An id is any bytes. The keys stand in one column family or in several. Nothing is written here,
-and nothing passed over: what is not a message is told of as what it is.
+The keys are in legacy_keys.py; they stand in one column family or in several. Nothing is written to the database or its
+directory, and nothing is left out: a key that is not a message is reported as an `Oddity`.
 """
 
-import fcntl
+import logging
 import os
-import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
 from rocksdict import AccessType, Options, Rdict, ReadOptions
 
 from holdfast.model.errors import InvalidArgument, StoreUnavailable
-from holdfast.stores.rocks.legacy_values import LeaseEntry, Unreadable, decode_item, decode_lease
+from holdfast.stores.rocks.legacy_files import LegacyFiles, is_legacy
+from holdfast.stores.rocks.legacy_keys import (
+    AVAILABLE,
+    IN_PROGRESS,
+    LATEST_S,
+    LEASE_EXPIRY,
+    LEASES,
+    VISIBILITY,
+    after_instant,
+    instant_in,
+)
+from holdfast.stores.rocks.legacy_orders import FieldOrder, Fields, choose_order
+from holdfast.stores.rocks.legacy_values import (
+    LeaseEntry,
+    StoredItem,
+    Unreadable,
+    decode_fields,
+    decode_item,
+    decode_lease,
+)
 
-AVAILABLE = b"available/"
-VISIBILITY = b"visibility_index/"
-IN_PROGRESS = b"in_progress/"
-LEASES = b"leases/"
-LEASE_EXPIRY = b"lease_expiry/"
-
-_INSTANT = 8
-# Beyond this many seconds a key's time is nobody's: it would not fit into milliseconds.
-_LATEST_S = 1 << 43
+_log = logging.getLogger("holdfast")
 
 
 class Kind(StrEnum):
@@ -46,12 +51,20 @@ class Kind(StrEnum):
 
 
 class LegacyMessage(NamedTuple):
-    """A message. `lease_expires_at`: it is in flight until then; None: ready."""
+    """A message. `lease_expires_at` is the end of its lease; None: no lease holds it."""
 
     id: bytes
     payload: bytes
     visible_at: int
     lease_expires_at: int | None
+
+    def is_held(self, now_ms: int) -> bool:
+        """Return whether it is in flight. A lease that has ended holds nothing."""
+        return self.lease_expires_at is not None and self.lease_expires_at > now_ms
+
+    def ready_at(self) -> int:
+        """Return when it is due once no lease holds it: a lease brings its message back as of its end."""
+        return max(self.visible_at, self.lease_expires_at or 0)
 
 
 class Oddity(NamedTuple):
@@ -68,60 +81,77 @@ class Place(NamedTuple):
     key: bytes
 
 
-def _lock_alone(file: int) -> None:
-    """`OSError` if anybody else has it locked, RocksDB included.
-
-    The lock is the open file's. One of the process would let in a second reader of the same process, and be gone when
-    that one closed its file.
-    """
-    if not hasattr(fcntl, "F_OFD_SETLK"):
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return
-    # struct flock: its kind, from where, start and length (0: all of it), and no process.
-    fcntl.fcntl(file, fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
-
-
-def is_legacy(path: Path) -> bool:
-    """Whether a directory is a RocksDB database by itself, as no store of ours is."""
-    return (path / "CURRENT").is_file() and not (path / "HOLDFAST").exists()
-
-
 class LegacyDatabase:
-    """Open for reading. Whoever may write to it is kept out meanwhile."""
+    """A legacy database open for reading; programs that write to it are locked out.
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    `is_migrated`: the caller is going to rewrite the directory. `order` is the order of its values' fields.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, is_migrated: bool = False) -> None:
         self.path = Path(path)
         if not is_legacy(self.path):
             raise InvalidArgument(f"{self.path} is not a database of the legacy layout", field="path")
-        self._lock = os.open(self.path / "LOCK", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._files = LegacyFiles(self.path, is_migrated=is_migrated)
         try:
-            _lock_alone(self._lock)
-            self._names = sorted(Rdict.list_cf(str(self.path), _options()))
-            self._db = Rdict(
-                str(self.path),
-                _options(),
-                column_families={name: _options() for name in self._names if name != "default"},
-                access_type=AccessType.read_only(),
-            )
-        except OSError:
-            os.close(self._lock)
-            raise StoreUnavailable(
-                f"{self.path} is in use by another program: stop that one first", path=str(self.path)
-            ) from None
+            self._open()
         except Exception as error:  # the binding raises nothing more precise
-            os.close(self._lock)
+            self._files.close()
             raise StoreUnavailable(f"{self.path} cannot be read: {error}", path=str(self.path)) from None
+        self._leases: dict[bytes, int] | None = None
+        try:
+            self._check_layout()
+            self.order = self._choose_order()
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self) -> None:
+        view = str(self._files.view)
+        self._names = sorted(Rdict.list_cf(view, _options()))
+        self._db = Rdict(
+            view,
+            _options(),
+            column_families={name: _options() for name in self._names if name != "default"},
+            # The log of a program that was killed is read too.
+            access_type=AccessType.read_only(False),
+        )
         self._families = {
             name: self._db if name == "default" else self._db.get_column_family(name) for name in self._names
         }
-        self._leases: dict[bytes, int] | None = None
+
+    def _check_layout(self) -> None:
         if not self._has_the_layout():
-            self.close()
             raise InvalidArgument(
                 f"{self.path} is a RocksDB database, but not of the legacy layout: no key in it begins with "
                 f"{AVAILABLE.decode()} or {IN_PROGRESS.decode()}, and others are there",
                 field="path",
             )
+
+    def _choose_order(self) -> FieldOrder:
+        order, compared, fitting = choose_order(self._fields())
+        if order is None:
+            raise InvalidArgument(
+                f"{self.path} cannot be read: several orders of a stored_item's fields fit its {compared:,} values "
+                f"equally well, and give them different payloads. Nothing was changed",
+                field="path",
+            )
+        _log.info(
+            "legacy_field_order_chosen path=%s order=%r compared=%d fitting=%d",
+            self.path,
+            str(order),
+            compared,
+            fitting,
+        )
+        return order
+
+    def _fields(self) -> Iterator[tuple[bytes, Fields]]:
+        """Yield the id and the fields of every value that is a Cap'n Proto message at all."""
+        spaces = [(name, prefix) for prefix in (AVAILABLE, IN_PROGRESS) for name in self._names]
+        for key, value in chain.from_iterable(self._items(name, prefix, prefix) for name, prefix in spaces):
+            try:
+                yield key.partition(b"/")[2], decode_fields(value)
+            except Unreadable:
+                continue  # reported where it is read
 
     def _has_the_layout(self) -> bool:
         """Whether it is a queue's, or empty. Somebody else's data must not be taken for a queue that is damaged."""
@@ -136,7 +166,7 @@ class LegacyDatabase:
                 family.close()
         self._families.clear()
         self._db.close()
-        os.close(self._lock)
+        self._files.close()
 
     # --- Reading -----------------------------------------------------------------------------------------------
 
@@ -178,43 +208,46 @@ class LegacyDatabase:
     def _available(self, key: bytes, value: bytes) -> LegacyMessage | Oddity:
         id = key.removeprefix(AVAILABLE)
         try:
-            item = decode_item(value, id)
+            item = self._decode(value, id)
         except Unreadable as error:
             return Oddity(Kind.UNREADABLE, key, value, str(error))
         if self.leases().get(id) and self._is_readable(IN_PROGRESS, id):
             return Oddity(Kind.TWIN, key, value, "it is claimed, too, under a lease")
-        return LegacyMessage(id, item.contents, _seconds_in(VISIBILITY, item.index_key) or 0, None)
+        return LegacyMessage(id, item.contents, instant_in(VISIBILITY, item.index_key) or 0, None)
 
     def _in_progress(self, key: bytes, value: bytes) -> LegacyMessage | Oddity:
         """Without a lease it is ready: nobody is left who could settle it."""
         id = key.removeprefix(IN_PROGRESS)
         try:
-            item = decode_item(value, id)
+            item = self._decode(value, id)
         except Unreadable as error:
             return Oddity(Kind.UNREADABLE, key, value, str(error))
         expires_at = self.leases().get(id)
         if expires_at is None and self._is_readable(AVAILABLE, id):
             return Oddity(Kind.TWIN, key, value, "it is ready, too, and no lease holds it")
-        return LegacyMessage(id, item.contents, _seconds_in(VISIBILITY, item.index_key) or 0, expires_at)
+        return LegacyMessage(id, item.contents, instant_in(VISIBILITY, item.index_key) or 0, expires_at)
+
+    def _decode(self, value: bytes, id: bytes) -> StoredItem:
+        return decode_item(value, id, self.order)
 
     def _is_readable(self, prefix: bytes, id: bytes) -> bool:
         value = self._get(prefix + id)
         try:
-            return value is not None and decode_item(value, id) is not None
+            return value is not None and self._decode(value, id) is not None
         except Unreadable:
             return False
 
     def _index(self, key: bytes, value: bytes) -> Oddity | None:
-        if _seconds_in(VISIBILITY, key) is None:
+        if instant_in(VISIBILITY, key) is None:
             return Oddity(Kind.UNKNOWN, key, value, "there is no time in its key")
-        if self._get(AVAILABLE + key[len(VISIBILITY) + _INSTANT + 1 :]) is None:
+        if self._get(AVAILABLE + after_instant(VISIBILITY, key)) is None:
             return Oddity(Kind.STALE_INDEX, key, value, "there is no such message")
         return None
 
     def _expiry(self, key: bytes, value: bytes) -> Oddity | None:
-        if _seconds_in(LEASE_EXPIRY, key) is None:
+        if instant_in(LEASE_EXPIRY, key) is None:
             return Oddity(Kind.UNKNOWN, key, value, "there is no time in its key")
-        if self._get(LEASES + key[len(LEASE_EXPIRY) + _INSTANT + 1 :]) is None:
+        if self._get(LEASES + after_instant(LEASE_EXPIRY, key)) is None:
             return Oddity(Kind.STALE_INDEX, key, value, "there is no such lease")
         return None
 
@@ -236,9 +269,9 @@ class LegacyDatabase:
         held: dict[bytes, int] = {}
         for name in self._names:
             for key, _ in self._items(name, LEASE_EXPIRY, LEASE_EXPIRY):
-                at = _seconds_in(LEASE_EXPIRY, key)
+                at = instant_in(LEASE_EXPIRY, key)
                 if at is not None:
-                    lease = key[len(LEASE_EXPIRY) + _INSTANT + 1 :]
+                    lease = after_instant(LEASE_EXPIRY, key)
                     ends[lease] = max(at, ends.get(lease, 0))
         for name in self._names:
             for key, value in self._items(name, LEASES, LEASES):
@@ -247,7 +280,7 @@ class LegacyDatabase:
                 except Unreadable:
                     continue  # told of where it is read
                 # An extended lease may have left its older expiries behind: what it says itself counts.
-                at = entry.expires_s * 1_000 if 0 < entry.expires_s < _LATEST_S else ends.get(key[len(LEASES) :])
+                at = entry.expires_s * 1_000 if 0 < entry.expires_s < LATEST_S else ends.get(key[len(LEASES) :])
                 if at is not None:
                     for id in _ids_of(entry):
                         held[id] = max(at, held.get(id, 0))
@@ -280,15 +313,6 @@ def _ids_of(lease: LeaseEntry) -> list[bytes]:
     return [each.removeprefix(IN_PROGRESS) for each in lease.keys]
 
 
-def _seconds_in(prefix: bytes, key: bytes) -> int | None:
-    """The instant in an index's key, in milliseconds; None: there is none."""
-    end = len(prefix) + _INSTANT
-    if not key.startswith(prefix) or key[end : end + 1] != b"/":
-        return None
-    seconds = int.from_bytes(key[len(prefix) : end], "big")
-    return seconds * 1_000 if seconds < _LATEST_S else None
-
-
 def _status_of(cursor: object) -> str | None:
     try:
         cursor.status()  # type: ignore[attr-defined]
@@ -303,6 +327,7 @@ def _options() -> Options:
 
 @contextmanager
 def opened(path: str | os.PathLike[str]) -> Iterator[LegacyDatabase]:
+    """Open a legacy database for reading, for the length of a `with` block."""
     database = LegacyDatabase(path)
     try:
         yield database

@@ -30,13 +30,15 @@ _PROGRESS = keys.META + b"legacy migration"
 
 
 class MigrationProgress(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """How far it is. By `begun_at` it is judged which leases still held."""
+    """How far a migration is. Leases that end after `begun_at` hold their messages. `order`: of the values' fields."""
 
     begun_at: int
     place: Place | None = None
     messages: int = 0
     keys: int = 0
     is_copied: bool = False
+    # The only one that was read before the order was noted.
+    order: str = "contents, visibility_ts_index_key, id"
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -93,18 +95,16 @@ class LegacyIntake:
         headers = {LEGACY_ID: message.id.hex()} if own_id is None else {}
         draft = Draft(payload=message.payload, headers=headers)
         envelope = in_pieces(store._engine, seal(draft, id, now_ms))
-        # An expired lease brings its message back as of its expiry.
-        ended_at = message.lease_expires_at
-        is_held = ended_at is not None and ended_at > begun_at
-        visible_at = message.visible_at if is_held or ended_at is None else max(ended_at, message.visible_at)
+        is_held = message.is_held(begun_at)
+        visible_at = message.visible_at if is_held else message.ready_at()
         entry = Entry(shelf.p, envelope, Life(visible_at=visible_at), keys.id_bytes(id), draft.bytes)
         shelf.put(entry)
         store._entries.remember(entry)
         store._journal.append(shelf, entry, Event.ENQUEUED, now_ms, reason="legacy")
-        if is_held and ended_at is not None:
-            # Nobody has its receipt any more: it comes back when the lease that it had runs out.
+        if is_held and message.lease_expires_at is not None:
+            # Nobody has a receipt for it: it becomes ready when the lease it had ends.
             [token] = self._dice.tokens(1)
-            lease_ms = max(0, ended_at - now_ms)
+            lease_ms = max(0, message.lease_expires_at - now_ms)
             change = lifecycle.claim(entry.life, shelf.row.policy, now_ms, token=token, lease_ms=lease_ms)
             store._changes.apply(shelf, entry, change, now_ms)
 

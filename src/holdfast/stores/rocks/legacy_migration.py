@@ -1,22 +1,20 @@
 """A legacy database made into a store, in the same directory (SPEC 9.9).
 
+    survey    the old database is read whole; unless every key can be read, or the caller accepts the exact number that
+              cannot, the migration ends here, and nothing was written
     copy      DIR/holdfast-new grows to a store with every message, in atomic steps that note how far they are
     check     both are read whole: counts by state and a hash of all contents must agree
-    keep      what is no message is written to DIR/legacy-unreadable.jsonl
-    switch    the new database moves to DIR/db, DIR gets its marker; only then do the old files go
+    keep      everything that is not a message is written to DIR/legacy-unreadable.jsonl
+    switch    the new database moves to DIR/db, DIR gets its marker; only then are the old files removed
 
 Each may be interrupted anywhere: run again, it goes on. Until the switch nothing of the old database has changed.
 """
 
 import base64
-import logging
 import os
 import shutil
-from collections import Counter
 from collections.abc import Callable
-from hashlib import sha256
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -31,57 +29,61 @@ from holdfast.model.requests import EVERYTHING
 from holdfast.runtime import LoopRuntime
 from holdfast.stores.rocks.database import DATABASE
 from holdfast.stores.rocks.engine import Durability
-from holdfast.stores.rocks.legacy import Kind, LegacyDatabase, LegacyMessage, Oddity, is_legacy
+from holdfast.stores.rocks.legacy import Kind, LegacyDatabase, LegacyMessage, Oddity
+from holdfast.stores.rocks.legacy_files import is_database_file, is_legacy
 from holdfast.stores.rocks.legacy_intake import LEGACY_QUEUE, LegacyIntake, MigrationProgress, old_id
+from holdfast.stores.rocks.legacy_survey import Sum, Summing, Survey, require_readable, survey
 from holdfast.stores.rocks.marker import MARKER, sync_directory
 from holdfast.stores.rocks.store import RocksStore
 
 NEW = "holdfast-new"
 UNREADABLE = "legacy-unreadable.jsonl"
 _CHECKED = "checked"
+# The first line of that file. Change it when a copy that an older version has checked is not to be trusted.
+_RULES = "every key readable, or accepted\n"
 STEP = 1_000
 
 _RETENTION_MS = 7 * 86_400_000
 # Of these the content is kept: what else there is says nothing that the messages do not.
 _KEPT_KINDS = frozenset({Kind.UNREADABLE, Kind.UNKNOWN, Kind.TWIN})
 
-_log = logging.getLogger("holdfast")
-
 # The stage, how much of it is done, and of how much; of the last two None is not known.
 MigrationTold = Callable[[str, int, int | None], None]
 
 
-class Sum(NamedTuple):
-    """All messages of one side. `digest` does not depend on their order."""
-
-    ready: int
-    in_flight: int
-    digest: str
-
-    @property
-    def messages(self) -> int:
-        return self.ready + self.in_flight
-
-
 class Migrated(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a legacy database. `is_done` False: there was nothing left to do."""
+    """The result of a migration. `is_done` False: there was nothing left to do."""
 
     path: str
     is_done: bool
+    # The order of the old values' fields.
+    order: str = ""
     messages: int = 0
     ready: int = 0
     in_flight: int = 0
     digest: str = ""
+    # Keys that were not messages, by kind.
     oddities: dict[str, int] = {}
-    # Where the content of what is no message was kept.
+    # The file with their contents.
     kept: str | None = None
 
 
 class LegacyMigration:
-    """The steps, for whoever runs them: a command, or a job that shows its progress elsewhere."""
+    """The steps, for a command or for a job that shows its progress elsewhere.
 
-    def __init__(self, path: str | os.PathLike[str], *, clock: Clock | None = None, dice: Dice | None = None) -> None:
+    `accept_unreadable`: the exact number of keys and values that may be left out of the store; by default none.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        accept_unreadable: int = 0,
+        clock: Clock | None = None,
+        dice: Dice | None = None,
+    ) -> None:
         self.path = Path(path)
+        self._accepted = accept_unreadable
         self._clock = clock or SystemClock()
         self._dice = dice or SystemDice()
         self._legacy: LegacyDatabase | None = None
@@ -94,19 +96,37 @@ class LegacyMigration:
         is_moved = (self.path / DATABASE).exists() and (self.path / NEW / MARKER).exists()
         return is_moved or (self.path / MARKER).exists()
 
-    async def open(self) -> None:
-        self._legacy = LegacyDatabase(self.path)
+    async def open(self, told: Callable[[int], None] = lambda done: None) -> None:
+        """Read the old database whole, then open the copy.
+
+        Raise `InvalidArgument` if keys are unreadable and their number was not accepted; nothing was written then.
+        """
+        self._legacy = LegacyDatabase(self.path, is_migrated=True)
+        try:
+            self._require_readable(survey(self._legacy, self._clock.now_ms(), told))
+            await self._open_copy(self._legacy)
+        except BaseException:
+            await self.close()
+            raise
+
+    async def _open_copy(self, legacy: LegacyDatabase) -> None:
         store = RocksStore(self.path / NEW, self._dice, durability=Durability.OS, journal_retention_ms=_RETENTION_MS)
         self._runtime = LoopRuntime(self._clock)
         await store.open(_Nobody(), self._runtime)
         self._store = store
         self._intake = LegacyIntake(store, self._dice)
-        progress = self._intake.progress()
+        progress, order = self._intake.progress(), str(legacy.order)
         if progress is None:
-            progress = MigrationProgress(begun_at=self._clock.now_ms())
+            progress = MigrationProgress(begun_at=self._clock.now_ms(), order=order)
             await self._intake.note(progress)
+        elif progress.order != order:
+            raise StoreUnavailable(
+                f"the copy in {self.path / NEW} was begun with fields in the order {progress.order}, but they are in "
+                f"the order {order}: delete {self.path / NEW} and run this again",
+                path=str(self.path),
+            )
         self.progress = progress
-        self._source = self._legacy.read(progress.place)
+        self._source = legacy.read(progress.place)
 
     async def close(self) -> None:
         store, self._store = self._store, None
@@ -149,21 +169,25 @@ class LegacyMigration:
         self.progress = progress
         return looked
 
-    async def check(self, told: Callable[[int], None] = lambda done: None) -> tuple[Sum, "Counter[str]"]:
-        """Both sides read whole. `StoreUnavailable` if they differ: then nothing was removed, and nothing is."""
+    async def check(self, told: Callable[[int], None] = lambda done: None) -> Survey:
+        """Read both sides whole. Raise `StoreUnavailable` if they differ; nothing was removed then."""
         legacy, store = self._opened()
-        was, oddities = _sum_legacy(legacy, self.progress.begun_at, told)
+        was = survey(legacy, self.progress.begun_at, told)
+        self._require_readable(was)
         now = await _sum_store(store, self._clock.now_ms(), told)
-        if was != now:
+        if was.sum != now:
             raise StoreUnavailable(
-                f"the copy in {self.path / NEW} is not what is in {self.path}: {was} there, {now} here. Nothing was "
-                f"removed: delete {self.path / NEW} and run this again",
+                f"the copy in {self.path / NEW} is not what is in {self.path}: {was.sum} there, {now} here. Nothing "
+                f"was removed: delete {self.path / NEW} and run this again",
                 path=str(self.path),
             )
-        return was, oddities
+        return was
+
+    def _require_readable(self, found: Survey) -> None:
+        require_readable(found, self._accepted, f"they are left out of the store and kept in {self.path / UNREADABLE}")
 
     def keep_unreadable(self) -> Path | None:
-        """The content of what is no message, a line of JSON each, so that none of it goes with the old files."""
+        """Write every key and value that is not a message to a file, a line of JSON each: the old files are removed."""
         legacy, _ = self._opened()
         place, fresh = self.path / UNREADABLE, self.path / (UNREADABLE + ".new")
         count = 0
@@ -185,7 +209,7 @@ class LegacyMigration:
         """The copy is whole and checked: it forgets that it was one, and is closed."""
         fresh = self.path / NEW / (_CHECKED + ".new")
         with fresh.open("w") as file:
-            file.write(self._state_of_old())
+            file.write(self._checked_state())
             file.flush()
             os.fsync(file.fileno())
         fresh.replace(self.path / NEW / _CHECKED)
@@ -194,26 +218,27 @@ class LegacyMigration:
         await self.close()
 
     def is_checked(self) -> bool:
-        """Whether an earlier run came as far as the switch. If the old database was written to since, the copy is of
-        no use any more."""
+        """Return whether an earlier run came as far as the switch. Raise `StoreUnavailable` if the old database was
+        written to since, or if that run was of a version that did not refuse unreadable values."""
         checked = self.path / NEW / _CHECKED
         if not checked.exists():
             return False
-        if checked.read_text() != self._state_of_old():
+        if checked.read_text() != self._checked_state():
             raise StoreUnavailable(
-                f"{self.path} was written to since it was copied: delete {self.path / NEW} and run this again",
+                f"{self.path} was written to since it was copied, or copied by an older Holdfast: delete "
+                f"{self.path / NEW} and run this again",
                 path=str(self.path),
             )
         return True
 
-    def _state_of_old(self) -> str:
-        """The old database's files: whoever opens it to write begins new ones."""
+    def _checked_state(self) -> str:
+        """Return the rules of the check, and the old database's files: a program that opens it to write adds some."""
         files = sorted(
             (entry.name, entry.stat().st_size)
             for entry in self.path.iterdir()
             if entry.suffix in (".sst", ".log", ".blob") or entry.name.startswith(("CURRENT", "MANIFEST-"))
         )
-        return "".join(f"{name} {size}\n" for name, size in files)
+        return _RULES + "".join(f"{name} {size}\n" for name, size in files)
 
     # --- The switch --------------------------------------------------------------------------------------------
 
@@ -235,7 +260,7 @@ class LegacyMigration:
 
     def _remove_old(self, told: Callable[[str], None]) -> None:
         """CURRENT goes first: without it no program takes what is left for a database."""
-        for name in ("CURRENT", *sorted(entry.name for entry in self.path.iterdir() if _is_of_rocksdb(entry))):
+        for name in ("CURRENT", *sorted(entry.name for entry in self.path.iterdir() if is_database_file(entry))):
             told(f"removing {name}")
             (self.path / name).unlink(missing_ok=True)
 
@@ -249,11 +274,12 @@ async def migrate_legacy(
     path: str | os.PathLike[str],
     told: MigrationTold = lambda stage, done, total: None,
     *,
+    accept_unreadable: int = 0,
     clock: Clock | None = None,
     step: int = STEP,
 ) -> Migrated:
-    """All of it, from wherever it stands. A directory that is a store already is left as it is."""
-    migration = LegacyMigration(path, clock=clock)
+    """Run every step that remains. A directory that is a store already is left as it is."""
+    migration = LegacyMigration(path, accept_unreadable=accept_unreadable, clock=clock)
     if migration.is_switched:
         has_rest = (migration.path / NEW).exists() or (migration.path / "CURRENT").exists()
         if has_rest:
@@ -262,13 +288,13 @@ async def migrate_legacy(
     if migration.is_checked():
         migration.switch(lambda what: told(what, 0, None))
         return Migrated(path=str(path), is_done=True)
-    await migration.open()
     try:
+        await migration.open(lambda done: told("survey", done, None))
         total = migration.estimate()
         told("copy", migration.progress.keys, total)
         while await migration.copy_once(step):
             told("copy", migration.progress.keys, max(total, migration.progress.keys))
-        agreed, oddities = await migration.check(lambda done: told("check", done, None))
+        agreed = await migration.check(lambda done: told("check", done, None))
         kept = migration.keep_unreadable()
         told("keep", 0, None)
         await migration.finish()
@@ -279,54 +305,33 @@ async def migrate_legacy(
     return Migrated(
         path=str(path),
         is_done=True,
-        messages=agreed.messages,
-        ready=agreed.ready,
-        in_flight=agreed.in_flight,
-        digest=agreed.digest,
-        oddities=dict(oddities),
+        order=agreed.order,
+        messages=agreed.sum.messages,
+        ready=agreed.sum.ready,
+        in_flight=agreed.sum.in_flight,
+        digest=agreed.sum.digest,
+        oddities=agreed.oddities,
         kept=None if kept is None else str(kept),
     )
 
 
-# --- Sums ----------------------------------------------------------------------------------------------------------
-
-_MODULUS = 1 << 256
-
-
-def _hash(id: bytes, payload: bytes, is_held: bool) -> int:
-    head = len(id).to_bytes(4, "big") + id + bytes([is_held])
-    return int.from_bytes(sha256(head + payload).digest(), "big")
-
-
-def _sum_legacy(legacy: LegacyDatabase, begun_at: int, told: Callable[[int], None]) -> tuple[Sum, "Counter[str]"]:
-    counts, digest, oddities = Counter[bool](), 0, Counter[str]()
-    for number, (_, found) in enumerate(legacy.read()):
-        if number % STEP == 0:
-            told(number)
-        if isinstance(found, LegacyMessage):
-            is_held = found.lease_expires_at is not None and found.lease_expires_at > begun_at
-            counts[is_held] += 1
-            digest = (digest + _hash(found.id, found.payload, is_held)) % _MODULUS
-        elif found is not None:
-            oddities[found.kind.value] += 1
-    return Sum(counts[False], counts[True], f"{digest:064x}"), oddities
+# --- What both sides hold ------------------------------------------------------------------------------------------
 
 
 async def _sum_store(store: RocksStore, now_ms: int, told: Callable[[int], None]) -> Sum:
-    counts, digest, after = Counter[bool](), 0, None
+    messages, after = Summing(), None
     if await store.find_queue(LEGACY_QUEUE) is None:
-        return Sum(0, 0, f"{0:064x}")
+        return messages.sum
     while True:
         listing = await store.browse(LEGACY_QUEUE, None, EVERYTHING, after, STEP, now_ms)
         for found in listing.found:
-            is_held = found.life.state is State.IN_FLIGHT
-            counts[is_held] += 1
             id = old_id(found.envelope.id, found.envelope.headers)
-            digest = (digest + _hash(id, await _payload_of(store, found), is_held)) % _MODULUS
-        told(counts.total())
+            is_held = found.life.state is State.IN_FLIGHT
+            messages.add(id, await _payload_of(store, found), is_held=is_held)
+        told(messages.sum.messages)
         after = listing.after
         if after is None:
-            return Sum(counts[False], counts[True], f"{digest:064x}")
+            return messages.sum
 
 
 async def _payload_of(store: RocksStore, found: Found) -> bytes:
@@ -344,16 +349,6 @@ def _line_of(oddity: Oddity) -> dict[str, str]:
         "key_base64": base64.b64encode(oddity.key).decode(),
         "value_base64": base64.b64encode(oddity.value).decode(),
     }
-
-
-def _is_of_rocksdb(entry: Path) -> bool:
-    """One of the files that the old database left in the directory itself."""
-    name = entry.name
-    return entry.is_file() and (
-        name in ("CURRENT", "IDENTITY", "LOCK", "LOG")
-        or name.startswith(("LOG.old.", "MANIFEST-", "OPTIONS-", "rocksdict-config"))
-        or (entry.suffix in (".sst", ".log", ".blob", ".dbtmp") and entry.stem.isdigit())
-    )
 
 
 class _Nobody:

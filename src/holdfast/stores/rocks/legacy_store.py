@@ -1,12 +1,12 @@
 """A legacy database opened as a store: its messages are read as those of default/default, and nothing is changed.
 
-For a look before the migration. Ids that are not ours are shown as others made from them; what the migration gives them
-is not known before it.
+For a look before the migration. A foreign id is shown as another one that is made from it; the migration will give the
+message a third.
 """
 
 import logging
 import os
-from bisect import bisect_right
+from bisect import bisect_right, insort
 from collections.abc import Mapping
 from hashlib import blake2b
 from typing import Any, NamedTuple, NoReturn
@@ -44,25 +44,40 @@ _QUEUE = QueueRow(ref=LEGACY_QUEUE, tenant_id=1, queue_id=1)
 
 
 class _Line(NamedTuple):
-    """What is held of a message: all but its payload."""
+    """A message without its payload."""
 
     shown_id: int
-    visible_at: int
     id: bytes
-    is_held: bool
+    # When it is due; for a message under a lease, when the lease ends or later.
+    ready_at: int
+    lease_expires_at: int | None
 
 
-class _Index(NamedTuple):
-    # By the id that is shown.
-    lines: list[_Line]
-    # Of those that are ready, in the order in which they would be claimed.
-    ready: list[tuple[int, int, bytes]]
-    in_flight: int
-    bytes: int
+class _Index:
+    """Every message of the database. Leases end while it is open: their messages are ready from then on."""
+
+    def __init__(self, lines: list[_Line], bytes: int) -> None:
+        self.lines = sorted(lines)
+        self.bytes = bytes
+        self._ready = sorted((line for line in lines if line.lease_expires_at is None), key=_claim_order)
+        self._held = sorted((line for line in lines if line.lease_expires_at is not None), key=_lease_end, reverse=True)
+
+    def ready(self, now_ms: int) -> list[_Line]:
+        """Return the messages that no lease holds, in the order in which they would be claimed."""
+        while self._held and _lease_end(self._held[-1]) <= now_ms:
+            insort(self._ready, self._held.pop(), key=_claim_order)
+        return self._ready
+
+    def due(self, now_ms: int) -> int:
+        """Return how many of `ready` can be claimed now."""
+        return bisect_right(self.ready(now_ms), now_ms, key=lambda line: line.ready_at)
+
+    def in_flight(self, now_ms: int) -> int:
+        return len(self.lines) - len(self.ready(now_ms))
 
 
 class LegacyStore:
-    """`Store`, of which all that changes anything is refused."""
+    """A `Store` that refuses every change."""
 
     capabilities = Capabilities(is_durable=True)
 
@@ -75,9 +90,10 @@ class LegacyStore:
         self._runtime = runtime
         self._database = LegacyDatabase(self._path)
         _log.warning(
-            "%s is of the legacy layout: it is read as the queue %s, and cannot be changed. To make it a store: "
-            "holdfast db migrate %s",
+            "%s is of the legacy layout (fields in the order %s): it is read as the queue %s, and cannot be changed. "
+            "To make it a store: holdfast db migrate %s",
             self._path,
+            self._database.order,
             LEGACY_QUEUE,
             self._path,
         )
@@ -108,13 +124,12 @@ class LegacyStore:
         _require(ref)
         lines = (await self._read()).lines
         at = bisect_right(lines, id, key=_shown_id) - 1
-        return self._found(lines[at]) if at >= 0 and lines[at].shown_id == id else None
+        return self._found(lines[at], self._now_ms()) if at >= 0 and lines[at].shown_id == id else None
 
     async def peek(self, ref: QueueRef, limit: int, now_ms: int) -> list[Found]:
         _require(ref)
         index = await self._read()
-        due = index.ready[: min(limit, _count_due(index, now_ms))]
-        return [self._found(_Line(shown, visible_at, id, False)) for visible_at, shown, id in due]
+        return [self._found(line, now_ms) for line in index.ready(now_ms)[: min(limit, index.due(now_ms))]]
 
     async def browse(
         self, ref: QueueRef, state: State | None, which: Filter, after: int | None, limit: int, now_ms: int
@@ -123,7 +138,7 @@ class LegacyStore:
         lines = (await self._read()).lines
         page: list[Found] = []
         for at in range(0 if after is None else bisect_right(lines, after, key=_shown_id), len(lines)):
-            found = self._found(lines[at])
+            found = self._found(lines[at], now_ms)
             if state in (None, found.life.state) and which.matches(found.envelope, found.life, now_ms):
                 if len(page) == limit:
                     return Listing(page, page[-1].envelope.id)
@@ -139,13 +154,13 @@ class LegacyStore:
 
     async def _counts(self, now_ms: int) -> Counts:
         index = await self._read()
-        due = _count_due(index, now_ms)
+        ready, due = index.ready(now_ms), index.due(now_ms)
         return Counts(
             ready=due,
-            delayed=len(index.ready) - due,
-            in_flight=index.in_flight,
+            delayed=len(ready) - due,
+            in_flight=index.in_flight(now_ms),
             bytes=index.bytes,
-            oldest_ready_at=index.ready[0][0] if due else None,
+            oldest_ready_at=ready[0].ready_at if due else None,
         )
 
     # --- What there is none of ---------------------------------------------------------------------------------
@@ -248,7 +263,7 @@ class LegacyStore:
             self._index = await self._runtime.offload(lambda: _index_of(database))
         return self._index
 
-    def _found(self, line: _Line) -> Found:
+    def _found(self, line: _Line, now_ms: int) -> Found:
         message = self._opened().find(line.id)
         if message is None:
             raise StoreUnavailable(f"{self._path} changed while it was read: open it again", path=str(self._path))
@@ -256,11 +271,14 @@ class LegacyStore:
             id=line.shown_id, enqueued_at=message.visible_at, payload=message.payload, headers=_headers_of(message)
         )
         expires_at = message.lease_expires_at
-        if expires_at is None:
-            return Found(envelope, Life(visible_at=message.visible_at), StateDocument())
+        if expires_at is None or not message.is_held(now_ms):
+            return Found(envelope, Life(visible_at=message.ready_at()), StateDocument())
         lease = Lease(token=b"", claimed_at=0, expires_at=expires_at, ends_at=expires_at)
         life = Life(state=State.IN_FLIGHT, visible_at=message.visible_at, attempt=1, version=1, lease=lease)
         return Found(envelope, life, StateDocument())
+
+    def _now_ms(self) -> int:
+        return self._runtime.clock.now_ms()
 
     def _opened(self) -> LegacyDatabase:
         if self._database is None:
@@ -273,16 +291,17 @@ def _index_of(database: LegacyDatabase) -> _Index:
     size = 0
     for _, found in database.read():
         if isinstance(found, LegacyMessage):
-            is_held = found.lease_expires_at is not None
-            lines.append(_Line(_shown(found.id), found.visible_at, found.id, is_held))
+            lines.append(_Line(_shown(found.id), found.id, found.ready_at(), found.lease_expires_at))
             size += len(found.payload) + headers_bytes(_headers_of(found))
-    lines.sort()
-    ready = sorted((line.visible_at, line.shown_id, line.id) for line in lines if not line.is_held)
-    return _Index(lines, ready, len(lines) - len(ready), size)
+    return _Index(lines, size)
 
 
-def _count_due(index: _Index, now_ms: int) -> int:
-    return bisect_right(index.ready, now_ms, key=lambda each: each[0])
+def _claim_order(line: _Line) -> tuple[int, int]:
+    return line.ready_at, line.shown_id
+
+
+def _lease_end(line: _Line) -> int:
+    return line.lease_expires_at or 0
 
 
 def _shown_id(line: _Line) -> int:

@@ -1,14 +1,18 @@
 """Values of the legacy layout (SPEC 4.7): Cap'n Proto messages, read without its library.
 
-    stored_item   pointers: contents 0 | visibility_ts_index_key 1 | id 2        all Data
-    lease_entry   pointers: keys 0, a list of Data;  data: expiry in seconds 8 (0 or missing: the index alone has it)
+    stored_item   pointers: contents, id, visibility_ts_index_key, all Data; their order varies (legacy_orders.py)
+    lease_entry   pointers: keys 0, a list of Data;  data: expiry in seconds 8 (0 or missing: only the index has it)
 
-A value is a stream of one message, plain or packed. It is judged as a stranger's: whatever is wrong with it is
-`Unreadable`, and nothing is read outside of it.
+A value is a stream of one message, plain or packed. A plain message begins with its number of segments less one, at
+most 511; a packed one, read so, begins with a far larger number. So no value can be read both ways.
+
+Values are not trusted: any fault raises `Unreadable`, and nothing outside of the value is read.
 """
 
 import struct
 from typing import NamedTuple
+
+from holdfast.stores.rocks.legacy_orders import FieldOrder, Fields
 
 _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
@@ -27,42 +31,48 @@ class Unreadable(Exception):
 
 class StoredItem(NamedTuple):
     contents: bytes
-    index_key: bytes
     id: bytes
+    index_key: bytes
 
 
 class LeaseEntry(NamedTuple):
     keys: list[bytes]
-    # 0: it does not say.
+    # 0: the entry does not say.
     expires_s: int
 
 
-def decode_item(raw: bytes, id: bytes) -> StoredItem:
-    """The item that its key says it is: `id` tells a plain value from a packed one."""
-    plain: Unreadable | None = None
-    for message in (raw, None):
-        try:
-            root = _Message(unpack(raw) if message is None else message).root()
-            item = StoredItem(root.data(0), root.data(1), root.data(2))
-            if item.id and item.id != id:
-                raise Unreadable(f"its id is {item.id.hex()}, not its key's")
-            if message is None and not item.id:
-                raise Unreadable("it has no id")
-            return item
-        except Unreadable as error:
-            plain = plain or error
-    raise plain or Unreadable("it is empty")
+def decode_fields(raw: bytes) -> Fields:
+    """Return the Data fields of a stored_item by position."""
+    root = _root_of(raw)
+    return root.data(0), root.data(1), root.data(2)
+
+
+def decode_item(raw: bytes, id: bytes, order: FieldOrder) -> StoredItem:
+    """Return the stored_item of the key with this id. Its own id may be empty; another id is `Unreadable`."""
+    fields = decode_fields(raw)
+    why = order.misfit(fields, id)
+    if why is not None:
+        raise Unreadable(why)
+    return StoredItem(fields[order.contents], fields[order.id], fields[order.index_key])
 
 
 def decode_lease(raw: bytes) -> LeaseEntry:
-    plain: Unreadable | None = None
-    for message in (raw, None):
+    root = _root_of(raw)
+    return LeaseEntry(root.list_of_data(0), root.number(0))
+
+
+def _root_of(raw: bytes) -> "_Struct":
+    try:
+        message = _Message(raw)
+    except Unreadable as error:
         try:
-            root = _Message(unpack(raw) if message is None else message).root()
-            return LeaseEntry(root.list_of_data(0), root.number(0))
-        except Unreadable as error:
-            plain = plain or error
-    raise plain or Unreadable("it is empty")
+            message = _Message(unpack(raw))
+        except Unreadable:
+            raise error from None
+    root = message.root()
+    if not root.pointers:
+        raise Unreadable("it has no fields")
+    return root
 
 
 def unpack(packed: bytes) -> bytes:

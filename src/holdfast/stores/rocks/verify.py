@@ -12,6 +12,7 @@ from pathlib import Path
 from holdfast.model.errors import InvalidArgument, StoreUnavailable
 from holdfast.stores.findings import Findings, Progress, Report, Violation
 from holdfast.stores.rocks.database import Database
+from holdfast.stores.rocks.legacy_files import is_legacy
 from holdfast.stores.rocks.verify_directory import check_prefixes, read_directory
 from holdfast.stores.rocks.verify_indexes import DEADLINES, Deadlines, check_seen_ends, count_deadlines
 from holdfast.stores.rocks.verify_journal import check_journal
@@ -36,6 +37,11 @@ def _open(path: Path) -> Database:
     if not path.is_dir() or not any(path.iterdir()):
         # Opening would make a new store there, and find it in order.
         raise InvalidArgument(f"{path} holds no store: give the directory that `holdfast.open` was given", field="path")
+    if is_legacy(path):
+        raise InvalidArgument(
+            f"{path} is a database of the legacy layout: it is checked by its migration, `holdfast db migrate {path}`",
+            field="path",
+        )
     try:
         return Database(path)
     except StoreUnavailable as error:

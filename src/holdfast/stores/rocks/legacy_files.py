@@ -1,0 +1,98 @@
+"""The files of a legacy database, opened without writing into its directory.
+
+rocksdict writes `rocksdict-config.json` into every directory that it opens, for reading too. So it is given a temporary
+directory with a symbolic link to each file of the database, and the database's own directory stays as it was.
+"""
+
+import errno
+import fcntl
+import os
+import shutil
+import struct
+import sys
+import tempfile
+from pathlib import Path
+
+from holdfast.model.errors import StoreUnavailable
+
+_LOCK = "LOCK"
+# RocksDB needs none of these to read.
+_NOT_LINKED = (_LOCK, "LOG", "LOG.old.", "rocksdict-config")
+
+
+def is_legacy(path: Path) -> bool:
+    """Return whether a directory is itself a RocksDB database; the stores of this version keep theirs in a folder."""
+    return (path / "CURRENT").is_file() and not (path / "HOLDFAST").exists()
+
+
+def is_database_file(entry: Path) -> bool:
+    """Return whether a file of the directory belongs to the legacy database."""
+    name = entry.name
+    return entry.is_file() and (
+        name in ("CURRENT", "IDENTITY", _LOCK, "LOG")
+        or name.startswith(("LOG.old.", "MANIFEST-", "OPTIONS-", "rocksdict-config"))
+        or (entry.suffix in (".sst", ".log", ".blob", ".dbtmp") and entry.stem.isdigit())
+    )
+
+
+class LegacyFiles:
+    """A locked legacy directory, and `view`: a temporary directory of links to its files.
+
+    `is_migrated`: the directory is about to be rewritten, so it must be possible to lock it for writing.
+    """
+
+    def __init__(self, path: Path, *, is_migrated: bool) -> None:
+        self._lock = _lock(path, is_migrated=is_migrated)
+        self.view = Path(tempfile.mkdtemp(prefix="holdfast-legacy-"))
+        try:
+            for entry in path.resolve().iterdir():
+                if is_database_file(entry) and not entry.name.startswith(_NOT_LINKED):
+                    (self.view / entry.name).symlink_to(entry)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Remove the links and give up the lock. Idempotent."""
+        shutil.rmtree(self.view, ignore_errors=True)
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            os.close(lock)
+
+
+def _lock(path: Path, *, is_migrated: bool) -> int | None:
+    """Lock the database against programs that write to it; raise `StoreUnavailable` if one has it open.
+
+    A reader neither creates the file nor needs permission to write it. Without the file no program has the database
+    open; without the permission the lock is shared, which keeps out RocksDB just as well.
+    """
+    file: int | None = None
+    try:
+        kind = fcntl.LOCK_EX
+        try:
+            file = os.open(path / _LOCK, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if is_migrated else 0), 0o644)
+        except OSError as error:
+            if is_migrated or error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+                raise
+            kind = fcntl.LOCK_SH
+            file = os.open(path / _LOCK, os.O_RDONLY | os.O_CLOEXEC)
+        _lock_file(file, kind)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        if file is None:
+            raise StoreUnavailable(f"{path} cannot be locked: {error.strerror}", path=str(path)) from None
+        os.close(file)
+        raise StoreUnavailable(f"{path} is in use by another program: stop that one first", path=str(path)) from None
+    return file
+
+
+def _lock_file(file: int, kind: int) -> None:
+    """Raise `OSError` if another opening of the file, RocksDB's included, holds a lock that excludes this one."""
+    if sys.platform != "linux":
+        fcntl.lockf(file, kind | fcntl.LOCK_NB)
+        return
+    # A lock of the process would let in a second reader in the same process, and would end when that reader closed its
+    # file; this one belongs to the open file. struct flock: kind, whence, start, length (0: the whole file), process.
+    wanted = fcntl.F_WRLCK if kind == fcntl.LOCK_EX else fcntl.F_RDLCK
+    fcntl.fcntl(file, fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", wanted, os.SEEK_SET, 0, 0, 0))

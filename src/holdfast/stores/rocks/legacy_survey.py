@@ -1,0 +1,105 @@
+"""A legacy database read whole: messages by state, a hash of their contents, and the keys that are not messages."""
+
+from collections import Counter
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+from typing import NamedTuple
+
+from holdfast.model.errors import InvalidArgument
+from holdfast.stores.rocks.legacy import Kind, LegacyDatabase, LegacyMessage, Oddity
+
+# A key of an unknown kind may be a message too: of a program whose layout is not this one.
+_UNREADABLE = frozenset({Kind.UNREADABLE, Kind.UNKNOWN})
+_EXAMPLES = 5
+_SHOWN_KEY_BYTES = 60
+_STEP = 1_000
+_MODULUS = 1 << 256
+
+
+class Sum(NamedTuple):
+    """Messages by state, and a hash of all ids, states and payloads that does not depend on their order."""
+
+    ready: int
+    in_flight: int
+    digest: str
+
+    @property
+    def messages(self) -> int:
+        return self.ready + self.in_flight
+
+
+class Summing:
+    """A `Sum` while messages are added."""
+
+    def __init__(self) -> None:
+        self._counts = Counter[bool]()
+        self._digest = 0
+
+    def add(self, id: bytes, payload: bytes, *, is_held: bool) -> None:
+        head = len(id).to_bytes(4, "big") + id + bytes([is_held])
+        self._counts[is_held] += 1
+        self._digest = (self._digest + int.from_bytes(sha256(head + payload).digest(), "big")) % _MODULUS
+
+    @property
+    def sum(self) -> Sum:
+        return Sum(self._counts[False], self._counts[True], f"{self._digest:064x}")
+
+
+class Survey(NamedTuple):
+    """The result of reading a legacy database whole."""
+
+    path: Path
+    # The order of its values' fields.
+    order: str
+    sum: Sum
+    # Keys that are not messages, by kind.
+    oddities: dict[str, int]
+    # Some of the unreadable keys, each with the reason.
+    examples: list[str]
+
+    @property
+    def unreadable(self) -> int:
+        return sum(self.oddities.get(kind.value, 0) for kind in _UNREADABLE)
+
+
+def survey(database: LegacyDatabase, now_ms: int, told: Callable[[int], None] = lambda done: None) -> Survey:
+    """Read everything. A message whose lease ends after `now_ms` is in flight."""
+    messages, oddities, examples = Summing(), Counter[str](), list[str]()
+    for number, (_, found) in enumerate(database.read()):
+        if number % _STEP == 0:
+            told(number)
+        if isinstance(found, LegacyMessage):
+            messages.add(found.id, found.payload, is_held=found.is_held(now_ms))
+        elif found is not None:
+            oddities[found.kind.value] += 1
+            if found.kind in _UNREADABLE and len(examples) < _EXAMPLES:
+                examples.append(_described(found))
+    return Survey(database.path, str(database.order), messages.sum, dict(oddities), examples)
+
+
+def require_readable(found: Survey, accepted: int, what_then: str) -> None:
+    """Raise `InvalidArgument` unless exactly `accepted` keys are unreadable.
+
+    `what_then` says what becomes of them if they are accepted.
+    """
+    if found.unreadable == accepted:
+        return
+    said = f"{found.path}: {found.unreadable:,} keys or values cannot be read, and {found.sum.messages:,} messages can"
+    if accepted:
+        said += f"; --accept-unreadable {accepted} names another number"
+    if found.examples:
+        said += f" (fields in the order {found.order}). For example: {'; '.join(found.examples)}"
+    said += ". Nothing was changed. "
+    if found.unreadable:
+        said += f"If you can do without them, give --accept-unreadable {found.unreadable}: {what_then}"
+    else:
+        said += "Leave --accept-unreadable out"
+    raise InvalidArgument(
+        said, field="accept_unreadable", path=str(found.path), unreadable=found.unreadable, examples=found.examples
+    )
+
+
+def _described(oddity: Oddity) -> str:
+    key = oddity.key[:_SHOWN_KEY_BYTES].decode("ascii", "backslashreplace")
+    return f"{key}{'…' if len(oddity.key) > _SHOWN_KEY_BYTES else ''} ({oddity.why})"
