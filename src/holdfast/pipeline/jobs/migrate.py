@@ -1,12 +1,17 @@
 """`migrate`: the messages of one store into another, of whatever kinds, while neither is worked on.
 
-Messages get ids of the new store; the key `migrate:ID` makes each go there once, however often the job is run. What is
-in flight goes as ready, for it would be delivered again. Each queue is written by one task in the order of its ids, so
-FIFO and groups keep theirs. Afterwards the copies are read back from the new store: as many, with the same contents.
+Messages get ids of the new store; the key `migrate:ID` makes each go there once, however often the job is run. Each
+queue is written by one task in the order of its ids, so groups keep theirs. Afterwards the copies are read back from
+the new store: as many, with the same contents.
+
+A message in flight is copied as ready, visible when its lease ends. Nobody can claim it before, as in the old store,
+and as the head of a group it holds the group until then. It is not leased: no store can be given a lease from outside,
+a lease would have no owner to settle it, and its end would count against the message's retries.
 """
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -32,10 +37,12 @@ _PAGE = 500
 READ = MESSAGES.only(
     (
         *("tenant", "queue", "id", "snowflake", "state", "payload", "content_type", "headers", "priority"),
-        *("enqueued_at", "visible_at", "group", "correlation_id"),
+        *("enqueued_at", "visible_at", "lease_expires_at", "group", "correlation_id"),
     )
 )
 OLD_ID = "migrated-from"
+# No datetime is later. A legacy database may have instants in any year.
+_LATEST = datetime(9999, 12, 31, tzinfo=UTC)
 
 
 class Migrated(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,7 +93,7 @@ def migrate(
             "content_type",
             _headers().alias("headers"),
             F.col("priority").cast("int").alias("priority"),
-            F.when(F.col("state") == "ready", F.col("visible_at")).alias("deliver_at"),
+            _due_at().alias("deliver_at"),
             "group",
             "correlation_id",
         )
@@ -112,6 +119,15 @@ def migrate(
     return Migrated(
         found=found, copied=put.enqueued, known=put.rows - put.enqueued, left=left, digest=digest, checks=checks
     )
+
+
+def _due_at() -> "Column":
+    """When a copy can be claimed: not before the original could. Dead letters can at once."""
+    is_held = F.col("state") == "in_flight"
+    due_at = F.when(is_held, F.greatest("visible_at", "lease_expires_at")).when(
+        F.col("state") == "ready", F.col("visible_at")
+    )
+    return F.least(due_at, F.lit(_LATEST))
 
 
 def _old_id() -> "Column":

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from holdfast.model.message import NewMessage
 from holdfast.model.names import QueueRef
-from holdfast.pipeline.schemas import NEW_MESSAGES
+from holdfast.pipeline.schemas import INSTANT, NEW_MESSAGES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -57,7 +57,7 @@ class OpenedTarget:
         schema = NEW_MESSAGES.only(frame.columns).arrow
         shape = shape_of(schema, tenant=None, queue=None, key_columns=(), dedup=True, content_type=None)
         # A partition at a time: the frame may be larger than this process.
-        rows = frame.toLocalIterator(prefetchPartitions=True)
+        rows = _without_timestamps(frame, schema).toLocalIterator(prefetchPartitions=True)
         offered = enqueued = 0
         while some := [row.asDict() for row in islice(rows, _BATCH)]:
             by_queue: dict[QueueRef, list[NewMessage]] = {}
@@ -68,3 +68,11 @@ class OpenedTarget:
                 enqueued += sum(not each.duplicate for each in ids)
             offered += len(some)
         return Put(offered, enqueued)
+
+
+def _without_timestamps(frame: "DataFrame", schema: pa.Schema) -> "DataFrame":
+    """Replace instants by their microseconds: rows would have them as local times without a zone."""
+    from pyspark.sql import functions as F
+
+    instants = {field.name for field in schema if field.type == INSTANT}
+    return frame.select(*(F.unix_micros(name).alias(name) if name in instants else name for name in frame.columns))
