@@ -111,6 +111,13 @@ def test_no_command_that_looks_writes_into_the_directory(alone: None, run: Run) 
         assert listing_of(path) == before, command
 
 
+def test_a_look_says_how_much_it_cannot_show(alone: None, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    make_partly_unreadable(Path("old"), readable=5)
+
+    assert run("stats", "--url", "old", "--json").json["ready"] == 5
+    assert "old has 3 keys or values that cannot be read" in caplog.text
+
+
 def test_verify_says_that_a_directory_is_of_the_legacy_layout(alone: None, run: Run) -> None:
     make_legacy(Path("old"), 5, seed=1, now_s=now_s())
 

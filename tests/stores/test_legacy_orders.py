@@ -1,6 +1,7 @@
 """The order of a stored item's fields differs between legacy databases, and is found out from what is in each."""
 
 import logging
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,8 +9,10 @@ import pytest
 
 import holdfast
 from holdfast.cli.main import app
-from holdfast.model.errors import InvalidArgument
+from holdfast.model.errors import InvalidArgument, StoreUnavailable
 from holdfast.stores.rocks.legacy import LegacyMessage, opened
+from holdfast.stores.rocks.legacy_intake import MigrationProgress
+from holdfast.stores.rocks.legacy_migration import NEW, LegacyMigration, migrate_legacy
 from holdfast.stores.rocks.legacy_orders import ORDERS, Choice, choose_order
 from holdfast.testing.legacy import ITEM_ORDERS, LegacyWriter, index_key, make_legacy
 from tests.seeds import run_seed
@@ -114,6 +117,21 @@ def test_the_order_of_most_values_is_chosen_and_the_others_are_unreadable(tmp_pa
     with pytest.raises(InvalidArgument, match=r"1 keys or values cannot be read, and 3 messages can.*available/d"):
         app(["db", "migrate", str(path)], standalone_mode=False)
     assert set(payloads_in(path)) == {b"a", b"b", b"c"}
+
+
+async def test_a_copy_that_was_begun_with_another_order_is_not_continued(tmp_path: Path) -> None:
+    """As an older version leaves it, which knew of one order and did not note it."""
+    path = tmp_path / "store"
+    make_legacy(path, 20, seed=1, now_s=NOW_S, order="ItemIdContentsKey", is_damaged=False)
+    migration = LegacyMigration(path)
+    await migration.open()
+    await migration._intake.note(MigrationProgress(begun_at=NOW_S * 1_000))
+    await migration.close()
+
+    with pytest.raises(StoreUnavailable, match="was begun with fields in the order contents, visibility_ts_index_key"):
+        await migrate_legacy(path)
+    shutil.rmtree(path / NEW)
+    assert (await migrate_legacy(path)).messages == 20
 
 
 def test_a_clear_order_is_chosen_from_a_sample_and_a_close_one_from_every_value() -> None:

@@ -68,10 +68,17 @@ class LegacyMessage(NamedTuple):
 
 
 class Oddity(NamedTuple):
+    """A key that is not a message, and why."""
+
     kind: Kind
     key: bytes
     value: bytes
     why: str
+
+    @property
+    def is_unreadable(self) -> bool:
+        """Return whether it may be a message all the same: one that is damaged, or of a layout that is not this one."""
+        return self.kind in (Kind.UNREADABLE, Kind.UNKNOWN)
 
 
 class Place(NamedTuple):

@@ -288,11 +288,20 @@ class LegacyStore:
 
 def _index_of(database: LegacyDatabase) -> _Index:
     lines: list[_Line] = []
-    size = 0
+    size = unreadable = 0
     for _, found in database.read():
         if isinstance(found, LegacyMessage):
             lines.append(_Line(_shown(found.id), found.id, found.ready_at(), found.lease_expires_at))
             size += len(found.payload) + headers_bytes(_headers_of(found))
+        elif found is not None:
+            unreadable += found.is_unreadable
+    if unreadable:
+        _log.warning(
+            "%s has %d keys or values that cannot be read: they are not shown. `holdfast db migrate %s` names some",
+            database.path,
+            unreadable,
+            database.path,
+        )
     return _Index(lines, size)
 
 

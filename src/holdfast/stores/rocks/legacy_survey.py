@@ -7,10 +7,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from holdfast.model.errors import InvalidArgument
-from holdfast.stores.rocks.legacy import Kind, LegacyDatabase, LegacyMessage, Oddity
+from holdfast.stores.rocks.legacy import LegacyDatabase, LegacyMessage, Oddity
 
-# A key of an unknown kind may be a message too: of a program whose layout is not this one.
-_UNREADABLE = frozenset({Kind.UNREADABLE, Kind.UNKNOWN})
 _EXAMPLES = 5
 _SHOWN_KEY_BYTES = 60
 _STEP = 1_000
@@ -55,17 +53,14 @@ class Survey(NamedTuple):
     sum: Sum
     # Keys that are not messages, by kind.
     oddities: dict[str, int]
+    unreadable: int
     # Some of the unreadable keys, each with the reason.
     examples: list[str]
-
-    @property
-    def unreadable(self) -> int:
-        return sum(self.oddities.get(kind.value, 0) for kind in _UNREADABLE)
 
 
 def survey(database: LegacyDatabase, now_ms: int, told: Callable[[int], None] = lambda done: None) -> Survey:
     """Read everything. A message whose lease ends after `now_ms` is in flight."""
-    messages, oddities, examples = Summing(), Counter[str](), list[str]()
+    messages, oddities, examples, unreadable = Summing(), Counter[str](), list[str](), 0
     for number, (_, found) in enumerate(database.read()):
         if number % _STEP == 0:
             told(number)
@@ -73,9 +68,10 @@ def survey(database: LegacyDatabase, now_ms: int, told: Callable[[int], None] = 
             messages.add(found.id, found.payload, is_held=found.is_held(now_ms))
         elif found is not None:
             oddities[found.kind.value] += 1
-            if found.kind in _UNREADABLE and len(examples) < _EXAMPLES:
+            unreadable += found.is_unreadable
+            if found.is_unreadable and len(examples) < _EXAMPLES:
                 examples.append(_described(found))
-    return Survey(database.path, str(database.order), messages.sum, dict(oddities), examples)
+    return Survey(database.path, str(database.order), messages.sum, dict(oddities), unreadable, examples)
 
 
 def require_readable(found: Survey, accepted: int, what_then: str) -> None:
