@@ -107,6 +107,7 @@ def test_a_legacy_directory_goes_into_an_object_store_and_from_there_into_a_dire
     assert [(each["expected"], each["found"]) for each in told["checks"]][:2] == [(expected.count, expected.count)] * 2
     assert len(told["checks"]) == 3
     assert "also has keys that are not messages" in err
+    assert told["legacy_order"] == "contents, visibility_ts_index_key, id"
 
     code, out, err = run("migrate", "--url", objects, "--to", new)
     assert (code, f"{expected.count:,} copied" in out, "contents agree" in out) == (0, True, True), err

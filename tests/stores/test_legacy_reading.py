@@ -135,6 +135,11 @@ def test_nothing_is_left_behind_in_the_temporary_directory(tmp_path: Path, monke
         assert list(place.iterdir())
         assert list(database.read())
     assert not list(place.iterdir())
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
+    for _ in range(2):  # the lock is not kept
+        with pytest.raises(StoreUnavailable, match="temporary directory"), opened(tmp_path / "old"):
+            pass
+    monkeypatch.setattr("tempfile.tempdir", str(place))
     (tmp_path / "old" / "CURRENT").write_text("MANIFEST-999999\n")
     with pytest.raises(StoreUnavailable), opened(tmp_path / "old"):
         pass

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from msgspec.structs import replace
 
 from holdfast.cli.command import Session
 from holdfast.cli.db import AcceptUnreadable
@@ -95,6 +96,7 @@ def migrate(
     if done.digest and done.is_sound:
         said += f"; counts and contents agree (sum {done.digest.lstrip('0')[:16] or '0'})"
     if legacy is not None:
+        done = replace(done, legacy_order=legacy.order)
         said += f"; fields in the order {legacy.order}"
     finish(cli.output, done, said, is_sound=done.is_sound, checks=done.checks)
     if legacy is not None and legacy.oddities and not cli.output.is_quiet:

@@ -57,6 +57,8 @@ class Migrated(msgspec.Struct, frozen=True, kw_only=True):
     # Of all contents that went, as hexadecimal: it does not depend on their order.
     digest: str = ""
     checks: list[Check] = []
+    # The order of the fields of a legacy directory's values; None: the old store is none.
+    legacy_order: str | None = None
 
     @property
     def is_sound(self) -> bool:

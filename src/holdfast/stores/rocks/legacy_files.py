@@ -43,18 +43,23 @@ class LegacyFiles:
 
     def __init__(self, path: Path, *, is_migrated: bool) -> None:
         self._lock = _lock(path, is_migrated=is_migrated)
-        self.view = Path(tempfile.mkdtemp(prefix="holdfast-legacy-"))
+        self._view: Path | None = None
         try:
+            self.view = self._view = Path(tempfile.mkdtemp(prefix="holdfast-legacy-"))
             for entry in path.resolve().iterdir():
                 if is_database_file(entry) and not entry.name.startswith(_NOT_LINKED):
                     (self.view / entry.name).symlink_to(entry)
-        except BaseException:
+        except OSError as error:
             self.close()
-            raise
+            raise StoreUnavailable(
+                f"{path} is read through a temporary directory of links, which cannot be made: {error}", path=str(path)
+            ) from None
 
     def close(self) -> None:
         """Remove the links and give up the lock. Idempotent."""
-        shutil.rmtree(self.view, ignore_errors=True)
+        view, self._view = self._view, None
+        if view is not None:
+            shutil.rmtree(view, ignore_errors=True)
         lock, self._lock = self._lock, None
         if lock is not None:
             os.close(lock)

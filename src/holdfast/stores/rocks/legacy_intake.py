@@ -37,7 +37,7 @@ class MigrationProgress(msgspec.Struct, frozen=True, kw_only=True, array_like=Tr
     messages: int = 0
     keys: int = 0
     is_copied: bool = False
-    # The only one that was read before the order was noted.
+    # Older versions read this order alone, and did not note it.
     order: str = "contents, visibility_ts_index_key, id"
 
 
