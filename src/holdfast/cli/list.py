@@ -29,7 +29,7 @@ def list_(
     queue: QueueName,
     state: Annotated[
         Listed | None,
-        typer.Option(help="ready includes delayed, as in every command. Default: all states.", show_default=False),
+        typer.Option(help="ready includes delayed messages. Default: all states.", show_default=False),
     ] = None,
     ids: Ids = None,
     owner: Annotated[str | None, typer.Option(help="In flight with this owner.", rich_help_panel=FILTER)] = None,

@@ -28,7 +28,7 @@ _ALARMING = frozenset({"failed"})
 _WHOLE = frozenset({"id", "at", "queue", "tenant", "check", "step", "state", "age_ms", "held_ms", "lease", "due"})
 # A record has one of these at most.
 _NAMING = frozenset({"id", "name"})
-# Cut to the terminal's width, but not below so many characters.
+# Columns that are cut to the terminal's width, and the width that they keep.
 _CUT = frozenset({"error", "last_error"})
 _LEAST_ROOM = 20
 # Between two columns of a table, with the padding of both.
@@ -192,7 +192,7 @@ def table_of(rows: Sequence[Row], *, width: int | None = None, **options: Any) -
     room = None if width is None else _room(rows, width)
     for key in keys:
         justify: Literal["left", "right"] = "right" if _is_number(rows[0][key]) else "left"
-        # A long word goes on below: of an owner's name, which is one word, the end tells most.
+        # A long word continues on the next line: an owner's name is one word, and cutting it would hide who it is.
         table.add_column(heading(key), justify=justify, no_wrap=key in _WHOLE, overflow="fold")
     for row in rows:
         texts = [shown(key, row[key]) for key in keys]

@@ -1,4 +1,4 @@
-"""What the journal says of one message, found without reading all of it."""
+"""The events of one message, found without reading the whole journal."""
 
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -15,22 +15,22 @@ _SLACK_MS = 10_000
 
 class Timeline(NamedTuple):
     events: list[JournalEvent]
-    # Why it may not be all, in words; None: the journal was read from the message's beginning to its end.
+    # Why events may be missing; None if the journal was read from the message's enqueue to the end.
     gap: str | None = None
 
 
 def timeline_of(hf: "holdfast.Holdfast", tenant: str, snowflake: int, since_ms: int, look: int) -> Timeline:
     """Return the events of a message that was enqueued at `since_ms`.
 
-    Read at most `look` events from there on. If the journal goes on, read as many at its end: a message that is stuck
-    has its first events there, and its latest ones here.
+    Read at most `look` events from there on. If the journal is longer, read as many at its end: a stuck message has
+    its first events in the one part, and its latest events in the other.
     """
     try:
         first = _read(hf, tenant, snowflake, _position_at(hf, since_ms - _SLACK_MS), look)
         if first.is_end:
             return Timeline(first.events)
         more = "give --events to look further"
-        # Of several databases a position is not one number, and the end is found only by reading up to it.
+        # With several databases a position is not one number, and only reading everything would find the end.
         if not first.position.isdigit():
             return Timeline(first.events, f"only {look:,} events of the journal were looked through: {more}")
         position = int(first.position)

@@ -18,7 +18,7 @@ from holdfast.model.names import QueueRef
 # Bulk verbs work in atomic steps of this many messages (SPEC 3.8).
 STEP = 1_000
 
-# What a listing calls messages that are ready, but not yet due.
+# The name that listings give to messages that are ready, but not yet due.
 DELAYED = "delayed"
 
 
@@ -90,10 +90,10 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
     older_than_ms: int | None = None
     headers: dict[str, str] = {}
     priority: int | None = None
-    # Held by this owner, and held for at least so long: of messages in flight alone.
+    # Only messages in flight match these: held by this owner, and claimed at least this long ago.
     owner: str | None = None
     held_for_ms: int | None = None
-    # True: ready, but at a later instant. False: anything else.
+    # True: ready, but not yet due. False: every other message.
     delayed: bool | None = None
 
     def matches(self, envelope: Envelope, life: Life, now_ms: int) -> bool:
