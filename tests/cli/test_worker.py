@@ -1,6 +1,7 @@
 """`holdfast worker` with handlers that get stuck: it starts its own process again."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -33,19 +34,28 @@ def work() -> None:
 """
 
 
-def run_worker(here: Path, before: str = "pass") -> "subprocess.CompletedProcess[str]":
-    (here / "jobs.py").write_text(_JOBS.format(here=str(here), before=before))
+_BUSY = """
+@worker.handler("busy")
+async def busy() -> None:
+    import asyncio
+    await asyncio.Event().wait()
+"""
+
+COMMAND = [sys.executable, "-m", "holdfast", "worker", "jobs:worker"]
+
+
+def prepare(here: Path, jobs: str) -> dict[str, str]:
+    """Write the module and give each of its handlers a message; return the environment that finds it."""
+    (here / "jobs.py").write_text(jobs)
     with holdfast.open(str(here / "data")) as hf:
         hf.queue("jobs").enqueue({"n": 1})
-    return subprocess.run(
-        [sys.executable, "-m", "holdfast", "worker", "jobs:worker"],
-        cwd=here,
-        env={**os.environ, "PYTHONPATH": str(here)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+        hf.queue("busy").enqueue({"n": 1})
+    return {**os.environ, "PYTHONPATH": str(here)}
+
+
+def run_worker(here: Path, before: str = "pass") -> "subprocess.CompletedProcess[str]":
+    env = prepare(here, _JOBS.format(here=str(here), before=before))
+    return subprocess.run(COMMAND, cwd=here, env=env, capture_output=True, text=True, timeout=120, check=False)
 
 
 def test_a_worker_with_too_many_stuck_threads_starts_its_process_again(tmp_path: Path) -> None:
@@ -71,3 +81,18 @@ def test_a_worker_that_cannot_start_again_says_so_and_exits_75(tmp_path: Path) -
     with holdfast.open(str(tmp_path / "data")) as hf:
         stats = hf.queue("jobs").stats()
         assert stats.ready + stats.delayed == 1
+
+
+def test_a_worker_that_is_told_to_end_does_not_start_again(tmp_path: Path) -> None:
+    env = prepare(tmp_path, _JOBS.format(here=str(tmp_path), before="pass") + _BUSY)
+    with subprocess.Popen(COMMAND, cwd=tmp_path, env=env, stderr=subprocess.PIPE, text=True) as worker:
+        assert worker.stderr is not None
+        # Stuck, it waits for the busy handler. The first signal leaves it its grace, the second does not.
+        for awaited in (" stops, with ", "SIGTERM: finishing"):
+            next(line for line in worker.stderr if awaited in line)
+            worker.send_signal(signal.SIGTERM)
+        assert "starting again" not in worker.stderr.read()
+        assert worker.wait(120) == 0
+    assert len((tmp_path / "starts").read_text().split()) == 1
+    with holdfast.open(str(tmp_path / "data")) as hf:
+        assert hf.queue("busy").stats().ready == 1

@@ -194,7 +194,9 @@ def stopping_on_signals(runner: Callable[[], Runner | None]) -> Iterator[None]:
     def on_signal(which: signal.Signals) -> None:
         if (running := runner()) is None:
             return
-        is_second = running.stop.is_asked
+        is_second = running.stop.is_asked and running.stop.error is None
+        # A worker that stopped by itself was on its way to start again: whoever sends a signal wants it to end.
+        running.stop.error = None
         log.info(
             "%s: %s",
             which.name,
