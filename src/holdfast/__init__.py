@@ -17,6 +17,7 @@ from holdfast.client.blocking import BlockingMessage, Holdfast, Queue
 from holdfast.client.client import AsyncHoldfast
 from holdfast.client.message import AsyncMessage, Message
 from holdfast.client.queue import AsyncQueue
+from holdfast.client.tracebacks import raising_plainly
 from holdfast.model.errors import (
     AlreadyExists,
     Conflict,
@@ -90,6 +91,7 @@ __all__ = [
 ]
 
 
+@raising_plainly
 def open(url: str, **settings: Any) -> Holdfast:
     """Open a queue by URL for blocking use: a directory, `memory://`, or a server's `http://host:port` or
     `capnp://host:port`.
@@ -112,6 +114,7 @@ def open(url: str, **settings: Any) -> Holdfast:
     return open_blocking(url, settings, clock=clock, dice=dice)
 
 
+@raising_plainly
 def open_async(url: str, **settings: Any) -> AsyncHoldfast:
     """The same for `async with`, with every call awaited."""
     if str(url).lower().startswith(("http://", "https://")):

@@ -84,6 +84,14 @@ def test_a_blocking_call_shows_one_frame_of_ours_too() -> None:
         assert "\nholdfast.InvalidName: " in shown(refused.value)
 
 
+@pytest.mark.parametrize("url", ["http://host:port", "memory://"])
+def test_an_opening_that_is_refused_shows_one_frame_of_ours_too(url: str) -> None:
+    for opens in (holdfast.open, holdfast.open_async):
+        with pytest.raises(holdfast.InvalidArgument) as refused:
+            opens(url, no_such_setting=1)
+        assert len(frames_of_ours(refused.value)) == 1
+
+
 def test_a_frame_of_the_program_itself_is_never_cut_out() -> None:
     with holdfast.open("memory://") as hf:
 
