@@ -1,6 +1,5 @@
 """Syncs that fail, disks that fill up: what was answered is kept, and what was not is refused by name."""
 
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from holdfast.testing.disk import run_crash_points, run_full_disk, run_sync_fail
 from tests.crash.proofs import check_outcome
 from tests.crash.rocks import open_store
 from tests.seeds import run_seed
+from tests.small_disk import mounted
 
 
 @pytest.mark.slow
@@ -37,11 +37,8 @@ def test_a_store_killed_anywhere_while_it_reopens_has_all_that_was_answered() ->
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    place = tmp_path / "disk"
-    place.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(place)], check=True)  # as root
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
+    with mounted(tmp_path / "disk", 8 << 20) as place:
+        yield place
 
 
 def fill(queue: Queue, clock: ManualClock) -> list[bytes]:

@@ -1,7 +1,6 @@
 """An object store on a directory whose disk is full: enqueues are refused, verdicts go on, and it is over by itself."""
 
 import shutil
-import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -21,6 +20,7 @@ from holdfast.stores.objects.disk import DiskBucket
 from holdfast.stores.objects.verify import verify
 from holdfast.testing import ManualClock
 from tests.crash.rocks import core_of, sweep
+from tests.small_disk import mounted
 
 WEEK_MS = 7 * 86_400_000
 RESERVE = 4 << 20
@@ -28,11 +28,8 @@ RESERVE = 4 << 20
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    place = tmp_path / "disk"
-    place.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(place)], check=True)  # as root
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
+    with mounted(tmp_path / "disk", 8 << 20) as place:
+        yield place
 
 
 def open_store(path: Path, clock: ManualClock, low_disk_bytes: int = RESERVE, *, syncs: bool = True) -> Holdfast:

@@ -18,6 +18,7 @@ from holdfast.stores.room import LOW_DISK_BYTES
 from holdfast.testing.disk.shim import build_shim
 from tests.crash.rocks import verify_store
 from tests.server.served import Answer, Served
+from tests.small_disk import mounted
 from tests.telemetry.scraping import sample
 
 PATIENCE_S = 30.0
@@ -25,12 +26,8 @@ PATIENCE_S = 30.0
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    place = tmp_path / "disk"
-    place.mkdir()
-    size = LOW_DISK_BYTES + (16 << 20)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(place)], check=True)  # as root
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
+    with mounted(tmp_path / "disk", LOW_DISK_BYTES + (16 << 20)) as place:
+        yield place
 
 
 async def until_ready(server: Served, status: int) -> Answer:

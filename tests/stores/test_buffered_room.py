@@ -1,7 +1,6 @@
 """The fast path on a log whose disk is full: enqueues are refused or go to PostgreSQL, and it is over by itself."""
 
 import asyncio
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from holdfast.stores.buffered import BufferedStore
 from tests.postgres.server import PostgresServer
 from tests.redis.buffered import opened, put, take
 from tests.redis.server import RedisServer
+from tests.small_disk import mounted
 
 PATIENCE_S = 30.0
 RESERVE = 2 << 20
@@ -24,11 +24,8 @@ def urls(postgres: PostgresServer) -> list[str]:
 
 @pytest.fixture
 def small_disk(tmp_path: Path, postgres: PostgresServer, urls: list[str], redis_server: RedisServer) -> Iterator[Path]:
-    place = tmp_path / "disk"
-    place.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(place)], check=True)  # as root
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
+    with mounted(tmp_path / "disk", 4 << 20) as place:
+        yield place
     postgres.empty(urls)
     redis_server.flush()
 

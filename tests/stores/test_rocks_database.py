@@ -12,11 +12,13 @@ from threading import Event
 import pytest
 
 import holdfast
+from holdfast.clock import steady_s
 from holdfast.model.errors import HoldfastError, InvalidArgument, StoreUnavailable
 from holdfast.stores.rocks import database
 from holdfast.stores.rocks.database import Database
 from holdfast.testing import ManualClock
-from tests.crash.rocks import contents, copy_store, open_store
+from tests.crash.rocks import contents, copy_store, open_store, verify_store
+from tests.small_disk import mounted
 from tests.stores.damage import MESSAGES, cut, flip, payload, read_all
 
 ROOT = Path(__file__).parents[2]
@@ -308,14 +310,8 @@ def test_a_store_that_could_not_be_opened_opens_once_it_is_mended(tmp_path: Path
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 48 MiB of its own. Without the right to mount one, these tests fail: they prove nothing else."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=48m", "tmpfs", str(place)], check=True, timeout=PATIENCE_S)
-    try:
+    with mounted(tmp_path / "disk", 48 << 20) as place:
         yield place
-    finally:
-        subprocess.run(["umount", "--lazy", str(place)], check=True, timeout=PATIENCE_S)
 
 
 def test_with_the_disk_nearly_full_enqueue_is_refused_and_claim_and_ack_go_on(small_disk: Path) -> None:
@@ -358,6 +354,40 @@ def test_a_full_disk_stops_the_store_and_nothing_that_was_answered_is_lost(small
     # The one that failed may be there or not.
     assert set(answered) <= found
     assert len(found) <= len(answered) + 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("durability", ["fsync", "os"])
+@pytest.mark.parametrize("buffer_bytes", [database._WRITE_BUFFER, 64 << 10], ids=["in the log", "in a flush"])
+def test_a_store_that_a_full_disk_stopped_reopens_by_itself_once_there_is_room(
+    small_disk: Path, durability: str, buffer_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With small buffers the disk runs full in a flush, from which RocksDB tries to recover by itself."""
+    monkeypatch.setattr(database, "_WRITE_BUFFER", buffer_bytes)
+    monkeypatch.setattr(database, "_WRITE_BUFFERS", database._WRITE_BUFFERS if buffer_bytes > 1 << 20 else 40)
+    clock, filler = ManualClock(), small_disk / "filler"
+    with open_store(small_disk / "store", clock, durability=durability, low_disk_bytes=0) as hf:
+        queue = hf.queue("mail")
+        filler.write_bytes(bytes(shutil.disk_usage(small_disk).free - (6 << 20)))
+        answered: list[str] = []
+        with suppress(StoreUnavailable):
+            for _ in range(2_000):
+                answered += queue.enqueue(os.urandom(64 << 10))
+        with pytest.raises(StoreUnavailable, match="reopens by itself"):
+            queue.stats()
+        filler.unlink()
+        ends_s = steady_s() + 2 * PATIENCE_S
+        found: set[str] = set()
+        while not found:
+            clock.advance(60_000)
+            with suppress(StoreUnavailable):
+                found = {info.id for info in queue.list(limit=1_000)}
+            assert steady_s() < ends_s, "the store was not reopened"
+            Event().wait(0.05)
+        assert set(answered) <= found
+        assert len(found) <= len(answered) + 1
+        assert queue.enqueue(b"after")
+    verify_store(small_disk / "store", "after a full disk")
 
 
 def test_a_disk_without_any_space_is_a_named_error_at_the_opening(small_disk: Path) -> None:
