@@ -168,7 +168,7 @@ def make_filter(given: "Filter | Mapping[str, Any] | None") -> Filter:
         return EVERYTHING
     if isinstance(given, Filter):
         headers = {plain(name): plain(value) for name, value in given.headers.items()}
-        return replace(given, error_contains=plain(given.error_contains), headers=headers)
+        return replace(given, error_contains=plain(given.error_contains), headers=headers, owner=plain(given.owner))
     if not isinstance(given, Mapping):
         raise InvalidArgument("a filter is a document of fields", field="filter")
     known = set(Filter.__struct_fields__)

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from holdfast.model.errors import InvalidArgument
+from holdfast.model.requests import Filter
 from holdfast.testing.laws.cases import told
 from holdfast.testing.subject import Subject
 
@@ -133,6 +134,8 @@ class PayloadLaws:
             message, *_ = await q.claim(limit=1, owner=_Text("me"), ledger=(_Text("reader"), 1))
             assert (message.id, message.headers) == (second, {"parent": first, "kind": "mail"})
             assert len(await q.ledger(_Text("reader"))) == 1
+            held = await q.list(filter=Filter(owner=_Text("me"), headers={"parent": first}))
+            assert [each.id for each in held] == [second]
             await message.progress(10, _Text("begun"))
             await message.nack(_Text("not now"), delay=0)
             assert (await q.get(second)).last_error == "not now"
