@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.cli.main import main
-from holdfast.stores.rocks import database, store
+from holdfast.stores.rocks import database, reopening
 from holdfast.testing.disk import shim
 from holdfast.testing.disk.shim import Fault
 
@@ -44,7 +44,7 @@ if __name__ == "__main__":
     if sys.argv[3] == "stuck":
         del sys.argv[3]
         database._try_to_close = never_close
-        store._CLOSING_S = 0.1
+        reopening.CLOSING_S = 0.1
     shim.watch(directory)
     threading.Thread(target=obey, args=(control, directory), daemon=True).start()
     sys.argv[1:] = sys.argv[3:]

@@ -20,7 +20,7 @@ from holdfast.stores.rocks.database import Database
 from holdfast.stores.rocks.log_check import logs_of
 from holdfast.stores.rocks.log_records import BLOCK
 from holdfast.stores.rocks.marker import MARKER
-from holdfast.stores.rocks.store import _open_settled
+from holdfast.stores.rocks.reopening import open_settled
 from tests.crash.rocks import contents, copy_store, open_store
 from tests.stores.damage import cut, flip, log_of, payload, read_all, records_of
 
@@ -88,7 +88,7 @@ def test_a_hole_that_a_failed_sync_left_is_cut_when_the_store_is_reopened_in_the
     """The system drops the pages that it could not write."""
     store = copy_store(stores["os"], tmp_path / "store")
     zero(log_of(store), *message_record(log_of(store), 5))
-    _open_settled(store).close()
+    open_settled(store).close()
     assert read_all(store) == first(5)
 
 

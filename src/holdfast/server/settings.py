@@ -179,7 +179,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Spec(
             Duration(),
             _STORE,
-            "Time until an embedded store that a failed write has stopped is first reopened; doubles up to 1m.",
+            "Time until a store or log that a failed write has stopped is first reopened; doubles up to 1m.",
             is_embedded=True,
         ),
     ] = 5_000

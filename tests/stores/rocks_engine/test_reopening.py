@@ -16,7 +16,6 @@ from holdfast.model.errors import StoreUnavailable
 from holdfast.server.compose import Core
 from holdfast.server.embedded import Embedded
 from holdfast.stores.rocks import database, reopening
-from holdfast.stores.rocks import store as rocks_store
 from holdfast.stores.rocks.engine import Durability
 from holdfast.telemetry.figures import Figures
 from holdfast.testing import ManualClock
@@ -112,7 +111,7 @@ def test_everything_is_in_tables_before_the_first_answer_after_a_reopening(tmp_p
     with open_store(tmp_path / "store", durability="fsync") as hf:
         hf.queue("mail").enqueue([b"%d" % number for number in range(100)])
         killed = copy_store(tmp_path / "store", tmp_path / "killed")
-    opened = rocks_store._open_settled(killed)
+    opened = reopening.open_settled(killed)
     figures = opened.figures()
     assert sum(int(each.property_value(_UNFLUSHED) or 0) for each in opened._families.values()) == 0
     assert figures["m"].files_bytes > 0
@@ -258,7 +257,7 @@ async def test_a_store_whose_handle_does_not_close_says_to_restart_the_program(
     recovered = asyncio.Event()
     close = database._try_to_close
     kept: list[Any] = []
-    monkeypatch.setattr(rocks_store, "_CLOSING_S", 0.0)
+    monkeypatch.setattr(reopening, "CLOSING_S", 0.0)
     async with opened(tmp_path, disk, clock=clock) as hf:
         lost: list[str] = []
         core_of(hf).on_store_lost = lost.append

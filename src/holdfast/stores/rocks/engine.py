@@ -64,11 +64,12 @@ class Engine:
 
     def begin(self) -> None:
         """Every operation that writes begins here. Refused checks come before it: what is begun is carried out."""
-        self.check()
+        if self._failure is not None:
+            raise self._refusal()
         if self._is_in_step:
             # The last operation ended in the middle: its half must not be written with the next one's batch.
             self._stop(RuntimeError("an operation broke off in the middle"))
-            self.check()
+            raise self._refusal()
         self._is_in_step = True
 
     def end(self) -> None:
@@ -127,12 +128,13 @@ class Engine:
 
     def write(self) -> None:
         """Hand the open batch to the operating system. Reads do this first: they see every operation before them."""
-        self.check()
+        if self._failure is not None:
+            raise self._refusal()
         if not len(self._batch):
             return
         if self.is_mid_change:
             self._stop(RuntimeError("a read fell into the middle of a change"))
-            self.check()
+            raise self._refusal()
         self.before_write()
         batch = self._batch
         if self._synced > self._synced_in_log:

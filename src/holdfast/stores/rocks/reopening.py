@@ -13,12 +13,14 @@ from contextlib import suppress
 from pathlib import Path
 
 from holdfast.clock import Timer
-from holdfast.model.errors import HoldfastError
+from holdfast.model.errors import HoldfastError, StoreUnavailable
 from holdfast.runtime import Runtime, Ticket
-from holdfast.stores.rocks.database import HandleNotClosed
+from holdfast.stores.rocks.database import Database, HandleNotClosed
 from holdfast.stores.room import free_bytes
 
 REOPEN_AFTER_MS = 5_000
+# How long the closing of a store that an error has stopped may take.
+CLOSING_S = 30.0
 # The longest pause between two attempts.
 _MOST_MS = 60_000
 
@@ -155,3 +157,24 @@ def probe(path: Path) -> None:
             os.fsync(file.fileno())
     finally:
         remove_probe(path)
+
+
+def open_settled(path: str | os.PathLike[str]) -> Database:
+    """Open a directory in which a write or sync has failed. Its pages may only look written: the system may have
+    dropped them and say nothing more. So everything goes into new, synced files before any call is answered."""
+    database = Database(path, has_lost_writes=True)
+    try:
+        database.flush()
+    except BaseException:
+        close_stopped(database)
+        raise
+    return database
+
+
+def close_stopped(database: Database) -> None:
+    try:
+        database.close(within_s=CLOSING_S)
+    except HandleNotClosed:
+        raise
+    except StoreUnavailable as error:
+        _log.debug("%s", error.message)  # its last flush failed, as the disk did; it is closed all the same

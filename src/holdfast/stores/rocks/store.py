@@ -51,7 +51,14 @@ from holdfast.stores.rocks.journal import RocksJournal
 from holdfast.stores.rocks.ledgers import Ledgers
 from holdfast.stores.rocks.pieces import PIECES_ABOVE, PieceReader, with_payload
 from holdfast.stores.rocks.reading import Reader
-from holdfast.stores.rocks.reopening import REOPEN_AFTER_MS, Reopening, remove_probe
+from holdfast.stores.rocks.reopening import (
+    CLOSING_S,
+    REOPEN_AFTER_MS,
+    Reopening,
+    close_stopped,
+    open_settled,
+    remove_probe,
+)
 from holdfast.stores.rocks.schedules import Schedules
 from holdfast.stores.rocks.seen import SeenKeys
 from holdfast.stores.rocks.settling import Settling
@@ -64,8 +71,6 @@ from holdfast.telemetry.figures import Figures
 
 # Leases and TTLs that one claim ends before it looks for messages; the rest is found by the next pass.
 _ENDED_PER_CLAIM = 1_000
-# How long the closing of a store that an error has stopped may take.
-_CLOSING_S = 30.0
 
 _log = logging.getLogger("holdfast")
 
@@ -182,7 +187,7 @@ class RocksStore:
         finally:
             self._let_go()
             try:
-                database.close(within_s=_CLOSING_S if had_stopped else None)
+                database.close(within_s=CLOSING_S if had_stopped else None)
             except StoreUnavailable as error:
                 if not had_stopped:
                     raise
@@ -218,14 +223,14 @@ class RocksStore:
             old, self._database = self._database, None
             self._keep_tallies()
             self._let_go(failure)
-            await self._runtime.offload(lambda: _close_stopped(old))
+            await self._runtime.offload(lambda: close_stopped(old))
         # With the lock of the directory, this is all that differs from a new process opening it.
-        database = await self._runtime.offload(lambda: _open_settled(self._path))
+        database = await self._runtime.offload(lambda: open_settled(self._path))
         try:
             self._open(database, self._listener, self._runtime)
         except BaseException:
             self._let_go(failure)
-            await self._runtime.offload(lambda: _close_stopped(database))
+            await self._runtime.offload(lambda: close_stopped(database))
             raise
         self._listener.reopened()
 
@@ -535,24 +540,3 @@ class RocksStore:
 
     def _found(self, shelf: Shelf, entry: Entry) -> Found:
         return Found(entry.envelope, entry.life, self._entries.state(shelf, entry))
-
-
-def _open_settled(path: str | os.PathLike[str]) -> Database:
-    """Open a directory in which a write or sync has failed. Its pages may only look written: the system may have
-    dropped them and say nothing more. So everything goes into new, synced files before any call is answered."""
-    database = Database(path, has_lost_writes=True)
-    try:
-        database.flush()
-    except BaseException:
-        _close_stopped(database)
-        raise
-    return database
-
-
-def _close_stopped(database: Database) -> None:
-    try:
-        database.close(within_s=_CLOSING_S)
-    except HandleNotClosed:
-        raise
-    except StoreUnavailable as error:
-        _log.debug("%s", error.message)  # its last flush failed, as the disk did; it is closed all the same
