@@ -224,7 +224,8 @@ class RocksStore:
             self._keep_tallies()
             self._let_go(failure)
             await self._runtime.offload(lambda: close_stopped(old))
-        # With the lock of the directory, this is all that differs from a new process opening it.
+        # A lock on the directory that outlives a database must be kept from the closing to here: else another process
+        # could open the store in between.
         database = await self._runtime.offload(lambda: open_settled(self._path))
         try:
             self._open(database, self._listener, self._runtime)
