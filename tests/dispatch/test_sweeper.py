@@ -36,4 +36,4 @@ async def test_a_sweep_that_fails_is_spoken_of_unless_its_store_was_closed(
         if is_closed:
             faults.close = sweeper.close
         await sweeper._sweep()
-    assert ("a sweep failed" in caplog.text) == (not is_closed)
+    assert ("background_failed loop=sweep" in caplog.text) == (not is_closed)

@@ -48,6 +48,74 @@ async def test_a_waiting_claim_wakes_when_another_process_enqueues(tmp_path: Pat
         assert message.json() == "after"
 
 
+@pytest.mark.parametrize("tenant", ["known", "new"])
+async def test_the_first_message_of_a_queue_that_does_not_exist_yet_wakes_its_waiter(
+    tmp_path: Path, tenant: str
+) -> None:
+    async with _open(tmp_path) as mine, _open(tmp_path) as others:
+        await others.queue("other", tenant="known").enqueue("before")
+        waiting = asyncio.create_task(mine.queue("q", tenant=tenant).claim(wait=None))
+        await _until(lambda: QueueRef(tenant, "q") in _watch_of(mine)._watches)
+        await others.queue("q", tenant=tenant).enqueue("first")
+        async with asyncio.timeout(_BROKEN_AFTER_S):
+            [message] = await waiting
+        assert message.json() == "first"
+        assert not _watch_of(mine).polled
+
+
+async def test_many_queues_that_do_not_exist_yet_share_a_watch_and_wake_each_their_own(tmp_path: Path) -> None:
+    names = [f"q{number}" for number in range(5)]
+    async with _open(tmp_path) as mine, _open(tmp_path) as others:
+        waiting = [asyncio.create_task(mine.queue(name).claim(wait=None)) for name in names]
+        await _until(lambda: len(_watch_of(mine)._watches) == len(names))
+        assert len(_watch_of(mine)._refs) == 1
+        for name in reversed(names):
+            await others.queue(name).enqueue(name)
+        async with asyncio.timeout(_BROKEN_AFTER_S):
+            assert [[m.json() for m in await each] for each in waiting] == [[name] for name in names]
+        await _until(lambda: not _watch_of(mine)._watches)
+        assert not _watch_of(mine)._refs
+
+
+async def test_directories_made_while_the_watch_is_placed_are_not_missed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of a queue's directories appear right after its watch looked for them, and before inotify could report it."""
+    nearest = Watch._add_nearest
+    missed: list[int] = []
+
+    def make_them_then(self: Watch, names: list[str]) -> tuple[object, int]:
+        found = nearest(self, names)
+        missed.append(found[1])
+        tmp_path.joinpath(*names[: found[1] + 1]).mkdir(exist_ok=True)
+        return found
+
+    monkeypatch.setattr(Watch, "_add_nearest", make_them_then)
+    async with _open(tmp_path) as mine, _open(tmp_path) as others:
+        waiting = asyncio.create_task(mine.queue("q").claim(wait=None))
+        await _until(lambda: QueueRef("default", "q") in _watch_of(mine)._watches)
+        assert missed == [0, 1, 2, 3, 4]
+        assert _watch_of(mine)._watches[QueueRef("default", "q")].awaits is None
+        await others.queue("q").enqueue("first")
+        async with asyncio.timeout(_BROKEN_AFTER_S):
+            assert [message.json() for message in await waiting] == ["first"]
+
+
+async def test_a_queue_whose_directory_was_removed_is_watched_again_when_it_is_back(tmp_path: Path) -> None:
+    ref = QueueRef("default", "q")
+    async with _open(tmp_path) as mine, _open(tmp_path) as others:
+        await others.queue("q").set_policy()
+        folder = tmp_path / "default" / "q" / "q" / "msg"
+        folder.mkdir(exist_ok=True)
+        waiting = asyncio.create_task(mine.queue("q").claim(wait=None))
+        await _until(lambda: ref in _watch_of(mine)._watches)
+        folder.rmdir()
+        await _until(lambda: _watch_of(mine)._watches[ref].awaits == "msg")
+        await others.queue("q").enqueue("after")
+        async with asyncio.timeout(_BROKEN_AFTER_S):
+            assert [message.json() for message in await waiting] == ["after"]
+
+
 async def test_a_watch_ends_with_its_last_waiter(tmp_path: Path) -> None:
     async with _open(tmp_path) as mine:
         await mine.queue("q").enqueue("a")

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from holdfast.clock import SystemClock
+from holdfast.model.errors import StoreUnavailable
 from holdfast.model.message import Draft
 from holdfast.model.requests import Ask, Settle, Verdict
 from holdfast.stores.postgres import PostgresStore, vacuum
@@ -65,7 +66,7 @@ def test_the_claims_between_two_vacuums_rise_with_the_root_of_the_rows() -> None
     assert vacuum.claims_between(100_000_000) == 500_000
 
 
-async def test_a_database_that_cannot_be_vacuumed_is_left_alone(
+async def test_a_database_that_cannot_be_vacuumed_is_tried_again(
     urls: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(vacuum, "CLAIMED", 1)
@@ -73,5 +74,8 @@ async def test_a_database_that_cannot_be_vacuumed_is_left_alone(
     async with opened(urls) as store:
         [shard] = store._cluster.shards
         await work(store, 1)
-        monkeypatch.setattr(shard, "url", "postgres://nobody@/nothing?host=/nowhere")
-        assert not await store._vacuum.vacuum_once(shard)
+        with monkeypatch.context() as patch:
+            patch.setattr(shard, "url", "postgres://nobody@/nothing?host=/nowhere")
+            with pytest.raises(StoreUnavailable):
+                await store._vacuum.vacuum_once(shard)
+        assert await store._vacuum.vacuum_once(shard)

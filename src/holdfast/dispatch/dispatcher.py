@@ -13,6 +13,7 @@ it meanwhile is given back at once.
 
 from collections.abc import Callable
 
+from holdfast.background import Backoff
 from holdfast.dice import Dice, SystemDice
 from holdfast.dispatch.fairness import cost_of
 from holdfast.dispatch.polling import Polling
@@ -57,6 +58,7 @@ class Dispatcher:
         self._asked_this_turn: set[QueueRef] = set()
         # Patient waiters: a claim that does not wait is no consumer held up.
         self._waiting = 0
+        self._giving_back = Backoff("give_back")
         self._is_closed = False
 
     def waiters(self, ref: QueueRef) -> int:
@@ -212,7 +214,13 @@ class Dispatcher:
 
     async def _give_back(self, ref: QueueRef, receipts: list[Receipt]) -> None:
         verdicts = [Verdict(settle=Settle.UNSEND, receipt=receipt) for receipt in receipts]
-        await self._store.settle(ref, verdicts, self._runtime.clock.now_ms())
+        try:
+            await self._store.settle(ref, verdicts, self._runtime.clock.now_ms())
+        except Exception as error:
+            # Not tried again: the leases end by themselves, and a store that closes waits for this.
+            self._giving_back.failed(error, queue=ref, messages=len(receipts))
+        else:
+            self._giving_back.succeeded()
 
     # --- Turns -----------------------------------------------------------------------------------------------
 

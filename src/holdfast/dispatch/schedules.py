@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractContextManager
 from typing import Any
 
+from holdfast.background import Backoff
 from holdfast.clock import Timer
 from holdfast.model.errors import HoldfastError, Refused, Throttled
 from holdfast.model.message import Draft
@@ -17,12 +18,14 @@ _log = logging.getLogger("holdfast")
 
 # Schedules fired together, so that one sync of the disk serves them; their payloads are in memory meanwhile.
 FIRE_LIMIT = 64
-_PAUSE_AFTER_ERROR_MS = 1_000
 # Where nobody says that another server has put a schedule: a tick comes this much late, at worst, after it was put.
 _LOOK_MS = 5_000
 
 # Holds the tenant to its limits, for as long as the enqueue is under way.
 Admit = Callable[[QueueRef, list[Draft]], Awaitable[AbstractContextManager[Any]]]
+
+# A tick that the store could not take: the error, and the schedule's name.
+_Failure = tuple[Exception, str]
 
 
 class Scheduler:
@@ -37,6 +40,7 @@ class Scheduler:
         self._next_at: int | None = None
         self._is_started = False
         self._is_firing = False
+        self._backoff = Backoff("schedules")
         self._is_closed = False
 
     def start(self) -> None:
@@ -57,17 +61,25 @@ class Scheduler:
             self._timer.cancel()
 
     async def fire_once(self) -> int:
-        """One bounded pass; answers how many ticks were due. Those that the store could not take are so again soon."""
+        """Fire what is due, in one bounded pass; return how many ticks were due. Ticks that the store could not take
+        are tried again after a pause."""
         now_ms = self._runtime.clock.now_ms()
         due, next_at = await self._store.due_schedules(FIRE_LIMIT, now_ms)
-        await self._together([self._fire(ref, schedule, now_ms) for ref, schedule in due])
+        failures: list[_Failure] = []
+        await self._together([self._fire(ref, schedule, now_ms, failures) for ref, schedule in due])
+        if failures:
+            self._put_off(*failures[0])
+            # They are due still: what is due is no reason to end the pause.
+            next_at = None if next_at is not None and next_at <= now_ms else next_at
+        else:
+            self._backoff.succeeded()
         if next_at is not None:
             self.scheduled(next_at)
         return len(due)
 
     # --- One tick ----------------------------------------------------------------------------------------------
 
-    async def _fire(self, ref: QueueRef, schedule: Schedule, now_ms: int) -> None:
+    async def _fire(self, ref: QueueRef, schedule: Schedule, now_ms: int, failures: list[_Failure]) -> None:
         try:
             try:
                 tick = due_tick(schedule, now_ms)
@@ -83,8 +95,8 @@ class Scheduler:
                 await self._skip(ref, schedule, tick.next_at, error)
         except Refused:
             pass  # the queue is being deleted, and its schedules are gone
-        except HoldfastError as error:
-            self._put_off(f"schedule {schedule.name} of {ref}", error)
+        except Exception as error:
+            failures.append((error, f"{ref}/{schedule.name}"))
 
     async def _skip(self, ref: QueueRef, schedule: Schedule, next_at: int | None, error: HoldfastError) -> None:
         """What a tenant may not enqueue now is not enqueued late: its next tick may come sooner than room does."""
@@ -92,10 +104,10 @@ class Scheduler:
         if await self._store.put_schedule(ref, schedule, told, self._runtime.clock.now_ms()):
             _log.warning("a tick of schedule %s of %s enqueued nothing: %s", schedule.name, ref, error.message)
 
-    def _put_off(self, what: str, error: HoldfastError) -> None:
+    def _put_off(self, error: Exception, schedule: str) -> None:
         if not self._is_closed:
-            _log.warning("%s was not fired, and will be tried again: %s", what, error.message)
-            self.scheduled(self._runtime.clock.now_ms() + _PAUSE_AFTER_ERROR_MS)
+            pause_ms = self._backoff.failed(error, schedule=schedule)
+            self.scheduled(self._runtime.clock.now_ms() + pause_ms)
 
     async def _together(self, works: list[Coroutine[Any, Any, None]]) -> None:
         if not works:
@@ -137,8 +149,8 @@ class Scheduler:
                 await self.fire_once()
                 if not self._store.capabilities.pushes_wakeups:
                     self.scheduled(self._runtime.clock.now_ms() + _LOOK_MS)
-        except HoldfastError as error:
-            self._put_off("what is scheduled", error)
+        except Exception as error:
+            self._put_off(error, "all")
         finally:
             self._is_firing = False
             self._set_timer()

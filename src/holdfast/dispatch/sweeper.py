@@ -1,20 +1,15 @@
 """Returns what expired: leases, TTLs, old keys and events, queues being deleted."""
 
-import logging
-
+from holdfast.background import Backoff
 from holdfast.clock import Timer
-from holdfast.model.errors import HoldfastError
 from holdfast.runtime import Runtime
 from holdfast.stores.contract import Store
-
-_log = logging.getLogger("holdfast")
 
 # Work per sweep, so that no caller waits long behind one.
 SWEEP_LIMIT = 1_000
 # Deadlines fall close together under load; one sweep serves all within this time. Claims do not wait for it: a claim
 # returns its own queue's expired leases.
 _PAUSE_MS = 100
-_PAUSE_AFTER_ERROR_MS = 1_000
 
 
 class Sweeper:
@@ -26,6 +21,7 @@ class Sweeper:
         self._timer: Timer | None = None
         self._wakes_at: int | None = None
         self._not_before = 0
+        self._backoff = Backoff("sweep")
         self._is_closed = False
 
     def deadline(self, at_ms: int) -> None:
@@ -63,11 +59,14 @@ class Sweeper:
             return
         try:
             await self.sweep_once()
-        except HoldfastError as error:
+        except Exception as error:
             self._try_again(error)
+        else:
+            self._backoff.succeeded()
 
-    def _try_again(self, error: HoldfastError) -> None:
+    def _try_again(self, error: Exception) -> None:
         if self._is_closed:
-            return  # the store was closed under it: the next start sweeps
-        _log.warning("a sweep failed and will be tried again: %s", error.message)
-        self.deadline(self._runtime.clock.now_ms() + _PAUSE_AFTER_ERROR_MS)
+            return  # the store was closed during the sweep: the next start sweeps
+        # Deadlines that callers report meanwhile must not end the pause.
+        self._not_before = self._runtime.clock.now_ms() + self._backoff.failed(error)
+        self.deadline(self._not_before)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from holdfast.background import Backoff
 from holdfast.dispatch.fairness import FairTurns
 from holdfast.dispatch.waiters import Line
 from holdfast.runtime import Runtime
@@ -21,6 +22,7 @@ class Shard:
         self._serve = serve
         self._turns: FairTurns[Line] = FairTurns(weight_of)
         self._is_serving = False
+        self._backoff = Backoff("dispatch")
 
     def give_turn(self, line: Line) -> None:
         if line.has_turn:
@@ -35,6 +37,14 @@ class Shard:
         try:
             while (turn := self._turns.pop()) is not None:
                 tenant, line = turn
-                self._turns.charge(tenant, await self._serve(line))
+                try:
+                    cost = await self._serve(line)
+                except Exception as error:
+                    # Not the store's refusal, which goes to the waiters: the other lines must have their turns.
+                    self._backoff.failed(error, queue=line.ref)
+                    cost = 1
+                else:
+                    self._backoff.succeeded()
+                self._turns.charge(tenant, cost)
         finally:
             self._is_serving = False

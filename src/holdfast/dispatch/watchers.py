@@ -3,8 +3,9 @@
 import logging
 from collections.abc import Callable
 
+from holdfast.background import Backoff
 from holdfast.clock import Timer
-from holdfast.model.errors import HoldfastError
+from holdfast.model.errors import Refused
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Ask
 from holdfast.runtime import Runtime
@@ -20,7 +21,7 @@ _SOON = 0
 
 
 class _Watched:
-    __slots__ = ("callbacks", "is_looking", "ref", "timer", "wakes_at")
+    __slots__ = ("backoff", "callbacks", "is_looking", "looks_again", "ref", "timer", "wakes_at")
 
     def __init__(self, ref: QueueRef) -> None:
         self.ref = ref
@@ -28,6 +29,8 @@ class _Watched:
         self.timer: Timer | None = None
         self.wakes_at: int | None = None
         self.is_looking = False
+        self.backoff = Backoff("watchers", queue=ref)
+        self.looks_again: Timer | None = None
 
 
 class Watchers:
@@ -121,12 +124,25 @@ class Watchers:
         now_ms = self._runtime.clock.now_ms()
         try:
             next_at = (await self._store.claim(watched.ref, [_LOOK], now_ms)).next_at
-        except HoldfastError:
-            return  # it is being deleted, or the store has stopped: nothing comes due
+        except Refused:
+            return  # the queue is being deleted: nothing comes due
+        except Exception as error:
+            self._look_again(watched, error)
+            return
+        watched.backoff.succeeded()
         if watched.callbacks and next_at is not None and next_at > now_ms:
             self._arm(watched, next_at)
 
+    def _look_again(self, watched: _Watched, error: Exception) -> None:
+        if watched.callbacks:
+            again_at = self._runtime.clock.now_ms() + watched.backoff.failed(error)
+            if watched.looks_again is not None:
+                watched.looks_again.cancel()
+            watched.looks_again = self._runtime.call_at(again_at, lambda: self._look(watched))
+
     def _drop(self, watched: _Watched) -> None:
+        if watched.looks_again is not None:
+            watched.looks_again.cancel()
         if watched.timer is not None:
             watched.timer.cancel()
         watched.timer = watched.wakes_at = None

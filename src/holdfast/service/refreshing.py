@@ -4,15 +4,12 @@ What a tenant may do is looked at every few seconds; the policies of queues tena
 with many of them is not asked for all at once.
 """
 
-import logging
 import math
 
+from holdfast.background import Backoff
 from holdfast.clock import Timer
-from holdfast.model.errors import HoldfastError
 from holdfast.runtime import Runtime
 from holdfast.service.directory import Directory
-
-_log = logging.getLogger("holdfast")
 
 REFRESH_MS = 5_000
 # After so many passes every queue was looked at.
@@ -27,10 +24,11 @@ class Refresher:
         # Tenants whose queues are to be looked at yet in this round.
         self._round: list[str] = []
         self._per_pass = 0
+        self._backoff = Backoff("refresh")
         self._is_closed = False
 
-    def start(self) -> None:
-        at_ms = self._runtime.clock.now_ms() + REFRESH_MS
+    def start(self, pause_ms: int = REFRESH_MS) -> None:
+        at_ms = self._runtime.clock.now_ms() + pause_ms
         self._timer = self._runtime.call_at(at_ms, lambda: self._runtime.spawn(self._refresh()))
 
     def close(self) -> None:
@@ -50,10 +48,13 @@ class Refresher:
         return len(looked_at)
 
     async def _refresh(self) -> None:
+        pause_ms = REFRESH_MS
         try:
             await self.refresh_once()
-        except HoldfastError as error:
+        except Exception as error:
             if not self._is_closed:
-                _log.debug("limits were not read again, and will be: %s", error.message)
+                pause_ms = self._backoff.failed(error)
+        else:
+            self._backoff.succeeded()
         if not self._is_closed:
-            self.start()
+            self.start(pause_ms)

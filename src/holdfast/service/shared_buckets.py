@@ -213,7 +213,7 @@ class SharedBuckets:
         requests = [each.charges for each in asked]
         try:
             taken = await self._line.call(self._rates.take(tenant, adjust, requests, blocks, now_ms))
-        except RatesDown as error:
+        except Exception as error:  # whatever it is, those who wait must get an answer
             self._lost(error)
             self._own.owe(self._shares(adjust), now_ms)
             for each in asked:
@@ -246,7 +246,7 @@ class SharedBuckets:
         """Say that this server is there, and learn how many there are."""
         try:
             servers = await self._line.call(self._rates.look(self._server, self._runtime.clock.now_ms()))
-        except RatesDown as error:
+        except Exception as error:  # the next look must come
             self._lost(error)
             return
         self.servers = max(1, servers)
@@ -254,7 +254,7 @@ class SharedBuckets:
             self.is_shared = True
             _log.warning("Redis is back: rates are shared with other servers again", extra={"servers": servers})
 
-    def _lost(self, error: RatesDown) -> None:
+    def _lost(self, error: Exception) -> None:
         if self.is_shared:
             self.is_shared = False
             self._allowances.clear()
@@ -263,6 +263,7 @@ class SharedBuckets:
                 "Redis does not answer: this server goes by its own share of the rates, one of %d: %s",
                 self.servers,
                 error,
+                exc_info=None if isinstance(error, RatesDown) else error,
             )
             self._arm()
 

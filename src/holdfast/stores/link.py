@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
+from holdfast.background import Backoff
 from holdfast.runtime import Runtime, Ticket
 
 T = TypeVar("T")
@@ -85,9 +86,15 @@ class Link:
             self._loop.close()
 
     def _start(self, work: Work[None], among: set[asyncio.Task[None]]) -> None:
+        def ended(task: asyncio.Task[None]) -> None:
+            among.discard(task)
+            if not task.cancelled() and isinstance(error := task.exception(), Exception):
+                # Loops survive their errors; this is work that nobody waits for and that is not tried again.
+                Backoff("store", work=task.get_coro()).failed(error)
+
         task = self._loop.create_task(work)
         among.add(task)
-        task.add_done_callback(among.discard)
+        task.add_done_callback(ended)
 
     async def _work(self, work: Work[T], ticket: Ticket[T], then: Callable[[T], None] | None) -> None:
         error: BaseException | None = None

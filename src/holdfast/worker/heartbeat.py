@@ -2,6 +2,7 @@
 
 import asyncio
 
+from holdfast.background import Backoff
 from holdfast.clock import Timer
 from holdfast.dice import Dice
 from holdfast.model.answers import Result
@@ -37,6 +38,8 @@ class Heartbeat:
         self._is_beating = False
         self._is_missing = False
         self._due_at = 0
+        # A failure must not cost the leases: the next try comes within a beat.
+        self._backoff = Backoff("heartbeat", longest_ms=self._period_ms, queue=ref)
 
     def add(self, work: Work) -> None:
         self._held[id(work)] = work
@@ -63,6 +66,10 @@ class Heartbeat:
         try:
             if self._held:
                 next_ms = await self.beat_once()
+        except Exception as error:
+            next_ms = self._backoff.failed(error)
+        else:
+            self._backoff.succeeded()
         finally:
             self._is_beating = False
             if self._held:

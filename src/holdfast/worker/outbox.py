@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from holdfast.background import Backoff
 from holdfast.dice import Dice
 from holdfast.model.answers import Result
 from holdfast.model.errors import HoldfastError, Throttled, Unavailable
@@ -60,6 +61,7 @@ class Outbox:
         self._has_ride = False
         # Set when a verdict is posted: one that has to wait for its retry must not hold it up.
         self._posted = asyncio.Event()
+        self._backoff = Backoff("outbox", queue=ref)
 
     def post(self, verdict: Verdict, lease_until: int, *, at_once: bool = False) -> "asyncio.Future[Result | None]":
         pending = Pending(verdict, lease_until)
@@ -157,8 +159,12 @@ class Outbox:
         except HoldfastError as error:  # refused as a whole: no repetition would help
             code = error.code
             results = [Result(snowflake=each.verdict.receipt.id, ok=False, error=code) for each in batch]
+        except Exception as error:  # handlers wait for these verdicts: they are tried again until their leases end
+            self._backoff.failed(error, verdicts=len(batch))
+            return False
         finally:
             call.cancel()
+        self._backoff.succeeded()
         self._reach.regain()
         return self.answer_all(batch, results)
 

@@ -11,7 +11,6 @@ What is acked was held at the ack; a lease that was lost never comes back; so it
 nothing is acked that the batch had not read. A message whose lease was lost after it was read is delivered again.
 """
 
-import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -21,17 +20,16 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
+from holdfast.background import Backoff
 from holdfast.client.blocking import Holdfast, Queue
 from holdfast.clock import steady_s
 from holdfast.model.checks import check_text
-from holdfast.model.errors import HoldfastError, InvalidArgument, QueueNotFound, Refused
+from holdfast.model.errors import InvalidArgument, QueueNotFound
 from holdfast.model.message import MAX_BATCH
 from holdfast.model.names import DEFAULT, QueueRef, parse_ref
 from holdfast.pipeline.schemas import Table
 from holdfast.pipeline.sources.options import PLACE, Place, count, duration, parse_options, place_of, text
 from holdfast.pipeline.sources.rows import delivery_batches
-
-_log = logging.getLogger("holdfast")
 
 OPTIONS = {
     **PLACE,
@@ -282,16 +280,23 @@ class Heartbeat:
         self._thread.join(self._claiming.lease_ms / 1_000)
 
     def _run(self) -> None:
+        """Until `stop`, over a new connection after an error: a leader that lost its heartbeat loses its claims."""
+        period_ms = self._claiming.lease_ms // 3
+        backoff = Backoff("heartbeat", longest_ms=max(period_ms, 1), queue=self._claiming.ref)
+        pause_ms = 0
+        while not self._is_over.wait(pause_ms / 1_000):
+            try:
+                self._beat(period_ms / 1_000, backoff)
+            except Exception as error:
+                pause_ms = backoff.failed(error, consumer=self._claiming.consumer)
+
+    def _beat(self, period_s: float, backoff: Backoff) -> None:
         claiming = self._claiming
         with self._open_client(claiming.place) as client:
             queue = client.queue(claiming.ref.queue, tenant=claiming.ref.tenant)
-            while not self._is_over.wait(claiming.lease_ms / 3_000):
-                try:
-                    queue.ledger_extend(claiming.consumer, claiming.lease_ms / 1_000)
-                except Refused as refused:
-                    _log.error("the leases of %s are not extended: %s", claiming.consumer, refused.message)
-                except HoldfastError as error:
-                    _log.warning("the leases of %s could not be extended yet: %s", claiming.consumer, error.message)
+            while not self._is_over.wait(period_s):
+                queue.ledger_extend(claiming.consumer, claiming.lease_ms / 1_000)
+                backoff.succeeded()
 
 
 def _offset(claim: int, claims: list[int]) -> Offset:

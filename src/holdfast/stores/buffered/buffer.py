@@ -15,8 +15,9 @@ from uuid import UUID
 
 import msgspec
 
+from holdfast.background import Backoff
 from holdfast.clock import steady_s
-from holdfast.model.errors import HoldfastError, StoreUnavailable
+from holdfast.model.errors import StoreUnavailable
 from holdfast.model.names import QueueRef
 from holdfast.stores.buffered.cache import Cache
 from holdfast.stores.buffered.wal import Place
@@ -27,7 +28,7 @@ _log = logging.getLogger("holdfast")
 # In one transaction at most.
 _MESSAGES = 5_000
 _BYTES = 8 << 20
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
+_FIRST_PAUSE_MS, _LONGEST_PAUSE_MS = 50, 1_000
 # Where others land what is here: how often it is asked for, and how long nothing may have landed until that is said.
 _LOOK_S, _PATIENCE_S = 0.5, 60.0
 
@@ -114,7 +115,7 @@ class Buffer:
     async def run(self, lane: int) -> None:
         """Until `end`; a flush that is under way comes to its end."""
         state = self._lanes[lane]
-        pause_s = _FIRST_PAUSE_S
+        backoff = _backoff("flush", lane)
         while True:
             await state.begun.wait()
             # Whoever comes within the interval goes along, also if a claim lands all of it meanwhile.
@@ -125,15 +126,9 @@ class Buffer:
             state.full.clear()
             try:
                 while await self.flush_once(lane):
-                    pause_s = _FIRST_PAUSE_S
+                    backoff.succeeded()
             except Exception as error:
-                _log.warning(
-                    "what is buffered has not landed, and will be tried again: %s",
-                    error,
-                    exc_info=not isinstance(error, HoldfastError),
-                )
-                await _either(self._ending, pause_s)
-                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+                await _either(self._ending, backoff.failed(error) / 1_000)
                 state.begun.set()
                 state.full.set()
 
@@ -147,13 +142,18 @@ class Buffer:
         """Until `end`, instead of `run`, where others land what is here."""
         state = self._lanes[lane]
         moved_s = steady_s()
+        backoff = _backoff("landed_by_others", lane)
+        pause_s = _LOOK_S
         while not self._ending.is_set():
-            await _either(self._ending, _LOOK_S)
+            await _either(self._ending, pause_s)
+            pause_s = _LOOK_S
             try:
                 if await self.look_once(lane) or not state.waiting:
                     moved_s = steady_s()
-            except StoreUnavailable as error:
-                _log.debug("what others have landed is not known: %s", error.message)
+            except Exception as error:
+                pause_s = backoff.failed(error) / 1_000
+            else:
+                backoff.succeeded()
             if steady_s() - moved_s > _PATIENCE_S:
                 moved_s = steady_s()
                 _log.warning(
@@ -297,6 +297,10 @@ class Buffer:
         """This server's own opening of the log: what others find of it in Redis it lands from here."""
         for lane in range(lanes):
             self._lanes[lane].landed_below[epoch] = 0
+
+
+def _backoff(loop: str, lane: int) -> Backoff:
+    return Backoff(loop, first_ms=_FIRST_PAUSE_MS, longest_ms=_LONGEST_PAUSE_MS, lane=lane)
 
 
 def _call_of(body: bytes) -> LoggedCall | None:

@@ -238,7 +238,7 @@ class Cache:
         was_up = self.is_up
         try:
             await _awaited(self._redis.ping())
-        except (RedisError, OSError, TimeoutError) as error:
+        except Exception as error:  # whatever it is, the next look must come
             self._lost(error)
             return
         self._why = ""

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+from holdfast.background import Backoff
 from holdfast.model.answers import Enqueued
 from holdfast.model.errors import HoldfastError, Internal, StoreUnavailable
 from holdfast.model.message import Draft
@@ -28,6 +29,8 @@ _log = logging.getLogger("holdfast")
 
 _CALLS = 2_000
 _BYTES = 4 << 20
+# Callers wait: the first pause after an error is short.
+_FIRST_PAUSE_MS = 10
 
 
 class Offer(NamedTuple):
@@ -98,11 +101,18 @@ class Commits:
 
     async def run(self) -> None:
         """Until `end`, and until nobody waits."""
+        backoff = Backoff("commits", first_ms=_FIRST_PAUSE_MS)
         while not self._is_ending or self._offers:
-            await self._some()
-            self._wanted.clear()
-            while self._offers:
-                await self.commit_once()
+            try:
+                await self._some()
+                self._wanted.clear()
+                while self._offers:
+                    await self.commit_once()
+            except Exception as error:  # callers wait for this loop: it must not end before `end`
+                await asyncio.sleep(backoff.failed(error) / 1_000)
+                self._wanted.set()
+            else:
+                backoff.succeeded()
         await self.tell_kept()
 
     async def _some(self) -> None:
@@ -121,8 +131,8 @@ class Commits:
         self._is_told = True
         try:
             await self._on_thread(lambda: self._wal.void([]))
-        except StoreUnavailable as error:  # of a full disk, or a log that has failed, the next call is told
-            _log.debug("readers of the log do not know yet that its end was kept: %s", error.message)
+        except Exception as error:  # the next call is told of a full disk, or of a log that has failed
+            _log.debug("readers of the log do not know yet that its end was kept: %s", error)
 
     def end(self) -> None:
         self._is_ending = True

@@ -8,22 +8,20 @@ claim finds what it would have found; at worst it asks twice. Claims of one serv
 """
 
 import asyncio
-import logging
 from collections import Counter
 from collections.abc import Callable, Iterable
 from itertools import accumulate
 from typing import Protocol
 
+from holdfast.background import Backoff
 from holdfast.clock import steady_s
-from holdfast.model.errors import HoldfastError, StoreUnavailable
+from holdfast.model.errors import StoreUnavailable
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Ask
 from holdfast.stores.buffered.cache import NOTHING, Cache, Popped
 from holdfast.stores.buffered.keys import reserved_of
 from holdfast.stores.contract import Claims
 from holdfast.stores.reserved import Reserved
-
-_log = logging.getLogger("holdfast")
 
 # A queue from which two claims within this time got all they asked for is a busy one.
 _BUSY_S = 1.0
@@ -59,6 +57,7 @@ class Prefetcher:
         # What was claimed here of what Redis remembers as handed out.
         self._claimed: dict[QueueRef, frozenset[bytes]] = {}
         self._is_ending = False
+        self._backoff = Backoff("prefetch")
         # Claims that were served from what was reserved, and those that found it out of date.
         self.served = 0
         self.missed = 0
@@ -150,10 +149,10 @@ class Prefetcher:
                 await self._none_by_index[ref].wait()
                 del self._none_by_index[ref]
             await self.reserve_once(ref, behind)
-        except StoreUnavailable as error:
-            _log.debug("nothing was reserved of %s: %s", ref, error.message)
-        except HoldfastError as error:
-            _log.warning("nothing was reserved of %s: %s", ref, error.message)
+        except Exception as error:  # not tried again: claims go by the index until the next reservation
+            self._backoff.failed(error, queue=ref)
+        else:
+            self._backoff.succeeded()
         finally:
             del self._under_way[ref]
 

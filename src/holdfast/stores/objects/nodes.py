@@ -6,9 +6,10 @@ from contextlib import suppress
 
 import msgspec
 
+from holdfast.background import Backoff, run_forever
 from holdfast.clock import Clock
 from holdfast.dice import Dice
-from holdfast.model.errors import HoldfastError, StoreUnavailable
+from holdfast.model.errors import StoreUnavailable
 from holdfast.model.ids import NODES, IdMaker
 from holdfast.stores.objects import layout
 from holdfast.stores.objects.bucket import Changed
@@ -68,13 +69,8 @@ class Nodes:
         return True
 
     async def keep(self) -> None:
-        """Run until cancelled."""
-        while True:
-            await asyncio.sleep(_RENEW_S)
-            try:
-                await self.renew()
-            except HoldfastError as error:
-                _log.warning("the lease of the node number was not renewed, and will be: %s", error.message)
+        """Renew the lease in time, until cancelled."""
+        await run_forever(self.renew, Backoff("node_number"), lambda: asyncio.sleep(_RENEW_S))
 
     async def renew(self) -> None:
         """Ours still, or another number."""

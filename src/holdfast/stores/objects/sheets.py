@@ -257,7 +257,10 @@ class Sheets:
         """An empty sheet in its place; gone where the bucket can delete exactly this one."""
         emptied = await self.write(held.key, NOTHING, held)
         if self.bucket.deletes_exactly:
-            await self.bucket.delete_exactly(held.key, emptied.stamp.etag)
+            try:
+                await self.bucket.delete_exactly(held.key, emptied.stamp.etag)
+            except Unanswered as error:
+                raise unavailable(error) from None
 
     async def finish_due(self, limit: int, now_ms: int) -> None:
         """Steps whose time has come."""

@@ -34,13 +34,14 @@ from holdfast.stores.contract import (
     TenantRow,
 )
 from holdfast.stores.link import Link
-from holdfast.stores.objects.bucket import Bucket, Unanswered
+from holdfast.stores.objects.bucket import Bucket, Changed, Missing, Unanswered
 from holdfast.stores.objects.disk import DiskBucket
 from holdfast.stores.objects.ledgers import receipts_of
 from holdfast.stores.objects.news import News
 from holdfast.stores.objects.papers import QueuePaper
 from holdfast.stores.objects.parts import Parts
 from holdfast.stores.objects.payloads import BucketReader, StagedPayload
+from holdfast.stores.objects.sheets import Busy
 from holdfast.stores.objects.watch import Watch
 from holdfast.stores.room import LOW_DISK_BYTES, DiskRoom
 from holdfast.telemetry.figures import Figures
@@ -154,7 +155,7 @@ class ObjectStore:
         """What changes nothing."""
         if self._link is None or self._parts is None:
             raise StoreUnavailable("this queue was closed: open it again")
-        return await self._link.call(make(self._parts))
+        return await self._link.call(_named(make(self._parts)))
 
     async def _change(self, make: Callable[[Parts, News], Coroutine[Any, Any, T]]) -> T:
         """What changes something, and is told: even of a call that failed, for part of it may hold."""
@@ -164,7 +165,7 @@ class ObjectStore:
 
         async def work() -> T:
             try:
-                return await make(parts, news)
+                return await _named(make(parts, news))
             except BaseException:
                 link.enter(lambda: self._tell_failed(news))
                 raise
@@ -294,8 +295,7 @@ class ObjectStore:
     async def claim(self, ref: QueueRef, asks: list[Ask], now_ms: int) -> Claims:
         async def claim(do: Parts, news: News) -> Claims:
             if self._watch is not None:
-                # Before it looks: what is put after that is heard of.
-                self._watch.join(ref, is_there=await do.directory.find(ref) is not None)
+                self._watch.join(ref)  # before it looks: later messages are reported
             return await do.claiming.claim(ref, asks, now_ms, news)
 
         return await self._change(claim)
@@ -446,3 +446,14 @@ def _check_written(results: list[Result], what: str) -> None:
     """Raise `StoreUnavailable` if a verdict on a ledger's claims was not written: the call is repeated as a whole."""
     if any(result.is_retryable for result in results):
         raise StoreUnavailable(f"not all of the claims could be {what}")
+
+
+async def _named(work: Coroutine[Any, Any, T]) -> T:
+    """Return the result of `work`. Raise `StoreUnavailable` for a conflict or a failed request that escaped it: callers
+    and background loops expect errors of the contract alone."""
+    try:
+        return await work
+    except (Changed, Busy) as error:
+        raise StoreUnavailable(f"another process changed the same documents; try again ({error})") from error
+    except (Missing, Unanswered) as error:
+        raise StoreUnavailable(f"the bucket failed in the middle of a call; try again ({error})") from error

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 
 from holdfast.model import lifecycle
 from holdfast.model.message import State
@@ -131,14 +132,15 @@ class Sweeping:
     async def _clear_leftovers(self, shelf: Shelf, limit: int) -> None:
         """What a pass found that is no message: its events are collected, or its step is undone."""
         for key in list(shelf.leftovers)[:limit]:
-            shelf.leftovers.pop(key, None)
             held = await self._sheets.read(key)
-            if held is None or held.is_busy:
-                continue
-            if held.body is None:
-                await self._sheets.settle(held)
-            elif message_of(held.body).is_gone:
-                self._messages.dirty.setdefault(key, (0, True))
+            if held is not None and not held.is_busy:
+                if held.body is None:
+                    # Another process may be first; if anything is left then, the next pass finds it.
+                    with suppress(Changed, Busy):
+                        await self._sheets.settle(held)
+                elif message_of(held.body).is_gone:
+                    self._messages.dirty.setdefault(key, (0, True))
+            shelf.leftovers.pop(key, None)
 
     # --- Queues being deleted ------------------------------------------------------------------------------------
 

@@ -4,20 +4,16 @@ None of it is anybody's call, and nobody waits for it; sweeps do the same for wh
 """
 
 import asyncio
-import logging
 
+from holdfast.background import Backoff, run_forever
 from holdfast.clock import Clock
-from holdfast.model.errors import HoldfastError
 from holdfast.stores.objects.altering import Altering
 from holdfast.stores.objects.journal import LAG_MS, Journal
 from holdfast.stores.objects.messages import Messages
 from holdfast.stores.objects.news import News
 
-_log = logging.getLogger("holdfast")
-
 # Changes that come close together are tidied up together.
 _PAUSE_S = 0.05
-_PAUSE_AFTER_ERROR_S = 1.0
 # How often it looks for what has waited long enough.
 _LOOK_S = 1.0
 _LIMIT = 1_000
@@ -35,20 +31,17 @@ class Tidying:
         self._is_wanted.set()
 
     async def run(self) -> None:
-        """Until cancelled."""
-        while True:
-            try:
-                async with asyncio.timeout(_LOOK_S):
-                    await self._is_wanted.wait()
-            except TimeoutError:
-                pass  # nothing happened, but time has passed
-            self._is_wanted.clear()
-            await asyncio.sleep(_PAUSE_S)
-            try:
-                await self.tidy_once()
-            except HoldfastError as error:
-                _log.warning("what was left to tidy up is tidied up later: %s", error.message)
-                await asyncio.sleep(_PAUSE_AFTER_ERROR_S)
+        """Tidy up after changes, and once a second, until cancelled."""
+        await run_forever(self.tidy_once, Backoff("tidying"), self._wait)
+
+    async def _wait(self) -> None:
+        try:
+            async with asyncio.timeout(_LOOK_S):
+                await self._is_wanted.wait()
+        except TimeoutError:
+            pass  # nothing happened, but time has passed
+        self._is_wanted.clear()
+        await asyncio.sleep(_PAUSE_S)
 
     async def tidy_once(self) -> None:
         now_ms = self._clock.now_ms()

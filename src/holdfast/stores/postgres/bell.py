@@ -6,20 +6,15 @@ the message when they next look (`queue_poll_interval`).
 """
 
 import asyncio
-import logging
 from collections.abc import Callable
 from typing import Any
 
-from asyncpg import exceptions
-
-from holdfast.model.errors import StoreUnavailable
+from holdfast.background import Backoff, run_forever
 from holdfast.model.names import QueueRef
 from holdfast.stores.postgres.cluster import Cluster
 from holdfast.stores.postgres.news import News
 from holdfast.stores.postgres.nodes import Nodes
-from holdfast.stores.postgres.shard import LOST, Shard, connect
-
-_log = logging.getLogger("holdfast")
+from holdfast.stores.postgres.shard import Shard, connect, shown
 
 _CHANNEL = "holdfast"
 _NAME = "holdfast bell"
@@ -29,7 +24,7 @@ _PEERS = (
 )
 # A payload has at most 8,000 bytes.
 _LINES_BYTES = 7_500
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 3.0
+_LONGEST_PAUSE_MS = 3_000
 # How often a server looks whether there are others.
 _LOOK_S = 5.0
 
@@ -94,6 +89,7 @@ class _Rope:
         self._is_wanted = asyncio.Event()
         # Alone, a server has nobody to tell.
         self.has_peers = False
+        self._backoff = Backoff("notifications", longest_ms=_LONGEST_PAUSE_MS, database=shown(shard.url))
 
     def add(self, name: str, at_ms: int) -> None:
         if self.has_peers:
@@ -102,24 +98,21 @@ class _Rope:
             self._is_wanted.set()
 
     async def run(self) -> None:
-        """Until cancelled. After a lost connection it comes back by itself."""
-        pause_s = _FIRST_PAUSE_S
-        while True:
-            connection = None
-            try:
-                connection = await connect(self._shard.url, {"application_name": _NAME})
-                await connection.add_listener(_CHANNEL, self._hear)
-                await self._send(connection, [])  # whoever is there knows that it is not alone any more
-                pause_s = _FIRST_PAUSE_S
-                self.has_peers = await connection.fetchval(_PEERS)
-                await self._ring(connection)
-            except (*LOST, exceptions.PostgresError, StoreUnavailable) as error:
-                _log.debug("wake-ups from other servers are not heard for a while: %s", error)
-            finally:
-                if connection is not None:
-                    connection.terminate()
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        """Listen and notify until cancelled, over a new connection whenever one is lost."""
+        await run_forever(self._serve_connection, self._backoff, lambda: asyncio.sleep(0))
+
+    async def _serve_connection(self) -> None:
+        connection = None
+        try:
+            connection = await connect(self._shard.url, {"application_name": _NAME})
+            await connection.add_listener(_CHANNEL, self._hear)
+            await self._send(connection, [])  # whoever is there knows that it is not alone any more
+            self.has_peers = await connection.fetchval(_PEERS)
+            self._backoff.succeeded()
+            await self._ring(connection)
+        finally:
+            if connection is not None:
+                connection.terminate()
 
     async def _ring(self, connection: Any) -> None:
         while True:

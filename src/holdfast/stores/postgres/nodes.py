@@ -5,7 +5,8 @@ import logging
 from typing import Any
 from uuid import uuid4
 
-from holdfast.model.errors import HoldfastError, StoreUnavailable
+from holdfast.background import Backoff, run_forever
+from holdfast.model.errors import StoreUnavailable
 from holdfast.model.ids import NODES, IdMaker
 from holdfast.stores.postgres.cluster import Cluster
 
@@ -79,13 +80,12 @@ class Nodes:
             await self.lease()
 
     async def keep(self) -> None:
-        """Run until cancelled."""
-        while True:
-            await asyncio.sleep(_RENEW_S if self._ids is not None else 0.5)
-            try:
-                await self.renew()
-            except HoldfastError as error:
-                _log.warning("the lease of the node number was not renewed, and will be: %s", error.message)
+        """Renew the lease in time, until cancelled."""
+        await run_forever(
+            self.renew,
+            Backoff("node_number"),
+            lambda: asyncio.sleep(_RENEW_S if self._ids is not None else 0.5),
+        )
 
     async def release(self) -> None:
         if self._ids is not None:

@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 from zlib import crc32
 
+from holdfast.background import Backoff, run_forever
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.message import Draft, Pieces
 from holdfast.model.names import QueueRef
@@ -134,20 +135,22 @@ class Staging:
             _log.debug("an upload is given up later, by a sweep: %s", error.message)
 
     async def keep(self) -> None:
-        """Run until cancelled."""
-        while True:
-            await asyncio.sleep(_KEEP_S)
-            await self.keep_once()
+        """Tell the databases about uploads under way, until cancelled."""
+        await run_forever(self.keep_once, Backoff("uploads"), lambda: asyncio.sleep(_KEEP_S))
 
     async def keep_once(self) -> None:
+        """Keep all of them; raise the last error once every database was asked."""
+        failure: Exception | None = None
         by_shard: defaultdict[Shard, list[int]] = defaultdict(list)
         for writer in list(self._writers.values()):
             by_shard[writer.shard].append(writer.place)
         for shard, places in by_shard.items():
             try:
                 await shard.fetch(SQL["keep_stages"], places)
-            except StoreUnavailable as error:
-                _log.debug("uploads on their way were not kept, and will be: %s", error.message)
+            except Exception as error:
+                failure = error
+        if failure is not None:
+            raise failure
 
     # --- What was given up -----------------------------------------------------------------------------------------
 

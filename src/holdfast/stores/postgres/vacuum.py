@@ -9,17 +9,12 @@ The two cost the same in all at a number that grows with the root of the rows.
 """
 
 import asyncio
-import logging
 import math
 from typing import Any
 
-from asyncpg import exceptions
-
-from holdfast.model.errors import StoreUnavailable
+from holdfast.background import Backoff, run_forever
 from holdfast.stores.postgres.cluster import Cluster
-from holdfast.stores.postgres.shard import LOST, Shard, connect
-
-_log = logging.getLogger("holdfast")
+from holdfast.stores.postgres.shard import Shard, connect
 
 # Messages that this server has claimed on a database since its last vacuum there, at least. Of 5,000 to 50,000, with
 # which the databases spent the least of their processors on a queue with few messages in it (bench/postgres.py).
@@ -46,15 +41,25 @@ class Vacuum:
         self._rows: dict[Shard, float] = {}
 
     async def run(self) -> None:
-        """Until cancelled."""
-        while True:
-            await asyncio.sleep(_LOOK_S)
-            for shard in self._cluster.shards:
+        """Vacuum when it is worth it, until cancelled."""
+        await run_forever(self.vacuum_all_once, Backoff("vacuum"), lambda: asyncio.sleep(_LOOK_S))
+
+    async def vacuum_all_once(self) -> None:
+        """Look at every database; raise the last error once all were tried."""
+        failure: Exception | None = None
+        for shard in self._cluster.shards:
+            try:
                 await self.vacuum_once(shard)
+            except Exception as error:
+                failure = error
+        if failure is not None:
+            raise failure
 
     async def vacuum_once(self, shard: Shard) -> bool:
-        """If enough was claimed there; on a connection of its own, for it may take long."""
-        if shard.claimed < claims_between(self._rows.get(shard, 0.0)):
+        """Vacuum if enough was claimed there, on a connection of its own, for it may take long. Return whether it
+        was; raise what the driver raises."""
+        claimed = shard.claimed
+        if claimed < claims_between(self._rows.get(shard, 0.0)):
             return False
         shard.claimed = 0
         connection: Any = None
@@ -62,9 +67,9 @@ class Vacuum:
             connection = await connect(shard.url, {"application_name": "holdfast vacuum"})
             await connection.execute(_VACUUM, timeout=_LONGEST_S)
             self._rows[shard] = await connection.fetchval(_ROWS)
-        except (*LOST, exceptions.PostgresError, StoreUnavailable) as error:
-            _log.debug("a database was not vacuumed, and will be: %s", error)
-            return False
+        except Exception:
+            shard.claimed += claimed
+            raise
         finally:
             if connection is not None:
                 connection.terminate()
