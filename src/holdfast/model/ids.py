@@ -48,6 +48,11 @@ class MessageId(str):
         return self.snowflake, self._given, self.duplicate
 
 
+def node_of(snowflake: int) -> int:
+    """Return the number of the node that made this id."""
+    return snowflake >> 12 & (NODES - 1)
+
+
 def to_bytes(snowflake: int) -> bytes:
     """The UUID's 16 bytes: these sort as (time, sequence, node)."""
     ms = (snowflake >> 22) + EPOCH_MS

@@ -80,6 +80,8 @@ class MessageBody(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     # Where payload and state lie, if not beside this.
     payload_at: str | None = None
     state_at: str | None = None
+    # Its state document was written, and must be there from then on. Older versions did not record this.
+    is_state_written: bool = False
 
     def envelope(self, payload: bytes | None = None) -> Envelope:
         """Without a payload it is left where it is."""

@@ -175,7 +175,9 @@ class Messages:
                 raise Changed(f"{target} is taken")
             stubs = [key for key in (*moving.body.stubs, source) if key != target]
             body = replace(await self._bring(moving, is_back=is_back), stubs=stubs)
-            stub = replace(entry.body, moved_to=target, outbox=[], stubs=[], headers={}, has_state=False)
+            stub = replace(
+                entry.body, moved_to=target, outbox=[], stubs=[], headers={}, has_state=False, is_state_written=False
+            )
             writes[target] = (Write(target, encode(body), there), body)
             writes[source] = (Write(source, encode(stub), entry.held), stub)
 

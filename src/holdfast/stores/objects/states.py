@@ -2,7 +2,10 @@
 
 A message's metadata says that it has a state before the first one is written. Each claim of such a message writes the
 state anew with its own lease version, so that a holder whose lease ended cannot write any more: what it read is gone.
+After the first write the metadata says that the document must be there, so that `verify` can tell a lost one.
 """
+
+import logging
 
 import msgspec
 from msgspec.structs import replace
@@ -18,6 +21,8 @@ from holdfast.stores.objects.messages import Messages
 from holdfast.stores.objects.news import News
 from holdfast.stores.objects.papers import Papers, StatePaper
 from holdfast.stores.objects.sheets import Busy
+
+_log = logging.getLogger("holdfast")
 
 _TRIES = 20
 
@@ -64,7 +69,9 @@ class States:
                     continue
             held = await self._papers.read(key, StatePaper)
             paper = StatePaper(version=receipt.version) if held is None else held.paper
-            if not await self._still_holds(ref, receipt, now_ms):
+            # After the state was read: whoever claims from here on writes it, and our write finds that.
+            entry = await self._messages.read(ref, receipt.id, now_ms)
+            if entry is None or not lifecycle.holds(entry.body.life, receipt, now_ms):
                 continue
             etag = _etag(paper)
             if change.progress is not None:
@@ -78,13 +85,18 @@ class States:
                 written = await self._papers.write(key, after, held)
             except Changed:
                 continue
+            await self._note_written(entry, now_ms)
             return _etag(written.paper)
         raise StoreUnavailable("the state of a message changes all the time: later")
 
-    async def _still_holds(self, ref: QueueRef, receipt: Receipt, now_ms: int) -> bool:
-        """After the state was read: whoever claims from here on writes it, and our write finds that."""
-        entry = await self._messages.read(ref, receipt.id, now_ms)
-        return entry is not None and lifecycle.holds(entry.body.life, receipt, now_ms)
+    async def _note_written(self, entry: Entry, now_ms: int) -> None:
+        """Record that the document must be there. The state is saved, whatever becomes of this."""
+        if entry.body.is_state_written:
+            return
+        try:
+            await self._messages.write(entry, replace(entry.body, is_state_written=True), now_ms, News())
+        except (Changed, Busy, StoreUnavailable) as error:
+            _log.debug("that the state of message %s was written is recorded by its next save: %s", entry.id, error)
 
 
 def _etag(paper: StatePaper) -> str | None:

@@ -15,7 +15,14 @@ from holdfast.stores.findings import Findings, Progress, Report
 from holdfast.stores.objects import layout
 from holdfast.stores.objects.bucket import Bucket, Item, Unanswered
 from holdfast.stores.objects.places import make_bucket
-from holdfast.stores.objects.verify_directory import DirectoryFound, check_own, check_unlisted, read_directory
+from holdfast.stores.objects.verify_directory import (
+    DirectoryFound,
+    check_nodes,
+    check_own,
+    check_policy,
+    check_unlisted,
+    read_directory,
+)
 from holdfast.stores.objects.verify_journal import check_journal
 from holdfast.stores.objects.verify_looking import Looking
 from holdfast.stores.objects.verify_queue import QueueCheck
@@ -52,13 +59,19 @@ async def _check(looking: Looking, findings: Findings, pause_s: float) -> None:
     check = QueueCheck(looking, findings, pause_s)
 
     async def check_place(ref: QueueRef, items: list[Item]) -> None:
-        if ref in directory.queues:
+        if ref in directory.without_policy:
+            evidence = f"{len(items)} objects lie there, {items[0].key} is the first"
+            if await check_policy(looking, ref, evidence, findings):
+                directory.without_policy.discard(ref)
+                await check.run(ref, items)
+        elif ref in directory.queues:
             await check.run(ref, items)
         elif ref not in directory.others:
             await check_unlisted(looking, ref, items, findings)
 
     async for ref, items in _places(looking.bucket, directory, findings):
         await _guard(findings, f"queue {ref}", partial(check_place, ref, items))
+    await _guard(findings, "the node numbers", lambda: check_nodes(looking, check.found, findings))
     journal = partial(check_journal, looking, check.found, directory, findings, pause_s)
     await _guard(findings, "the journal", journal)
 

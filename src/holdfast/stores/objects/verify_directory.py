@@ -1,12 +1,13 @@
 """Checks of tenants, queues and their numbers, and of what is the store's own."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
 
 from holdfast.model.errors import StoreUnavailable
+from holdfast.model.ids import node_of
 from holdfast.model.names import QueueRef
 from holdfast.stores.findings import Findings
 from holdfast.stores.objects import layout
@@ -24,7 +25,10 @@ class DirectoryFound:
     queues: set[QueueRef] = field(default_factory=set)
     # Names that stand for no queue any more, or not yet.
     others: set[QueueRef] = field(default_factory=set)
+    # Queues that their tenant lists, without a policy: being made when their maker died, or damaged.
+    without_policy: set[QueueRef] = field(default_factory=set)
     emptied_upto: int = 0
+    has_journal_head: bool = False
 
 
 async def read_directory(looking: Looking, findings: Findings) -> DirectoryFound:
@@ -32,6 +36,7 @@ async def read_directory(looking: Looking, findings: Findings) -> DirectoryFound
     numbers = await _read(looking, layout.TENANTS, TenantsPaper, findings)
     head = await _read(looking, layout.JOURNAL_HEAD, JournalPaper, findings)
     found.emptied_upto = 0 if head is None else head.emptied_upto
+    found.has_journal_head = head is not None
     tenants = {} if numbers is None else numbers.tenants
     for number, times in Counter(tenants.values()).items():
         if times > 1:
@@ -57,6 +62,8 @@ async def _read_tenant(looking: Looking, name: str, number: int, found: Director
     tenant = await _read(looking, layout.tenant(name), TenantPaper, findings)
     if tenant is None:
         findings.totals["leftovers"] += 1  # its number is taken, and whoever made it died: the next to make it has it
+        if await looking.is_there(layout.room(name)) and not await looking.is_there(layout.tenant(name)):
+            findings.add(f"{layout.tenant(name)} is missing, but the tenant had quotas: {layout.room(name)}")
         return
     try:
         await _check_sheet(looking, layout.room(name), RoomBody)
@@ -76,7 +83,7 @@ async def _read_tenant(looking: Looking, name: str, number: int, found: Director
         if paper is None or paper.is_deleted:
             # Made or deleted half way: the next to make it, or the next sweep, goes on.
             findings.totals["leftovers"] += 1
-            found.others.add(ref)
+            (found.without_policy if paper is None else found.others).add(ref)
             continue
         if paper.queue_id != given:
             findings.add(f"its policy has number {paper.queue_id}, its tenant's list {given}", ref)
@@ -92,6 +99,22 @@ async def check_unlisted(looking: Looking, ref: QueueRef, items: Sequence[Item],
     still = [key for key in rest[:100] if await looking.is_there(key)]
     if still:
         findings.add(f"is no queue, but {len(rest)} objects lie there: {still[0]} is the first", ref)
+
+
+async def check_policy(looking: Looking, ref: QueueRef, evidence: str, findings: Findings) -> bool:
+    """Of a listed queue without a policy. A policy is made before anything else of a queue, and is never deleted: that
+    something is there proves that it was lost. Return whether it was."""
+    if await looking.is_there(layout.policy(ref)):
+        return False  # damaged, which is told already, or made meanwhile
+    findings.add(f"its policy is missing: {layout.policy(ref)}; {evidence}", ref)
+    return True
+
+
+async def check_nodes(looking: Looking, ids: Iterable[int], findings: Findings) -> None:
+    """A node number stays on record after its process: else another process could make the same ids."""
+    for number in sorted({node_of(id) for id in ids}):
+        if not await looking.is_there(layout.node(number)):
+            findings.add(f"{layout.node(number)} is missing, but there are messages whose ids have this node number")
 
 
 async def check_own(looking: Looking, items: Sequence[Item], findings: Findings) -> None:

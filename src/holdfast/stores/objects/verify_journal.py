@@ -14,7 +14,7 @@ from holdfast.stores.findings import STATES_AFTER, Findings
 from holdfast.stores.objects import layout
 from holdfast.stores.objects.documents import SegmentBody
 from holdfast.stores.objects.journal import PER_SEGMENT
-from holdfast.stores.objects.verify_directory import DirectoryFound
+from holdfast.stores.objects.verify_directory import DirectoryFound, check_policy
 from holdfast.stores.objects.verify_looking import Looking
 from holdfast.stores.objects.verify_message import read_message
 from holdfast.stores.objects.verify_queue import Place
@@ -74,6 +74,8 @@ async def check_journal(
     await reading.begin()
     await reading.go_on()
     await _check_end(looking, reading, directory, findings)
+    for ref in sorted(directory.without_policy & {last.ref for last in reading.last.values()}):
+        await check_policy(looking, ref, "the journal has events of it", findings)
     suspects = [id for id, last in reading.last.items() if _wrong(last, found.get(id)) is not None]
     wrong: dict[int, str] = {}
     # What is not there was deleted meanwhile, or changed since: its last word is in the journal by then.
@@ -101,7 +103,10 @@ async def _check_end(looking: Looking, reading: _Reading, directory: DirectoryFo
         if beyond and not await looking.is_there(layout.segment(reading.next)):
             findings.add(f"the journal has a gap: segment {reading.next} is not there, {beyond[0]} is")
         break
-    if reading.first is not None and directory.emptied_upto >= reading.next:
+    if reading.next > 2 and not directory.has_journal_head and not await looking.is_there(layout.JOURNAL_HEAD):
+        # It is written after each segment: a crash may have come before the first time.
+        findings.add(f"{layout.JOURNAL_HEAD} is missing, but the journal has segments up to {reading.next - 1}")
+    if directory.emptied_upto >= reading.next:
         findings.add(
             f"the journal's outboxes are emptied up to segment {directory.emptied_upto}, but it ends before "
             f"{reading.next}"

@@ -42,6 +42,12 @@ async def problems_of(looking: Looking, ref: QueueRef, key: str, body: MessageBo
         marker = layout.group_member(ref, body.group, body.id)
         if not await looking.is_there(marker):
             problems.append("is not among the messages of its group: nothing would ever claim it")
+        batch = layout.group(ref, body.group)
+        if body.life.state is State.IN_FLIGHT and not await looking.is_there(batch):
+            problems.append(f"is in flight, but the batch of its group is missing: {batch}")
+    for stub in body.stubs:
+        if not await looking.is_there(stub):
+            problems.append(f"moved here, but the note of that in its previous place is missing: {stub}")
     return problems
 
 
@@ -87,7 +93,7 @@ async def _problems_of_payload(looking: Looking, key: str, body: MessageBody) ->
 
 
 async def _problems_of_state(looking: Looking, key: str, body: MessageBody) -> list[str]:
-    """That there is none, though the metadata says so, is no fault: whoever was to write it died."""
+    """A document is missing only if it was recorded as written: its writer may have died before that."""
     if not body.has_state:
         return []
     at = body.state_at or layout.state_of(key)
@@ -95,6 +101,8 @@ async def _problems_of_state(looking: Looking, key: str, body: MessageBody) -> l
         paper = await looking.paper(at, StatePaper)
     except StoreUnavailable as error:
         return [error.message]
-    if paper is not None and paper.version > body.life.version:
+    if paper is None:
+        return [f"its state document is missing: {at}"] if body.is_state_written else []
+    if paper.version > body.life.version:
         return [f"its state document was written under version {paper.version}, it has {body.life.version}"]
     return []
