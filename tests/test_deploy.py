@@ -74,7 +74,7 @@ async def everything() -> bytes:
         block_cache_bytes=1,
     )
     disk = {"free_bytes": 1, "wal_free_bytes": 1, "refusals": 1, "stops": 1}
-    figures = Figures(**disk, writes=1, syncs=Histogram(SYNC_BOUNDS), families={"m": family})
+    figures = Figures(**disk, clock_skew_s=0.0, writes=1, syncs=Histogram(SYNC_BOUNDS), families={"m": family})
 
     class Source(FixedSource):
         async def take_tallies(self) -> dict[Any, Any]:

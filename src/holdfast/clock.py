@@ -78,6 +78,16 @@ class SystemClock:
             now_ns += max(0, self._ahead_ns - (steady_ns - self._ahead_since_ns) // _GIVE_BACK)
         return now_ns // 1_000_000
 
+    def wall_ms(self) -> int:
+        """Return the wall's time, which this clock does not follow by itself."""
+        return time.time_ns() // 1_000_000
+
+    def follow_wall(self) -> None:
+        """Go by the wall as it is now: at once if that is later, else a tenth slower until the wall has caught up."""
+        now_ms = self.now_ms()
+        self._origin_ns = time.time_ns() - time.clock_gettime_ns(_STEADY)
+        self.go_on_from(now_ms)
+
     def go_on_from(self, at_ms: int) -> None:
         """Begin at this time, which lies ahead of the wall, and let the wall catch up."""
         self._ahead_since_ns = time.clock_gettime_ns(_STEADY)

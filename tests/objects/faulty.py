@@ -30,6 +30,7 @@ class FaultyBucket:
         self.deletes_exactly = inner.deletes_exactly
         self.patience_ms = inner.patience_ms
         self.gather_ms = inner.gather_ms
+        self.time_step_ms = inner.time_step_ms
         self._dies_at = dies_at
         self._dice = dice
         self._rate = rate
@@ -64,6 +65,10 @@ class FaultyBucket:
     async def read(self, key: str) -> Read:
         self._check()
         return await self._inner.read(key)
+
+    async def written_at(self, key: str) -> int:
+        self._check()
+        return await self._inner.written_at(key)
 
     async def create(self, key: str, content: bytes) -> Stamp:
         fault = self._begin_write()

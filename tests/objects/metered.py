@@ -23,6 +23,7 @@ class MeteredBucket:
         self.deletes_exactly = inner.deletes_exactly
         self.patience_ms = inner.patience_ms
         self.gather_ms = inner.gather_ms
+        self.time_step_ms = inner.time_step_ms
         self._counted: Counter[str] = Counter()
 
     def take(self) -> Calls:
@@ -39,6 +40,10 @@ class MeteredBucket:
     async def read(self, key: str) -> Read:
         self._counted["reads"] += 1
         return await self._inner.read(key)
+
+    async def written_at(self, key: str) -> int:
+        self._counted["reads"] += 1
+        return await self._inner.written_at(key)
 
     async def create(self, key: str, content: bytes) -> Stamp:
         self._counted["writes"] += 1

@@ -327,7 +327,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Spec(
             Duration(may_be_zero=True),
             _QUEUES,
-            "By how much the clocks of processes that share an object store may differ.",
+            "How far clocks of processes that share an object store may differ; beyond it a process claims nothing.",
             is_embedded=True,
         ),
     ] = 1_000

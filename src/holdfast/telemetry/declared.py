@@ -66,6 +66,11 @@ STORE_REFUSALS = Family(
 )
 STORE_STOPS = Family("holdfast_store_stops_total", Kind.COUNTER, "Stops of the store after a failed write or sync.")
 WAL_FREE_BYTES = Family("holdfast_wal_free_bytes", Kind.GAUGE, "Bytes free on the disk of the write-ahead log.")
+CLOCK_SKEW = Family(
+    "holdfast_store_clock_skew_seconds",
+    Kind.GAUGE,
+    "Seconds that this server's clock is ahead of an object store's own time, at least; below 0: behind.",
+)
 STORE_WRITES = Family(
     "holdfast_store_writes_total", Kind.COUNTER, "Batches handed to the operating system since the store was opened."
 )
@@ -101,6 +106,6 @@ FAMILIES: tuple[Family, ...] = (
     *(REQUESTS, REQUEST_SECONDS, TRANSITIONS, MESSAGES, BYTES, OLDEST, WAITERS, PAUSED),
     *(LIMIT_DECISIONS, LIMIT_WAIT_SECONDS, LIMITS_SHARED),
     *(STORE_UP, STORE_FREE_BYTES, STORE_ACCEPTS_ENQUEUES, STORE_REFUSALS, STORE_STOPS, WAL_FREE_BYTES),
-    *(STORE_WRITES, STORE_SYNC_SECONDS, *ROCKSDB.values()),
+    *(CLOCK_SKEW, STORE_WRITES, STORE_SYNC_SECONDS, *ROCKSDB.values()),
     *(QUEUES, LABEL_SETS, LABEL_SETS_MAX, LOOP_LAG, BUILD),
 )

@@ -56,6 +56,8 @@ class Figures:
     stops: int | None = None
     # The free space of the write-ahead log's disk.
     wal_free_bytes: int | None = None
+    # By how much this process's clock is ahead of the store's (below 0: behind), at least.
+    clock_skew_s: float | None = None
     # Since it was opened.
     writes: int | None = None
     syncs: Histogram | None = None

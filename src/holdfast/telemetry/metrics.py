@@ -272,6 +272,7 @@ def _store_lines(figures: Figures) -> Iterator[str]:
         (declared.STORE_REFUSALS, figures.refusals),
         (declared.STORE_STOPS, figures.stops),
         (declared.WAL_FREE_BYTES, figures.wal_free_bytes),
+        (declared.CLOCK_SKEW, figures.clock_skew_s),
         (declared.STORE_WRITES, figures.writes),
     ):
         if figure is not None:

@@ -65,6 +65,8 @@ class Bucket(Protocol):
     patience_ms: int
     # How often it is worth its cost to list everything for a reader of the journal.
     gather_ms: int
+    # In what steps the bucket tells when an object was written.
+    time_step_ms: int
 
     async def open(self) -> None:
         """`Unanswered` if it cannot be used, saying why."""
@@ -73,6 +75,9 @@ class Bucket(Protocol):
 
     async def read(self, key: str) -> Read:
         """`Missing`."""
+
+    async def written_at(self, key: str) -> int:
+        """When the object was written, in milliseconds since 1970 by the bucket's own clock. `Missing`."""
 
     async def create(self, key: str, content: bytes) -> Stamp:
         """`Changed` if there is one."""

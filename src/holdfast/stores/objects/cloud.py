@@ -43,6 +43,8 @@ class CloudBucket:
     deletes_exactly = False
     patience_ms = 20_000
     gather_ms = 30_000
+    # `Last-Modified` counts seconds.
+    time_step_ms = 1_000
 
     def __init__(self, url: str, **options: Any) -> None:
         """`options` are obstore's, for tests; otherwise each cloud's own variables and files say who asks, and how: so
@@ -81,6 +83,10 @@ class CloudBucket:
             content = bytes(await found.bytes_async())
             etag = _etag(found.meta)
         return Read(content, Stamp(etag, etag))
+
+    async def written_at(self, key: str) -> int:
+        async with self._asking():
+            return _written_at(await obstore.head_async(self._store, key))
 
     async def create(self, key: str, content: bytes) -> Stamp:
         return await self._put(key, content, "create")
@@ -207,4 +213,8 @@ def _etag(meta: Any) -> str:
 
 
 def _item(meta: Any) -> Item:
-    return Item(meta["path"], _etag(meta), meta["size"], int(meta["last_modified"].timestamp() * 1_000))
+    return Item(meta["path"], _etag(meta), meta["size"], _written_at(meta))
+
+
+def _written_at(meta: Any) -> int:
+    return int(meta["last_modified"].timestamp() * 1_000)

@@ -43,6 +43,8 @@ class DiskBucket:
     deletes_exactly = True
     patience_ms = 5_000
     gather_ms = 1_000
+    # Files get the time of the kernel's last tick, which is up to ten milliseconds ago.
+    time_step_ms = 10
 
     def __init__(self, directory: str | Path, *, syncs: bool = True) -> None:
         """`syncs` False: a write is done once the operating system has it."""
@@ -93,6 +95,9 @@ class DiskBucket:
         with (self.root / key).open("rb", buffering=0) as file:
             content = file.readall()
             return Read(content, Stamp(_etag(content), _mark(os.fstat(file.fileno()))))
+
+    async def written_at(self, key: str) -> int:
+        return await self._run(lambda: os.stat(self.root / key).st_mtime_ns // 1_000_000)
 
     async def stream(self, key: str, start: int) -> AsyncIterator[bytes]:
         file = await self._run(lambda: (self.root / key).open("rb", buffering=0))

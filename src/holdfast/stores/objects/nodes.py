@@ -15,11 +15,13 @@ from holdfast.stores.objects import layout
 from holdfast.stores.objects.bucket import Changed
 from holdfast.stores.objects.documents import NodeBody, encode
 from holdfast.stores.objects.sheets import Held, Sheets
+from holdfast.stores.objects.skew import Skew
 
 _log = logging.getLogger("holdfast")
 
 _LEASE_MS = 60_000
 _RENEW_S = 15.0
+_SKEWED_S = 1.0
 # A number whose lease ran out is given to another only after this long: whoever had it may be cut off, not dead, and
 # clocks differ.
 _REST_MS = 600_000
@@ -30,11 +32,12 @@ _node_of = msgspec.msgpack.Decoder(NodeBody).decode
 
 
 class Nodes:
-    def __init__(self, sheets: Sheets, clock: Clock, dice: Dice, holder: str) -> None:
+    def __init__(self, sheets: Sheets, clock: Clock, dice: Dice, holder: str, skew: Skew) -> None:
         self._sheets = sheets
         self._clock = clock
         self._dice = dice
         self._holder = holder
+        self._skew = skew
         self._held: Held | None = None
         self._ids: IdMaker | None = None
 
@@ -65,21 +68,29 @@ class Nodes:
             self._held = await self._sheets.write(key, encode(body), held)
         except Changed:
             return False
+        after_ms = self._clock.now_ms()
         self._ids = IdMaker(number, highest)
+        await self._skew.measure(key, now_ms, after_ms)
         return True
 
     async def keep(self) -> None:
         """Renew the lease in time, until cancelled."""
-        await run_forever(self.renew, Backoff("node_number"), lambda: asyncio.sleep(_RENEW_S))
+        await run_forever(self.renew, Backoff("node_number"), self._wait)
+
+    async def _wait(self) -> None:
+        # A clock that was found wrong is looked at often: claims wait for it to be right.
+        await asyncio.sleep(_SKEWED_S if self._skew.is_beyond else _RENEW_S)
 
     async def renew(self) -> None:
         """Ours still, or another number."""
         if self._held is None or self._ids is None:
             await self.lease()
             return
-        body = NodeBody(self._holder, self._clock.now_ms() + _LEASE_MS, self._ids.highest)
+        before_ms = self._clock.now_ms()
+        body = NodeBody(self._holder, before_ms + _LEASE_MS, self._ids.highest)
         try:
             self._held = await self._sheets.write(self._held.key, encode(body), self._held)
+            await self._skew.measure(self._held.key, before_ms, self._clock.now_ms())
         except Changed:
             _log.warning("node number %d was given to another process: taking a new one", self._ids.node)
             await self.lease()

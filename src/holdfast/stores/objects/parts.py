@@ -21,6 +21,7 @@ from holdfast.stores.objects.reading import Reading
 from holdfast.stores.objects.settling import Settling
 from holdfast.stores.objects.sheets import Sheets
 from holdfast.stores.objects.shelves import Shelves
+from holdfast.stores.objects.skew import Skew
 from holdfast.stores.objects.states import States
 from holdfast.stores.objects.sweeping import Sweeping
 from holdfast.stores.objects.tidying import Tidying
@@ -37,13 +38,15 @@ class Parts:
         holder: str,
         retention_ms: int,
         skew_ms: int,
+        measures_skew: bool,
         streams_above: int,
     ) -> None:
         """`holder` names this process: no other has it, nor this one after a restart."""
         sheets = Sheets(bucket, clock)
         papers = Papers(bucket)
         self.directory = Directory(papers, clock)
-        self.nodes = Nodes(sheets, clock, dice, holder)
+        self.skew = Skew(bucket, clock, skew_ms, is_measured=measures_skew)
+        self.nodes = Nodes(sheets, clock, dice, holder, self.skew)
         self.shelves = Shelves(sheets, holder, skew_ms)
         self.messages = Messages(sheets, self.shelves, Changes(holder))
         self.counting = Counting(self.messages, self.directory)

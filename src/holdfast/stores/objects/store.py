@@ -9,6 +9,7 @@ from uuid import uuid4
 
 from msgspec.structs import replace
 
+from holdfast.clock import SystemClock
 from holdfast.dice import Dice
 from holdfast.model.answers import Counts, Enqueued, Found, LedgerEntry, Result
 from holdfast.model.errors import InvalidArgument, StoreUnavailable
@@ -63,11 +64,16 @@ class ObjectStore:
         *,
         journal_retention_ms: int,
         clock_skew_ms: int = CLOCK_SKEW_MS,
+        measures_skew: bool | None = None,
         watches: bool = True,
         poll_ms: int = 3_000,
         low_disk_bytes: int = LOW_DISK_BYTES,
     ) -> None:
-        """`watches`: a directory is watched for what other processes put there, where the system can do that."""
+        """`watches`: a directory is watched for what other processes put there, where the system can do that.
+
+        `measures_skew`: the clock is compared with the bucket's time. By default only the system's clock is: the clock
+        of a test shows another time.
+        """
         self._watch = Watch(bucket.root, poll_ms) if watches and isinstance(bucket, DiskBucket) else None
         self.capabilities = Capabilities(
             claims_inline=False,
@@ -80,6 +86,7 @@ class ObjectStore:
         self._dice = dice
         self._retention_ms = journal_retention_ms
         self._skew_ms = clock_skew_ms
+        self._measures_skew = measures_skew
         self._parts: Parts | None = None
         self._tallies: defaultdict[QueueRef, Counter[Event]] = defaultdict(Counter)
         self._staged: dict[int, StagedPayload] = {}
@@ -99,6 +106,9 @@ class ObjectStore:
             holder=uuid4().hex,
             retention_ms=self._retention_ms,
             skew_ms=self._skew_ms,
+            measures_skew=(
+                isinstance(runtime.clock, SystemClock) if self._measures_skew is None else self._measures_skew
+            ),
             streams_above=STREAMS_ABOVE,
         )
 
@@ -294,6 +304,7 @@ class ObjectStore:
 
     async def claim(self, ref: QueueRef, asks: list[Ask], now_ms: int) -> Claims:
         async def claim(do: Parts, news: News) -> Claims:
+            do.skew.check()
             if self._watch is not None:
                 self._watch.join(ref)  # before it looks: later messages are reported
             return await do.claiming.claim(ref, asks, now_ms, news)
@@ -408,7 +419,11 @@ class ObjectStore:
     # --- Upkeep ------------------------------------------------------------------------------------------------
 
     async def sweep(self, limit: int, now_ms: int) -> Swept:
-        return await self._change(lambda do, news: do.sweeping.sweep(limit, now_ms, news))
+        async def sweep(do: Parts, news: News) -> Swept:
+            do.skew.check()  # it would end live leases of other processes
+            return await do.sweeping.sweep(limit, now_ms, news)
+
+        return await self._change(sweep)
 
     async def backup(self, target: str) -> None:
         raise InvalidArgument(
@@ -435,11 +450,16 @@ class ObjectStore:
         return taken
 
     async def figures(self) -> Figures:
-        writes = 0 if self._parts is None else self._parts.messages.sheets.writes
-        if self._link is None or self._room is None:
-            return Figures(is_up=self._link is not None, writes=writes)
-        refusal = self._refusal()
-        return Figures(writes=writes, free_bytes=self._room.free_bytes(), refusal=refusal, refusals=self._room.refusals)
+        if self._parts is None or self._link is None:
+            return Figures(is_up=False, writes=0)
+        skew, room = self._parts.skew, self._room
+        return Figures(
+            writes=self._parts.messages.sheets.writes,
+            clock_skew_s=skew.skew_ms / 1_000 if skew.is_measured else None,
+            free_bytes=None if room is None else room.free_bytes(),
+            refusal=None if room is None else self._refusal(),
+            refusals=None if room is None else room.refusals,
+        )
 
 
 def _check_written(results: list[Result], what: str) -> None:
