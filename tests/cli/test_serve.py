@@ -15,7 +15,7 @@ import pytest
 import structlog
 
 import holdfast
-from holdfast.cli import serve
+from holdfast.model.extras import MODULES
 from holdfast.server.settings import SETTINGS
 
 
@@ -170,14 +170,14 @@ def test_the_settings_in_force_are_printed_with_where_they_come_from(
 
 
 def test_without_the_extra_it_says_what_to_install(run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serve, "_EXTRA", ("uvicorn", "not_a_module_of_this_world"))
+    monkeypatch.setitem(MODULES, "server", ("uvicorn", "not_a_module_of_this_world"))
 
     assert_refused(run("serve"), 2, "pip install 'holdfast[server]'")
 
 
 @pytest.mark.parametrize("module", ["holdfast", "holdfast.cli.main", "holdfast.server.embedded"])
 def test_only_a_server_loads_what_a_server_needs(module: str) -> None:
-    program = f"import sys, {module}; print([name for name in {serve._EXTRA!r} if name in sys.modules])"
+    program = f"import sys, {module}; print([name for name in {MODULES['server']!r} if name in sys.modules])"
 
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
 

@@ -138,15 +138,6 @@ def test_a_wrong_call_is_told_what_is_wrong_before_anything_starts(
     assert (code, said in err) == (2, True), err
 
 
-def test_without_spark_the_pipeline_says_what_to_install(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    import importlib.util
-
-    found = importlib.util.find_spec
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "pyspark" else found(name))
-    code, _, err = run("compact", "--lake", "x")
-    assert (code, "pip install 'holdfast[spark]'" in err) == (2, True)
-
-
 async def _create(url: str, name: str) -> None:
     import asyncpg
 

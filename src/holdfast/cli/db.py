@@ -4,13 +4,13 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from holdfast.cli.failures import Usage
+from holdfast.model.extras import require_extra
 
 if TYPE_CHECKING:
     from holdfast.stores.rocks.legacy_migration import Migrated
@@ -72,9 +72,9 @@ def migrate(
         return
     if accept_unreadable:
         raise Usage("--accept-unreadable is for a directory of the legacy layout")
+    urls = _urls(store)
     from holdfast.stores.postgres.migrations import migrate
 
-    urls = _urls(store)
     for url, applied in zip(urls, asyncio.run(_connected(urls, migrate)), strict=True):
         versions = ", ".join(map(str, applied.versions))
         said = f"applied version {versions}" if applied.versions else "up to date"
@@ -136,12 +136,12 @@ def _bar(*, is_shown: bool) -> Iterator[Callable[[str, int, int | None], None]]:
 @db.command()
 def status(store: Store = None, json: Json = False) -> None:
     """Say which version of the schema each database has, and which part of the store it is."""
+    urls = _urls(store)
     from holdfast.stores.postgres.migrations import status
 
     async def every(connections: list[Any]) -> list[Any]:
         return [await status(connection) for connection in connections]
 
-    urls = _urls(store)
     is_behind = False
     statuses = asyncio.run(_connected(urls, every))
     share = sum(each.slots for each in statuses) // len(statuses)
@@ -176,8 +176,7 @@ def _urls(store: str | None) -> list[str]:
     urls = [part.strip() for part in given.split(",") if part.strip()]
     if not urls or not all(url.lower().startswith(("postgres://", "postgresql://")) for url in urls):
         raise Usage("give --store postgres://…, several databases separated by commas")
-    if find_spec("asyncpg") is None:
-        raise Usage("a PostgreSQL store needs more than is installed: pip install 'holdfast[postgres]'")
+    require_extra("postgres", "a PostgreSQL store")
     return urls
 
 

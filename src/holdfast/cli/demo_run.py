@@ -5,7 +5,6 @@ import logging
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 
 import holdfast
@@ -13,18 +12,18 @@ from holdfast.cli.demo_audit import Audit, audit
 from holdfast.cli.demo_crew import Crew, Held, Seat, crew_of, is_delivered_again
 from holdfast.cli.demo_load import LEASE_S, Producers, set_policies
 from holdfast.cli.demo_view import View
+from holdfast.model.extras import has_extra
 from holdfast.signals import LoopSignals
 
 # How long the queues may take to run empty once nothing comes in any more, over the time asked for.
 _PATIENCE_S = 60.0
 _TICK_S = 0.25
-_SERVER_PARTS = ("uvicorn", "starlette", "prometheus_client", "jwt", "multipart")
 
 
 async def run(path: Path, view: View, *, seconds: float, seed: int, is_one_process: bool) -> Audit:
-    if not is_one_process and any(find_spec(part) is None for part in _SERVER_PARTS):
+    if not is_one_process and not has_extra("server"):
         is_one_process = True
-        view.say("without holdfast[server] the workers are in this process, and the death of one is played")
+        view.say("without the server extra the workers are tasks of this process, and the death of one is simulated")
     with view.shown(), _no_log_of_failures(), _interrupts() as interrupted:
         async with holdfast.open_async(str(path)) as hf:
             await set_policies(hf)

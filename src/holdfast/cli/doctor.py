@@ -7,7 +7,7 @@ import tempfile
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -22,6 +22,7 @@ from holdfast.cli.tail import start_of
 from holdfast.clock import SystemClock, steady_s
 from holdfast.model.errors import HoldfastError, InvalidArgument, StoreUnavailable
 from holdfast.model.events import Event
+from holdfast.model.extras import has_extra, install_command
 
 OK, WARN, BAD = "ok", "warn", "bad"
 
@@ -72,21 +73,10 @@ def _examine(cli: Session) -> Iterator[Finding]:
 
 def _versions() -> Iterator[Finding]:
     yield Finding("holdfast", OK, f"{version('holdfast')}, Python {platform.python_version()}, {platform.platform()}")
-    missing = [name for name in ("uvicorn", "starlette", "pyjwt", "structlog") if not _installed(name)]
-    if missing:
-        yield Finding(
-            "server extra", OK, f"not installed ({', '.join(missing)})", "to serve: pip install 'holdfast[server]'"
-        )
-    else:
+    if has_extra("server"):
         yield Finding("server extra", OK, "installed")
-
-
-def _installed(name: str) -> bool:
-    try:
-        version(name)
-    except PackageNotFoundError:
-        return False
-    return True
+    else:
+        yield Finding("server extra", OK, "not installed", f"to serve: {install_command('server')}")
 
 
 def _settings(cli: Session) -> Iterator[Finding]:

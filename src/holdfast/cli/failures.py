@@ -8,6 +8,7 @@ import traceback
 import typer
 
 from holdfast.model.errors import HoldfastError, MessageNotFound, QueueNotFound, Refused, StaleLease, Unauthenticated
+from holdfast.model.extras import explain_import
 
 DONE = 0
 BROKEN = 1
@@ -47,6 +48,9 @@ def tell(error: BaseException) -> int:
     """Say it on stderr; answers the exit code."""
     if os.environ.get("HOLDFAST_DEBUG") and not isinstance(error, typer.Abort):
         traceback.print_exception(error)
+    if isinstance(error, ImportError) and (missing := explain_import(error)) is not None:
+        complain(str(missing))
+        return USAGE
     match error:
         case Unauthenticated():
             complain(f"{error} (give --token, or set HOLDFAST_TOKEN)")

@@ -22,7 +22,6 @@ from holdfast.cli.pipeline_session import (
     finish,
     journal_of,
     lake_of,
-    require_spark,
     shown_progress,
     snapshot_of,
     spark_session,
@@ -43,11 +42,6 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but what
 Days = Annotated[
     list[str] | None, typer.Option("--day", metavar="YYYY-MM-DD", help="Only these days (UTC).", show_default=False)
 ]
-
-
-@pipeline.callback()
-def _before() -> None:
-    require_spark()
 
 
 def archive(

@@ -35,12 +35,13 @@ def demo(
     lake, audited, and made into a report. Under two minutes, most of it Spark's start. Needs no server."""
     from holdfast.cli.demo_run import run
     from holdfast.cli.demo_view import View
+    from holdfast.pipeline.session import open_session
 
     home = _home(directory)
     output = Output(json=json)
     with ThreadPoolExecutor(1) as beside:
         # Spark starts while messages flow.
-        starting = beside.submit(_session, master)
+        starting = beside.submit(open_session, "holdfast demo", master=master, is_brief=True)
         view = View(is_quiet=json)
         told = asyncio.run(run(home / "store", view, seconds=seconds, seed=seed, is_one_process=one_process))
         with _stopped(starting.result()) as spark:
@@ -89,12 +90,6 @@ def _examine(spark: "SparkSession", home: Path, output: Output) -> dict[str, Any
             spark, lake, page_at=home / "report.html", title="Holdfast demo", promise_ms=2_000, progress=progress
         )
     return {"archive": archived, "audit": audited, "report": made}
-
-
-def _session(master: str | None) -> "SparkSession":
-    from holdfast.pipeline.session import open_session
-
-    return open_session("holdfast demo", master=master, is_brief=True)
 
 
 @contextmanager

@@ -71,14 +71,6 @@ def spark_session(
             session.stop()
 
 
-def require_spark() -> None:
-    """Before anything is imported that needs it."""
-    from importlib.util import find_spec
-
-    if find_spec("pyspark") is None or find_spec("pyarrow") is None:
-        raise Usage("the data pipeline needs Spark: pip install 'holdfast[spark]'")
-
-
 def settings_of(given: list[str] | None, option: str) -> dict[str, str]:
     """Of KEY=VALUE pairs."""
     settings: dict[str, str] = {}

@@ -2,7 +2,6 @@
 
 import inspect
 import os
-from importlib.util import find_spec
 from itertools import zip_longest
 from typing import Annotated, Any
 
@@ -10,14 +9,12 @@ import typer
 from typer.core import TyperCommand
 
 from holdfast.model.errors import InvalidArgument
+from holdfast.model.extras import require_extra
 from holdfast.server.kinds import Boolean
 from holdfast.server.setting import Setting
 from holdfast.server.settings import SETTINGS
 
 USAGE = 2
-
-# What only the `server` extra brings.
-_EXTRA = ("uvicorn", "uvloop", "httptools", "starlette", "jwt", "structlog", "prometheus_client")
 
 _BOOLEANS = {setting.flag: setting for setting in SETTINGS.values() if isinstance(setting.kind, Boolean)}
 _NO = {f"--no-{flag.removeprefix('--')}": flag for flag in _BOOLEANS}
@@ -67,9 +64,7 @@ def _serve(config: str | None, print_settings: bool, flags: dict[str, str]) -> i
         typer.echo(as_toml(loaded))
         return 0
     check_startable(loaded)
-    if is_without_server_extra():
-        typer.echo("holdfast: serving needs more than is installed: pip install 'holdfast[server]'", err=True)
-        return USAGE
+    require_extra("server", "holdfast serve")
     from holdfast.server.run import run
 
     try:
@@ -80,10 +75,6 @@ def _serve(config: str | None, print_settings: bool, flags: dict[str, str]) -> i
         if name not in loaded.origins:
             raise
         raise InvalidArgument(f"{error.message} ({name} is from {loaded.origin(str(name))})", setting=name) from None
-
-
-def is_without_server_extra() -> bool:
-    return any(find_spec(name) is None for name in _EXTRA)
 
 
 def _parameters() -> list[inspect.Parameter]:

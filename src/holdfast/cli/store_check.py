@@ -3,10 +3,11 @@
 from typing import TYPE_CHECKING
 
 from holdfast.model.errors import HoldfastError, InvalidArgument
-from holdfast.pipeline.jobs.audit import StoreFindings
+from holdfast.model.extras import require_extra
 from holdfast.server.settings import OBJECT_SCHEMES
 
 if TYPE_CHECKING:
+    from holdfast.pipeline.jobs.audit import StoreFindings
     from holdfast.stores.findings import Progress, Report
 
 
@@ -22,6 +23,7 @@ def verify_store(store: str, progress: "Progress | None" = None) -> "Report":
             f"a store behind {scheme}:// is not checked by this: give a directory, file:///, s3://, az:// or gs://",
             field="store",
         )
+    require_extra("objects", "an object store", "obstore", field="store")
     from holdfast.stores.objects.verify import verify as verify_objects
 
     return verify_objects(store, progress)
@@ -31,8 +33,11 @@ def is_object_store(store: str) -> bool:
     return store.lower().partition("://")[0] in OBJECT_SCHEMES
 
 
-def check_store(path: str) -> StoreFindings:
+def check_store(path: str) -> "StoreFindings":
     """As `holdfast verify`; a store that cannot be read at all is a finding too."""
+    # Not at the top: `holdfast verify` imports this module, and does without Spark.
+    from holdfast.pipeline.jobs.audit import StoreFindings
+
     try:
         report = verify_store(path)
     except HoldfastError as error:

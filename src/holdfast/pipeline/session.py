@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.model.errors import InvalidArgument
+from holdfast.model.extras import install_command
 from holdfast.pipeline.java import find_java_home
 
 if TYPE_CHECKING:
@@ -61,7 +62,6 @@ def is_submitted() -> bool:
 
 
 def _start(name: str, master: str, settings: dict[str, str], *, is_brief: bool) -> "SparkSession":
-    _require_pyspark()
     _prepare_environment(is_local=master.startswith("local"))
     return _get_or_create(name, _settings_of(master, settings, is_brief=is_brief), master)
 
@@ -121,7 +121,6 @@ def _get_or_create(name: str, settings: Mapping[str, str], master: str | None) -
 
 
 def _connect(name: str, remote: str, settings: dict[str, str]) -> "SparkSession":
-    _require_pyspark()
     from pyspark.sql import SparkSession
 
     ours = {**_ALWAYS, **settings}
@@ -136,19 +135,11 @@ def _connect(name: str, remote: str, settings: dict[str, str]) -> "SparkSession"
         return builder.getOrCreate()
     except ImportError as error:
         raise InvalidArgument(
-            f"Spark Connect needs more than is installed ({error}): pip install 'pyspark[connect]'", field="remote"
+            f"Spark Connect needs the connect extra ({error}): {install_command('connect')}", field="remote"
         ) from None
 
 
 def _active() -> "SparkSession | None":
-    _require_pyspark()
     from pyspark.sql import SparkSession
 
     return SparkSession.getActiveSession()
-
-
-def _require_pyspark() -> None:
-    try:
-        import pyspark  # noqa: F401
-    except ImportError:
-        raise InvalidArgument("the data pipeline needs Spark: pip install 'holdfast[spark]'") from None

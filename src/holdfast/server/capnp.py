@@ -3,13 +3,13 @@
 import asyncio
 import socket
 import ssl
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
 from holdfast.doors.identity import Identity
-from holdfast.model.errors import InvalidArgument, Unavailable
+from holdfast.model.errors import Unavailable
+from holdfast.model.extras import require_extra
 from holdfast.server.compose import Core
 from holdfast.server.door import Telemetry
 from holdfast.server.ending import Drain
@@ -30,10 +30,7 @@ class CapnpServer:
         self._door: CapnpDoor | None = None
         if settings.capnp_port is None:
             return
-        if find_spec("capnp") is None:
-            raise InvalidArgument(
-                "capnp_port needs more than is installed: pip install 'holdfast[capnp]'", setting="capnp_port"
-            )
+        require_extra("capnp", "capnp_port", setting="capnp_port")
         try:
             self._sockets = listening_sockets(replace(settings, port=settings.capnp_port))
         except Unavailable as error:

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +12,7 @@ from holdfast.dispatch.schedules import Scheduler
 from holdfast.dispatch.sweeper import Sweeper
 from holdfast.dispatch.wakeups import Wakeups
 from holdfast.model.errors import HoldfastError, InvalidArgument
+from holdfast.model.extras import require_extra
 from holdfast.runtime import Runtime
 from holdfast.server.kinds import without_password
 from holdfast.server.settings import OBJECT_SCHEMES, Settings
@@ -165,10 +165,7 @@ def _is_postgres(url: str) -> bool:
 
 
 def _object_store(url: str, settings: Settings, dice: Dice) -> Store:
-    if find_spec("obstore") is None:
-        raise InvalidArgument(
-            "an object store needs more than is installed: pip install 'holdfast[objects]'", field="url"
-        )
+    require_extra("objects", "an object store", "obstore", field="url")
     # Imported here: nobody else loads the bindings.
     from holdfast.stores.objects import ObjectStore, make_bucket
 
@@ -183,10 +180,7 @@ def _object_store(url: str, settings: Settings, dice: Dice) -> Store:
 
 
 def _postgres_store(urls: list[str], settings: Settings, dice: Dice) -> Store:
-    if find_spec("asyncpg") is None:
-        raise InvalidArgument(
-            "a PostgreSQL store needs more than is installed: pip install 'holdfast[postgres]'", field="url"
-        )
+    require_extra("postgres", "a PostgreSQL store", field="url")
     # Imported here: nobody else loads the driver.
     from holdfast.stores.postgres import PostgresStore
 
@@ -203,11 +197,9 @@ def _postgres_store(urls: list[str], settings: Settings, dice: Dice) -> Store:
 def _buffered_store(inner: "PostgresStore", settings: Settings) -> Store:
     if settings.redis_url is None or settings.wal_dir is None:
         raise InvalidArgument("the fast path needs both redis_url and wal_dir", field="redis_url")
-    if find_spec("redis") is None:
-        raise InvalidArgument(
-            "the fast path needs more than is installed: pip install 'holdfast[redis]'", field="redis_url"
-        )
-    from holdfast.stores.buffered import BufferedStore, Terms
+    require_extra("redis", "the fast path", field="redis_url")
+    from holdfast.stores.buffered.path import Terms
+    from holdfast.stores.buffered.store import BufferedStore
 
     terms = Terms(
         redis_url=settings.redis_url,

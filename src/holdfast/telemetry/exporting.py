@@ -4,6 +4,7 @@ import logging
 from collections.abc import Mapping
 from importlib.util import find_spec
 
+from holdfast.model.extras import install_command
 from holdfast.telemetry.trace import Tracing, global_provider
 
 _log = logging.getLogger("holdfast")
@@ -29,7 +30,7 @@ def tracing_from(environment: Mapping[str, str], *, version: str = "unknown") ->
     missing = [name for name in _modules(exporter) if not _is_installed(name)]
     if missing:
         _log.warning(
-            "no traces: %s asks for them, but %s is not installed: install holdfast[otel]", asked_by, missing[0]
+            "no traces: %s asks for them, but %s is not installed: %s", asked_by, missing[0], install_command("otel")
         )
         return Tracing()
     return _make(exporter, environment, version)

@@ -20,7 +20,8 @@ def load_target(target: str) -> Worker:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise  # it is there, and what it imports is not
+            # The module is there; a module that it imports is not.
+            raise InvalidArgument(f"{module_name} cannot be imported: {error}") from error
         raise InvalidArgument(f"there is no module {module_name!r} here or among what is installed") from None
     try:
         found: object = reduce(getattr, name.split("."), module)

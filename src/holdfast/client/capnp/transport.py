@@ -1,7 +1,6 @@
 """The transport to a server's Cap'n Proto door, and how it is opened."""
 
 from collections.abc import Mapping
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -11,6 +10,7 @@ from holdfast.client.http.settings import HttpSettings, parse_http_settings
 from holdfast.client.http.transport import LoopThread
 from holdfast.client.transport import Transport
 from holdfast.model.errors import InvalidArgument
+from holdfast.model.extras import require_extra
 
 if TYPE_CHECKING:
     from holdfast.client.capnp.admin import CapnpAdmin
@@ -70,6 +70,5 @@ def parse_capnp_settings(url: str, settings: Mapping[str, Any]) -> HttpSettings:
         raise InvalidArgument(f"{url[:200]!r} has no port: give capnp://host:port", field="url")
     if parts.path.strip("/"):
         raise InvalidArgument(f"{url[:200]!r} has a path: give capnp://host:port", field="url")
-    if find_spec("capnp") is None:
-        raise InvalidArgument("capnp:// needs more than is installed: pip install 'holdfast[capnp]'", field="url")
+    require_extra("capnp", "capnp://", field="url")
     return parse_http_settings(f"{_SCHEMES[scheme.lower()]}://{rest}", settings)

@@ -10,6 +10,7 @@ from holdfast.doors.http.ways import Way, flag_of, integer_of
 from holdfast.model.answers import Events
 from holdfast.model.errors import InvalidArgument
 from holdfast.model.events import JournalEvent
+from holdfast.model.extras import install_command
 from holdfast.model.names import parse_name
 from holdfast.wire.arrow import ARROW_STREAM, EVENT_FIELDS, JOURNAL_COUNT, JOURNAL_NEXT
 from holdfast.wire.http import JournalEventOut, encode
@@ -95,7 +96,8 @@ def _as_arrow() -> "_Arrow":
         return _Arrow(importlib.import_module("pyarrow"))
     except ImportError:
         raise InvalidArgument(
-            f"this server has no Arrow: install holdfast[arrow] there, or ask for {NDJSON.decode()}", field="Accept"
+            f"this server lacks the arrow extra: {install_command('arrow')} there, or ask for {NDJSON.decode()}",
+            field="Accept",
         ) from None
 
 

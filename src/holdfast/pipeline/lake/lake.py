@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from holdfast.model.errors import InvalidArgument
+from holdfast.model.extras import install_command
 from holdfast.pipeline.lake.contract import Compacted, Mark, Table
 from holdfast.pipeline.lake.parquet import ParquetFiles
 from holdfast.pipeline.lake.tables import DAY, ICEBERG_CATALOG, TABLES, TableShape
@@ -63,7 +64,7 @@ class Lake:
                 from holdfast.pipeline.lake.iceberg import IcebergFiles
             except ImportError:
                 raise InvalidArgument(
-                    "Iceberg tables need pyiceberg: pip install 'holdfast[iceberg]'", field="lake_format"
+                    f"Iceberg tables need the iceberg extra: {install_command('iceberg')}", field="lake_format"
                 ) from None
             return IcebergFiles(directory, shape.table.arrow, day_of=shape.day_of)
         try:
@@ -72,7 +73,8 @@ class Lake:
             from holdfast.pipeline.lake.delta import DeltaFiles
         except ImportError:
             raise InvalidArgument(
-                "Delta tables need delta-rs: pip install deltalake, or choose plain Parquet", field="lake_format"
+                f"Delta tables need the spark extra: {install_command('spark')}, or choose plain Parquet",
+                field="lake_format",
             ) from None
         schema = Schema.from_arrow(shape.arrow)
         return DeltaFiles(directory, schema, has_days=shape.day_of is not None, storage=self._storage or None)

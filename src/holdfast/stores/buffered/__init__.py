@@ -1,6 +1,5 @@
-"""The fast path: enqueues are answered from a local log and Redis, and stored in bulk."""
+"""The fast path: an enqueue is answered once it is in a local log and in Redis, and stored in bulk later.
 
-from holdfast.stores.buffered.path import Terms
-from holdfast.stores.buffered.store import BufferedStore
-
-__all__ = ["BufferedStore", "Terms"]
+Nothing is imported here: the log is also read, by `reader`, where the redis extra is not installed. Start reading at
+`store`.
+"""

@@ -1,5 +1,11 @@
 """Queues in PostgreSQL: one database or several, shared by any number of servers."""
 
+# ruff: noqa: E402  (the extra is named before an import fails for want of it)
+
+from holdfast.model.extras import require_extra
+
+require_extra("postgres", "a PostgreSQL store")
+
 from holdfast.stores.postgres.store import PostgresStore
 
 __all__ = ["PostgresStore"]

@@ -8,6 +8,12 @@
 They speak the public async API alone, and move time by the subject's clock.
 """
 
+# ruff: noqa: E402  (the extra is named before an import fails for want of it)
+
+from holdfast.model.extras import require_extra
+
+require_extra("testing", "holdfast.testing.laws")
+
 from holdfast.testing.laws.dead_letters import DeadLetterLaws
 from holdfast.testing.laws.groups import GroupLaws
 from holdfast.testing.laws.holders import HolderLaws
