@@ -1,4 +1,5 @@
-# Everything runs inside .venv, which every target makes on its own when it is missing or out of date.
+# Everything runs inside .venv, which every target makes on its own when it is missing or out of date. The demo needs
+# Python alone; the targets for developers install the rest.
 #
 #   PYTHON=…   the interpreter to try first for .venv
 #   JOBS=…     test processes (default: one more than there are cores, for many tests wait)
@@ -13,24 +14,25 @@
 VENV  := .venv
 BIN   := $(VENV)/bin
 PY    := $(BIN)/python
+# The package alone is installed; the package, every extra and the tools are.
+BASE  := $(VENV)/.base-ready
 READY := $(VENV)/.ready
 JOBS  ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 SCALE ?= 1
-# The emulated Azure of the tests.
-AZURITE := 3.37.0
 
 # The tests start hundreds of processes: each would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
+COMMA := ,
 RECENT := import sys; sys.exit(sys.version_info < (3, 11))
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: $(READY) services ## make .venv and install everything the other targets need
+setup: services ## make .venv and install everything that developing and testing need
 	@echo "setup: $(VENV) is ready"
 
-demo: $(READY) ## run producers and workers through an embedded queue for ten seconds
+demo: $(BASE) ## run producers and workers through an embedded queue for ten seconds
 	@$(BIN)/holdfast demo $(ARGS)
 
 test: static services ## format, lint, types, import directions and every test but the proofs
@@ -42,7 +44,7 @@ check: static services ## format, lint, types, import directions and the fast te
 bench: $(READY) ## measure the speed ratios
 	@$(PY) -m bench $(ARGS)
 
-proof: $(READY) services ## fault and soak runs with large numbers; writes docs/proof.md
+proof: services ## fault and soak runs with large numbers; writes docs/proof.md
 	$(PY) -m tests.proof --scale $(SCALE) $(ARGS)
 
 clean: ## remove .venv, caches and build output
@@ -51,37 +53,9 @@ clean: ## remove .venv, caches and build output
 	  if [ -d "$$dir" ]; then find "$$dir" -name __pycache__ -type d -prune -exec rm -rf {} +; fi; \
 	done
 
-# What the tests start for themselves, PostgreSQL and Redis, the compiler of their disk shim, and npm: the system's
-# packages. An emulated Azure is npm's, and lies under build/.
-services:
-	@set -eu; \
-	missing=; \
-	command -v postgres >/dev/null 2>&1 || ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || \
-	  missing="$$missing postgresql"; \
-	command -v redis-server >/dev/null 2>&1 || missing="$$missing redis-server"; \
-	command -v cc >/dev/null 2>&1 || missing="$$missing gcc libc6-dev"; \
-	command -v npm >/dev/null 2>&1 || missing="$$missing nodejs npm"; \
-	if [ -n "$$missing" ]; then \
-	  if [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null 2>&1; then \
-	    echo "setup: the tests need$$missing: install it, or run make setup as root where apt-get is" >&2; \
-	    exit 1; \
-	  fi; \
-	  echo "setup: installing$$missing"; \
-	  mkdir -p /etc/postgresql-common; \
-	  [ -e /etc/postgresql-common/createcluster.conf ] || \
-	    echo "create_main_cluster = false" > /etc/postgresql-common/createcluster.conf; \
-	  export DEBIAN_FRONTEND=noninteractive; \
-	  apt-get install -qq -y --no-install-recommends $$missing >/dev/null 2>&1 || \
-	    { apt-get update -qq && apt-get install -qq -y --no-install-recommends $$missing >/dev/null; }; \
-	fi
-	@set -eu; \
-	if ! grep -q '"version": "$(AZURITE)"' build/azurite/node_modules/azurite/package.json 2>/dev/null; then \
-	  echo "setup: installing Azurite $(AZURITE) with npm"; \
-	  rm -rf build/azurite; \
-	  mkdir -p build/azurite; \
-	  npm install --prefix build/azurite --no-save --no-package-lock --no-audit --no-fund --ignore-scripts \
-	    --loglevel=error azurite@$(AZURITE) >/dev/null; \
-	fi
+# PostgreSQL, Redis, Node.js, a C compiler and Azurite, for the tests.
+services: $(READY)
+	@$(PY) -m tests.services
 
 static: $(READY)
 	$(BIN)/ruff format --check .
@@ -89,27 +63,37 @@ static: $(READY)
 	$(PY) -m mypy
 	$(BIN)/lint-imports --no-logo
 
-# A name on PATH may be a shim for an interpreter that is not there, so each candidate is run, not looked up.
+# Make .venv unless it is there. A name on PATH may be a shim for an interpreter that is not installed, so each candidate
+# is run, not looked up.
+define make_venv
+if ! $(PY) -c '$(RECENT)' >/dev/null 2>&1; then \
+  found=; \
+  for name in $(PYTHON) python3.13 python3.12 python3.11 python3; do \
+    if "$$name" -c 'import ensurepip, venv; $(RECENT)' >/dev/null 2>&1; then found=$$name; break; fi; \
+  done; \
+  if [ -z "$$found" ]; then \
+    echo "setup: Holdfast needs Python 3.11 or newer with the venv module; none of python3.13," >&2; \
+    echo "setup: python3.12, python3.11, python3 is one. Install it, or name it: make demo PYTHON=/path/to/python" >&2; \
+    exit 1; \
+  fi; \
+  echo "setup: making $(VENV) with $$("$$found" --version)"; \
+  "$$found" -m venv --clear $(VENV); \
+fi
+endef
+
+# $(call install,what,how it is called)
+define install
+if command -v uv >/dev/null 2>&1; then \
+  echo "setup: installing $(2) with uv"; \
+  uv pip install --quiet --python $(PY) -e '$(1)'; \
+else \
+  echo "setup: installing $(2) with pip"; \
+  $(PY) -m pip install -qq --disable-pip-version-check -e '$(1)'; \
+fi
+endef
+
+$(BASE): pyproject.toml
+	@set -eu; $(make_venv); $(call install,.,Holdfast); touch $@
+
 $(READY): pyproject.toml
-	@set -eu; \
-	if ! $(PY) -c '$(RECENT)' >/dev/null 2>&1; then \
-	  found=; \
-	  for name in $(PYTHON) python3.13 python3.12 python3.11 python3; do \
-	    if "$$name" -c 'import ensurepip, venv; $(RECENT)' >/dev/null 2>&1; then found=$$name; break; fi; \
-	  done; \
-	  if [ -z "$$found" ]; then \
-	    echo "setup: Holdfast needs Python 3.11 or newer with the venv module; none of python3.13," >&2; \
-	    echo "setup: python3.12, python3.11, python3 is one. Install it, or name it: make setup PYTHON=/path/to/python" >&2; \
-	    exit 1; \
-	  fi; \
-	  echo "setup: making $(VENV) with $$("$$found" --version)"; \
-	  "$$found" -m venv --clear $(VENV); \
-	fi; \
-	if command -v uv >/dev/null 2>&1; then \
-	  echo "setup: installing Holdfast and its tools with uv"; \
-	  uv pip install --quiet --python $(PY) -e '.[dev]'; \
-	else \
-	  echo "setup: installing Holdfast and its tools with pip"; \
-	  $(PY) -m pip install -qq --disable-pip-version-check -e '.[dev]'; \
-	fi; \
-	touch $@
+	@set -eu; $(make_venv); $(call install,.[dev],Holdfast$(COMMA) every extra and the tools); touch $(BASE) $@

@@ -1,8 +1,11 @@
+import os
 import signal
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
+
+from tests.services import PROGRAMS
 
 if TYPE_CHECKING:
     from tests.objects.emulators import Emulator
@@ -11,6 +14,9 @@ if TYPE_CHECKING:
 
 # The laws are ordinary modules of the package: without this their assertions would fail without saying why.
 pytest.register_assert_rewrite("holdfast.testing.laws", "holdfast.testing.machine")
+
+# Last, so that a system's own programs are preferred. For the compiler of the disk shim, which is looked for by name.
+os.environ["PATH"] = os.pathsep.join((os.environ.get("PATH", os.defpath), str(PROGRAMS)))
 
 
 def pytest_configure() -> None:

@@ -26,9 +26,9 @@ from pathlib import Path
 from uuid import uuid4
 
 from holdfast.testing.kills.serving import free_port
+from tests.services import AZURITE, find_program
 
 ROOT = Path(__file__).parents[2]
-AZURITE = ROOT / "build/azurite/node_modules/azurite"
 _START_S = 60.0
 # Of a request: a thousand at once wait for one another here.
 _TIMEOUT = "300s"
@@ -126,12 +126,11 @@ class AzureEmulator(Emulator):
         }
 
     def _command(self) -> list[str]:
-        node = shutil.which("node")
-        if node is None or not AZURITE.is_dir():
-            raise RuntimeError("the tests need Node.js and Azurite: install nodejs and npm, then run `make setup`")
+        if not AZURITE.is_dir():
+            raise RuntimeError("the tests need Azurite, which is not installed: run `make setup`")
         program = json.loads((AZURITE / "package.json").read_text())["bin"]["azurite-blob"]
         return [
-            *(node, str(AZURITE / program), "--blobHost", "127.0.0.1", "--blobPort", str(self.port)),
+            *(find_program("node"), str(AZURITE / program), "--blobHost", "127.0.0.1", "--blobPort", str(self.port)),
             *("--inMemoryPersistence", "--skipApiVersionCheck", "--disableTelemetry", "--silent"),
         ]
 

@@ -16,9 +16,8 @@ from typing import Any
 import asyncpg
 
 from holdfast.stores.postgres.migrations import migrate
+from tests.services import find_program
 
-# Debian keeps the server's programs out of PATH.
-_DEBIAN = "/usr/lib/postgresql/*/bin"
 _START_S = 60.0
 
 # Its input ends with the process that runs the tests, however that ends: then the server goes too.
@@ -40,17 +39,6 @@ DELETE FROM holdfast.{0};
 IF pg_relation_size('holdfast.{0}') > 1000000 THEN TRUNCATE holdfast.{0}; END IF;
 """
 _EMPTY = "CREATE FUNCTION pg_temp.empty_store() RETURNS void LANGUAGE plpgsql AS $$ BEGIN {} END $$"
-
-
-def find_program(name: str) -> str:
-    """A service that is missing fails the run: no test is skipped for it."""
-    found = shutil.which(name)
-    if found is None:
-        debian = sorted(Path("/").glob(f"{_DEBIAN[1:]}/{name}"))
-        found = str(debian[-1]) if debian else None
-    if found is None:
-        raise RuntimeError(f"the tests need PostgreSQL's {name}: run `make setup` as root, or install postgresql-15")
-    return found
 
 
 def _owner() -> dict[str, Any]:

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import redis
 
+from tests.services import find_program
+
 _START_S = 30.0
 
 
@@ -26,9 +28,7 @@ class RedisServer:
         return f"redis://127.0.0.1:{self.port}/0"
 
     def start(self) -> None:
-        program = shutil.which("redis-server")
-        if program is None:
-            raise RuntimeError("the tests need redis-server: run `make setup` as root, or install it")
+        program = find_program("redis-server")
         self.process = subprocess.Popen(
             [
                 *(program, "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.path)),

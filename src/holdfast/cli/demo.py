@@ -29,16 +29,17 @@ def demo(
         bool,
         typer.Option(
             "--one-process",
-            help="No worker processes: one worker's death is played. As where holdfast[server] is not installed.",
+            help="Run the workers as tasks of this process and simulate the death of one. Implied without the server extra.",
         ),
     ] = False,
     json: Json = False,
 ) -> None:
     """Run producers and workers of three tenants through a store, with a live view.
 
-    The store is in this process, the workers are processes of their own. One of them is killed (SIGKILL) in the middle
-    of its messages: their leases run out, and the other workers get them. At the end the journal is audited and the
-    store verified. A message that was lost, or did not end as it should, makes the command fail.
+    The store is in this process. With the server extra the workers are processes of their own, and one is killed
+    (SIGKILL) in the middle of its messages; without it they are tasks of this process, and one ends without giving its
+    messages back. Their leases run out, and the other workers get them. At the end the journal is audited and the store
+    verified. A message that was lost, or did not end as it should, makes the command fail.
     """
     # Here, for they bring the store along: `holdfast --help` shall not wait for it.
     from holdfast.cli.demo_run import run
