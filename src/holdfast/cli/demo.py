@@ -29,7 +29,7 @@ def demo(
         bool,
         typer.Option(
             "--one-process",
-            help="Run the workers as tasks of this process and simulate the death of one. Implied without the server extra.",
+            help="Run the workers in this process and simulate the death of one. Implied without the server extra.",
         ),
     ] = False,
     json: Json = False,
