@@ -17,7 +17,7 @@ import pytest
 from holdfast.model.errors import HoldfastError
 from holdfast.model.events import Event
 from holdfast.model.requests import Ask, Settle, Verdict
-from holdfast.stores.buffered import BufferedStore
+from holdfast.stores.buffered.store import BufferedStore
 from tests.postgres.server import PostgresServer
 from tests.redis.buffered import REF, now_ms, opened, put, take
 from tests.redis.server import RedisServer

@@ -5,7 +5,7 @@ from typing import cast
 
 from holdfast.client.client import AsyncHoldfast
 from holdfast.server.embedded import Embedded
-from holdfast.stores.buffered import BufferedStore
+from holdfast.stores.buffered.store import BufferedStore
 from holdfast.stores.postgres import PostgresStore
 
 _PATIENCE_S = 30

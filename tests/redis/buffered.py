@@ -13,7 +13,8 @@ from holdfast.model.message import Draft
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Ask, Settle, Verdict
 from holdfast.runtime import LoopRuntime
-from holdfast.stores.buffered import BufferedStore, Terms
+from holdfast.stores.buffered.path import Terms
+from holdfast.stores.buffered.store import BufferedStore
 from holdfast.stores.contract import Store
 from holdfast.stores.postgres import PostgresStore
 from tests.postgres.landing import Deaf

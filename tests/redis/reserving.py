@@ -2,7 +2,7 @@
 
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Ask
-from holdfast.stores.buffered import BufferedStore
+from holdfast.stores.buffered.store import BufferedStore
 from holdfast.stores.contract import Claims
 
 

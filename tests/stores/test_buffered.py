@@ -8,7 +8,8 @@ import pytest
 import pytest_asyncio
 
 from holdfast.dice import Dice
-from holdfast.stores.buffered import BufferedStore, Terms
+from holdfast.stores.buffered.path import Terms
+from holdfast.stores.buffered.store import BufferedStore
 from holdfast.stores.postgres import PostgresStore
 from holdfast.testing import EmbeddedSubject, Subject
 from holdfast.testing.laws import StoreLaws

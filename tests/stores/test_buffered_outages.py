@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.names import QueueRef
-from holdfast.stores.buffered import BufferedStore
+from holdfast.stores.buffered.store import BufferedStore
 from holdfast.stores.postgres.migrations import migrate
 from tests.postgres.server import PostgresServer, run
 from tests.redis.buffered import opened, put, take

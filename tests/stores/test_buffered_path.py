@@ -24,9 +24,10 @@ from holdfast.model.names import QueueRef
 from holdfast.model.policy import Quotas, TenantConfig
 from holdfast.model.requests import EVERYTHING, Cancel, Move, Purge, Reprioritise
 from holdfast.server.embedded import open_blocking
-from holdfast.stores.buffered import BufferedStore, Terms
 from holdfast.stores.buffered.disk import Disk
 from holdfast.stores.buffered.keys import buffer_key, field_of, place_of
+from holdfast.stores.buffered.path import Terms
+from holdfast.stores.buffered.store import BufferedStore
 from holdfast.stores.buffered.wal import Place
 from holdfast.stores.postgres import PostgresStore
 from tests.postgres.hearing import until_heard

@@ -14,10 +14,11 @@ from holdfast.model.errors import StoreUnavailable
 from holdfast.model.message import State
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import EVERYTHING, Ask, Cancel, Move, Purge, Reprioritise, Settle, Verdict
-from holdfast.stores.buffered import BufferedStore, cache
+from holdfast.stores.buffered import cache
 from holdfast.stores.buffered import prefetcher as prefetching
 from holdfast.stores.buffered.keys import reserved_key
 from holdfast.stores.buffered.prefetcher import Prefetcher
+from holdfast.stores.buffered.store import BufferedStore
 from tests.postgres.server import PostgresServer
 from tests.redis.buffered import REF, now_ms, put, take
 from tests.redis.buffered import opened as opened_with
