@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.model.errors import StoreUnavailable
-from holdfast.stores.buffered import BufferedStore
+from holdfast.stores.buffered.store import BufferedStore
 from tests.postgres.server import PostgresServer
 from tests.redis.buffered import opened, put, take
 from tests.redis.server import RedisServer
