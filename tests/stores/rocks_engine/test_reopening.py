@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 
+from holdfast import Worker, open_async
 from holdfast.client.client import AsyncHoldfast
 from holdfast.clock import steady_s
 from holdfast.model.errors import StoreUnavailable
@@ -229,6 +230,31 @@ async def test_waiting_claims_schedules_leases_and_journal_readers_go_on_after_a
         after = await hf.journal()
         assert after[: len(before)] == before
         assert "expired" in [event.event for event in after[len(before) :]]
+
+
+async def test_a_worker_goes_on_after_a_reopening(tmp_path: Path, disk: Disk) -> None:
+    handled: list[bytes] = []
+    async with open_async(str(tmp_path / "store"), reopen_after="50ms") as hf:
+        worker = Worker(hf)
+
+        @worker.handler("mail")
+        async def handle(message: Any) -> None:
+            handled.append(message.payload)
+
+        serving = begin(worker.serve())
+        await hf.queue("mail").enqueue(b"before")
+        await until(lambda: _is_in(b"before", handled))
+        await stop_by_sync(hf, disk)
+        await until(lambda: is_up(hf))
+        await hf.queue("mail").enqueue(b"after")
+        await until(lambda: _is_in(b"after", handled))
+        worker.stop()
+        await asyncio.wait_for(serving, PATIENCE_S)
+    assert handled.count(b"before") == 1
+
+
+async def _is_in(payload: bytes, handled: list[bytes]) -> bool:
+    return payload in handled
 
 
 async def test_limits_set_by_a_call_of_unknown_outcome_agree_with_the_disk_after_a_reopening(
