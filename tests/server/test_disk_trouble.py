@@ -26,7 +26,7 @@ PATIENCE_S = 30.0
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    with mounted(tmp_path / "disk", LOW_DISK_BYTES + (16 << 20)) as place:
+    with mounted(tmp_path / "disk", LOW_DISK_BYTES + (32 << 20)) as place:
         yield place
 
 
@@ -76,7 +76,7 @@ async def test_a_full_disk_is_logged_once_shown_everywhere_and_left_by_itself(sm
             sent = [b"before %d" % number for number in range(5)]
             await queue.enqueue(sent)
             assert (await server.get("/readyz")).status == 200
-            other.write_bytes(bytes(20 << 20))
+            other.write_bytes(bytes(36 << 20))
 
             accepted, error = await until_refused(queue)
             assert str(store) in error.message
@@ -107,7 +107,7 @@ async def test_a_full_disk_is_logged_once_shown_everywhere_and_left_by_itself(sm
     [refusal] = events(server, "enqueues_refused")
     assert refusal["path"] == str(store)
     assert refusal["free_bytes"] < LOW_DISK_BYTES
-    assert "less than" in refusal["cause"]
+    assert "are reserved" in refusal["cause"]
     assert len(events(server, "enqueues_accepted_again")) == 1
     verify_store(store, "after a full disk")
 

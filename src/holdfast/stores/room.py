@@ -17,6 +17,8 @@ _LOOK_AGAIN_MS = 1_000
 # The free space is also looked at after this share of the reserve was taken in, so that a burst of large messages
 # between two looks cannot use up the reserve.
 _LOOKS_PER_RESERVE = 16
+# A shortage is over once an eighth more than the reserve is free: a disk that hovers about the reserve is one episode.
+_MARGIN = 8
 
 _log = logging.getLogger("holdfast")
 
@@ -70,8 +72,9 @@ class DiskRoom:
         self._looked_at, self._added_bytes = now_ms, 0
         self._free_bytes = self.free_bytes()
         was_low = self._is_low
+        wanted = self._low_bytes + (self._low_bytes // _MARGIN if was_low else 0)
         # A disk that cannot be examined does not take writes either.
-        self._is_low = self._low_bytes > 0 and (self._free_bytes is None or self._free_bytes < self._low_bytes)
+        self._is_low = self._low_bytes > 0 and (self._free_bytes is None or self._free_bytes < wanted)
         if self._is_low:
             self._look_again_at(now_ms + _LOOK_AGAIN_MS)
         else:
@@ -101,9 +104,7 @@ class DiskRoom:
     def _cause(self) -> str:
         if self._free_bytes is None:
             return f"the free space of {self._path} cannot be read"
-        return (
-            f"{self._free_bytes} bytes are free on the disk of {self._path}, less than the {self._low_bytes} reserved"
-        )
+        return f"{self._free_bytes} bytes are free on the disk of {self._path}, where {self._low_bytes} are reserved"
 
     def _refusal(self) -> str:
         return f"{self._cause()}: enqueues are refused until there is room, so free some space; acks still work"
