@@ -17,6 +17,7 @@ from holdfast.testing.simulation.proof import run as run_seeds
 from tests.crash.clusters import TARGETS as CLUSTERS
 from tests.crash.objects import BUCKET_TARGET as BUCKET
 from tests.crash.objects import TARGET as OBJECTS
+from tests.crash.openings import run_openings
 from tests.faults.backlog import run_backlog
 from tests.faults.clocks import run_clock_steps
 from tests.faults.network import run_network_faults
@@ -102,6 +103,9 @@ PARTS: dict[str, Part] = {
     ),
     "kills-buffered": Part(
         "the same with the fast path, and Redis flushed or killed: 100 times each", 500, _kills("buffered cluster")
+    ),
+    "openings": Part(
+        "one directory opened by 8 processes of 8 threads under many spellings: one wins", 1_000, run_openings
     ),
     "crash-points": Part("a kill before and in the middle of every call that changes a file", 100, _crash_points),
     "reopening-points": Part("the same while a stopped store reopens by itself", 100, _reopening_points),

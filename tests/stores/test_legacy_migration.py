@@ -231,7 +231,7 @@ async def test_a_directory_that_this_process_migrates_is_refused_by_name(tmp_pat
     await migration.open()
     await migration.copy_once(limit=3)
     for _ in range(2):
-        with pytest.raises(StoreUnavailable, match="in use by another program"), opened(path):
+        with pytest.raises(StoreUnavailable, match=f"in use by process {os.getpid()}, this one"), opened(path):
             pass
     await migration.close()
     assert (await migrate_legacy(path)).messages == 20

@@ -43,7 +43,7 @@ def bodies_of(path: Path) -> list[bytes]:
 def crash(wal: Wal) -> None:
     """Its process is gone: the files stay as they are."""
     os.close(wal._file)
-    os.close(wal._lock)
+    wal._lock.release()
 
 
 def the_segment(path: Path) -> Path:

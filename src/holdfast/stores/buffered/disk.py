@@ -4,13 +4,16 @@ import fcntl
 import os
 from pathlib import Path
 
+from holdfast.stores.directory_lock import DirectoryLock
+from holdfast.stores.syncing import reserve, sync_data, sync_directory, sync_file
+
 
 class Disk:
     def create(self, path: Path, size: int) -> int:
         """A new file with room for `size` bytes, so that no later write in it finds the disk full."""
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
-            os.posix_fallocate(descriptor, 0, size)
+            reserve(descriptor, size)
         except BaseException:
             os.close(descriptor)
             raise
@@ -27,11 +30,11 @@ class Disk:
             offset += written
 
     def sync(self, descriptor: int) -> None:
-        os.fdatasync(descriptor)
+        sync_data(descriptor)
 
     def sync_all(self, descriptor: int) -> None:
         """The file's length too."""
-        os.fsync(descriptor)
+        sync_file(descriptor)
 
     def truncate(self, descriptor: int, size: int) -> None:
         os.ftruncate(descriptor, size)
@@ -46,14 +49,10 @@ class Disk:
         os.unlink(path)
 
     def sync_directory(self, path: Path) -> None:
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        sync_directory(path)
 
-    def lock(self, path: Path) -> int | None:
-        """Held until the descriptor is closed, or its process ends; None: somebody else has it."""
+    def lock(self, path: Path) -> DirectoryLock | None:
+        """Lock a directory by a file in it that names the owner. Return None if another opening holds it."""
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -62,4 +61,4 @@ class Disk:
             return None
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, str(os.getpid()).encode(), 0)
-        return descriptor
+        return DirectoryLock(descriptor)

@@ -17,6 +17,7 @@ Plain blocking code. One thread at a time appends; `landed` and `trim` may be ca
 
 import errno
 import logging
+import os
 import secrets
 import threading
 from collections import OrderedDict
@@ -27,6 +28,7 @@ from uuid import UUID, uuid4
 
 import msgspec
 
+from holdfast.forking import forked_error, listen_for_forks
 from holdfast.model.errors import InvalidArgument, StoreUnavailable
 from holdfast.stores.buffered.disk import Disk
 from holdfast.stores.buffered.records import (
@@ -47,6 +49,7 @@ from holdfast.stores.buffered.segments import (
     node_of,
     read_segment,
 )
+from holdfast.stores.directory_lock import DirectoryLock, is_held_here
 from holdfast.stores.room import free_bytes
 
 SEGMENT_BYTES = 16 << 20
@@ -85,7 +88,8 @@ class Logged(NamedTuple):
 
 class Wal:
     def __init__(self, path: str | Path, *, segment_bytes: int = SEGMENT_BYTES, disk: Disk | None = None) -> None:
-        self.path = Path(path)
+        # The real path: a relative one, or one over a symbolic link, could come to mean another directory.
+        self.path = Path(os.path.realpath(path))
         self._disk = disk or Disk()
         self._segment_bytes = segment_bytes
         self._failure: LogStopped | None = None
@@ -110,25 +114,27 @@ class Wal:
             self._file = -1
             self._offset = self._ends = 0
             self._begin_segment()
+            listen_for_forks(self)
         except BaseException as error:
-            self._disk.close(self._lock)
+            self._lock.release()
             if isinstance(error, OSError):
                 raise StoreUnavailable(f"the log in {self.path} cannot be opened: {error.strerror}") from error
             raise
 
     # --- Opening -----------------------------------------------------------------------------------------------
 
-    def _take_lock(self) -> int:
+    def _take_lock(self) -> DirectoryLock:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             lock = self._disk.lock(self.path / _LOCK)
         except OSError as error:
             raise InvalidArgument(f"{self.path} cannot be written to: {error.strerror}", field="wal_dir") from error
         if lock is None:
-            owner = (self.path / _LOCK).read_text(encoding="ascii", errors="replace") or "another process"
-            raise LogInUse(
-                f"the log in {self.path} is in use by process {owner}: give each server a wal_dir of its own"
-            )
+            owner = (self.path / _LOCK).read_text(encoding="ascii", errors="replace")
+            who = f"process {owner}" if owner else "another process"
+            if is_held_here(self.path / _LOCK):
+                who += ", this one"
+            raise LogInUse(f"the log in {self.path} is in use by {who}: give each server a wal_dir of its own")
         return lock
 
     def _read(self) -> list[Segment]:
@@ -309,7 +315,7 @@ class Wal:
 
     def close(self) -> None:
         """What has not landed stays for the next opening."""
-        if self._lock < 0:
+        if not self._lock.is_held:
             return
         try:
             if self._failure is None and self._file >= 0:
@@ -319,10 +325,14 @@ class Wal:
         finally:
             if self._file >= 0:
                 self._disk.close(self._file)
-            self._disk.close(self._lock)
-            self._file = self._lock = -1
+                self._file = -1
+            self._lock.release()
             self._failure = self._failure or LogStopped(f"the log in {self.path} was closed")
             self._stopped_by = None
+
+    def forked(self) -> None:
+        """The files are the parent's: nothing is written to them here, not even a seal."""
+        self._failure = LogStopped(forked_error(f"the log in {self.path}").message)
 
     @property
     def failure(self) -> StoreUnavailable | None:

@@ -27,6 +27,8 @@ from typing import TypeVar
 from zlib import crc32
 
 from holdfast.stores.objects.bucket import PAGE, Changed, Item, Missing, Read, Stamp, Unanswered, Upload
+from holdfast.stores.processes import is_running
+from holdfast.stores.syncing import sync_directory, sync_file
 
 T = TypeVar("T")
 
@@ -48,7 +50,8 @@ class DiskBucket:
 
     def __init__(self, directory: str | Path, *, syncs: bool = True) -> None:
         """`syncs` False: a write is done once the operating system has it."""
-        self.root = Path(directory).absolute()
+        # The real path: one over a symbolic link, or a relative one, could come to mean another directory.
+        self.root = Path(os.path.realpath(directory))
         self.url = self.root.as_uri()
         self._syncs = syncs
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="holdfast-disk")
@@ -197,7 +200,7 @@ class DiskBucket:
 
     def sync(self, fd: int) -> None:
         if self._syncs:
-            os.fsync(fd)
+            sync_file(fd)
 
     @contextmanager
     def _written(self, content: bytes) -> Iterator[Path]:
@@ -222,11 +225,7 @@ class DiskBucket:
 
     def _sync_parent(self, key: str) -> None:
         if self._syncs:
-            fd = os.open((self.root / key).parent, os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                os.fsync(fd)
-            finally:
-                os.close(fd)
+            sync_directory((self.root / key).parent)
 
     @contextmanager
     def _lock(self, key: str) -> Iterator[None]:
@@ -329,12 +328,4 @@ def _mark(stat: os.stat_result) -> str:
 def _is_alive(name: str) -> bool:
     """Whether the process that writes this file is there: by its number, in the file's name."""
     number = name.partition("-")[0]
-    if not number.isdigit():
-        return True
-    try:
-        os.kill(int(number), 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+    return not number.isdigit() or is_running(int(number))

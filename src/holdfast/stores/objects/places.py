@@ -1,6 +1,5 @@
 """From a URL to the bucket that it names."""
 
-import os
 from urllib.parse import unquote, urlsplit
 
 from holdfast.model.errors import InvalidArgument
@@ -23,7 +22,7 @@ def make_bucket(url: str, *, syncs: bool = True) -> Bucket:
         path = unquote(parts.path)
         if parts.netloc not in ("", "localhost") or path in ("", "/"):
             raise InvalidArgument(f"{url!r} names no directory: write file:///path/to/it", field="url")
-        return DiskBucket(os.path.normpath(path), syncs=syncs)
+        return DiskBucket(path, syncs=syncs)
     if not parts.netloc:
         raise InvalidArgument(f"{url!r} names no bucket: write {parts.scheme}://bucket/prefix", field="url")
     try:

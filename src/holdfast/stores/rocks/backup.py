@@ -21,6 +21,7 @@ from typing import BinaryIO, NamedTuple
 from holdfast.model.errors import InvalidArgument, StoreUnavailable
 from holdfast.stores.rocks.database import DATABASE, Database
 from holdfast.stores.rocks.marker import MARKER, check_directory, make_directory, write_marker
+from holdfast.stores.syncing import sync_file
 
 # A flush is seldom; one in each of so many looks is not to be expected.
 _MAX_LOOKS = 100
@@ -108,7 +109,7 @@ def _copy(pinned: _Pinned, to: Path) -> None:
             copy.write(piece)
             remaining -= len(piece)
         copy.flush()
-        os.fsync(copy.fileno())
+        sync_file(copy.fileno())
     if remaining:
         raise OSError(f"{pinned.name} became shorter while it was read")
 

@@ -15,6 +15,7 @@ from holdfast.model.events import parse_position
 from holdfast.model.ids import to_uuid
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import StateDocument
+from holdfast.stores.processes import is_running
 from holdfast.stores.record import decode_life, decode_message
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.database import DATABASE, Database, Handles, _opening_error, _options
@@ -36,7 +37,7 @@ class Copy(Database):
         if not (self.path / MARKER).exists():
             raise InvalidArgument(f"{self.path} holds no store: give the directory of a backup", field="url")
         owner = read_marker(self.path).pid
-        if owner is not None and Path(f"/proc/{owner}").exists():
+        if owner is not None and is_running(owner):
             raise StoreUnavailable(
                 f"{self.path} is in use by process {owner}: read a copy, made with `holdfast backup {self.path} COPY`, "
                 "or ask the server that has it",

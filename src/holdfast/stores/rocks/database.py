@@ -21,6 +21,8 @@ from rocksdict import (
 )
 
 from holdfast.model.errors import InvalidArgument, StoreUnavailable
+from holdfast.stores.directory_lock import DirectoryLock, is_held_here
+from holdfast.stores.processes import is_running
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.log_check import find_damage, logs_of
 from holdfast.stores.rocks.manifest import mend_manifest, put_back, return_to_list_before
@@ -29,9 +31,9 @@ from holdfast.stores.rocks.marker import (
     check_directory,
     make_directory,
     read_marker,
-    sync_directory,
     write_marker,
 )
+from holdfast.stores.syncing import sync_directory
 from holdfast.telemetry.figures import FamilyFigures
 
 DATABASE = "db"
@@ -71,20 +73,35 @@ class Handles:
 class Database:
     """One open store directory. Every read is bounded below and above."""
 
-    def __init__(self, path: str | os.PathLike[str], *, has_lost_writes: bool = False) -> None:
-        """`has_lost_writes`: a write or sync of this boot failed, so the files are read as after a power cut."""
-        self.path = Path(path)
+    def __init__(
+        self, path: str | os.PathLike[str], *, lock: DirectoryLock | None = None, has_lost_writes: bool = False
+    ) -> None:
+        """Open the store in `path`, and make one if there is none.
+
+        `lock`: the caller's hold on the directory, which stays the caller's. Without it, the database takes one of its
+        own and releases it once RocksDB has closed. `has_lost_writes`: a write or sync of this boot failed, so the
+        files are read as after a power cut.
+        """
+        # RocksDB opens files by this path for as long as it lives. A relative path would change its meaning with the
+        # working directory, one over a symbolic link with the link.
+        self.path = Path(os.path.realpath(path))
         self._has_lost_writes = has_lost_writes
+        self._owns_lock = lock is None
+        self._lock = lock or lock_directory(self.path)
+        try:
+            self._open()
+        except BaseException:
+            self._release()
+            raise
+
+    def _open(self) -> None:
         check_directory(self.path)
         try:
             if not (self.path / MARKER).exists():
-                make_directory(self.path)
                 # Before RocksDB's first file: killed in between, the directory must still be known for what it is.
                 write_marker(self.path, None)
         except OSError as error:
-            raise InvalidArgument(
-                f"{self.path} cannot be made: {error.strerror}; give a directory that can be written to", field="url"
-            ) from None
+            raise _not_made(self.path, error) from None
         mended = self._check_files()
         try:
             self._db: Rdict | None = Rdict(
@@ -298,6 +315,8 @@ class Database:
             closing.start()
             closing.join(within_s)
             if closing.is_alive():
+                # RocksDB has the files open, and would write to them under the next opening.
+                self._lock.keep()
                 raise HandleNotClosed(
                     f"{self.path} is not closed after {within_s:.0f} s, because RocksDB waits for its own recovery. "
                     "Answered calls are safe, but this process cannot open the directory again: restart the program",
@@ -308,8 +327,13 @@ class Database:
                 write_marker(self.path, None)
             except OSError as error:
                 failures = [error]
+        self._release()
         if failures:
             raise StoreUnavailable(f"{self.path} was not closed in order: {failures[0]}", path=str(self.path))
+
+    def _release(self) -> None:
+        if self._owns_lock:
+            self._lock.release()
 
     def _opened(self) -> Rdict:
         if self._db is None:
@@ -366,10 +390,33 @@ def _options(family: str | None = None) -> Options:
     return options
 
 
+def lock_directory(path: Path) -> DirectoryLock:
+    """Make the directory of a store if it is missing, and lock it. Nothing in it is read or changed before."""
+    check_directory(path)
+    try:
+        if not (path / MARKER).exists():
+            make_directory(path)
+        lock = DirectoryLock.take(path)
+    except OSError as error:
+        raise _not_made(path, error) from None
+    if lock is None:
+        raise _in_use(path)
+    return lock
+
+
+def _not_made(path: Path, error: OSError) -> InvalidArgument:
+    return InvalidArgument(
+        f"{path} cannot be made: {error.strerror}; give a directory that can be written to", field="url"
+    )
+
+
 @contextmanager
 def _held_alone(path: Path) -> Iterator[None]:
-    """RocksDB's own lock, which it takes again when it opens. This process must not have the store open: to let go of
-    the lock here would free it there. No marker of this boot says so."""
+    """Hold RocksDB's own lock, which keeps out versions of Holdfast that know no other.
+
+    To close the file frees the lock of the whole process. That is safe here: the caller has locked the directory, so
+    this process has not opened the store.
+    """
     lock = os.open(path / DATABASE / "LOCK", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         try:
@@ -383,10 +430,19 @@ def _held_alone(path: Path) -> Iterator[None]:
 
 def _in_use(path: Path) -> StoreUnavailable:
     owner = read_marker(path).pid
-    who = f"process {owner}" if owner else "another process"
+    do = "to share it, let that program serve it to the others (`holdfast serve`)"
+    if is_held_here(path):
+        owner = os.getpid()
+        who, do = f"process {owner}, this one", "use what `holdfast.open` returned the first time, or close it first"
+    elif owner is not None and owner != os.getpid() and is_running(owner):
+        who = f"process {owner}"
+    else:
+        # The marker names the owner only while the store is open, and by a number that means nothing in another
+        # container.
+        owner = None
+        who = "another process, which may be opening or closing it just now"
     return StoreUnavailable(
-        f"{path} is in use by {who}: only one program opens a store at a time; to share it, let that program "
-        "serve it to the others",
+        f"{path} is in use by {who}: only one program opens a store at a time, and only once; {do}",
         path=str(path),
         pid=owner,
     )

@@ -16,7 +16,8 @@ from typing import NamedTuple
 from rocksdict import AccessType, Options, Rdict, ReadOptions
 
 from holdfast.model.errors import InvalidArgument, StoreUnavailable
-from holdfast.stores.rocks.legacy_files import LegacyFiles, is_legacy
+from holdfast.stores.directory_lock import DirectoryLock
+from holdfast.stores.rocks.legacy_files import LegacyFiles, is_legacy, lock_legacy
 from holdfast.stores.rocks.legacy_keys import (
     AVAILABLE,
     IN_PROGRESS,
@@ -91,18 +92,27 @@ class Place(NamedTuple):
 class LegacyDatabase:
     """A legacy database open for reading; programs that write to it are locked out.
 
-    `is_migrated`: the caller is going to rewrite the directory. `order` is the order of its values' fields.
+    `is_migrated`: the caller is going to rewrite the directory. `lock`: the caller's hold on the directory, which stays
+    the caller's. `order` is the order of its values' fields.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, is_migrated: bool = False) -> None:
-        self.path = Path(path)
+    def __init__(
+        self, path: str | os.PathLike[str], *, is_migrated: bool = False, lock: DirectoryLock | None = None
+    ) -> None:
+        self.path = Path(os.path.realpath(path))
         if not is_legacy(self.path):
             raise InvalidArgument(f"{self.path} is not a database of the legacy layout", field="path")
-        self._files = LegacyFiles(self.path, is_migrated=is_migrated)
+        self._own_lock = None if lock is not None else lock_legacy(self.path)
+        try:
+            self._files = LegacyFiles(self.path, is_migrated=is_migrated)
+        except BaseException:
+            self._release()
+            raise
         try:
             self._open()
         except Exception as error:  # the binding raises nothing more precise
             self._files.close()
+            self._release()
             raise StoreUnavailable(f"{self.path} cannot be read: {error}", path=str(self.path)) from None
         self._leases: dict[bytes, int] | None = None
         try:
@@ -174,6 +184,11 @@ class LegacyDatabase:
         self._families.clear()
         self._db.close()
         self._files.close()
+        self._release()
+
+    def _release(self) -> None:
+        if self._own_lock is not None:
+            self._own_lock.release()
 
     # --- Reading -----------------------------------------------------------------------------------------------
 

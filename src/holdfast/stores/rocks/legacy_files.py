@@ -14,6 +14,7 @@ import tempfile
 from pathlib import Path
 
 from holdfast.model.errors import StoreUnavailable
+from holdfast.stores.directory_lock import DirectoryLock, is_held_here
 
 _LOCK = "LOCK"
 # RocksDB needs none of these to read.
@@ -33,6 +34,25 @@ def is_database_file(entry: Path) -> bool:
         or name.startswith(("LOG.old.", "MANIFEST-", "OPTIONS-", "rocksdict-config"))
         or (entry.suffix in (".sst", ".log", ".blob", ".dbtmp") and entry.stem.isdigit())
     )
+
+
+def lock_legacy(path: Path) -> DirectoryLock:
+    """Keep out every other opening of the directory by this version, in this process too. Writes nothing."""
+    try:
+        lock = DirectoryLock.take(path)
+    except OSError as error:
+        raise StoreUnavailable(f"{path} cannot be locked: {error.strerror}", path=str(path)) from None
+    if lock is None:
+        raise _in_use(path)
+    return lock
+
+
+def _in_use(path: Path) -> StoreUnavailable:
+    if is_held_here(path):
+        who = f"process {os.getpid()}, this one: close it first"
+    else:
+        who = "another program: stop that one first"
+    return StoreUnavailable(f"{path} is in use by {who}", path=str(path))
 
 
 class LegacyFiles:
@@ -88,6 +108,7 @@ def _lock(path: Path, *, is_migrated: bool) -> int | None:
         if file is None:
             raise StoreUnavailable(f"{path} cannot be locked: {error.strerror}", path=str(path)) from None
         os.close(file)
+        # The caller has locked the directory: so it is a program that knows only RocksDB's own lock.
         raise StoreUnavailable(f"{path} is in use by another program: stop that one first", path=str(path)) from None
     return file
 

@@ -27,14 +27,16 @@ from holdfast.model.message import State
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import EVERYTHING
 from holdfast.runtime import LoopRuntime
+from holdfast.stores.directory_lock import DirectoryLock
 from holdfast.stores.rocks.database import DATABASE
 from holdfast.stores.rocks.engine import Durability
 from holdfast.stores.rocks.legacy import Kind, LegacyDatabase, LegacyMessage, Oddity
-from holdfast.stores.rocks.legacy_files import is_database_file, is_legacy
+from holdfast.stores.rocks.legacy_files import is_database_file, is_legacy, lock_legacy
 from holdfast.stores.rocks.legacy_intake import LEGACY_QUEUE, LegacyIntake, MigrationProgress, old_id
 from holdfast.stores.rocks.legacy_survey import Sum, Summing, Survey, require_readable, survey
-from holdfast.stores.rocks.marker import MARKER, sync_directory
+from holdfast.stores.rocks.marker import MARKER
 from holdfast.stores.rocks.store import RocksStore
+from holdfast.stores.syncing import sync_directory, sync_file
 
 NEW = "holdfast-new"
 UNREADABLE = "legacy-unreadable.jsonl"
@@ -84,6 +86,7 @@ class LegacyMigration:
     ) -> None:
         self.path = Path(path)
         self._accepted = accept_unreadable
+        self._directory_lock: DirectoryLock | None = None
         self._clock = clock or SystemClock()
         self._dice = dice or SystemDice()
         self._legacy: LegacyDatabase | None = None
@@ -96,12 +99,26 @@ class LegacyMigration:
         is_moved = (self.path / DATABASE).exists() and (self.path / NEW / MARKER).exists()
         return is_moved or (self.path / MARKER).exists()
 
+    @property
+    def has_rest(self) -> bool:
+        """Whether files of the old database, or of the copy, are still to be removed after the switch."""
+        return (self.path / NEW).exists() or (self.path / "CURRENT").exists()
+
+    def lock(self) -> None:
+        """Keep out every other opening of the directory until `unlock`, also between the copy and the switch."""
+        if self.path.is_dir():
+            self._directory_lock = lock_legacy(self.path)
+
+    def unlock(self) -> None:
+        if self._directory_lock is not None:
+            self._directory_lock.release()
+
     async def open(self, told: Callable[[int], None] = lambda done: None) -> None:
         """Read the old database whole, then open the copy.
 
         Raise `InvalidArgument` if keys are unreadable and their number was not accepted; nothing was written then.
         """
-        self._legacy = LegacyDatabase(self.path, is_migrated=True)
+        self._legacy = LegacyDatabase(self.path, is_migrated=True, lock=self._directory_lock)
         try:
             self._require_readable(survey(self._legacy, self._clock.now_ms(), told))
             await self._open_copy(self._legacy)
@@ -197,7 +214,7 @@ class LegacyMigration:
                     file.write(msgspec.json.encode(_line_of(found)) + b"\n")
                     count += 1
             file.flush()
-            os.fsync(file.fileno())
+            sync_file(file.fileno())
         if not count:
             fresh.unlink()
             return None
@@ -211,7 +228,7 @@ class LegacyMigration:
         with fresh.open("w") as file:
             file.write(self._checked_state())
             file.flush()
-            os.fsync(file.fileno())
+            sync_file(file.fileno())
         fresh.replace(self.path / NEW / _CHECKED)
         sync_directory(self.path / NEW)
         await self._intake.note(None)
@@ -280,14 +297,24 @@ async def migrate_legacy(
 ) -> Migrated:
     """Run every step that remains. A directory that is a store already is left as it is."""
     migration = LegacyMigration(path, accept_unreadable=accept_unreadable, clock=clock)
+    if migration.is_switched and not migration.has_rest:
+        return Migrated(path=str(path), is_done=False)
+    migration.lock()
+    try:
+        return await _migrate(str(path), migration, told, step)
+    finally:
+        migration.unlock()
+
+
+async def _migrate(path: str, migration: LegacyMigration, told: MigrationTold, step: int) -> Migrated:
     if migration.is_switched:
-        has_rest = (migration.path / NEW).exists() or (migration.path / "CURRENT").exists()
+        has_rest = migration.has_rest
         if has_rest:
             migration.switch(lambda what: told(what, 0, None))
-        return Migrated(path=str(path), is_done=has_rest)
+        return Migrated(path=path, is_done=has_rest)
     if migration.is_checked():
         migration.switch(lambda what: told(what, 0, None))
-        return Migrated(path=str(path), is_done=True)
+        return Migrated(path=path, is_done=True)
     try:
         await migration.open(lambda done: told("survey", done, None))
         total = migration.estimate()
@@ -303,7 +330,7 @@ async def migrate_legacy(
     told("switch", 0, None)
     migration.switch(lambda what: told(what, 0, None))
     return Migrated(
-        path=str(path),
+        path=path,
         is_done=True,
         order=agreed.order,
         messages=agreed.sum.messages,

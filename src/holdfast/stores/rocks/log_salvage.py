@@ -24,6 +24,7 @@ from holdfast.stores.rocks.log_records import (
     checksum_holds,
     records_of,
 )
+from holdfast.stores.syncing import sync_file
 
 
 class Span(NamedTuple):
@@ -86,7 +87,7 @@ def cut(log: Path, at: int, later: list[Path]) -> None:
 def _truncate(log: Path, size: int) -> None:
     with log.open("r+b") as file:
         file.truncate(size)
-        os.fsync(file.fileno())
+        sync_file(file.fileno())
 
 
 def _sequence_at(log: Path, at: int, before: list[Path]) -> int | None:

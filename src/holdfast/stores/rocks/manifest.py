@@ -10,7 +10,6 @@ file of the list is there. If that log is gone, the change had been synced and t
 even where RocksDB would take what is left for an end that is cut short, and delete the files it does not tell of.
 """
 
-import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,7 +26,7 @@ from holdfast.stores.rocks.log_records import (
     checksum_holds,
     records_of,
 )
-from holdfast.stores.rocks.marker import sync_directory
+from holdfast.stores.syncing import sync_directory, sync_file
 
 _SAVED = ".torn"
 _FIRST_LIST = "MANIFEST-000001"
@@ -85,7 +84,7 @@ def mend_manifest(directory: Path, *, was_opened: bool, cuts: bool) -> Path | No
     shutil.copyfile(manifest, saved)
     with manifest.open("r+b") as file:
         file.truncate(end)
-        os.fsync(file.fileno())
+        sync_file(file.fileno())
     return saved
 
 
@@ -115,7 +114,7 @@ def return_to_list_before(directory: Path) -> Path | None:
     with fresh.open("w") as file:
         file.write(f"{before.name}\n")
         file.flush()
-        os.fsync(file.fileno())
+        sync_file(file.fileno())
     fresh.replace(current)
     sync_directory(directory)
     return saved

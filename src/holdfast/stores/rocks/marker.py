@@ -4,20 +4,22 @@ Whether the machine was started anew since the store was last written to tells a
 every byte that was written, so whatever is missing then, the disk has lost.
 """
 
+import ctypes
 import json
-import os
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from holdfast.model.errors import InvalidArgument, StoreUnavailable
+from holdfast.stores.syncing import sync_directory, sync_file
 
 # The layout of keys and values. A store of a higher number was written by a newer Holdfast.
 FORMAT = 1
 MARKER = "HOLDFAST"
 _FRESH_MARKER = "HOLDFAST.new"
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_BOOT_SESSION = b"kern.bootsessionuuid"
 
 
 class Marker(NamedTuple):
@@ -33,11 +35,26 @@ class Marker(NamedTuple):
 
 @cache
 def boot_id() -> str | None:
-    """Another one each time the machine is started."""
+    """Return a text that is another each time the machine is started; None where the system has none.
+
+    Linux has a file for it, macOS a system value. Without either, every opening checks the whole log, as after a power
+    cut, and messages that were answered are safe all the same.
+    """
     try:
         return _BOOT_ID.read_text().strip()
     except OSError:
+        return _system_value(_BOOT_SESSION)
+
+
+def _system_value(name: bytes, library: Any = None) -> str | None:
+    """Return a value of macOS's `sysctlbyname`; None where there is no such call, or no such value."""
+    size = ctypes.c_size_t(256)
+    value = ctypes.create_string_buffer(size.value)
+    try:
+        found = (library or ctypes.CDLL(None)).sysctlbyname(name, value, ctypes.byref(size), None, 0) == 0
+    except (AttributeError, OSError):
         return None
+    return value.value.decode("ascii", "replace").strip() or None if found else None
 
 
 def check_directory(path: Path) -> None:
@@ -76,7 +93,7 @@ def write_marker(path: Path, pid: int | None) -> None:
     with fresh.open("w") as file:
         json.dump({"format": FORMAT, "pid": pid, "boot": boot_id()}, file)
         file.flush()
-        os.fsync(file.fileno())
+        sync_file(file.fileno())
     fresh.replace(path / MARKER)
     sync_directory(path)
 
@@ -92,11 +109,3 @@ def make_directory(path: Path) -> None:
         # may not be readable, and then it is theirs to sync.
         with suppress(PermissionError):
             sync_directory(each.parent)
-
-
-def sync_directory(path: Path) -> None:
-    directory = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)

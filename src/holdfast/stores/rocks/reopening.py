@@ -15,8 +15,10 @@ from pathlib import Path
 from holdfast.clock import Timer
 from holdfast.model.errors import HoldfastError, StoreUnavailable
 from holdfast.runtime import Runtime, Ticket
+from holdfast.stores.directory_lock import DirectoryLock
 from holdfast.stores.rocks.database import Database, HandleNotClosed
 from holdfast.stores.room import free_bytes
+from holdfast.stores.syncing import sync_file
 
 REOPEN_AFTER_MS = 5_000
 # How long the closing of a store that an error has stopped may take.
@@ -154,15 +156,15 @@ def probe(path: Path) -> None:
             remaining = memoryview(bytes(_PROBE_BYTES))
             while remaining:
                 remaining = remaining[file.write(remaining) :]
-            os.fsync(file.fileno())
+            sync_file(file.fileno())
     finally:
         remove_probe(path)
 
 
-def open_settled(path: str | os.PathLike[str]) -> Database:
+def open_settled(path: str | os.PathLike[str], lock: DirectoryLock | None) -> Database:
     """Open a directory in which a write or sync has failed. Its pages may only look written: the system may have
     dropped them and say nothing more. So everything goes into new, synced files before any call is answered."""
-    database = Database(path, has_lost_writes=True)
+    database = Database(path, lock=lock, has_lost_writes=True)
     try:
         database.flush()
     except BaseException:

@@ -4,6 +4,7 @@ import dataclasses
 import logging
 import os
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
@@ -35,6 +36,7 @@ from holdfast.stores.contract import (
     Swept,
     TenantRow,
 )
+from holdfast.stores.directory_lock import DirectoryLock
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.altering import Altering
 from holdfast.stores.rocks.board import Board
@@ -42,7 +44,7 @@ from holdfast.stores.rocks.catalog import Catalog
 from holdfast.stores.rocks.changes import Changes
 from holdfast.stores.rocks.claiming import Claiming
 from holdfast.stores.rocks.counters import Counters, Totals
-from holdfast.stores.rocks.database import Database, HandleNotClosed
+from holdfast.stores.rocks.database import Database, HandleNotClosed, lock_directory
 from holdfast.stores.rocks.engine import Durability, Engine
 from holdfast.stores.rocks.entries import Entries
 from holdfast.stores.rocks.facts import Facts
@@ -89,7 +91,8 @@ class RocksStore:
         low_disk_bytes: int = LOW_DISK_BYTES,
         reopen_after_ms: int = REOPEN_AFTER_MS,
     ) -> None:
-        self._path = path
+        # The real path: a relative one, or one over a symbolic link, could come to mean another directory.
+        self._path = Path(os.path.realpath(path))
         self._dice = dice
         self._durability = durability
         self._journal_retention_ms = journal_retention_ms
@@ -97,13 +100,20 @@ class RocksStore:
         self._low_disk_bytes = low_disk_bytes
         self._reopen_after_ms = reopen_after_ms
         self._reopening: Reopening | None = None
+        # The store's own, not the database's: nobody may open the directory while a stopped store is reopened.
+        self._lock: DirectoryLock | None = None
         # None while the store is closed, and while a stopped one is being opened again.
         self._database: Database | None = None
         # Counted before the store was reopened, and not yet taken.
         self._earlier_tallies: dict[QueueRef, dict[Event, int]] = {}
 
     async def open(self, listener: Listener, runtime: Runtime) -> None:
-        database = Database(self._path)
+        self._lock = lock_directory(self._path)
+        try:
+            database = Database(self._path, lock=self._lock)
+        except BaseException:
+            self._lock.release()
+            raise
         remove_probe(database.path)
         self._room = DiskRoom(self._path, runtime, self._low_disk_bytes)
         self._reopening = Reopening(self._path, runtime, self._reopen_after_ms, self._reopen, self._lose)
@@ -112,6 +122,7 @@ class RocksStore:
         except BaseException:
             self._let_go()
             database.close()
+            self._lock.release()
             raise
 
     def _open(self, database: Database, listener: Listener, runtime: Runtime) -> None:
@@ -176,6 +187,7 @@ class RocksStore:
         database, self._database = self._database, None
         if database is None:
             self._engine.close()
+            self._release()
             return
         had_stopped = self._engine.failure is not None
         self._engine.reopens = False
@@ -193,6 +205,12 @@ class RocksStore:
                     raise
                 # Every caller since the stop was refused; there is nothing left to save.
                 _log.warning("%s", error.message)
+            finally:
+                self._release()
+
+    def _release(self) -> None:
+        if self._lock is not None:
+            self._lock.release()
 
     def _let_go(self, failure: StoreUnavailable | None = None) -> None:
         """Drop everything that holds a handle: the directory stays locked while one lives. Later calls are refused by
@@ -224,9 +242,8 @@ class RocksStore:
             self._keep_tallies()
             self._let_go(failure)
             await self._runtime.offload(lambda: close_stopped(old))
-        # A lock on the directory that outlives a database must be kept from the closing to here: else another process
-        # could open the store in between.
-        database = await self._runtime.offload(lambda: open_settled(self._path))
+        # The directory has been locked all the time: no other process could open the store in between.
+        database = await self._runtime.offload(lambda: open_settled(self._path, self._lock))
         try:
             self._open(database, self._listener, self._runtime)
         except BaseException:

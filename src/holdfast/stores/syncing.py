@@ -1,0 +1,55 @@
+"""Getting files onto the disk for good, on Linux and on macOS.
+
+macOS has no `fdatasync`, and its `fsync` leaves the bytes in the drive's own cache, which a power cut empties:
+`F_FULLFSYNC` is what `fsync` is on Linux. Nor has it `posix_fallocate`.
+"""
+
+import errno
+import fcntl
+import os
+from pathlib import Path
+
+# File systems without F_FULLFSYNC (network ones, some external drives) say so by one of these.
+_NO_FULL_SYNC = (errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOTTY)
+_ZEROS = bytes(1 << 20)
+
+
+def sync_file(descriptor: int) -> None:
+    """Return once the file's content and length are on disk."""
+    full_sync: int | None = getattr(fcntl, "F_FULLFSYNC", None)
+    if full_sync is not None:
+        try:
+            fcntl.fcntl(descriptor, full_sync)
+            return
+        except OSError as error:
+            if error.errno not in _NO_FULL_SYNC:
+                raise
+    os.fsync(descriptor)
+
+
+def sync_data(descriptor: int) -> None:
+    """Return once the file's content is on disk; its length, if that changed, only where that costs no more."""
+    if hasattr(os, "fdatasync"):
+        os.fdatasync(descriptor)
+    else:
+        sync_file(descriptor)
+
+
+def sync_directory(path: Path) -> None:
+    """Return once the names in a directory are on disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        sync_file(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def reserve(descriptor: int, size: int) -> None:
+    """Give an empty file `size` bytes of room, so that no later write within them finds the disk full."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(descriptor, 0, size)
+        return
+    # A longer file without blocks would be no room at all: the blocks are written.
+    offset = 0
+    while offset < size:
+        offset += os.pwrite(descriptor, _ZEROS[: size - offset], offset)
