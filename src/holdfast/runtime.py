@@ -263,6 +263,15 @@ class ThreadRuntime:
         self._background = 0
         self._all_finished = threading.Condition(self._lock)
         self._executor: ThreadPoolExecutor | None = None
+        self._refusal: Exception | None = None
+
+    def refuse(self, error: Exception) -> None:
+        """Raise this error for every call from now on, without waiting for the lock: its holder may not exist."""
+        self._refusal = error
+
+    @property
+    def is_refusing(self) -> bool:
+        return self._refusal is not None
 
     def ticket(self) -> _ThreadTicket[Any]:
         return _ThreadTicket()
@@ -300,6 +309,9 @@ class ThreadRuntime:
 
     def run(self, work: Work[T]) -> T:
         """Drive a coroutine to its end in this thread."""
+        if self._refusal is not None:
+            work.close()
+            raise self._refusal
         with self._lock:
             try:
                 waits_for = self._step(work)

@@ -13,6 +13,7 @@ from holdfast.client.queue import AsyncQueue, FilterLike, Settled
 from holdfast.client.sources import Source
 from holdfast.client.tracebacks import raises_plainly
 from holdfast.client.uploads import draft_of, upload_blocking
+from holdfast.forking import forked_error, generation
 from holdfast.model.answers import (
     Changed,
     Events,
@@ -41,9 +42,11 @@ class Run(Protocol):
 class Driver:
     """Runs coroutines of the async API to their end, in whichever way the transport needs."""
 
-    def __init__(self, run: "Run", close: Callable[[], None]) -> None:
+    def __init__(self, run: "Run", close: Callable[[], None], is_inherited: Callable[[], bool] = lambda: False) -> None:
+        """`is_inherited`: whether this is a child of the process that opened it, and has not connected anew."""
         self.run = run
         self.close = close
+        self.is_inherited = is_inherited
 
 
 @raises_plainly
@@ -127,12 +130,16 @@ class Queue:
         stream: bool | None = None,
     ) -> Iterator[BlockingMessage]:
         messages = self._inner.subscribe(prefetch, lease, owner=owner, state=state, stream=_streams(stream))
+        begun_in = generation()
         try:
             while True:
+                if generation() != begun_in:
+                    raise forked_error("this subscription")
                 yield BlockingMessage(self._run(_next_of(messages.__anext__())), self._driver)
         finally:
-            with suppress(StoreUnavailable):  # closed meanwhile: then there is nobody to give back to
-                self._run(_end_of(messages))
+            if generation() == begun_in:  # else the parent ends it
+                with suppress(StoreUnavailable):  # closed meanwhile: then there is nobody to give back to
+                    self._run(_end_of(messages))
 
     def ack(self, messages: Iterable[Settled]) -> list[Result]:
         return self._run(self._inner.ack(messages))
@@ -305,6 +312,8 @@ class Holdfast:
     def close(self) -> None:
         if not self._is_closed:
             self._is_closed = True
+            if self._driver.is_inherited():
+                return  # the parent closes it
             self._driver.run(self._inner.close())
             self._driver.close()
 

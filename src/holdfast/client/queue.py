@@ -19,6 +19,7 @@ from holdfast.client.tracebacks import raises_plainly
 from holdfast.client.tracing import with_trace
 from holdfast.client.transport import Transport
 from holdfast.client.uploads import draft_of, upload
+from holdfast.forking import forked_error, generation
 from holdfast.model.answers import Changed, Delivery, Info, LedgerEntry, Page, Result, Stats
 from holdfast.model.checks import check_integer, plain
 from holdfast.model.durations import Duration, parse_duration_ms
@@ -95,11 +96,14 @@ class AsyncQueue:
             options["owner"] = owner
         ask, _ = ask_of(1, options)
         deliveries = self._messages.stream(self.ref, ask, prefetch)
+        begun_in = generation()
         try:
             async for delivery in deliveries:
                 yield self._message(delivery, None)
+                if generation() != begun_in:
+                    raise forked_error("this subscription")
         finally:
-            if isinstance(deliveries, AsyncGenerator):
+            if isinstance(deliveries, AsyncGenerator) and generation() == begun_in:
                 await deliveries.aclose()
 
     def _message(self, delivery: Delivery, on_close_delay_ms: int | None) -> AsyncMessage:

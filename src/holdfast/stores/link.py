@@ -10,6 +10,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from holdfast.background import Backoff
+from holdfast.forking import cut_off, listen_for_forks
 from holdfast.runtime import Runtime, Ticket
 
 T = TypeVar("T")
@@ -34,6 +35,12 @@ class Link:
             self._loop = asyncio.new_event_loop()
             self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
             self._thread.start()
+        listen_for_forks(self)
+
+    def forked(self) -> None:
+        """A loop of our own loses its connections, which are the parent's. One that we share is its owner's."""
+        if self._thread is not None and not self._loop.is_closed():
+            cut_off(self._loop)
 
     async def call(self, work: Work[T], then: Callable[[T], None] | None = None) -> T:
         """The result of `work`, done on the driver's loop. `then` is called with it in a step of the runtime, even if

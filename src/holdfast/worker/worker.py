@@ -13,6 +13,7 @@ from holdfast.client.blocking import Driver, Holdfast
 from holdfast.client.client import AsyncHoldfast
 from holdfast.clock import Clock, SystemClock
 from holdfast.dice import Dice, SystemDice
+from holdfast.forking import listen_for_forks
 from holdfast.model.checks import check_text
 from holdfast.model.durations import Duration, parse_duration_ms
 from holdfast.model.errors import InvalidArgument, StoreUnavailable
@@ -64,6 +65,16 @@ class Worker:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lent: tuple[AsyncHoldfast, Driver] | None = None
         self._serving: asyncio.Task[None] | None = None
+        self._has_own_name = owner is None
+        # It runs in the process that this one was forked from.
+        self._is_inherited = False
+        listen_for_forks(self)
+
+    def forked(self) -> None:
+        """A worker that is running stays the parent's. One that is not may run here, under a name of its own."""
+        self._is_inherited = self._is_inherited or self._runner is not None
+        if self._has_own_name:
+            self.owner = make_owner()
 
     # --- Handlers and hooks ------------------------------------------------------------------------------------
 
@@ -149,6 +160,7 @@ class Worker:
 
         Raise `WorkerStuck` after an orderly stop when more handler threads than `max_stuck_threads` do not end.
         """
+        self._check_not_inherited()
         if isinstance(self.where, AsyncHoldfast) and self.where._transport is not None:
             raise InvalidArgument("what was given is connected on a loop of its own: `await worker.serve()` there")
         run_on_new_loop(self._run())
@@ -177,7 +189,7 @@ class Worker:
 
         From any thread, a handler's too. A worker that is not running is left as it is.
         """
-        if self._runner is None or self._loop is None or self._loop.is_closed():
+        if self._runner is None or self._loop is None or self._loop.is_closed() or self._is_inherited:
             return
         runner = self._runner
         self._loop.call_soon_threadsafe(lambda: runner.stop.ask(now=now))
@@ -222,6 +234,7 @@ class Worker:
     def _connection(self) -> tuple[AsyncHoldfast, Driver]:
         if self._lent is not None:
             return self._lent
+        self._check_not_inherited()
         if self._runner is None or self._runner.client is None or self._loop is None:
             raise StoreUnavailable("the worker is not running, so it is not connected")
         return self._runner.client, Driver(runner_on(self._loop), lambda: None)
@@ -240,7 +253,14 @@ class Worker:
             )
         self.handlers[ref] = handler
 
+    def _check_not_inherited(self) -> None:
+        if self._is_inherited:
+            raise StoreUnavailable(
+                "this worker was running before the process forked, and runs in the parent: make another after the fork"
+            )
+
     def _make_runner(self) -> Runner:
+        self._check_not_inherited()
         if self._runner is not None:
             raise InvalidArgument("the worker is running already")
         if not self.handlers:

@@ -15,6 +15,7 @@ from holdfast.client.http.settings import HttpSettings
 from holdfast.client.http.tries import Failure, Standing, Tries
 from holdfast.client.repeating import Background, repeat, repeat_for_ever
 from holdfast.dice import SystemDice
+from holdfast.forking import listen_for_forks
 from holdfast.model.errors import RateLimited, StoreUnavailable
 from holdfast.wire.capnp import read_error
 
@@ -57,12 +58,24 @@ class Calls:
     def __init__(self, url: str, settings: HttpSettings) -> None:
         self.url = url
         self._settings = settings
-        self.links = Links(url, settings)
         self._standing = Standing(url, settings.timeout_ms, settings.retries, SystemDice().roll)
         self._tickets = itertools.count(1)
+        self._inherited: list[object] = []
+        self.begin()
+        listen_for_forks(self)
+
+    def begin(self) -> None:
+        """Use the running loop from now on, over connections that are still to be made."""
+        self.links = Links(self.url, self._settings)
         self._background = Background()
         # The polls that wait, each with what ends it.
         self._waiting: dict[int, Callable[[], Coroutine[Any, Any, None]]] = {}
+        self._standing.is_inherited = False
+
+    def forked(self) -> None:
+        """Keep off the parent's connections, and keep them: the library would end their calls as it frees them."""
+        self._standing.is_inherited = True
+        self._inherited += [self.links, self._background, self._waiting]
 
     @property
     def is_closed(self) -> bool:
@@ -200,6 +213,8 @@ class Calls:
     async def close(self) -> None:
         """What callers left behind is given back first; calls under way end without an answer."""
         self.stop()
+        if self._standing.is_inherited:
+            return  # the parent closes its own
         for leave in list(self._waiting.values()):
             self.spawn(leave())
         await self._background.idle()

@@ -24,6 +24,7 @@ from holdfast.client.clarify import clarify
 from holdfast.client.http.coalesce import Coalescer
 from holdfast.client.transport import Upload
 from holdfast.clock import steady_s
+from holdfast.forking import listen_for_forks
 from holdfast.model.answers import Delivery, Enqueued, Events, Exchanged, Info, LedgerEntry, Page, Part, Result, Stats
 from holdfast.model.checks import check_integer, check_text
 from holdfast.model.durations import MAX_MS
@@ -54,6 +55,13 @@ class CapnpMessages(Operating):
         self._verdicts: dict[QueueRef, Coalescer[Verdict, Result]] = {}
         # The streams that are read from a queue now.
         self._streams: dict[QueueRef, set[Unsettled]] = {}
+        listen_for_forks(self)
+
+    def forked(self) -> None:
+        """Requests that callers shared are under way in the parent: nobody here would end them."""
+        self._enqueues.clear()
+        self._verdicts.clear()
+        self._streams.clear()
 
     # --- Enqueue -------------------------------------------------------------------------------------------------
 

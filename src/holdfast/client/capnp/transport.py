@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from holdfast.client.blocking import Driver, Holdfast
+from holdfast.client.blocking import Holdfast
 from holdfast.client.client import AsyncHoldfast
 from holdfast.client.http.settings import HttpSettings, parse_http_settings
-from holdfast.client.http.transport import LoopThread
+from holdfast.client.http.transport import open_in_thread
 from holdfast.client.transport import Transport
 from holdfast.model.errors import InvalidArgument
 from holdfast.model.extras import require_extra
@@ -34,6 +34,9 @@ class CapnpTransport:
         self.messages = CapnpMessages(self._calls, settings.wait_round_ms)
         self.admin = CapnpAdmin(self._calls)
 
+    def begin(self) -> None:
+        self._calls.begin()
+
     async def close(self) -> None:
         self._calls.stop()
         self.messages.let_go()
@@ -51,9 +54,7 @@ def open_capnp_on_loop(url: str, settings: Mapping[str, Any]) -> AsyncHoldfast:
 
 
 def open_capnp(url: str, settings: Mapping[str, Any]) -> Holdfast:
-    inner = open_capnp_on_loop(url, settings)
-    thread = LoopThread()
-    return Holdfast(inner, Driver(thread.run, thread.close))
+    return open_in_thread(open_capnp_on_loop(url, settings))
 
 
 def parse_capnp_settings(url: str, settings: Mapping[str, Any]) -> HttpSettings:

@@ -13,6 +13,7 @@ from holdfast.client.http.settings import HttpSettings, check_token
 from holdfast.client.http.tries import Failure, Reused, Standing, Tries
 from holdfast.client.repeating import Background, repeat, repeat_for_ever
 from holdfast.dice import SystemDice
+from holdfast.forking import listen_for_forks
 
 JSON_TYPE = b"application/json"
 # For the server to see that a caller left, and how long that caller waits for it.
@@ -62,15 +63,27 @@ class Calls:
     def __init__(self, settings: HttpSettings) -> None:
         self.url = settings.address.url
         self._settings = settings
-        self._pool = Pool(settings.address, settings.tls, settings.pool)
         self._standing = Standing(self.url, settings.timeout_ms, settings.retries, SystemDice().roll)
-        self._background = Background()
-        # How each call that waits, and each stream, is left.
-        self._leaving: dict[Connection, Leave] = {}
+        self._inherited: list[object] = []
+        self.begin()
+        listen_for_forks(self)
         self._host = f"Host: {settings.address.authority}\r\nUser-Agent: holdfast\r\n".encode()
         self._prefix = settings.address.prefix
         token = settings.token
         self._credential = b"" if token is None or callable(token) else _bearer(token)
+
+    def begin(self) -> None:
+        """Use the running loop from now on, over connections that are still to be made."""
+        self._pool = Pool(self._settings.address, self._settings.tls, self._settings.pool)
+        self._background = Background()
+        # How each call that waits, and each stream, is left.
+        self._leaving: dict[Connection, Leave] = {}
+        self._standing.is_inherited = False
+
+    def forked(self) -> None:
+        """Keep off the parent's connections, and keep them: freed, each would warn that it is open."""
+        self._standing.is_inherited = True
+        self._inherited += [self._pool, self._background, self._leaving]
 
     @property
     def is_closed(self) -> bool:
@@ -197,6 +210,8 @@ class Calls:
     async def close(self) -> None:
         """What callers left behind is given back first; calls under way end without an answer."""
         self._standing.is_closed = True
+        if self._standing.is_inherited:
+            return  # the parent closes its own
         for end in list(self._leaving.values()):
             self.spawn(end())
         await self._background.idle()

@@ -18,7 +18,7 @@ class JournalCalls:
     def __init__(self, url: str, settings: Mapping[str, Any], tenant: str | None = None) -> None:
         parsed = parse_http_settings(url, settings)
         self._tenant = tenant
-        self._thread = LoopThread()
+        self._thread = LoopThread(lambda: self._calls.begin())
 
         async def make() -> Calls:
             return Calls(parsed)  # belongs to the loop it is made on

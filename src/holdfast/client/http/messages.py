@@ -25,6 +25,7 @@ from holdfast.client.http.shapes import (
 from holdfast.client.http.streams import stream
 from holdfast.client.http.uploads import PATH, Form, HttpUpload
 from holdfast.client.http.verdicts import Verdicts
+from holdfast.forking import listen_for_forks
 from holdfast.model.answers import Delivery, Enqueued, Events, Exchanged, Info, LedgerEntry, Page, Part, Result, Stats
 from holdfast.model.checks import check_integer, check_text
 from holdfast.model.durations import MAX_MS
@@ -86,6 +87,12 @@ class HttpMessages:
         self._wait_round_ms = wait_round_ms
         # By queue, and by whether the messages have keys: only a request all of whose messages do may be repeated.
         self._enqueues: dict[tuple[QueueRef, bool], Coalescer[Draft, Enqueued]] = {}
+        listen_for_forks(self)
+
+    def forked(self) -> None:
+        """Requests that callers shared are under way in the parent: nobody here would end them."""
+        self._verdicts.forked()
+        self._enqueues.clear()
 
     # --- Enqueue ---------------------------------------------------------------------------------------------------
 

@@ -1,10 +1,9 @@
 """The transport to a server, and how it is opened."""
 
 import asyncio
-import os
 import threading
-from collections.abc import Coroutine, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Protocol, TypeVar, cast
 
 from holdfast.client.blocking import Driver, Holdfast
 from holdfast.client.client import AsyncHoldfast
@@ -13,6 +12,7 @@ from holdfast.client.http.calls import Calls
 from holdfast.client.http.messages import HttpMessages
 from holdfast.client.http.settings import HttpSettings, parse_http_settings
 from holdfast.client.transport import Transport
+from holdfast.forking import cut_off, listen_for_forks
 from holdfast.model.errors import StoreUnavailable
 
 T = TypeVar("T")
@@ -21,11 +21,19 @@ T = TypeVar("T")
 _INTERRUPTED_S = 2.0
 
 
+class Renewable(Transport, Protocol):
+    def begin(self) -> None:
+        """Use the running loop from now on, over connections that are still to be made."""
+
+
 class HttpTransport:
     def __init__(self, settings: HttpSettings) -> None:
         self._calls = Calls(settings)
         self.messages = HttpMessages(self._calls, settings.wait_round_ms)
         self.admin = HttpAdmin(self._calls)
+
+    def begin(self) -> None:
+        self._calls.begin()
 
     async def close(self) -> None:
         await self._calls.close()
@@ -42,22 +50,61 @@ def open_http_on_loop(url: str, settings: Mapping[str, Any]) -> AsyncHoldfast:
 
 
 def open_http(url: str, settings: Mapping[str, Any]) -> Holdfast:
-    inner = open_http_on_loop(url, settings)
-    thread = LoopThread()
-    return Holdfast(inner, Driver(thread.run, thread.close))
+    return open_in_thread(open_http_on_loop(url, settings))
+
+
+def open_in_thread(inner: AsyncHoldfast) -> Holdfast:
+    """The blocking client over an async one that connects to a server."""
+
+    def begin() -> None:
+        if inner._transport is not None:
+            cast("Renewable", inner._transport).begin()
+
+    thread = LoopThread(begin)
+    return Holdfast(inner, Driver(thread.run, thread.close, lambda: thread.is_inherited))
 
 
 class LoopThread:
-    """An event loop in a thread of its own, to which blocking calls hand their coroutines."""
+    """An event loop in a thread of its own, to which blocking calls hand their coroutines.
 
-    def __init__(self) -> None:
+    In a forked child the first call starts another loop and thread; `begin` then runs on that loop, to connect anew.
+    """
+
+    def __init__(self, begin: Callable[[], None]) -> None:
+        self._begin = begin
+        self.is_inherited = False
+        # The parent's loops, kept in a child: freed, each would warn that it is open.
+        self._inherited: list[asyncio.AbstractEventLoop] = []
+        self._starting = threading.Lock()
+        self._start()
+        listen_for_forks(self)
+
+    def _start(self) -> None:
         self._loop = asyncio.new_event_loop()
-        self._process = os.getpid()
         self._thread = threading.Thread(target=self._loop.run_forever, name="holdfast-client", daemon=True)
         self._thread.start()
 
+    def forked(self) -> None:
+        if self._loop.is_closed():
+            return
+        self.is_inherited = True
+        # Another thread of the parent may have held the old one.
+        self._starting = threading.Lock()
+        self._inherited.append(self._loop)
+        cut_off(self._loop)
+
+    def _start_anew(self) -> None:
+        with self._starting:
+            if not self.is_inherited:
+                return  # another thread was first
+            self._start()
+            asyncio.run_coroutine_threadsafe(_call(self._begin), self._loop).result()
+            self.is_inherited = False
+
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        if self._process != os.getpid() or self._loop.is_closed() or threading.current_thread() is self._thread:
+        if self.is_inherited:
+            self._start_anew()
+        if self._loop.is_closed() or threading.current_thread() is self._thread:
             work.close()
             raise StoreUnavailable(self._refusal())
         is_over = threading.Event()
@@ -72,7 +119,7 @@ class LoopThread:
 
     def close(self) -> None:
         """Calls of other threads that are still under way come to their end first."""
-        if self._process != os.getpid() or self._loop.is_closed():
+        if self.is_inherited or self._loop.is_closed():
             return
         asyncio.run_coroutine_threadsafe(_all_over(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -81,11 +128,13 @@ class LoopThread:
         self._loop.close()
 
     def _refusal(self) -> str:
-        if self._process != os.getpid():
-            return "this client was opened before the process forked, and its thread stayed behind: open another here"
         if self._loop.is_closed():
             return "this client is closed: open another"
         return "the blocking API was called from within its own event loop: use holdfast.open_async there"
+
+
+async def _call(function: Callable[[], None]) -> None:
+    function()
 
 
 async def _until_over(work: Coroutine[Any, Any, T], is_over: threading.Event) -> T:

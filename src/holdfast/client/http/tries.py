@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from holdfast.client.http.connection import Answer, Lost
 from holdfast.client.http.failures import UNAVAILABLE, answer_error, is_closing, lost_error, retry_after_ms
+from holdfast.forking import forked_error
 from holdfast.model.errors import HoldfastError, OverQuota, RateLimited, StoreUnavailable
 from holdfast.model.retry import backoff_ms
 
@@ -30,12 +31,16 @@ class Standing:
     roll: Callable[[], float]
     was_answered: bool = False
     is_closed: bool = False
+    # In a child of the process that opened the client: its connections are the parent's.
+    is_inherited: bool = False
 
     def pause_ms(self, retries: int, at_least_ms: int | None) -> int:
         """Jitter on top of what was asked for: many callers were told to come back at the same moment."""
         return (at_least_ms or 0) + backoff_ms(retries, _BACKOFF_BASE_MS, _BACKOFF_CAP_MS, self.roll())
 
     def check_open(self) -> None:
+        if self.is_inherited:
+            raise forked_error("this client")
         if self.is_closed:
             raise StoreUnavailable("this client is closed: open another")
 

@@ -28,6 +28,9 @@ class Verdicts:
         self._looks = looks
         self._coalescers: dict[tuple[QueueRef, Settle], Coalescer[Verdict, Result]] = {}
 
+    def forked(self) -> None:
+        self._coalescers.clear()
+
     async def settle(self, ref: QueueRef, verdicts: list[Verdict]) -> list[Result]:
         """One request for each kind of verdict there is. A single one may ride with those of others."""
         if len(verdicts) > MAX_BATCH:

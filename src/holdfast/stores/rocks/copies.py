@@ -9,6 +9,7 @@ import msgspec
 import pyarrow as pa
 from rocksdict import AccessType, Rdict
 
+from holdfast.forking import listen_for_forks
 from holdfast.model.answers import Found
 from holdfast.model.errors import InvalidArgument, StoreUnavailable
 from holdfast.model.events import parse_position
@@ -32,7 +33,8 @@ class Copy(Database):
     """A store's directory that nobody writes to: a backup, or one that was closed."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
+        self.path = Path(os.path.realpath(path))
+        self._gone = StoreUnavailable("this copy was closed: open it again")
         check_directory(self.path)
         if not (self.path / MARKER).exists():
             raise InvalidArgument(f"{self.path} holds no store: give the directory of a backup", field="url")
@@ -57,6 +59,7 @@ class Copy(Database):
         self._families[keys.DIRECTORY] = self._db
         self.handles = {}
         self.families = Handles(dict.fromkeys(keys.FAMILIES))
+        listen_for_forks(self)
 
     def close(self, *, within_s: float | None = None) -> None:
         """Nothing was written, so there is nothing to fail, and nothing to say in the marker."""

@@ -20,10 +20,12 @@ from rocksdict import (
     WriteBatch,
 )
 
+from holdfast.forking import forked_error, listen_for_forks
 from holdfast.model.errors import InvalidArgument, StoreUnavailable
 from holdfast.stores.directory_lock import DirectoryLock, is_held_here
 from holdfast.stores.processes import is_running
 from holdfast.stores.rocks import keys
+from holdfast.stores.rocks.forks import check_rocksdb_works, never_free
 from holdfast.stores.rocks.log_check import find_damage, logs_of
 from holdfast.stores.rocks.manifest import mend_manifest, put_back, return_to_list_before
 from holdfast.stores.rocks.marker import (
@@ -85,6 +87,7 @@ class Database:
         # RocksDB opens files by this path for as long as it lives. A relative path would change its meaning with the
         # working directory, one over a symbolic link with the link.
         self.path = Path(os.path.realpath(path))
+        self._gone = StoreUnavailable("this store was closed: open it again")
         self._has_lost_writes = has_lost_writes
         self._owns_lock = lock is None
         self._lock = lock or lock_directory(self.path)
@@ -131,6 +134,17 @@ class Database:
         self.handles: dict[str, Any] = {name: self._db.get_column_family_handle(name) for name in keys.FAMILIES}
         self.handles[keys.DIRECTORY] = None
         self.families = Handles(self.handles)
+        listen_for_forks(self)
+
+    def forked(self) -> None:
+        """Give RocksDB up in the child without closing it, which would wait for its threads and flush into the
+        parent's files."""
+        self._gone = forked_error(f"the store in {self.path}")
+        for each in (self._db, *self._families.values(), *self.handles.values()):
+            never_free(each)
+        self._db, self._families = None, {}
+        self.handles.clear()
+        self.families.let_go()
 
     def _check_files(self) -> list[Path]:
         """Before RocksDB reads them. Answers where what had to be mended is kept as it was."""
@@ -337,7 +351,7 @@ class Database:
 
     def _opened(self) -> Rdict:
         if self._db is None:
-            raise StoreUnavailable("this store was closed: open it again")
+            raise self._gone
         return self._db
 
     def _family(self, name: str) -> Rdict:
@@ -392,6 +406,7 @@ def _options(family: str | None = None) -> Options:
 
 def lock_directory(path: Path) -> DirectoryLock:
     """Make the directory of a store if it is missing, and lock it. Nothing in it is read or changed before."""
+    check_rocksdb_works()
     check_directory(path)
     try:
         if not (path / MARKER).exists():

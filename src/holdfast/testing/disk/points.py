@@ -8,9 +8,10 @@ from typing import Any
 import msgspec
 
 from holdfast.clock import steady_s
+from holdfast.testing.children import in_child
 from holdfast.testing.disk import shim
 from holdfast.testing.disk.aftermath import Aftermath, look_at
-from holdfast.testing.disk.driver import Job, in_child
+from holdfast.testing.disk.driver import Job
 from holdfast.testing.disk.notes import Notes, read_notes, to_file
 from holdfast.testing.disk.reopening import ReopeningScript
 from holdfast.testing.disk.script import DiskScript

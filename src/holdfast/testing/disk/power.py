@@ -9,9 +9,10 @@ from pathlib import Path
 import msgspec
 
 from holdfast.clock import steady_s
+from holdfast.testing.children import in_child
 from holdfast.testing.disk import shim
 from holdfast.testing.disk.aftermath import Aftermath, look_at
-from holdfast.testing.disk.driver import Job, in_child
+from holdfast.testing.disk.driver import Job
 from holdfast.testing.disk.images import Image
 from holdfast.testing.disk.notes import Notes, Told
 from holdfast.testing.disk.script import DiskScript

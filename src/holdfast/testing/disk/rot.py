@@ -22,9 +22,10 @@ from holdfast.model.errors import StoreUnavailable
 from holdfast.stores.rocks.log_check import logs_of
 from holdfast.stores.rocks.log_records import BLOCK, chain_end, records_of
 from holdfast.stores.rocks.marker import MARKER, boot_id
+from holdfast.testing.children import in_child
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.disk.aftermath import Aftermath
-from holdfast.testing.disk.driver import Job, in_child
+from holdfast.testing.disk.driver import Job
 from holdfast.testing.disk.store import SMALL_BUFFER, open_small
 from holdfast.testing.disk.workers import Workers, make_place
 from holdfast.testing.proving import PartOutcome, Progress, say_nothing

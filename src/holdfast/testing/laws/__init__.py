@@ -15,6 +15,7 @@ from holdfast.model.extras import require_extra
 require_extra("testing", "holdfast.testing.laws")
 
 from holdfast.testing.laws.dead_letters import DeadLetterLaws
+from holdfast.testing.laws.forks import ForkLaws
 from holdfast.testing.laws.groups import GroupLaws
 from holdfast.testing.laws.holders import HolderLaws
 from holdfast.testing.laws.identity import IdentityLaws
@@ -61,5 +62,6 @@ class StoreLaws(
     RefusalLaws,
     LimitLaws,
     ScheduleLaws,
+    ForkLaws,
 ):
     """Everything a store must keep."""
