@@ -11,6 +11,7 @@ An enqueue goes down to the store and leaves a wake-up with `dispatch/`. A claim
 nothing is ready, and comes back up with a lease. Ack, nack and extend carry that lease down again.
 """
 
+from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from holdfast.client.blocking import BlockingMessage, Holdfast, Queue
@@ -43,6 +44,7 @@ from holdfast.model.ids import MessageId
 from holdfast.model.message import NewMessage, State
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Filter
+from holdfast.model.store_url import UrlKind, parse_store_url
 
 if TYPE_CHECKING:
     from holdfast.worker import Defer, LeaseLost, Outcome, Reject, Retry, Worker, WorkerStuck
@@ -92,43 +94,48 @@ __all__ = [
 
 
 @raising_plainly
-def open(url: str, **settings: Any) -> Holdfast:
-    """Open a queue by URL for blocking use: a directory, `memory://`, or a server's `http://host:port` or
-    `capnp://host:port`.
+def open(url: str | PathLike[str], **settings: Any) -> Holdfast:
+    """Open queues for blocking use.
+
+    `url` is a directory (as text or `os.PathLike`), the URL of a store (`memory://`, `postgres://…`, `file:///…`,
+    `s3://…`, `az://…`, `gs://…`), or that of a server: `http://host:port`, `capnp://host:port`. Text that looks like a
+    host or a mistyped URL raises InvalidArgument with the right spelling; a directory of that name is `./name:1`.
 
     Settings by name: of a store those of `holdfast serve`; of a server token, timeout, retries, pool, wait_round,
     tls_ca, tls_cert and tls_key. `clock` and `dice` are for tests of embedded queues.
     """
+    kind, text = parse_store_url(url)
     # Imported here: `import holdfast` alone loads no store, and no network.
-    if str(url).lower().startswith(("http://", "https://")):
+    if kind is UrlKind.HTTP:
         from holdfast.client.http.transport import open_http
 
-        return open_http(url, settings)
-    if str(url).lower().startswith(("capnp://", "capnps://")):
+        return open_http(text, settings)
+    if kind is UrlKind.CAPNP:
         from holdfast.client.capnp.transport import open_capnp
 
-        return open_capnp(url, settings)
+        return open_capnp(text, settings)
     from holdfast.server.embedded import open_blocking
 
     clock, dice = settings.pop("clock", None), settings.pop("dice", None)
-    return open_blocking(url, settings, clock=clock, dice=dice)
+    return open_blocking(text, settings, clock=clock, dice=dice)
 
 
 @raising_plainly
-def open_async(url: str, **settings: Any) -> AsyncHoldfast:
-    """The same for `async with`, with every call awaited."""
-    if str(url).lower().startswith(("http://", "https://")):
+def open_async(url: str | PathLike[str], **settings: Any) -> AsyncHoldfast:
+    """Open queues as `open` does, for `async with`, with every call awaited."""
+    kind, text = parse_store_url(url)
+    if kind is UrlKind.HTTP:
         from holdfast.client.http.transport import open_http_on_loop
 
-        return open_http_on_loop(url, settings)
-    if str(url).lower().startswith(("capnp://", "capnps://")):
+        return open_http_on_loop(text, settings)
+    if kind is UrlKind.CAPNP:
         from holdfast.client.capnp.transport import open_capnp_on_loop
 
-        return open_capnp_on_loop(url, settings)
+        return open_capnp_on_loop(text, settings)
     from holdfast.server.embedded import open_on_loop
 
     clock, dice = settings.pop("clock", None), settings.pop("dice", None)
-    return open_on_loop(url, settings, clock=clock, dice=dice)
+    return open_on_loop(text, settings, clock=clock, dice=dice)
 
 
 _OF_WORKER = frozenset({"Defer", "LeaseLost", "Outcome", "Reject", "Retry", "Worker", "WorkerStuck"})

@@ -398,3 +398,25 @@ def test_open_does_not_look_at_variables(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_consumers_are_limited_by_the_processors_within_bounds() -> None:
     assert 128 <= Settings().queue_max_consumers <= 4_096
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "word"),
+    [
+        ("data", "localhost:7077", "write http://localhost:7077, or ./localhost:7077 for a directory"),
+        ("data", "http:/host", "write http://host"),
+        ("data", "memory://", "give a path of a directory"),
+        ("data", "s3://bucket", "give a path of a directory"),
+        ("store", "localhost:7077", "write http://localhost:7077, or ./localhost:7077 for a directory"),
+        ("store", "memory:", "write memory://"),
+        ("store", "s3:/bucket", "write s3://bucket"),
+        ("wal_dir", "redis:6379", "or ./redis:6379 for a directory"),
+    ],
+)
+def test_a_directory_that_looks_like_a_host_or_a_url_is_refused_with_the_right_spelling(
+    name: str, given: str, word: str
+) -> None:
+    with pytest.raises(InvalidArgument, match="is not accepted") as refused:
+        SETTINGS[name].parse(given)
+    assert word in refused.value.message
+    assert SETTINGS[name].parse("./name:1") == "./name:1"

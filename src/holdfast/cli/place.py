@@ -2,7 +2,6 @@
 
 import base64
 import binascii
-import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,14 +11,14 @@ from typing import Any
 import msgspec
 
 from holdfast.cli.failures import Usage
+from holdfast.model.errors import InvalidArgument
+from holdfast.model.store_url import parse_store_url
 
 # What `holdfast serve` listens on when nothing else is said.
 DEFAULT_URL = "http://127.0.0.1:7077"
 CONFIG_VARIABLE = "HOLDFAST_CONFIG"
 TABLE = "client"
 NAMES = ("url", "token", "tenant")
-
-_HOST_AND_PORT = re.compile(r"(localhost|[\w.-]+\.[\w-]+|\[[0-9a-fA-F:]+\])?:\d{1,5}(/.*)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +88,10 @@ def tenant_of(token: str) -> str | None:
 
 
 def _check_url(url: str, origin: str) -> None:
-    if _HOST_AND_PORT.fullmatch(url) and not Path(url).exists():
-        raise Usage(f"url {url!r} ({origin}) has no scheme: a server is http://{url.lstrip('/')}, a directory ./{url}")
+    try:
+        parse_store_url(url)
+    except InvalidArgument as error:
+        raise Usage(f"url ({origin}): {error.message}") from None
 
 
 def _from_file(path: str) -> dict[str, tuple[str, str]]:
@@ -117,7 +118,6 @@ def _from_file(path: str) -> dict[str, tuple[str, str]]:
 
 def _store(environment: Mapping[str, str], file: str | None) -> dict[str, Any]:
     """What a server would open the same directory with: durability and the like."""
-    from holdfast.model.errors import InvalidArgument
     from holdfast.server.settings import EMBEDDED, SETTINGS
     from holdfast.server.sources import load_settings
 

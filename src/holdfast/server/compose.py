@@ -13,9 +13,10 @@ from holdfast.dispatch.sweeper import Sweeper
 from holdfast.dispatch.wakeups import Wakeups
 from holdfast.model.errors import HoldfastError, InvalidArgument
 from holdfast.model.extras import require_extra
+from holdfast.model.store_url import UrlKind, parse_store_url
 from holdfast.runtime import Runtime
 from holdfast.server.kinds import without_password
-from holdfast.server.settings import OBJECT_SCHEMES, Settings
+from holdfast.server.settings import Settings
 from holdfast.service.admin import AdminService
 from holdfast.service.admission import Admission
 from holdfast.service.directory import Directory
@@ -133,12 +134,13 @@ def _polling(store: Store, settings: Settings) -> Polling:
 
 
 def make_store(url: str, settings: Settings, dice: Dice) -> Store:
+    kind, _ = parse_store_url(url)
     for name, given in (("redis_url", settings.redis_url), ("wal_dir", settings.wal_dir)):
-        if given is not None and not _is_postgres(url):
+        if given is not None and kind is not UrlKind.POSTGRES:
             raise InvalidArgument(f"{name} is for a PostgreSQL store: leave it out", field=name)
     if url == "memory://":
         return MemoryStore(dice, settings.journal_retention_ms)
-    if url and "://" not in url:
+    if kind is UrlKind.DIRECTORY:
         if is_legacy(Path(url)):
             return LegacyStore(url)
         return RocksStore(
@@ -149,19 +151,15 @@ def make_store(url: str, settings: Settings, dice: Dice) -> Store:
             shards=settings.shards,
             reopen_after_ms=settings.reopen_after_ms,
         )
-    if _is_postgres(url):
+    if kind is UrlKind.POSTGRES:
         return _postgres_store([part.strip() for part in url.split(",")], settings, dice)
-    if url.lower().partition("://")[0] in OBJECT_SCHEMES:
+    if kind is UrlKind.OBJECTS:
         return _object_store(url, settings, dice)
     raise InvalidArgument(
         f"{without_password(url)!r} is not a store this version can open: give a directory, memory://, postgres://, "
         "file:///, s3://, az:// or gs://",
         field="url",
     )
-
-
-def _is_postgres(url: str) -> bool:
-    return url.lower().startswith(("postgres://", "postgresql://"))
 
 
 def _object_store(url: str, settings: Settings, dice: Dice) -> Store:

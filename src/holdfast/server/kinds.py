@@ -1,5 +1,6 @@
 """What the value of a setting may be: how it is read, how it is shown, and what a refusal says is accepted."""
 
+import os
 import re
 from collections.abc import Mapping
 from ipaddress import IPv6Address
@@ -7,15 +8,16 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from holdfast.model.durations import parse_duration_ms
-from holdfast.model.errors import HoldfastError
+from holdfast.model.errors import HoldfastError, InvalidArgument
 from holdfast.model.names import parse_name
+from holdfast.model.store_url import UrlKind, parse_store_url
 from holdfast.service.access import EVERY_TENANT, Scope
 
 MASKED = "******"
 
 
 class NotAccepted(Exception):
-    """The value is none of its kind. Its text never holds the value."""
+    """The value is none of its kind. The text, if there is one, says what was probably meant; never of a secret."""
 
 
 class Kind(Protocol):
@@ -70,6 +72,16 @@ class Text(_Shown):
         return given.strip()
 
 
+class Directory(Text):
+    """The path of a directory. A URL, or a host and port, is refused: as a directory nobody would find it again."""
+
+    def __init__(self) -> None:
+        super().__init__("DIR", "a path of a directory, ./NAME where the name looks like a host or a URL")
+
+    def parse(self, given: object) -> str:
+        return parse_store_url(given).text if isinstance(given, os.PathLike) else _directory(super().parse(given))
+
+
 class Url(Text):
     """A URL, or a path where one may stand for it. A password in it is masked."""
 
@@ -82,12 +94,26 @@ class Url(Text):
         text = super().parse(given)
         for part in text.split(","):
             scheme, has_scheme, _ = part.strip().partition("://")
-            if (scheme.lower() not in self._schemes) if has_scheme else not self._or_path:
+            if has_scheme:
+                if scheme.lower() not in self._schemes:
+                    raise NotAccepted
+            elif self._or_path:
+                _directory(part.strip())
+            else:
                 raise NotAccepted
         return text
 
     def show(self, value: str) -> str:
         return ",".join(without_password(part) for part in value.split(","))
+
+
+def _directory(text: str) -> str:
+    try:
+        if parse_store_url(text).kind is UrlKind.DIRECTORY:
+            return text
+    except InvalidArgument as error:
+        raise NotAccepted(error.message) from None
+    raise NotAccepted
 
 
 class Secrets:

@@ -51,15 +51,17 @@ class Setting:
         """The value, or a refusal by its name, with where it came from and what is accepted."""
         try:
             return self.kind.parse(given)
-        except NotAccepted:
+        except NotAccepted as error:
             said = "" if self.kind.is_secret else f" {_shown(self.kind, given)}"
             came_from = f" ({origin})" if origin else ""
             raise InvalidArgument(
-                f"{self.name}{said}{came_from} is not accepted: give {self.kind.accepts}{self._hint(given)}",
+                f"{self.name}{said}{came_from} is not accepted: give {self.kind.accepts}{self._hint(given, error)}",
                 setting=self.name,
             ) from None
 
-    def _hint(self, given: object) -> str:
+    def _hint(self, given: object, error: NotAccepted) -> str:
+        if str(error):
+            return f". {error}"
         if self.name == "port" and isinstance(given, str) and given.startswith(("tcp://", "udp://")):
             return (
                 f". Kubernetes sets {self.variable} for a Service that is named holdfast: "

@@ -16,6 +16,7 @@ from holdfast.server.kinds import (
     BearerTokens,
     Boolean,
     Choice,
+    Directory,
     Duration,
     Grants,
     HostNames,
@@ -46,8 +47,8 @@ def _max_consumers() -> int:
         return default_max_consumers(os.cpu_count() or 1)
 
 
-def _path(metavar: str = "FILE") -> Text:
-    return Text(metavar, "a path")
+def _path() -> Text:
+    return Text("FILE", "a path")
 
 
 _STORE = "Store"
@@ -62,7 +63,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     data: Annotated[
         str | None,
-        Spec(_path("DIR"), _STORE, "Directory of the embedded store; made if missing.", default_text=DEFAULT_DATA),
+        Spec(Directory(), _STORE, "Directory of the embedded store; made if missing.", default_text=DEFAULT_DATA),
     ] = None
     store: Annotated[
         str | None,
@@ -119,7 +120,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     wal_dir: Annotated[
         str | None,
         Spec(
-            _path("DIR"),
+            Directory(),
             _STORE,
             "Directory of the fast path's write-ahead log, on a disk that lasts; one for each server.",
             default_text="none",

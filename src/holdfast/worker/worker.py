@@ -18,6 +18,7 @@ from holdfast.model.checks import check_text
 from holdfast.model.durations import Duration, parse_duration_ms
 from holdfast.model.errors import InvalidArgument, StoreUnavailable
 from holdfast.model.names import DEFAULT, QueueRef
+from holdfast.model.store_url import parse_store_url
 from holdfast.worker.figures import publish
 from holdfast.worker.handlers import Handler, check_function, check_options, is_async, name_of, read_signature
 from holdfast.worker.hooks import Hook, Hooks
@@ -39,7 +40,7 @@ class Worker:
 
     def __init__(
         self,
-        where: str | AsyncHoldfast | Holdfast,
+        where: str | os.PathLike[str] | AsyncHoldfast | Holdfast,
         *,
         owner: str | None = None,
         grace: Duration = 30,
@@ -47,6 +48,8 @@ class Worker:
         dice: Dice | None = None,
         **settings: Any,
     ) -> None:
+        if isinstance(where, os.PathLike):
+            where = parse_store_url(where).text
         if not isinstance(where, str | AsyncHoldfast | Holdfast):
             raise InvalidArgument("a worker is given a URL, or what holdfast.open or open_async gave", field="where")
         if settings and not isinstance(where, str):
@@ -282,8 +285,7 @@ class Worker:
 
     def _open(self, url: str) -> AsyncHoldfast:
         # A store inside this process goes by the same clock; a server has its own.
-        is_embedded = not url.lower().startswith(("http://", "https://", "capnp://", "capnps://"))
-        given = {"clock": self._clock, "dice": self._dice} if is_embedded else {}
+        given = {} if parse_store_url(url).is_server else {"clock": self._clock, "dice": self._dice}
         given = {name: value for name, value in given.items() if value is not None}
         # Asked of the package, which is loaded whenever this is: it may know of servers, and this folder may not.
         opened: AsyncHoldfast = importlib.import_module("holdfast").open_async(url, **self._settings, **given)

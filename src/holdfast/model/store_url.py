@@ -1,0 +1,133 @@
+"""What a program gives to `open`: a directory, or the URL of a store or of a server.
+
+A mistyped URL must not become a directory with an odd name, in which messages are kept and never found again. So text
+that looks like a host or a URL is refused, with the spelling that was probably meant. A directory of such a name is
+written with a slash before it: `./localhost:7077`.
+"""
+
+import os
+import re
+from difflib import get_close_matches
+from enum import StrEnum
+from typing import NamedTuple
+
+from holdfast.model.errors import InvalidArgument
+
+
+class UrlKind(StrEnum):
+    DIRECTORY = "directory"
+    MEMORY = "memory"
+    HTTP = "http"
+    CAPNP = "capnp"
+    POSTGRES = "postgres"
+    OBJECTS = "objects"
+
+
+SCHEMES: dict[str, UrlKind] = {
+    "http": UrlKind.HTTP,
+    "https": UrlKind.HTTP,
+    "capnp": UrlKind.CAPNP,
+    "capnps": UrlKind.CAPNP,
+    "memory": UrlKind.MEMORY,
+    "postgres": UrlKind.POSTGRES,
+    "postgresql": UrlKind.POSTGRES,
+    "file": UrlKind.OBJECTS,
+    "s3": UrlKind.OBJECTS,
+    "az": UrlKind.OBJECTS,
+    "gs": UrlKind.OBJECTS,
+}
+_ACCEPTED = "a directory, memory://, http://host:port, capnp://host:port, postgres://, file:///, s3://, az:// or gs://"
+# A scheme, and the colon and slashes behind it as people mistype them: `http:/host`, `http//host`, `memory:`.
+_MISTYPED = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]+)(?P<mark>:/+|//+|:)(?P<rest>.*)", re.IGNORECASE | re.DOTALL)
+_HOST_AND_PORT = re.compile(r"/*(?P<host>[^/\s]*):(?P<port>\d+)(?P<path>/.*)?")
+_HOST = re.compile(r"localhost|\d{1,3}(\.\d{1,3}){3}|\[[0-9a-f:.]+\]", re.IGNORECASE)
+_ADDRESS_6 = re.compile(r"[0-9a-f]*(:[0-9a-f]*){2,}", re.IGNORECASE)
+_PORT = 7077
+_SHOWN = 200
+
+
+class StoreUrl(NamedTuple):
+    kind: UrlKind
+    # As given; a path of another type as text.
+    text: str
+
+    @property
+    def is_server(self) -> bool:
+        return self.kind in (UrlKind.HTTP, UrlKind.CAPNP)
+
+
+def parse_store_url(given: str | os.PathLike[str], *, field: str = "url") -> StoreUrl:
+    """Return what is meant. Raises InvalidArgument, with the right spelling, for text that is no URL and no directory.
+
+    An `os.PathLike` is a directory, whatever its name looks like.
+    """
+    if isinstance(given, os.PathLike):
+        path = os.fsdecode(given)
+        if not path:
+            raise InvalidArgument(f"{field} is empty: give {_ACCEPTED}", field=field)
+        # With a slash, so that nobody after this takes its name for a host.
+        return StoreUrl(UrlKind.DIRECTORY, path if "/" in path else f"./{path}")
+    if not isinstance(given, str):
+        raise InvalidArgument(f"{field} is of type {type(given).__name__}: give {_ACCEPTED}", field=field)
+    if not given.strip():
+        raise InvalidArgument(f"{field} is empty: give {_ACCEPTED}", field=field)
+    scheme, has_scheme, rest = given.partition("://")
+    if has_scheme:
+        kind = SCHEMES.get(scheme.lower())
+        if kind is None:
+            raise _unknown_scheme(scheme, rest, field)
+        return StoreUrl(kind, given)
+    if (meant := _meant(given)) is not None:
+        shown = _shown(given)
+        raise InvalidArgument(
+            f"{shown!r} looks like a host or a URL: write {_shown(meant)}, or ./{shown.lstrip('/')} for a directory of "
+            "that name",
+            field=field,
+        )
+    return StoreUrl(UrlKind.DIRECTORY, given)
+
+
+def _meant(text: str) -> str | None:
+    """Return the URL that a text without `://` was probably meant to be; None for the path of a directory."""
+    if text.startswith(("./", "../", "~")) or (text.startswith("/") and not text.startswith("//")):
+        return None
+    if (mistyped := _MISTYPED.fullmatch(text)) and (meant := _mended(**mistyped.groupdict())) is not None:
+        return meant
+    if _ADDRESS_6.fullmatch(text):
+        return f"http://[{text}]:{_PORT}"
+    if found := _HOST_AND_PORT.fullmatch(text):
+        host = found["host"].rpartition("@")[2] or "localhost"
+        return f"http://{host}:{found['port']}{found['path'] or ''}"
+    return f"http://{text}:{_PORT}" if _HOST.fullmatch(text) else None
+
+
+def _mended(scheme: str, mark: str, rest: str) -> str | None:
+    rest = rest.lstrip("/")
+    known = scheme.lower() if scheme.lower() in SCHEMES else None
+    # `a:b` is no URL: without a slash, only a scheme that is spelled right makes one.
+    if known is None and "/" in mark:
+        known = _closest(scheme, 0.8)
+    if known is not None:
+        return f"{known}:{'///' if known == 'file' else '//'}{rest}"
+    # With a colon before the slash nothing but a URL is meant, here probably one without its scheme.
+    return f"http://{scheme}/{rest}" if mark.startswith(":/") else None
+
+
+def _closest(scheme: str, cutoff: float) -> str | None:
+    """Return the scheme that this is a slip of the hand away from."""
+    return next(iter(get_close_matches(scheme.strip().lower(), SCHEMES, n=1, cutoff=cutoff)), None)
+
+
+def _unknown_scheme(scheme: str, rest: str, field: str) -> InvalidArgument:
+    close = _closest(scheme, 0.6)
+    hint = f"did you mean {close}://{_shown(rest)}? Give" if close else "give"
+    return InvalidArgument(f"{_shown(scheme)}:// is not a scheme this version knows: {hint} {_ACCEPTED}", field=field)
+
+
+def _shown(text: str) -> str:
+    """As much of a text as an error may repeat: what may be a password is left out."""
+    before, has_user, after = text.rpartition("@")
+    if has_user:
+        start = before.partition("://")
+        text = f"{start[0]}://…@{after}" if start[1] else f"…@{after}"
+    return text[:_SHOWN]
