@@ -1,6 +1,7 @@
 """A forked child: an embedded store is refused by name, a client of a server connects anew, the parent goes on."""
 
 import asyncio
+import fcntl
 import gc
 import os
 import subprocess
@@ -8,7 +9,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,11 @@ import holdfast
 from holdfast.client.blocking import BlockingMessage, Holdfast, Queue
 from holdfast.model.errors import HoldfastError, StoreUnavailable
 from holdfast.stores.buffered.wal import LogStopped, Wal
+from holdfast.stores.objects.disk import DiskBucket
 from holdfast.stores.rocks.copies import CopyJournal
+from holdfast.stores.rocks.legacy import LegacyDatabase
 from holdfast.testing.children import in_child
+from holdfast.testing.legacy import make_legacy
 from tests.postgres.server import PostgresServer
 from tests.redis.server import RedisServer
 from tests.server.served import Served
@@ -163,6 +167,26 @@ def test_closing_in_the_parent_frees_the_directory_though_a_child_lives(tmp_path
         holdfast.open(str(tmp_path / "store")).close()
         log.close()
         Wal(tmp_path / "log").close()
+
+
+def test_a_lock_in_a_bucket_is_not_kept_by_a_child_that_was_forked_meanwhile(tmp_path: Path) -> None:
+    """A thread of the parent may hold one at the fork. Kept by the child, it would stop every other process."""
+    (tmp_path / ".holdfast/lock").mkdir(parents=True)
+    bucket = DiskBucket(tmp_path)
+    with ExitStack() as child, bucket._lock("a/key"):
+        child.enter_context(living_child())
+        [name] = (tmp_path / ".holdfast/lock").iterdir()
+        child_stack = child.pop_all()
+    with child_stack, name.open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_a_legacy_database_is_free_once_the_parent_closes_it_though_a_child_lives(tmp_path: Path) -> None:
+    make_legacy(tmp_path / "old", 5, seed=1, now_s=1_800_000_000)
+    database = LegacyDatabase(tmp_path / "old")
+    with living_child():
+        database.close()
+        LegacyDatabase(tmp_path / "old").close()
 
 
 def test_a_child_does_not_free_the_parents_directory(tmp_path: Path) -> None:

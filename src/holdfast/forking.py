@@ -6,12 +6,14 @@ that holds such things listens for forks and gives them up in the child.
 """
 
 import asyncio
+import logging
 import os
-from itertools import count
 from typing import Protocol
 from weakref import WeakSet
 
 from holdfast.model.errors import StoreUnavailable
+
+_log = logging.getLogger("holdfast")
 
 
 class ForkListener(Protocol):
@@ -28,14 +30,16 @@ class _Forks:
 
     def __init__(self) -> None:
         self.listeners: WeakSet[ForkListener] = WeakSet()
-        self._numbers = count(1)
         self.generation = 0
         os.register_at_fork(after_in_child=self._tell_listeners)
 
     def _tell_listeners(self) -> None:
-        self.generation = next(self._numbers)
+        self.generation += 1
         for listener in list(self.listeners):
-            listener.forked()
+            try:
+                listener.forked()
+            except Exception:  # one that fails must not keep the others on the parent's files
+                _log.exception("what the parent has open could not be given up")
 
 
 _forks = _Forks()

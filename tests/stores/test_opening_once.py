@@ -116,6 +116,15 @@ def test_a_lock_of_the_callers_own_outlives_the_database(tmp_path: Path) -> None
     Database(tmp_path).close()
 
 
+def test_a_lock_is_free_once_released_though_a_copy_of_its_descriptor_is_open(tmp_path: Path) -> None:
+    """A child that is about to start another program has one for a moment."""
+    lock = lock_directory(tmp_path)
+    copy = os.dup(lock._descriptor)
+    lock.release()
+    lock_directory(tmp_path).release()
+    os.close(copy)
+
+
 def test_a_database_that_nobody_holds_any_more_frees_its_directory(tmp_path: Path) -> None:
     Database(tmp_path)
     Database(tmp_path).close()

@@ -65,8 +65,10 @@ def parse_store_url(given: str | os.PathLike[str], *, field: str = "url") -> Sto
         path = os.fsdecode(given)
         if not path:
             raise InvalidArgument(f"{field} is empty: give {_ACCEPTED}", field=field)
-        # With a slash, so that nobody after this takes its name for a host.
-        return StoreUrl(UrlKind.DIRECTORY, path if "/" in path else f"./{path}")
+        if (wrapped := _MISTYPED.fullmatch(path)) and wrapped["mark"] == ":/" and wrapped["scheme"].lower() in SCHEMES:
+            raise InvalidArgument(f"{_shown(path)!r} is a URL as a path: give the URL as text", field=field)
+        # So that nobody after this takes its name for a host.
+        return StoreUrl(UrlKind.DIRECTORY, path if path.startswith(("/", "./", "../")) else f"./{path}")
     if not isinstance(given, str):
         raise InvalidArgument(f"{field} is of type {type(given).__name__}: give {_ACCEPTED}", field=field)
     if not given.strip():

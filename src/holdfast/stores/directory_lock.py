@@ -53,7 +53,9 @@ class DirectoryLock:
 
     def release(self) -> None:
         """Let the next opening in. Does nothing the second time, or after `keep`."""
-        if not self._is_kept:
+        if self._descriptor >= 0 and not self._is_kept:
+            # To close the descriptor is not enough while a child that is about to start a program has a copy.
+            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
             self._close()
 
     def keep(self) -> None:
@@ -62,17 +64,14 @@ class DirectoryLock:
         _kept.append(self)
 
     def forked(self) -> None:
-        """Close the child's copy of the descriptor.
-
-        The parent keeps the lock. If a child kept a copy open, the parent's release would not free the directory.
-        """
-        self._close()
+        """Close the child's copy of the descriptor. The lock stays the parent's, also if the parent is killed later."""
+        if self._descriptor >= 0:
+            self._close()
 
     def _close(self) -> None:
         descriptor, self._descriptor = self._descriptor, -1
-        if descriptor >= 0:
-            _held_here.discard(self._identity)
-            os.close(descriptor)
+        _held_here.discard(self._identity)
+        os.close(descriptor)
 
     def __del__(self) -> None:
         self.release()

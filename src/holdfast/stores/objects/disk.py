@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import TypeVar
 from zlib import crc32
 
+from holdfast.forking import listen_for_forks
 from holdfast.stores.objects.bucket import PAGE, Changed, Item, Missing, Read, Stamp, Unanswered, Upload
 from holdfast.stores.processes import is_running
 from holdfast.stores.syncing import sync_directory, sync_file
@@ -59,6 +60,9 @@ class DiskBucket:
         # Directories that are there; and how many names a listing of one gave.
         self._made: set[str] = set()
         self._counts: dict[str, int] = {}
+        # Descriptors of the locks that are held now.
+        self._locks: set[int] = set()
+        listen_for_forks(self)
 
     async def open(self) -> None:
         def make() -> None:
@@ -230,11 +234,21 @@ class DiskBucket:
     @contextmanager
     def _lock(self, key: str) -> Iterator[None]:
         fd = os.open(self.root / _OWN[0] / str(crc32(key.encode()) % _LOCKS), os.O_RDWR | os.O_CREAT, 0o644)
+        self._locks.add(fd)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
             yield
         finally:
+            # Explicitly: a child that was forked meanwhile may have a copy, and to close this one would not release it.
+            fcntl.flock(fd, fcntl.LOCK_UN)
+            self._locks.discard(fd)
             os.close(fd)
+
+    def forked(self) -> None:
+        """Close the child's copies of locks that threads of the parent hold."""
+        for fd in list(self._locks):
+            os.close(fd)
+        self._locks.clear()
 
     # --- Listing ---------------------------------------------------------------------------------------------
 

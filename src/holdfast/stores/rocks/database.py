@@ -25,7 +25,7 @@ from holdfast.model.errors import InvalidArgument, StoreUnavailable
 from holdfast.stores.directory_lock import DirectoryLock, is_held_here
 from holdfast.stores.processes import is_running
 from holdfast.stores.rocks import keys
-from holdfast.stores.rocks.forks import check_rocksdb_works, never_free
+from holdfast.stores.rocks.forks import check_rocksdb_works, never_free, note_rocksdb_starts
 from holdfast.stores.rocks.log_check import find_damage, logs_of
 from holdfast.stores.rocks.manifest import mend_manifest, put_back, return_to_list_before
 from holdfast.stores.rocks.marker import (
@@ -106,6 +106,7 @@ class Database:
         except OSError as error:
             raise _not_made(self.path, error) from None
         mended = self._check_files()
+        note_rocksdb_starts()
         try:
             self._db: Rdict | None = Rdict(
                 str(self.path / DATABASE),

@@ -29,13 +29,17 @@ _pool = _Pool()
 
 
 def check_rocksdb_works() -> None:
-    """Call before a database is opened. Raises StoreUnavailable in a child of a process that has opened one."""
+    """Raise StoreUnavailable in a child of a process that has opened a database for writing: no other would work."""
     if _pool.is_inherited:
         raise StoreUnavailable(
             "this process was forked from one that had opened an embedded store, and RocksDB's threads do not survive "
             "a fork: open the first store after the fork, start children by multiprocessing's 'spawn', or let one "
             "process serve the store (`holdfast serve`)"
         )
+
+
+def note_rocksdb_starts() -> None:
+    """Call when a database is about to be opened for writing: from then on children have a pool without threads."""
     _pool.is_started = True
 
 

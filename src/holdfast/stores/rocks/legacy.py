@@ -15,8 +15,10 @@ from typing import NamedTuple
 
 from rocksdict import AccessType, Options, Rdict, ReadOptions
 
+from holdfast.forking import listen_for_forks
 from holdfast.model.errors import InvalidArgument, StoreUnavailable
 from holdfast.stores.directory_lock import DirectoryLock
+from holdfast.stores.rocks.forks import never_free
 from holdfast.stores.rocks.legacy_files import LegacyFiles, is_legacy, lock_legacy
 from holdfast.stores.rocks.legacy_keys import (
     AVAILABLE,
@@ -135,6 +137,8 @@ class LegacyDatabase:
         self._families = {
             name: self._db if name == "default" else self._db.get_column_family(name) for name in self._names
         }
+        self._is_inherited = False
+        listen_for_forks(self)
 
     def _check_layout(self) -> None:
         if not self._has_the_layout():
@@ -177,7 +181,15 @@ class LegacyDatabase:
             return True
         return not any(True for name in self._names for _ in self._items(name, b""))
 
+    def forked(self) -> None:
+        """Leave the database to the parent; RocksDB is not closed here, for its threads stayed behind."""
+        self._is_inherited = True
+        for each in (self._db, *self._families.values()):
+            never_free(each)
+
     def close(self) -> None:
+        if self._is_inherited:
+            return
         for name, family in self._families.items():
             if name != "default":
                 family.close()

@@ -13,6 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from holdfast.forking import listen_for_forks
 from holdfast.model.errors import StoreUnavailable
 from holdfast.stores.directory_lock import DirectoryLock, is_held_here
 
@@ -64,6 +65,7 @@ class LegacyFiles:
     def __init__(self, path: Path, *, is_migrated: bool) -> None:
         self._lock = _lock(path, is_migrated=is_migrated)
         self._view: Path | None = None
+        listen_for_forks(self)
         try:
             self.view = self._view = Path(tempfile.mkdtemp(prefix="holdfast-legacy-"))
             for entry in path.resolve().iterdir():
@@ -74,6 +76,11 @@ class LegacyFiles:
             raise StoreUnavailable(
                 f"{path} is read through a temporary directory of links, which cannot be made: {error}", path=str(path)
             ) from None
+
+    def forked(self) -> None:
+        """Leave the links to the parent, and close the child's copy of the lock, which would outlive the parent's."""
+        self._view = None
+        self.close()
 
     def close(self) -> None:
         """Remove the links and give up the lock. Idempotent."""

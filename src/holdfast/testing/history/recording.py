@@ -9,6 +9,7 @@ from holdfast.client.blocking import Holdfast
 from holdfast.client.client import AsyncHoldfast
 from holdfast.model.message import NewMessage
 from holdfast.model.policy import QueuePolicy
+from holdfast.stores.syncing import sync_data
 from holdfast.testing.history import lines as h
 from holdfast.testing.history.scripts import Recorder, Script, Scripts
 
@@ -33,7 +34,7 @@ class FileSink:
     def __call__(self, line: h.Line) -> None:
         os.write(self._file, h.encode_line(line) + b"\n")
         if self._syncs_intents and isinstance(line, _INTENTS):
-            os.fdatasync(self._file)
+            sync_data(self._file)
 
     def close(self) -> None:
         os.close(self._file)
