@@ -311,7 +311,8 @@ class ThreadRuntime:
         """Drive a coroutine to its end in this thread."""
         if self._refusal is not None:
             work.close()
-            raise self._refusal
+            # One error for every call: its traceback must not grow with them.
+            raise self._refusal.with_traceback(None)
         with self._lock:
             try:
                 waits_for = self._step(work)

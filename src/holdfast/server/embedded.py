@@ -93,7 +93,7 @@ def _refuse_calls(service: object, error: Exception) -> None:
     """
 
     def refuse(*given: object, **named: object) -> NoReturn:
-        raise error
+        raise error.with_traceback(None)
 
     for name in dir(type(service)):
         if not name.startswith("_") and callable(getattr(type(service), name)):

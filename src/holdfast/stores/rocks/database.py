@@ -352,7 +352,7 @@ class Database:
 
     def _opened(self) -> Rdict:
         if self._db is None:
-            raise self._gone
+            raise self._gone.with_traceback(None)
         return self._db
 
     def _family(self, name: str) -> Rdict:
