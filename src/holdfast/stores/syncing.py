@@ -7,6 +7,7 @@ macOS has no `fdatasync`, and its `fsync` leaves the bytes in the drive's own ca
 import errno
 import fcntl
 import os
+from contextlib import suppress
 from pathlib import Path
 
 # File systems without F_FULLFSYNC (network ones, some external drives) say so by one of these.
@@ -42,6 +43,19 @@ def sync_directory(path: Path) -> None:
         sync_file(descriptor)
     finally:
         os.close(descriptor)
+
+
+def make_directory(path: Path) -> None:
+    """Make a directory, with every missing one above it, and return once their names are on disk."""
+    missing = [path]
+    while not missing[-1].parent.exists():
+        missing.append(missing[-1].parent)
+    path.mkdir(parents=True, exist_ok=True)
+    for each in reversed(missing):
+        # Also for a path that exists: it may have been made without a sync. A directory that belongs to others may not
+        # be readable; syncing it is their task.
+        with suppress(PermissionError):
+            sync_directory(each.parent)
 
 
 def reserve(descriptor: int, size: int) -> None:

@@ -21,7 +21,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from hashlib import blake2b
-from itertools import count
+from itertools import accumulate, count
 from pathlib import Path
 from typing import TypeVar
 from zlib import crc32
@@ -29,7 +29,7 @@ from zlib import crc32
 from holdfast.forking import listen_for_forks
 from holdfast.stores.objects.bucket import PAGE, Changed, Item, Missing, Read, Stamp, Unanswered, Upload
 from holdfast.stores.processes import is_running
-from holdfast.stores.syncing import sync_directory, sync_file
+from holdfast.stores.syncing import make_directory, sync_directory, sync_file
 
 T = TypeVar("T")
 
@@ -66,6 +66,8 @@ class DiskBucket:
 
     async def open(self) -> None:
         def make() -> None:
+            if self._syncs:
+                make_directory(self.root)
             for name in _OWN:
                 (self.root / name).mkdir(parents=True, exist_ok=True)
             # What a process that died was writing. Another may be at it now: only what is old.
@@ -223,9 +225,15 @@ class DiskBucket:
 
     def _make_parent(self, key: str) -> None:
         parent = key.rpartition("/")[0]
-        if parent not in self._made:
-            (self.root / parent).mkdir(parents=True, exist_ok=True)
-            self._made.add(parent)
+        if not parent or parent in self._made:
+            return
+        (self.root / parent).mkdir(parents=True, exist_ok=True)
+        # From the root down: a power cut that takes the name of a directory takes everything in it. Also where another
+        # process has made it, for that one may not have synced it yet.
+        for directory in accumulate(parent.split("/"), "{}/{}".format):
+            if directory not in self._made:
+                self._sync_parent(directory)
+                self._made.add(directory)
 
     def _sync_parent(self, key: str) -> None:
         if self._syncs:

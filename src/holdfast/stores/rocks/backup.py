@@ -20,8 +20,8 @@ from typing import BinaryIO, NamedTuple
 
 from holdfast.model.errors import InvalidArgument, StoreUnavailable
 from holdfast.stores.rocks.database import DATABASE, Database
-from holdfast.stores.rocks.marker import MARKER, check_directory, make_directory, write_marker
-from holdfast.stores.syncing import sync_file
+from holdfast.stores.rocks.marker import MARKER, check_directory, write_marker
+from holdfast.stores.syncing import make_directory, sync_file
 
 # A flush is seldom; one in each of so many looks is not to be expected.
 _MAX_LOOKS = 100

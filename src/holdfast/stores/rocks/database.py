@@ -31,11 +31,10 @@ from holdfast.stores.rocks.manifest import mend_manifest, put_back, return_to_li
 from holdfast.stores.rocks.marker import (
     MARKER,
     check_directory,
-    make_directory,
     read_marker,
     write_marker,
 )
-from holdfast.stores.syncing import sync_directory
+from holdfast.stores.syncing import make_directory, sync_directory
 from holdfast.telemetry.figures import FamilyFigures
 
 DATABASE = "db"

@@ -6,7 +6,6 @@ every byte that was written, so whatever is missing then, the disk has lost.
 
 import ctypes
 import json
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -96,16 +95,3 @@ def write_marker(path: Path, pid: int | None) -> None:
         sync_file(file.fileno())
     fresh.replace(path / MARKER)
     sync_directory(path)
-
-
-def make_directory(path: Path) -> None:
-    """With every folder above it that is missing. A name lasts once the folder it stands in is synced."""
-    missing = [path]
-    while not missing[-1].parent.exists():
-        missing.append(missing[-1].parent)
-    path.mkdir(parents=True, exist_ok=True)
-    for each in reversed(missing):
-        # Also for a path that was there: nobody may have synced its name since it was made. A folder that others keep
-        # may not be readable, and then it is theirs to sync.
-        with suppress(PermissionError):
-            sync_directory(each.parent)
