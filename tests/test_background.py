@@ -404,7 +404,6 @@ MORE = {"rates": rates, "pipeline_heartbeat": pipeline_heartbeat}
 STARTERS = {
     "client/capnp/calls.py": "one call each; its caller gets the error",
     "client/capnp/messages.py": "one call each",
-    "client/capnp/transport.py": "the thread runs an event loop",
     "client/http/calls.py": "one call each",
     "client/http/journal.py": "the thread runs an event loop",
     "client/http/transport.py": "the thread runs an event loop",

@@ -12,7 +12,7 @@ import jwt
 import pytest
 
 import holdfast
-from holdfast.cli import serve
+from holdfast.model.extras import MODULES
 from tests.cli.conftest import assert_refused
 from tests.doors.credentials import jwks, private_key, private_pem, public_jwk, public_pem
 from tests.doors.key_server import KeyServer
@@ -170,7 +170,7 @@ def test_what_is_missing_or_weak_is_named(run: Run, monkeypatch: pytest.MonkeyPa
 
 
 def test_without_the_server_extra_it_says_what_to_install(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serve, "_EXTRA", ("jwt", "not_a_module_of_this_world"))
+    monkeypatch.setitem(MODULES, "server", ("jwt", "not_a_module_of_this_world"))
 
     assert_refused(run("token", "-T", "acme"), 2, "pip install 'holdfast[server]'")
 

@@ -114,6 +114,8 @@ def test_the_shim_is_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_what_goes_wrong_in_a_driver_is_told(tmp_path: Path) -> None:
     with Workers() as workers:
         assert "no_such_task" in (workers.call("points:no_such_task").error or "")
-        calls = workers.call("points:count_calls", place=os.fspath(tmp_path), seed=1, durability="os")
+        calls = workers.call(
+            "points:count_calls", place=os.fspath(tmp_path), seed=1, durability="os", while_reopening=False
+        )
         assert calls.error is None
         assert calls.result > 500

@@ -43,7 +43,7 @@ MESSAGE = {
 }
 # The ticks say when, and each is its own message.
 SCHEDULED = {name: value for name, value in MESSAGE.items() if name not in ("delay_ms", "idempotency_key")}
-VERDICT = {"receipt": "RECEIPT", "error": "e", "delay_ms": 5, "defer": False, "final": False}
+VERDICT = {"receipt": "RECEIPT", "error": "e", "delay_ms": 5, "defer": False, "final": False, "exhausted": False}
 NACK = {**VERDICT, "lease_ms": 5}
 CLAIM = {
     **OWN,
@@ -113,7 +113,7 @@ SAMPLES = (
         wire_types.NackRequest,
         "POST",
         "/v1/queue/nack",
-        {**OWN, "receipts": [NACK], "error": "e", "delay_ms": 5, "defer": False, "final": False},
+        {**OWN, "receipts": [NACK], "error": "e", "delay_ms": 5, "defer": False, "final": False, "exhausted": False},
     ),
     Sample(wire_types.ExtendRequest, "POST", "/v1/queue/extend", {**OWN, "receipts": [NACK], "lease_ms": 5}),
     Sample(

@@ -97,7 +97,7 @@ def test_every_field_that_is_given_must_match(right: list[bool]) -> None:
 
 def test_a_filter_already_made_is_taken_as_it_is() -> None:
     which = Filter(priority=5)
-    assert make_filter(which) is which
+    assert make_filter(which) == which
 
 
 @pytest.mark.parametrize("field", ["id", "Ids", "error", "queue", "", "__class__"])

@@ -87,7 +87,7 @@ def test_a_program_opens_a_store_by_its_url(fresh: list[str]) -> None:
 def test_the_last_events_of_two_databases_are_found(
     fresh: list[str], monkeypatch: pytest.MonkeyPatch, last: int
 ) -> None:
-    monkeypatch.setattr(tail, "_PAGE", 6)
+    monkeypatch.setattr(tail, "PAGE", 6)
     cli("db", "migrate", "--store", ",".join(fresh))
     with holdfast.open(",".join(fresh)) as hf:
         for number in range(40):

@@ -161,7 +161,7 @@ def probe(path: Path) -> None:
         remove_probe(path)
 
 
-def open_settled(path: str | os.PathLike[str], lock: DirectoryLock | None) -> Database:
+def open_settled(path: str | os.PathLike[str], lock: DirectoryLock | None = None) -> Database:
     """Open a directory in which a write or sync has failed. Its pages may only look written: the system may have
     dropped them and say nothing more. So everything goes into new, synced files before any call is answered."""
     database = Database(path, lock=lock, has_lost_writes=True)

@@ -80,6 +80,7 @@ class RocksMedium:
             database, store._database = store._database, None
             store._let_go()
             database.close()
+            store._release()
 
     def close(self) -> None:
         self.crash(0.0, power_cut=False)
