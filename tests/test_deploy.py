@@ -24,7 +24,7 @@ SCRAPES = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yaml").read_text()
 BLACKBOX = yaml.safe_load((DEPLOY / "prometheus" / "blackbox.yaml").read_text())
 RULES = [rule for group in ALERTS["groups"] for rule in group["rules"]]
 
-# Of Prometheus itself, of the blackbox exporter, and of the client library's process collector.
+# Metrics of Prometheus itself, of the blackbox exporter, and of the client library's process collector.
 FOREIGN = {"up": (), "probe_success": (), "process_resident_memory_bytes": ()}
 # What Prometheus adds to every series it scrapes.
 SCRAPED = {"instance", "job"}

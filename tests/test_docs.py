@@ -58,7 +58,7 @@ class Terminal:
             "HOLDFAST_PORT": str(self.port),
             "HOLDFAST_URL": f"http://127.0.0.1:{self.port}",
             "PYTHONUNBUFFERED": "1",
-            # As on the reader's terminal, which this pipe is not.
+            # The output that a reader sees on a terminal, which this pipe is not.
             "HOLDFAST_LOG_FORMAT": "console",
             "ARGS": "--seconds 1",
         }

@@ -67,7 +67,7 @@ class Served:
 
     @property
     def url(self) -> str:
-        """Where it listens; with a Cap'n Proto door, where that one does."""
+        """The address it listens on; with a Cap'n Proto door, that door's."""
         return list(urls_in(self.line).values())[-1]
 
     @property

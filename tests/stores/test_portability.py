@@ -1,4 +1,4 @@
-"""What Linux has and macOS has not: each has a way round, tried here by taking the Linux one away."""
+"""Calls that Linux has and macOS lacks: each has a fallback, tested by taking the Linux call away."""
 
 import ctypes
 import errno
@@ -116,7 +116,7 @@ def test_a_process_is_known_by_its_number_on_every_system() -> None:
 
 
 class FakeLibrary:
-    """As macOS's C library answers for a value that it has, or has not."""
+    """Answer like macOS's C library, for a value that it has or lacks."""
 
     def __init__(self, value: bytes | None) -> None:
         self._value = value

@@ -60,7 +60,7 @@ def test_every_command_shows_its_help_on_the_bare_wheel(wheel: Distribution, tmp
         assert " ".join(("Usage: holdfast", *command)) in " ".join(out.split())
 
 
-# What a program does, and the extra that it needs for it.
+# Calls of the library, each with the extra that it needs.
 PROGRAMS = {
     "import holdfast; holdfast.open('memory://').close()": None,
     "import holdfast; holdfast.open('http://127.0.0.1:9').close()": None,

@@ -146,7 +146,7 @@ def _show_timeline(timeline: Timeline | None, ref: "QueueRef") -> None:
 
 
 def _payload_fields(whole: "Info | None", *, is_cut: bool) -> dict[str, Any]:
-    """As on the wire up to 16 KiB, or with `--payload`; otherwise a preview under a name of its own."""
+    """Return the payload as on the wire if it is at most 16 KiB, or with `--payload`; otherwise a preview field."""
     if whole is None or whole.payload is None:
         return {}
     if not is_cut or len(whole.payload) <= PREVIEW_BYTES:

@@ -40,7 +40,7 @@ class Verdict(NamedTuple):
 
 
 class _Unverified(NamedTuple):
-    """What a token says of itself, which may be a lie; None for what cannot be read."""
+    """Return the unverified header and claims of a token; None for a part that cannot be read."""
 
     header: dict[str, Any] | None
     claims: dict[str, Any] | None
@@ -152,7 +152,7 @@ def _instant_ms(value: object) -> int | None:
 
 
 def _abilities(caller: "Caller | None") -> list[str] | None:
-    """What an accepted token allows, in sentences; None for one that is refused."""
+    """Return sentences that say what an accepted token allows; None for a refused one."""
     if caller is None:
         return None
     where = "in every tenant" if caller.is_operator else f"in tenant {caller.tenant}"

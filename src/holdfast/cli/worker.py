@@ -40,7 +40,7 @@ def _start_again(error: HoldfastError) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     try:
-        # As it was started, `python -m` and the interpreter's own options included.
+        # The command line as it was started, with `python -m` and the interpreter's own options.
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
     except OSError as failed:
         complain(f"cannot start {sys.executable} again ({failed}): start the worker by hand, or by a service manager")

@@ -203,7 +203,7 @@ def _is_encodable(value: Any) -> bool:
     return True
 
 
-# What msgspec raises for a value that it cannot encode.
+# The errors that msgspec raises for a value that it cannot encode.
 _UNENCODABLE = (TypeError, ValueError, OverflowError, RecursionError)
 # How deep the message of an error looks for the part that is wrong.
 _MAX_PATH = 20

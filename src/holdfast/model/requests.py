@@ -53,7 +53,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     delay_ms: int | None = None
     defer: bool = False
     final: bool = False
-    # Of a final nack: it is the last one because the caller's own retries are used up, and the dead letter says so.
+    # For a final nack: the caller's own retries are used up, and the dead letter says so.
     exhausted: bool = False
     lease_ms: int | None = None
 

@@ -1,4 +1,4 @@
-"""What a program gives to `open`: a directory, or the URL of a store or of a server.
+"""Parse the argument of `open`: a directory, or the URL of a store or of a server.
 
 A mistyped URL must not become a directory with an odd name, in which messages are kept and never found again. So text
 that looks like a host or a URL is refused, with the spelling that was probably meant. A directory of such a name is
@@ -48,7 +48,7 @@ _SHOWN = 200
 
 class StoreUrl(NamedTuple):
     kind: UrlKind
-    # As given; a path of another type as text.
+    # The text as given; for an `os.PathLike`, its path.
     text: str
 
     @property
@@ -67,7 +67,7 @@ def parse_store_url(given: str | os.PathLike[str], *, field: str = "url") -> Sto
             raise InvalidArgument(f"{field} is empty: give {_ACCEPTED}", field=field)
         if (wrapped := _MISTYPED.fullmatch(path)) and wrapped["mark"] == ":/" and wrapped["scheme"].lower() in SCHEMES:
             raise InvalidArgument(f"{_shown(path)!r} is a URL as a path: give the URL as text", field=field)
-        # So that nobody after this takes its name for a host.
+        # With the prefix, no later check takes the name for a host.
         return StoreUrl(UrlKind.DIRECTORY, path if path.startswith(("/", "./", "../")) else f"./{path}")
     if not isinstance(given, str):
         raise InvalidArgument(f"{field} is of type {type(given).__name__}: give {_ACCEPTED}", field=field)
@@ -127,7 +127,7 @@ def _unknown_scheme(scheme: str, rest: str, field: str) -> InvalidArgument:
 
 
 def _shown(text: str) -> str:
-    """As much of a text as an error may repeat: what may be a password is left out."""
+    """Return the part of a text that an error may repeat, without a possible password."""
     before, has_user, after = text.rpartition("@")
     if has_user:
         start = before.partition("://")

@@ -384,7 +384,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def has_scrapers(self) -> bool:
-        """Whether the metrics may be read without an identity."""
+        """Return whether the metrics may be read without an identity."""
         return self.metrics_token is not None or self.metrics_public
 
     @property

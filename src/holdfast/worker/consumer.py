@@ -147,7 +147,7 @@ class Consumer:
         if riders:
             results, messages = await link.exchange(ref, [each.verdict for each in riders], ask)
             if not self._outbox.answer_all(riders, results):
-                # What the store could not write goes by itself, with pauses, while the next claim is made.
+                # Verdicts that the store could not write are sent again, with pauses, beside the next claim.
                 self._outbox.postpone(riders)
                 self._outbox.end_ride()
             return messages

@@ -64,6 +64,6 @@ class HandlerFailed(Exception):
         self.traceback = traceback
 
 
-# As the error classes of the model: tracebacks and pickles name the class that programs import.
+# Like the error classes of the model: tracebacks and pickles name the class that programs import.
 for _public in (Retry, Defer, Reject, LeaseLost, WorkerStuck):
     _public.__module__ = "holdfast"

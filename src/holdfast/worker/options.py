@@ -33,9 +33,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     lease_ms: int
     # None: as long as it takes.
     timeout_ms: int | None
-    # Of a handler in processes: how long one may take to start and import it; None: as long as it takes.
+    # For a handler in processes: how long one may take to start and import it; None: no limit.
     startup_timeout_ms: int | None
-    # Of a handler in threads: how many may be left running past their timeout before the worker counts as stuck.
+    # For a handler in threads: how many may run past their timeout before the worker counts as stuck.
     max_stuck_threads: int
     # None: as the queue, or the message, says.
     retries: int | None

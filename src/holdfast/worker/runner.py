@@ -195,7 +195,7 @@ def stopping_on_signals(runner: Callable[[], Runner | None]) -> Iterator[None]:
         if (running := runner()) is None:
             return
         is_second = running.stop.is_asked and running.stop.error is None
-        # A worker that stopped by itself was on its way to start again: whoever sends a signal wants it to end.
+        # A worker that stopped by itself was about to start again; a signal means that it is to end.
         running.stop.error = None
         log.info(
             "%s: %s",

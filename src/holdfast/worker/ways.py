@@ -117,7 +117,7 @@ class InThread:
         self._loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[Fault | None] = self._loop.create_future()
         self._call = call
-        # Of the thread, once it runs: for the log, should it never end.
+        # The thread's identity once it runs, for the log if it never ends.
         self.thread_id: int | None = None
         threads.submit(self._run)
 

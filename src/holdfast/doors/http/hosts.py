@@ -45,8 +45,8 @@ class Hosts:
 
     def __init__(self, names: Iterable[str] = ()) -> None:
         self._names = frozenset({"localhost", *map(normalise_name, names)})
-        # As they were sent: the next request of the same caller is only looked up. Bounded, for 127.0.0.0/8 and the
-        # ports make millions.
+        # Accepted values as they were sent, so that the next request of the same caller is only looked up. Bounded,
+        # because 127.0.0.0/8 with its ports has millions of spellings.
         self._accepted: set[bytes] = set()
 
     def check(self, headers: Mapping[bytes, bytes]) -> None:

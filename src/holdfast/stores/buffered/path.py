@@ -94,7 +94,7 @@ class FastPath:
         self._now_ms = now_ms
         self._answer = answer
         self._tasks: list[asyncio.Task[None]] = []
-        # Of a log that has failed: when it is tried again, and the try under way.
+        # For a log that has failed: when the next attempt is due, and the attempt under way.
         self._recovers_at: int | None = None
         self._pause_ms = terms.reopen_after_ms
         self._recovery: asyncio.Task[None] | None = None

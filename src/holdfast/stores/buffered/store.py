@@ -108,8 +108,8 @@ class BufferedStore:
         return await self._inner.enqueue(ref, drafts, now_ms, auto_create=auto_create)
 
     def _has_room(self, now_ms: int, added_bytes: int) -> bool:
-        """Whether the log's disk has room for new messages. Where enqueues may go to the store directly while Redis is
-        away, they may while this disk is full too; else they are refused."""
+        """Return whether new messages go through the log. While its disk is full, they go directly to the store if
+        they may while Redis is down; otherwise raise `StoreUnavailable`."""
         if self._terms.on_redis_down == "direct":
             return self._room.refusal(now_ms, added_bytes) is None
         self._room.check(now_ms, added_bytes)

@@ -102,8 +102,10 @@ async def check_unlisted(looking: Looking, ref: QueueRef, items: Sequence[Item],
 
 
 async def check_policy(looking: Looking, ref: QueueRef, evidence: str, findings: Findings) -> bool:
-    """Of a listed queue without a policy. A policy is made before anything else of a queue, and is never deleted: that
-    something is there proves that it was lost. Return whether it was."""
+    """Report the lost policy of a listed queue, and return whether it was lost.
+
+    A policy is written before anything else of a queue and is never deleted, so any other object proves it existed.
+    """
     if await looking.is_there(layout.policy(ref)):
         return False  # damaged, which is told already, or made meanwhile
     findings.add(f"its policy is missing: {layout.policy(ref)}; {evidence}", ref)

@@ -174,7 +174,7 @@ class Watch:
 
         event = await self._inotify.get()
         if event.mask & Mask.Q_OVERFLOW:
-            # What was lost is not known: every watch is placed anew, and all waiters look.
+            # The lost events are unknown, so every watch is placed anew and all waiters look.
             refs = list(self._watches)
             for ref in refs:
                 self._place(ref)
@@ -195,7 +195,7 @@ class Watch:
         return refs
 
     def _is_news(self, ref: QueueRef, name: str) -> bool:
-        """Whether an entry of this name, in the directory where the queue is watched, may be a message of it."""
+        """Return whether an entry of this name, in the watched directory, may be a message of the queue."""
         awaits = self._watches[ref].awaits
         if awaits is None:
             return name.endswith(layout.METADATA)

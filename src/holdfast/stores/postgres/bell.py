@@ -106,7 +106,7 @@ class _Rope:
         try:
             connection = await connect(self._shard.url, {"application_name": _NAME})
             await connection.add_listener(_CHANNEL, self._hear)
-            await self._send(connection, [])  # whoever is there knows that it is not alone any more
+            await self._send(connection, [])  # the others learn that they are not alone any more
             self.has_peers = await connection.fetchval(_PEERS)
             self._backoff.succeeded()
             await self._ring(connection)

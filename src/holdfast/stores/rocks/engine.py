@@ -55,7 +55,7 @@ class Engine:
         # Set while the keys of one transition are put: half of them must never be written.
         self.is_mid_change = False
         self._failure: StoreUnavailable | None = None
-        # Whether the store is opened again by itself after a stop: not while it is being opened or closed.
+        # Set while the store reopens by itself after a stop, which it does not while it is being opened or closed.
         self.reopens = False
         self._writes = 0
         self._syncs = Histogram(SYNC_BOUNDS)

@@ -12,7 +12,7 @@ from holdfast.model.errors import StoreUnavailable
 
 
 class _Pool:
-    """Whether RocksDB has started its threads, and whether that was in another process."""
+    """Remembers whether RocksDB has started its threads, and in which process."""
 
     def __init__(self) -> None:
         self.is_started = False

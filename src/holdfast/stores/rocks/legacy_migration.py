@@ -101,7 +101,7 @@ class LegacyMigration:
 
     @property
     def has_rest(self) -> bool:
-        """Whether files of the old database, or of the copy, are still to be removed after the switch."""
+        """Return whether files of the old database, or of the copy, are still to be removed after the switch."""
         return (self.path / NEW).exists() or (self.path / "CURRENT").exists()
 
     def lock(self) -> None:
