@@ -213,7 +213,7 @@ async def rates(**_: Any) -> None:
     await buckets.start()
     redis.is_broken = True
     # Answered though Redis fails in an unforeseen way, by this server's own share.
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         assert await buckets.take([Charge("acme", "write_ops_per_s", 100, 10, 1)], clock.now_ms()) is None
     await passing(clock, 10_000)
     assert redis.looks > TIMES
@@ -240,7 +240,7 @@ async def objects(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, **_: Any) -> 
         waiting = asyncio.create_task(hf.queue("other").claim(wait=None))
         await until(lambda: all(each.is_over for each in loops[:4]))
         await hf.queue("other").enqueue("b")
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             assert await waiting
         assert loops[4].raised == TIMES
 
@@ -543,6 +543,6 @@ async def test_cancelling_ends_a_loop_that_fails() -> None:
     await failed.wait()
     loop.cancel()
     with suppress(asyncio.CancelledError):
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             await loop
     assert loop.cancelled()

@@ -22,7 +22,7 @@ from tests.redis.server import RedisServer
 SERVERS = 2
 _DATABASES = 2
 # For a log to be trimmed, and Redis to be cleared, after the last message was acked.
-_PATIENCE_S = 10.0
+_PATIENCE_S = 60.0
 
 # Each in one statement, so that what runs beside it does not show.
 _CHECKS = {

@@ -159,7 +159,7 @@ async def test_a_pass_fires_so_many_and_the_next_follows_at_once(bench: Bench) -
     bench.clock.advance(10_000)
     await bench.runtime.idle()
     assert await bench.ready() == FIRE_LIMIT
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while await bench.ready() < FIRE_LIMIT * 2 + 1:
             await asyncio.sleep(0.001)
     assert looks(bench) == 3

@@ -16,7 +16,7 @@ HELLO = b"GET /hello HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
 async def within(test: Awaitable[None]) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         await test
 
 

@@ -28,7 +28,7 @@ class Wire:
 
     async def answer(self, *, is_head: bool = False) -> Answer:
         """The next answer; interim ones (100) are passed over."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while True:
                 lines = (await self.reader.readuntil(b"\r\n\r\n")).split(b"\r\n")
                 status = int(lines[0].split(b" ", 2)[1])

@@ -67,7 +67,7 @@ async def test_watch_tells_when_messages_become_available(server: Server) -> Non
 
 
 async def _event(response: aiohttp.ClientResponse) -> bytes:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while (line := await response.content.readline()) != b"event: available\n":
             assert line.startswith(b":") or not line.strip(), line
         return (await response.content.readline()).removeprefix(b"data: ").rstrip()

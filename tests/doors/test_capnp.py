@@ -281,6 +281,6 @@ async def _sent(promise: Any) -> Any:
 
 
 async def _until(is_so: Any) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not is_so():
             await asyncio.sleep(0)

@@ -52,7 +52,7 @@ async def send(server: CapnpServer, *parts: bytes, closes: bool = False) -> byte
             await writer.drain()
         if closes:
             return b""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             return await reader.read()
     except ConnectionError:
         return b""
@@ -223,7 +223,7 @@ async def test_an_answer_that_did_not_leave_gives_its_deliveries_back() -> None:
         writer.transport.abort()
         await _until(lambda: len(server.door.connections) == 1)
 
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while (await queues.stats()).stats.ready != 8:
                 await asyncio.sleep(0.01)
         [message, *_] = (await queues.poll(numItems=8)).messages
@@ -331,6 +331,6 @@ def test_a_frame_that_is_too_large_is_refused_by_its_table_alone() -> None:
 
 
 async def _until(is_so: Any) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not is_so():
             await asyncio.sleep(0.001)

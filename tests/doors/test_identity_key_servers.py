@@ -43,7 +43,7 @@ async def identity(clock: ManualClock, server: KeyServer) -> AsyncIterator[Ident
 
 async def until(is_so: Callable[[], bool]) -> None:
     """For what another thread does."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not is_so():
             await asyncio.sleep(0.002)
 

@@ -85,7 +85,7 @@ async def test_a_reader_may_wait_for_the_next_event(stored: Server, clock: Manua
     await until_reading(stored)
     [id] = await stored.enqueue("x")
     clock.advance(100)
-    answer = await asyncio.wait_for(reading, 10)
+    answer = await asyncio.wait_for(reading, 60)
     assert [each["id"] for each in answer.lines] == [id]
 
 
@@ -119,7 +119,7 @@ async def test_a_server_that_closes_lets_readers_go(server: Server, clock: Manua
     await until_reading(server)
     server.core.messages.close()
     clock.advance(100)
-    assert (await asyncio.wait_for(reading, 10)).status == 200
+    assert (await asyncio.wait_for(reading, 60)).status == 200
 
 
 async def test_a_tenant_sees_its_own_events_and_an_operator_all(guarded: Server) -> None:

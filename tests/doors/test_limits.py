@@ -191,7 +191,7 @@ async def test_a_message_over_its_tenants_limit_is_too_large_and_its_batch_not_t
 
 
 async def waiting(server: Server, expected: int, tenant: str = "acme") -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while server.core.dispatcher.tenant_waiters(tenant) != expected:
             await asyncio.sleep(0.005)
 
@@ -210,13 +210,13 @@ async def test_one_claim_too_many_waits_its_turn_and_is_refused_after_it(server:
     await settle_down()
     assert not third.done()
     clock.advance(5_001)
-    refused = await asyncio.wait_for(third, 10)
+    refused = await asyncio.wait_for(third, 60)
     wait_of(refused)
     assert refused.json["error"]["limit"] == "max_claims"
     # The two that were there have noticed nothing, and are served.
     await waiting(server, 2)
     await enqueue(server, 2)
-    served = [await asyncio.wait_for(each, 10) for each in claims]
+    served = [await asyncio.wait_for(each, 60) for each in claims]
     assert [len(each.json["messages"]) for each in served] == [1, 1]
     assert (await dequeue(server)).status == 200
 
@@ -227,7 +227,7 @@ async def test_one_enqueue_too_many_is_refused_after_its_turn_did_not_come(serve
     await settle_down()
     assert not call.done()
     clock.advance(5_001)
-    refused = await asyncio.wait_for(call, 10)
+    refused = await asyncio.wait_for(call, 60)
     wait_of(refused)
     assert refused.json["error"]["limit"] == "max_enqueues"
     assert (await stats(server))["ready"] == 0
@@ -243,13 +243,13 @@ async def test_one_waiting_claim_too_many_is_refused_and_the_others_are_untouche
         claims = [asyncio.create_task(dequeue(server, tenant=each, wait_ms=None)) for each in tenants]
         await waiting(server, 2)
         await waiting(server, 1, "other")
-        refused = await asyncio.wait_for(dequeue(server, wait_ms=60_000), 10)
+        refused = await asyncio.wait_for(dequeue(server, wait_ms=600_000), 60)
         wait_of(refused)
         # One that does not wait needs no place.
         assert (await dequeue(server)).json["messages"] == []
         await waiting(server, 2)
         await enqueue(server, 2)
         await enqueue(server, tenant="other")
-        served = [await asyncio.wait_for(each, 10) for each in claims]
+        served = [await asyncio.wait_for(each, 60) for each in claims]
         assert [each.status for each in served] == [200] * 3
         assert [len(each.json["messages"]) for each in served] == [1] * 3

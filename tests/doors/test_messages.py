@@ -164,7 +164,7 @@ def parts_of(content_type: str, body: bytes) -> list[Message]:
 
 
 async def lines_of(response: aiohttp.ClientResponse, number: int) -> list[Any]:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         return [json.loads(await response.content.readline()) for _ in range(number)]
 
 

@@ -92,7 +92,7 @@ def kept(server: Server) -> int:
 
 
 async def until_kept(server: Server, clock: ManualClock, number: int) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while kept(server) != number:
             clock.advance(100)
             await asyncio.sleep(0.01)
@@ -361,7 +361,7 @@ async def test_a_caller_that_leaves_while_it_sends_leaves_nothing(rocks: Server,
         "/v1/queue/enqueue", len(body), **{"Content-Type": f"multipart/form-data; boundary={BOUNDARY.decode()}"}
     )
     caller.writer.write(body[: len(body) // 2])
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not kept(rocks):
             await asyncio.sleep(0.01)
     caller.leave()
@@ -378,7 +378,7 @@ async def test_a_caller_that_leaves_while_it_is_sent_a_payload_gives_it_back(roc
     await caller.reader.readexactly(100_000)
     assert await rocks.dequeue() == []
     caller.leave()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not (found := await dequeue(rocks)):
             await asyncio.sleep(0.01)
     [(message, payload)] = found

@@ -81,7 +81,7 @@ async def servers(url: str, number: int = 2) -> AsyncIterator[tuple[ManualClock,
 
 
 async def until(is_so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not is_so():
             await asyncio.sleep(0.005)
 

@@ -219,7 +219,7 @@ async def test_a_server_whose_log_a_job_flushes_lands_nothing_by_itself(
         assert (await asyncio.to_thread(flush_all, urls, tmp_path)).stored == 30
         assert await rows(urls) == 30
         # It learns of it by itself, and lets its log and Redis go.
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while len(segment_files(tmp_path)) > 1 or redis_server.keys():
                 await asyncio.sleep(0.05)
         assert len(await take(store)) == 30
@@ -357,7 +357,7 @@ async def test_who_waits_is_woken_by_what_a_job_lands(
         waiting = asyncio.create_task(queue.claim(wait=None))
         await asyncio.sleep(0.3)
         await asyncio.to_thread(flush, urls, [LoggedBatch(UUID(int=9), 1, 0, calls, range(1))])
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             [message] = await waiting
         assert message.payload == b"landed"
         await message.ack()

@@ -253,6 +253,6 @@ async def test_lanes_of_a_log_land_beside_each_other(urls: list[str]) -> None:
         await transaction.start()
         await land(one, LANE, [(0, log.call(id, b"a"))])
         second: Lane = LANE._replace(lane=1)
-        await asyncio.wait_for(land(other, second, [(0, log.call(id, b"b"))]), 5)
+        await asyncio.wait_for(land(other, second, [(0, log.call(id, b"b"))]), 60)
         await transaction.commit()
         assert (await store.counts(REF, now_ms())).ready == 2

@@ -73,7 +73,7 @@ async def move(
 
 async def until_done_or_waiting(connection: Any, task: asyncio.Task[Any], number: int) -> bool:
     """Whether so many transactions of this database wait for locks, before the task has ended."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not task.done():
             waiting = await connection.fetchval(
                 "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
@@ -152,7 +152,7 @@ async def test_an_upkeep_that_comes_while_a_queue_gets_its_first_group_waits_and
             assert len(claims.per_ask[0]) == 1, "a claim of a queue without groups goes on"
             await mover.execute(SQL["has_groups"], key, 1)
             await transaction.commit()
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 await upkeep
 
 

@@ -17,7 +17,7 @@ from tests.stores.damage import BLOCK, MESSAGES, cut, flip, log_of, payload, rea
 
 ROOT = Path(__file__).parents[2]
 # No opening of these small stores takes so long, but for one that never ends.
-PATIENCE_S = 20
+PATIENCE_S = 60
 SMALL = 5
 
 

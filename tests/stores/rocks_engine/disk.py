@@ -18,7 +18,7 @@ from holdfast.stores.rocks.engine import Durability
 from holdfast.testing import ManualClock
 from tests.crash.rocks import WEEK_MS
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 CALLERS = 50
 
 
