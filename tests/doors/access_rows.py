@@ -66,6 +66,11 @@ class Row(NamedTuple):
     changes: bool = False
     ok: int = 200
 
+    @property
+    def claims(self) -> bool:
+        """Whether a call of it may claim messages of the caller's own."""
+        return not {"claim", "exchange"}.isdisjoint(self.operations)
+
     def __str__(self) -> str:
         return f"{self.method} {self.path}{' ' + self.name if self.name else ''}"
 
@@ -168,7 +173,7 @@ ROWS: tuple[Row, ...] = (
     _in_body(
         "POST",
         "/v1/queue/dequeue",
-        ("settle", "claim"),
+        ("exchange",),
         "read",
         lambda at: {"verdicts": [{"receipt": at.receipt, "verdict": "ack"}]},
         name="with verdicts",

@@ -59,6 +59,7 @@ NEEDS: dict[str, Needs] = {
     "upload": Needs(Scope.WRITE),
     "claim": Needs(Scope.READ),
     "settle": Needs(Scope.READ),
+    "exchange": Needs(Scope.READ),
     "read_payload": Needs(Scope.READ),
     "read_part": Needs(Scope.READ),
     "save_state": Needs(Scope.READ),

@@ -158,15 +158,19 @@ class QueueService:
             return deliveries
 
     async def exchange(self, ref: QueueRef, verdicts: list[Verdict], ask: Ask) -> Exchanged:
-        """Settle, then claim what is ready: what a worker does between two messages."""
-        check_ask(ask)  # what is refused must not have settled anything
+        """Settle earlier deliveries, then claim ready messages without waiting: the caller waits for its results.
+
+        Raise before anything is settled if the claim is malformed. If the claim is refused for now, return the results
+        without messages; the caller's next claim gets the refusal.
+        """
+        check_ask(ask)
         results = await self.settle(ref, verdicts) if verdicts else []
         try:
             return Exchanged(results, await self.claim(ref, ask, 0))
         except (Throttled, Draining):
             if not verdicts:
                 raise
-            # They are settled, and of that the caller must hear. Its next claim is told why there is nothing.
+            # The verdicts are written, and the caller must learn of that.
             return Exchanged(results, [])
 
     async def stream(self, ref: QueueRef, ask: Ask, prefetch: int) -> AsyncIterator[Delivery]:

@@ -13,6 +13,7 @@ from holdfast.model.answers import (
     Delivery,
     Enqueued,
     Events,
+    Exchanged,
     Info,
     LedgerEntry,
     Page,
@@ -66,6 +67,10 @@ class Session:
     async def settle(self, ref: QueueRef, verdicts: list[Verdict]) -> list[Result]:
         permit(self.caller, "settle", ref.tenant)
         return await self._messages.settle(ref, verdicts)
+
+    async def exchange(self, ref: QueueRef, verdicts: list[Verdict], ask: Ask) -> Exchanged:
+        permit(self.caller, "exchange", ref.tenant)
+        return await self._messages.exchange(ref, verdicts, self._owned(ask))
 
     async def held_by(self, ref: QueueRef, id: object) -> Receipt:
         """The receipt of a message that this caller holds, for protocols in which it names the message alone. Where

@@ -16,11 +16,11 @@ from holdfast.doors.capnp.shapes import (
     write_results,
 )
 from holdfast.model.answers import Delivery, Enqueued, Result
-from holdfast.model.errors import Draining, InvalidArgument, QueueNotFound, StaleLease, Throttled
+from holdfast.model.errors import InvalidArgument, QueueNotFound, StaleLease
 from holdfast.model.ids import to_uuid
 from holdfast.model.message import Draft, Receipt
 from holdfast.model.names import QueueRef
-from holdfast.model.requests import Ask, Settle, Verdict, check_ask
+from holdfast.model.requests import Ask, Settle, Verdict
 from holdfast.service.uploads import Upload
 from holdfast.wire.capnp import FOR_EVER
 
@@ -59,19 +59,13 @@ async def poll(call: Call) -> None:
     call.read_context()
     params = call.params
     ref, ask = call.ref(), ask_of(params)
-    wait_ms = None if params.waitMs == FOR_EVER else params.waitMs
     results: list[Result] | None = None
     if len(params.verdicts):
-        check_ask(ask)  # what is refused must not have settled anything
-        # The caller waits to hear of its verdicts: it gets what is there.
-        results, wait_ms = await _settle(call, ref, await _verdicts(call, ref, params.verdicts)), 0
-    try:
-        deliveries = await _claim(call, ref, ask, wait_ms)
-    except (Throttled, Draining):
-        if results is None:
-            raise
-        # Its verdicts are settled, and of that it must hear. The next poll is told why there is nothing.
-        deliveries = []
+        verdicts = await _verdicts(call, ref, params.verdicts)
+        results, deliveries = await call.session.exchange(ref, verdicts, ask)
+        call.tracing.settle(call.headers, ref, verdicts, results)
+    else:
+        deliveries = await _claim(call, ref, ask, None if params.waitMs == FOR_EVER else params.waitMs)
     # From here on nothing is awaited: a caller that leaves now loses its connection, which gives back.
     if deliveries and ask.ledger is None:
         mark = str(deliveries[0].receipt).encode()

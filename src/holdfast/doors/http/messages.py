@@ -22,10 +22,10 @@ from holdfast.doors.http.shapes import (
 )
 from holdfast.doors.http.steps import Done, begin
 from holdfast.model.answers import Delivery, Enqueued, Result
-from holdfast.model.errors import Draining, InvalidArgument, MessageNotFound, Throttled
+from holdfast.model.errors import InvalidArgument, MessageNotFound
 from holdfast.model.message import Receipt
 from holdfast.model.names import QueueRef
-from holdfast.model.requests import Ask, Settle, StateChange, Verdict, check_ask, check_progress
+from holdfast.model.requests import Ask, Settle, StateChange, Verdict, check_progress
 from holdfast.wire.errors import STATUS_BY_CODE, error_document
 from holdfast.wire.http import (
     DequeueAnswer,
@@ -93,23 +93,15 @@ async def _dequeue_messages(call: Call, *, with_state: bool) -> None:
 
 
 async def claim_and_answer(call: Call, ref: QueueRef, ask: Ask, request: DequeueRequest) -> None:
-    wait_ms = request.wait_ms
     results: list[ResultOut] | UnsetType = UNSET
     sends_parts = wants_parts(call.headers)
     if sends_parts:
         call.check_can_stream()
         ask = replace(ask, streams=True)
     if request.verdicts:
-        check_ask(ask)  # what is refused must not have settled anything
-        # The caller waits to hear of its verdicts: it gets what is there.
-        results, wait_ms = await settle_riding(call, ref, riding_verdicts(request.verdicts)), 0
-    try:
-        unsent = await claim(call, ref, ask, wait_ms)
-    except (Throttled, Draining):
-        if results is UNSET:
-            raise
-        # Its verdicts are settled, and of that it must hear. The next claim is told why there is nothing.
-        unsent = []
+        results, unsent = await _exchange(call, ref, riding_verdicts(request.verdicts), ask)
+    else:
+        unsent = await claim(call, ref, ask, request.wait_ms)
     try:
         if sends_parts:
             await _send_parts(call, ref, unsent, results)
@@ -128,8 +120,19 @@ def _give_back(call: Call, ref: QueueRef, ask: Ask, unsent: list[Delivery]) -> N
 
 
 async def settle_riding(call: Call, ref: QueueRef, verdicts: list[Verdict]) -> list[ResultOut]:
-    results = await call.settle(ref, verdicts)
+    return _results_out(verdicts, await call.settle(ref, verdicts))
+
+
+def _results_out(verdicts: list[Verdict], results: list[Result]) -> list[ResultOut]:
     return [result_out(verdict.settle, result) for verdict, result in zip(verdicts, results, strict=True)]
+
+
+async def _exchange(
+    call: Call, ref: QueueRef, verdicts: list[Verdict], ask: Ask
+) -> tuple[list[ResultOut], list[Delivery]]:
+    results, deliveries = await call.session.exchange(ref, verdicts, ask)
+    call.tracing.settle(call.headers, ref, verdicts, results)
+    return _results_out(verdicts, results), _hand_over(call, ref, ask, deliveries)
 
 
 async def claim(call: Call, ref: QueueRef, ask: Ask, wait_ms: int | None) -> list[Delivery]:
@@ -147,6 +150,11 @@ async def claim(call: Call, ref: QueueRef, ask: Ask, wait_ms: int | None) -> lis
                 deliveries = await presence.wait(begun.wait(), lambda unseen: _give_back(call, ref, ask, unseen))
             finally:
                 presence.close()
+    return _hand_over(call, ref, ask, deliveries)
+
+
+def _hand_over(call: Call, ref: QueueRef, ask: Ask, deliveries: list[Delivery]) -> list[Delivery]:
+    """Give back the deliveries of a caller that has left; return those of one that is still there."""
     if deliveries and call.is_caller_gone:
         _give_back(call, ref, ask, deliveries)
         raise CallerLeft
