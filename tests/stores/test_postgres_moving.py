@@ -14,8 +14,8 @@ from holdfast.model.names import QueueRef
 from holdfast.model.policy import Quotas, TenantConfig
 from holdfast.model.requests import EVERYTHING, Ask, Filter, Move, Settle, Verdict
 from holdfast.runtime import LoopRuntime
+from holdfast.stores.notices import Notices
 from holdfast.stores.postgres import PostgresStore, moving
-from holdfast.stores.postgres.news import News
 from holdfast.stores.postgres.slots import slot_of
 from holdfast.stores.postgres.statements import SQL
 from holdfast.stores.postgres.upkeep import UPKEEP_LOCK
@@ -145,7 +145,7 @@ async def test_an_upkeep_that_comes_while_a_queue_gets_its_first_group_waits_and
             transaction = mover.transaction()
             await transaction.start()
             await store._upkeep.admit_groups(mover, key)
-            upkeep = asyncio.create_task(store._upkeep.end_on(shard, key, 100, now, News()))
+            upkeep = asyncio.create_task(store._upkeep.end_on(shard, key, 100, now, Notices()))
             assert await until_done_or_waiting(watch, upkeep, 1)
             settling = asyncio.create_task(store.claim(target, [Ask()], now))
             claims = await settling

@@ -11,8 +11,8 @@ from holdfast.model.errors import MessageNotFound, StoreUnavailable
 from holdfast.model.message import JSON, Draft, State
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import EVERYTHING, Ask, Edit, Move, Purge, Redrive, Settle
+from holdfast.stores.notices import Notices
 from holdfast.stores.postgres import moving
-from holdfast.stores.postgres.news import News
 from holdfast.stores.postgres.pieces import PIECE, PIECES_ABOVE
 from holdfast.stores.postgres.slots import slot_of
 from tests.postgres.landing import connected, opened
@@ -211,7 +211,7 @@ async def test_a_move_that_was_called_off_writes_no_more_pieces(urls: list[str])
         async def slow(sql: str, *args: Any) -> Any:
             if "UPDATE arrivals" in sql and args[2] == 2:
                 await fetch("UPDATE arrivals SET at = 'epoch'")
-                await store._moving.resolve(store._cluster.shards[1 - HERE], now_ms(), News())
+                await store._moving.resolve(store._cluster.shards[1 - HERE], now_ms(), Notices())
             return await fetch(sql, *args)
 
         store._cluster.shards[1 - HERE].fetch = slow  # type: ignore[method-assign]

@@ -10,6 +10,7 @@ from holdfast.model.names import QueueRef
 from holdfast.model.requests import Filter, Move, Redrive, Verb, states_of
 from holdfast.model.verdicts import alter
 from holdfast.stores.contract import AlterStep, QueueRow
+from holdfast.stores.notices import Notices
 from holdfast.stores.objects import layout
 from holdfast.stores.objects.bucket import Changed
 from holdfast.stores.objects.counting import Counting
@@ -17,7 +18,6 @@ from holdfast.stores.objects.directory import Directory
 from holdfast.stores.objects.documents import MessageBody
 from holdfast.stores.objects.index import Entry
 from holdfast.stores.objects.messages import Messages, Moving, pause
-from holdfast.stores.objects.news import News
 from holdfast.stores.objects.reading import Reading
 from holdfast.stores.objects.sheets import Busy, Write
 
@@ -32,14 +32,14 @@ class Altering:
         self._counting = counting
 
     async def alter(
-        self, ref: QueueRef, verb: Verb, which: Filter, after: int | None, limit: int, now_ms: int, news: News
+        self, ref: QueueRef, verb: Verb, which: Filter, after: int | None, limit: int, now_ms: int, notices: Notices
     ) -> AlterStep:
         row = await self._directory.require(ref)
         target = await self._directory.require_open(verb.to) if isinstance(verb, Move) else row
         async with self._messages.moving:
             for _ in range(_TRIES):
                 try:
-                    return await self._step(row, target, verb, which, after, limit, now_ms, news)
+                    return await self._step(row, target, verb, which, after, limit, now_ms, notices)
                 except Changed:
                     continue  # somebody claimed one of them: it is not meant any more, or it is
                 except Busy:
@@ -55,7 +55,7 @@ class Altering:
         after: int | None,
         limit: int,
         now_ms: int,
-        news: News,
+        notices: Notices,
     ) -> AlterStep:
         meant: list[Entry] = []
         if limit:
@@ -66,10 +66,10 @@ class Altering:
         if meant:
             async with self._counting.lock(target.ref.tenant):
                 room = await self._room(row, target, verb, meant, now_ms)
-                await self._change(row, target, verb, meant, room, now_ms, news)
-            self._tell(target, news)
+                await self._change(row, target, verb, meant, room, now_ms, notices)
+            self._tell(target, notices)
             if target is not row:
-                self._tell(row, news)
+                self._tell(row, notices)
         return AlterStep(len(meant), len(meant), meant[-1].id if len(meant) == limit else None)
 
     async def _room(self, row: QueueRow, target: QueueRow, verb: Verb, meant: list[Entry], now_ms: int) -> list[Write]:
@@ -92,13 +92,13 @@ class Altering:
         meant: list[Entry],
         room: list[Write],
         now_ms: int,
-        news: News,
+        notices: Notices,
     ) -> None:
         if isinstance(verb, Redrive):
             # One that failed just now lies among the messages still: it goes to dlq/ first.
             late = [entry for entry in meant if not layout.is_dead(entry.held.key)]
             if late:
-                await self._carry(late, now_ms, news)
+                await self._carry(late, now_ms, notices)
                 raise Changed("they lie elsewhere now")
         default_ttl_ms = await self._directory.default_ttl_ms(row)
         movings: list[Moving] = []
@@ -131,19 +131,19 @@ class Altering:
             else:
                 changes.append((entry, self._messages.changes.after(body, change, now_ms)))
         if movings:
-            await self._messages.move_all(movings, now_ms, news, turns=room)
+            await self._messages.move_all(movings, now_ms, notices, turns=room)
         if changes:
-            await self._messages.write_all(changes, now_ms, news)
+            await self._messages.write_all(changes, now_ms, notices)
 
-    def _tell(self, row: QueueRow, news: News) -> None:
+    def _tell(self, row: QueueRow, notices: Notices) -> None:
         shelf = self._messages.shelves.of(row.ref)
         if not row.is_paused:
-            news.ready(row.ref, shelf.index.next_at())
-        news.deadline(shelf.index.next_deadline())
+            notices.ready(row.ref, shelf.index.next_at())
+        notices.deadline(shelf.index.next_deadline())
 
     # --- Dead letters --------------------------------------------------------------------------------------------
 
-    async def carry(self, ref: QueueRef, limit: int, now_ms: int, news: News) -> int:
+    async def carry(self, ref: QueueRef, limit: int, now_ms: int, notices: Notices) -> int:
         """Dead letters that lie among the messages, to where they belong. Answers how many."""
         shelf = self._messages.shelves.of(ref)
         carried = 0
@@ -155,13 +155,13 @@ class Altering:
                     continue
                 try:
                     async with self._counting.lock(ref.tenant):
-                        await self._carry([entry], now_ms, news)
+                        await self._carry([entry], now_ms, notices)
                 except (Changed, Busy):
                     continue  # the next sweep finds what became of it
                 carried += 1
         return carried
 
-    async def _carry(self, entries: list[Entry], now_ms: int, news: News) -> None:
+    async def _carry(self, entries: list[Entry], now_ms: int, notices: Notices) -> None:
         movings = [
             Moving(
                 entry, layout.message(QueueRef(entry.body.tenant, entry.body.queue), entry.id, dead=True), entry.body
@@ -169,4 +169,4 @@ class Altering:
             for entry in entries
         ]
         room = await self._counting.keep_room(entries[0].body.tenant)
-        await self._messages.move_all(movings, now_ms, news, turns=room)
+        await self._messages.move_all(movings, now_ms, notices, turns=room)

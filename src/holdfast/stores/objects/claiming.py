@@ -17,6 +17,7 @@ from holdfast.model.names import QueueRef
 from holdfast.model.requests import Ask, StateDocument
 from holdfast.stores.answers import being_deleted, delivery_of
 from holdfast.stores.contract import Claims, QueueRow
+from holdfast.stores.notices import Notices
 from holdfast.stores.objects.bucket import Missing
 from holdfast.stores.objects.directory import Directory
 from holdfast.stores.objects.documents import MessageBody
@@ -24,7 +25,6 @@ from holdfast.stores.objects.groups import Groups
 from holdfast.stores.objects.index import Entry
 from holdfast.stores.objects.ledgers import Ledgers
 from holdfast.stores.objects.messages import Messages
-from holdfast.stores.objects.news import News
 from holdfast.stores.objects.shelves import Shelf, Shelves
 from holdfast.stores.objects.states import States
 
@@ -63,7 +63,7 @@ class Claiming:
         self._dice = dice
         self._streams_above = streams_above
 
-    async def claim(self, ref: QueueRef, asks: list[Ask], now_ms: int, news: News) -> Claims:
+    async def claim(self, ref: QueueRef, asks: list[Ask], now_ms: int, notices: Notices) -> Claims:
         row = await self._directory.find(ref)
         if row is None:
             return Claims([[] for _ in asks], None)
@@ -75,16 +75,16 @@ class Claiming:
             return Claims([again], self._next_at(row, shelf), is_reread=True)
         wanted = sum(ask.limit for ask in asks)
         is_all = await self._shelves.look(shelf, max(1, wanted), now_ms)
-        await self.end_overdue(row, shelf, _ENDED_PER_CLAIM, now_ms, news)
+        await self.end_overdue(row, shelf, _ENDED_PER_CLAIM, now_ms, notices)
         per_ask: list[list[Delivery]] = [[] for _ in asks]
         if not row.is_paused and wanted:
-            await self._serve(row, shelf, asks, per_ask, now_ms, news)
+            await self._serve(row, shelf, asks, per_ask, now_ms, notices)
         if ledger is not None and per_ask[0]:
             noted = await self._ledgers.note(ref, *ledger, per_ask[0], now_ms)
             if noted is not None:  # the same claim was made twice at once, and the other stands
-                await self._messages.sheets.each(per_ask[0], lambda each: self._unsend(row, each, now_ms, news))
+                await self._messages.sheets.each(per_ask[0], lambda each: self._unsend(row, each, now_ms, notices))
                 return Claims([noted], self._next_at(row, shelf), is_reread=True)
-        news.deadline(shelf.index.next_deadline())
+        notices.deadline(shelf.index.next_deadline())
         return Claims(per_ask, now_ms if not is_all and not row.is_paused else self._next_at(row, shelf))
 
     def _next_at(self, row: QueueRow, shelf: Shelf) -> int | None:
@@ -97,7 +97,7 @@ class Claiming:
         asks: list[Ask],
         per_ask: list[list[Delivery]],
         now_ms: int,
-        news: News,
+        notices: Notices,
     ) -> None:
         for _ in range(_ROUNDS):
             picks = self._pick(shelf, asks, per_ask, now_ms)
@@ -105,7 +105,7 @@ class Claiming:
                 return
             try:
                 await self._messages.sheets.each(
-                    picks, lambda pick: self._take(row, pick, asks[pick.ask], now_ms, news)
+                    picks, lambda pick: self._take(row, pick, asks[pick.ask], now_ms, notices)
                 )
             finally:
                 for pick in picks:
@@ -145,28 +145,28 @@ class Claiming:
                 picks.append(_Pick(at, entries))
         return picks
 
-    async def _take(self, row: QueueRow, pick: _Pick, ask: Ask, now_ms: int, news: News) -> None:
+    async def _take(self, row: QueueRow, pick: _Pick, ask: Ask, now_ms: int, notices: Notices) -> None:
         if pick.entries[0].body.group is None:
-            if (given := await self._take_one(row, pick.entries[0], ask, now_ms, news)) is not None:
+            if (given := await self._take_one(row, pick.entries[0], ask, now_ms, notices)) is not None:
                 pick.given.append(given)
             return
         batch = await self._groups.begin(row.ref, pick.entries, now_ms)
         if batch is None:
             return
         for entry in batch.entries:
-            given = await self._take_one(row, entry, ask, now_ms, news)
+            given = await self._take_one(row, entry, ask, now_ms, notices)
             if given is None:
                 break  # what comes behind it must not overtake it
             pick.given.append(given)
         if pick.given and not await self._groups.is_ours(batch):
             for delivery in pick.given:
-                await self._unsend(row, delivery, now_ms, news)
+                await self._unsend(row, delivery, now_ms, notices)
             pick.given.clear()
 
-    async def _take_one(self, row: QueueRow, entry: Entry, ask: Ask, now_ms: int, news: News) -> Delivery | None:
+    async def _take_one(self, row: QueueRow, entry: Entry, ask: Ask, now_ms: int, notices: Notices) -> Delivery | None:
         """None: it is another's, or its payload is not there."""
         is_whole = entry.body.size <= self._streams_above or not ask.streams
-        writing = self._claim_one(row, entry, ask, now_ms, news)
+        writing = self._claim_one(row, entry, ask, now_ms, notices)
         reading = self._messages.payload(entry) if is_whole else self._messages.find_payload(entry)
         claimed, payload = await asyncio.gather(writing, reading, return_exceptions=True)
         if isinstance(claimed, BaseException):
@@ -174,7 +174,7 @@ class Claiming:
         if claimed is None:
             return None
         if isinstance(payload, Missing | StoreUnavailable):
-            await self._pass_over(row, claimed, now_ms, news)
+            await self._pass_over(row, claimed, now_ms, notices)
             return None
         if isinstance(payload, BaseException):
             raise payload
@@ -184,7 +184,7 @@ class Claiming:
             state = await self._states.take_over(claimed)
         return delivery_of(body.envelope(payload), body.life, state if ask.with_state else None)
 
-    async def _claim_one(self, row: QueueRow, entry: Entry, ask: Ask, now_ms: int, news: News) -> Entry | None:
+    async def _claim_one(self, row: QueueRow, entry: Entry, ask: Ask, now_ms: int, notices: Notices) -> Entry | None:
         [token] = self._dice.tokens(1)
         change = lifecycle.claim(
             entry.body.life,
@@ -195,33 +195,33 @@ class Claiming:
             owner=ask.owner,
             ledger=ask.ledger,
         )
-        return await self._messages.change(entry, lambda _: change, now_ms, news)
+        return await self._messages.change(entry, lambda _: change, now_ms, notices)
 
-    async def _pass_over(self, row: QueueRow, entry: Entry, now_ms: int, news: News) -> None:
+    async def _pass_over(self, row: QueueRow, entry: Entry, now_ms: int, notices: Notices) -> None:
         """Given back as if it had not been claimed; and not looked at again before it changes."""
         given = await self._messages.change(
-            entry, lambda body: lifecycle.unsend(body.life, row.policy, now_ms), now_ms, news
+            entry, lambda body: lifecycle.unsend(body.life, row.policy, now_ms), now_ms, notices
         )
         if given is not None:
             shelf = self._shelves.of(row.ref)
             shelf.index.drop(entry.id)
             shelf.passed[entry.id] = (given.held.stamp.mark, None)
 
-    async def _unsend(self, row: QueueRow, delivery: Delivery, now_ms: int, news: News) -> None:
+    async def _unsend(self, row: QueueRow, delivery: Delivery, now_ms: int, notices: Notices) -> None:
         entry = await self._messages.read(row.ref, delivery.snowflake, now_ms)
         if entry is not None and lifecycle.holds(entry.body.life, delivery.receipt, now_ms):
             await self._messages.change(
-                entry, lambda body: lifecycle.unsend(body.life, row.policy, now_ms), now_ms, news
+                entry, lambda body: lifecycle.unsend(body.life, row.policy, now_ms), now_ms, notices
             )
 
     # --- What has ended ----------------------------------------------------------------------------------------
 
-    async def end_overdue(self, row: QueueRow, shelf: Shelf, limit: int, now_ms: int, news: News) -> int:
+    async def end_overdue(self, row: QueueRow, shelf: Shelf, limit: int, now_ms: int, notices: Notices) -> int:
         """Return leases that ran out, and end TTLs. Answers how many."""
         async with shelf.ending:
-            return await self._end_overdue(row, shelf, limit, now_ms, news)
+            return await self._end_overdue(row, shelf, limit, now_ms, notices)
 
-    async def _end_overdue(self, row: QueueRow, shelf: Shelf, limit: int, now_ms: int, news: News) -> int:
+    async def _end_overdue(self, row: QueueRow, shelf: Shelf, limit: int, now_ms: int, notices: Notices) -> int:
         policy, index = row.policy, shelf.index
 
         def expire(body: MessageBody) -> Change:
@@ -239,7 +239,7 @@ class Claiming:
             entry, make = each
             entry.is_taken = True
             try:
-                written = await self._messages.change(entry, make, now_ms, news)
+                written = await self._messages.change(entry, make, now_ms, notices)
             finally:
                 entry.is_taken = False
             if written is not None:

@@ -20,13 +20,13 @@ from holdfast.model.names import QueueRef
 from holdfast.model.policy import QueuePolicy
 from holdfast.stores.answers import being_deleted, no_such_queue
 from holdfast.stores.contract import QueueRow
+from holdfast.stores.notices import Notices
 from holdfast.stores.objects import layout
 from holdfast.stores.objects.bucket import Changed, Unanswered
 from holdfast.stores.objects.counting import Counting
 from holdfast.stores.objects.directory import Directory
 from holdfast.stores.objects.documents import KeyBody, MessageBody, encode
 from holdfast.stores.objects.messages import Messages, pause
-from holdfast.stores.objects.news import News
 from holdfast.stores.objects.nodes import Nodes
 from holdfast.stores.objects.sheets import Busy, Held, Write, unavailable
 
@@ -61,7 +61,7 @@ class Intake:
         ref: QueueRef,
         drafts: list[Draft],
         now_ms: int,
-        news: News,
+        notices: Notices,
         *,
         auto_create: bool,
         reason: str | None = None,
@@ -76,9 +76,9 @@ class Intake:
             raise being_deleted(ref)
         config = await self._directory.config(ref.tenant)
         if not config.quotas.are_counted:
-            return await self._enqueue(ref, row, drafts, now_ms, news, reason, also, ids)
+            return await self._enqueue(ref, row, drafts, now_ms, notices, reason, also, ids)
         async with self._counting.lock(ref.tenant):
-            return await self._enqueue(ref, row, drafts, now_ms, news, reason, also, ids)
+            return await self._enqueue(ref, row, drafts, now_ms, notices, reason, also, ids)
 
     async def _enqueue(
         self,
@@ -86,7 +86,7 @@ class Intake:
         row: QueueRow | None,
         drafts: list[Draft],
         now_ms: int,
-        news: News,
+        notices: Notices,
         reason: str | None,
         also: Sequence[Write],
         ids: list[int] | None,
@@ -128,7 +128,7 @@ class Intake:
                 await self._put_payloads(ref, fresh)
                 has_payloads = True
             try:
-                await self._write(row, fresh, seen, now_ms, news, reason, also, room, is_again=is_again)
+                await self._write(row, fresh, seen, now_ms, notices, reason, also, room, is_again=is_again)
             except Changed:
                 if also:
                     raise
@@ -202,7 +202,7 @@ class Intake:
         fresh: list[tuple[Draft, int]],
         seen: dict[str | None, _Seen],
         now_ms: int,
-        news: News,
+        notices: Notices,
         reason: str | None,
         also: Sequence[Write],
         room: Sequence[Write],
@@ -231,9 +231,9 @@ class Intake:
             # settled meanwhile: that is not known.
             if await self._sheets.read(writes[0].key) is None:
                 raise StoreUnavailable("the bucket refused a new message, and does not have it: try again") from None
-            await self._check_queue(row, bodies, [], now_ms, news)
+            await self._check_queue(row, bodies, [], now_ms, notices)
             return
-        await self._check_queue(row, bodies, helds[: len(bodies)], now_ms, news)
+        await self._check_queue(row, bodies, helds[: len(bodies)], now_ms, notices)
 
     async def _left(self, ref: QueueRef, bodies: list[MessageBody]) -> dict[str, Held]:
         left: dict[str, Held] = {}
@@ -247,12 +247,12 @@ class Intake:
         return left
 
     async def _check_queue(
-        self, row: QueueRow, bodies: list[MessageBody], helds: list[Held], now_ms: int, news: News
+        self, row: QueueRow, bodies: list[MessageBody], helds: list[Held], now_ms: int, notices: Notices
     ) -> None:
         for held, body in zip(helds, bodies, strict=False):
-            self._messages.written(held, None, body, now_ms, news)
-            news.ready(row.ref, body.life.visible_at)
-            news.deadline(body.life.expires_at)
+            self._messages.written(held, None, body, now_ms, notices)
+            notices.ready(row.ref, body.life.visible_at)
+            notices.deadline(body.life.expires_at)
         again = await self._directory.find(row.ref, fresh=True)
         if again is None or again.queue_id != row.queue_id:
             # Deleted meanwhile, so nobody sweeps them: another queue of this name must not find them.

@@ -22,12 +22,12 @@ from holdfast.model.errors import MessageNotFound, StoreUnavailable
 from holdfast.model.ids import to_uuid
 from holdfast.model.lifecycle import Change
 from holdfast.model.names import QueueRef
+from holdfast.stores.notices import Notices
 from holdfast.stores.objects import layout
 from holdfast.stores.objects.bucket import Changed, Missing, Unanswered
 from holdfast.stores.objects.changes import Changes
 from holdfast.stores.objects.documents import MessageBody, encode, message_of, new_nonce
 from holdfast.stores.objects.index import Entry
-from holdfast.stores.objects.news import News
 from holdfast.stores.objects.sheets import Busy, Held, Sheets, Write, unavailable
 from holdfast.stores.objects.shelves import Shelves
 
@@ -103,7 +103,7 @@ class Messages:
 
     # --- Writing ---------------------------------------------------------------------------------------------
 
-    async def write(self, entry: Entry, body: MessageBody, now_ms: int, news: News) -> Entry:
+    async def write(self, entry: Entry, body: MessageBody, now_ms: int, notices: Notices) -> Entry:
         """In the place of what `entry` says. `Changed`, `Busy`: then what is known of it is forgotten."""
         try:
             held = await self.sheets.write(entry.held.key, encode(body), entry.held)
@@ -113,16 +113,18 @@ class Messages:
         except StoreUnavailable:
             self.shelves.lost(entry)  # it may have been written
             raise
-        return self.written(held, entry.body, body, now_ms, news)
+        return self.written(held, entry.body, body, now_ms, notices)
 
     async def change(
-        self, entry: Entry, make: Callable[[MessageBody], Change], now_ms: int, news: News
+        self, entry: Entry, make: Callable[[MessageBody], Change], now_ms: int, notices: Notices
     ) -> Entry | None:
         """Take one step of a message's life, if that is still what is known. None: it is not."""
         life = entry.body.life
         for _ in range(_TRIES):
             try:
-                return await self.write(entry, self.changes.after(entry.body, make(entry.body), now_ms), now_ms, news)
+                return await self.write(
+                    entry, self.changes.after(entry.body, make(entry.body), now_ms), now_ms, notices
+                )
             except Busy:
                 return None
             except Changed:
@@ -134,7 +136,7 @@ class Messages:
                 entry = again
         return None
 
-    async def write_all(self, changes: Sequence[tuple[Entry, MessageBody]], now_ms: int, news: News) -> None:
+    async def write_all(self, changes: Sequence[tuple[Entry, MessageBody]], now_ms: int, notices: Notices) -> None:
         """All of them, or none."""
         writes = [Write(entry.held.key, encode(body), entry.held) for entry, body in changes]
         try:
@@ -144,14 +146,16 @@ class Messages:
                 self.shelves.lost(entry)
             raise
         for (entry, body), held in zip(changes, helds, strict=True):
-            self.written(held, entry.body, body, now_ms, news)
+            self.written(held, entry.body, body, now_ms, notices)
 
-    def written(self, held: Held, before: MessageBody | None, body: MessageBody, now_ms: int, news: News) -> Entry:
+    def written(
+        self, held: Held, before: MessageBody | None, body: MessageBody, now_ms: int, notices: Notices
+    ) -> Entry:
         """Note it: for the window, the journal, and who waits."""
         counted = 0 if before is None else before.noted
         for note in body.outbox:
             if note.number > counted:
-                news.tally(QueueRef(note.event.tenant, note.event.queue), note.event.event)
+                notices.tally(QueueRef(note.event.tenant, note.event.queue), note.event.event)
         if body.outbox or body.is_gone:
             since_ms, _ = self.dirty.get(held.key, (now_ms, False))
             self.dirty[held.key] = (since_ms, body.is_gone)
@@ -161,7 +165,7 @@ class Messages:
     # --- Moving ----------------------------------------------------------------------------------------------
 
     async def move_all(
-        self, movings: Sequence[Moving], now_ms: int, news: News, *, turns: Sequence[Write] = ()
+        self, movings: Sequence[Moving], now_ms: int, notices: Notices, *, turns: Sequence[Write] = ()
     ) -> None:
         """All of them, or none: then `Changed`, `Busy` or `StoreUnavailable`."""
         writes: dict[str, tuple[Write, MessageBody]] = {}
@@ -189,7 +193,7 @@ class Messages:
             body, entry = writes[moving.target][1], moving.entry
             self.shelves.note(by_key[entry.held.key], writes[entry.held.key][1], now_ms)
             self.dirty.pop(entry.held.key, None)
-            there = self.written(by_key[moving.target], entry.body, body, now_ms, news)
+            there = self.written(by_key[moving.target], entry.body, body, now_ms, notices)
             left += {entry.payload_key, entry.state_key} - {there.payload_key, there.state_key}
         await self.sheets.delete(left)
 

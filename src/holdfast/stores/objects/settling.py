@@ -14,11 +14,11 @@ from holdfast.model.requests import Verdict
 from holdfast.model.verdicts import judge
 from holdfast.stores.answers import settled, stale
 from holdfast.stores.contract import QueueRow
+from holdfast.stores.notices import Notices
 from holdfast.stores.objects.bucket import Changed
 from holdfast.stores.objects.directory import Directory
 from holdfast.stores.objects.index import Entry
 from holdfast.stores.objects.messages import Messages, pause
-from holdfast.stores.objects.news import News
 from holdfast.stores.objects.sheets import Busy
 
 _TRIES = 50
@@ -30,7 +30,7 @@ class Settling:
         self._directory = directory
         self._dice = dice
 
-    async def settle(self, ref: QueueRef, verdicts: list[Verdict], now_ms: int, news: News) -> list[Result]:
+    async def settle(self, ref: QueueRef, verdicts: list[Verdict], now_ms: int, notices: Notices) -> list[Result]:
         row = await self._directory.find(ref)
         if row is None:
             return [stale(each.receipt.id) for each in verdicts]
@@ -41,25 +41,25 @@ class Settling:
 
         async def settle(places: list[int]) -> None:
             for at in places:
-                results[at] = await self._settle_one(row, verdicts[at], now_ms, news)
+                results[at] = await self._settle_one(row, verdicts[at], now_ms, notices)
 
         shelf = self._messages.shelves.of(ref)
         # Claims of this process see all of a call's verdicts, or none.
         with self._messages.shelves.hiding(shelf, set(by_id), now_ms):
             await self._messages.sheets.each(by_id.values(), settle)
         if not row.is_paused:
-            news.ready(ref, shelf.index.next_at())
-        news.deadline(shelf.index.next_deadline())
+            notices.ready(ref, shelf.index.next_at())
+        notices.deadline(shelf.index.next_deadline())
         return [each for each in results if each is not None]
 
-    async def _settle_one(self, row: QueueRow, verdict: Verdict, now_ms: int, news: News) -> Result:
+    async def _settle_one(self, row: QueueRow, verdict: Verdict, now_ms: int, notices: Notices) -> Result:
         """A verdict that cannot be written fails alone, and its lease stands."""
         try:
-            return await self._try_to_settle(row, verdict, now_ms, news)
+            return await self._try_to_settle(row, verdict, now_ms, notices)
         except StoreUnavailable as error:
             return Result(snowflake=verdict.receipt.id, ok=False, error=error.code, is_known=False)
 
-    async def _try_to_settle(self, row: QueueRow, verdict: Verdict, now_ms: int, news: News) -> Result:
+    async def _try_to_settle(self, row: QueueRow, verdict: Verdict, now_ms: int, notices: Notices) -> Result:
         receipt = verdict.receipt
         entry = self._known(row.ref, receipt.id)
         for _ in range(_TRIES):
@@ -72,7 +72,7 @@ class Settling:
             change = judge(entry.body.life, envelope, verdict, row.policy, now_ms, self._dice.roll)
             body = self._messages.changes.after(entry.body, change, now_ms)
             try:
-                await self._messages.write(entry, body, now_ms, news)
+                await self._messages.write(entry, body, now_ms, notices)
             except Changed:
                 entry = None
                 continue

@@ -15,10 +15,10 @@ from holdfast.model.errors import Conflict, StaleLease, StoreUnavailable
 from holdfast.model.message import Receipt
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import NO_STATE, StateChange, StateDocument
+from holdfast.stores.notices import Notices
 from holdfast.stores.objects.bucket import Changed
 from holdfast.stores.objects.index import Entry
 from holdfast.stores.objects.messages import Messages
-from holdfast.stores.objects.news import News
 from holdfast.stores.objects.papers import Papers, StatePaper
 from holdfast.stores.objects.sheets import Busy
 
@@ -64,7 +64,7 @@ class States:
                 if change.etag is not None and change.progress is None:
                     raise _conflict(None, change)
                 try:
-                    await self._messages.write(entry, replace(entry.body, has_state=True), now_ms, News())
+                    await self._messages.write(entry, replace(entry.body, has_state=True), now_ms, Notices())
                 except (Changed, Busy):
                     continue
             held = await self._papers.read(key, StatePaper)
@@ -94,7 +94,7 @@ class States:
         if entry.body.is_state_written:
             return
         try:
-            await self._messages.write(entry, replace(entry.body, is_state_written=True), now_ms, News())
+            await self._messages.write(entry, replace(entry.body, is_state_written=True), now_ms, Notices())
         except (Changed, Busy, StoreUnavailable) as error:
             _log.debug("that the state of message %s was written is recorded by its next save: %s", entry.id, error)
 

@@ -35,10 +35,10 @@ from holdfast.stores.contract import (
     TenantRow,
 )
 from holdfast.stores.link import Link
+from holdfast.stores.notices import Notices
 from holdfast.stores.objects.bucket import Bucket, Changed, Missing, Unanswered
 from holdfast.stores.objects.disk import DiskBucket
 from holdfast.stores.objects.ledgers import receipts_of
-from holdfast.stores.objects.news import News
 from holdfast.stores.objects.papers import QueuePaper
 from holdfast.stores.objects.parts import Parts
 from holdfast.stores.objects.payloads import BucketReader, StagedPayload
@@ -167,37 +167,37 @@ class ObjectStore:
             raise StoreUnavailable("this queue was closed: open it again")
         return await self._link.call(_named(make(self._parts)))
 
-    async def _change(self, make: Callable[[Parts, News], Coroutine[Any, Any, T]]) -> T:
+    async def _change(self, make: Callable[[Parts, Notices], Coroutine[Any, Any, T]]) -> T:
         """What changes something, and is told: even of a call that failed, for part of it may hold."""
         if self._link is None or self._parts is None:
             raise StoreUnavailable("this queue was closed: open it again")
-        news, parts, link = News(), self._parts, self._link
+        notices, parts, link = Notices(), self._parts, self._link
 
         async def work() -> T:
             try:
-                return await _named(make(parts, news))
+                return await _named(make(parts, notices))
             except BaseException:
-                link.enter(lambda: self._tell_failed(news))
+                link.enter(lambda: self._tell_failed(notices))
                 raise
             finally:
-                if news.tallies:
+                if notices.tallies:
                     parts.tidying.wake()
 
-        return await self._link.call(work(), lambda _: self._tell(news))
+        return await self._link.call(work(), lambda _: self._tell(notices))
 
-    def _tell(self, news: News) -> None:
-        for ref, counted in news.tallies.items():
+    def _tell(self, notices: Notices) -> None:
+        for ref, counted in notices.tallies.items():
             self._tallies[ref] += counted
-        for ref, at_ms in news.ready_at.items():
+        for ref, at_ms in notices.ready_at.items():
             self._listener.ready(ref, at_ms)
-        if news.deadline_at is not None:
-            self._listener.deadline(news.deadline_at)
-        if news.scheduled_at is not None:
-            self._listener.scheduled(news.scheduled_at)
+        if notices.deadline_at is not None:
+            self._listener.deadline(notices.deadline_at)
+        if notices.scheduled_at is not None:
+            self._listener.scheduled(notices.scheduled_at)
 
-    def _tell_failed(self, news: News) -> None:
+    def _tell_failed(self, notices: Notices) -> None:
         """The call may have failed because the disk is full: then that is logged, also where nobody enqueues."""
-        self._tell(news)
+        self._tell(notices)
         self._refusal()
 
     def _refusal(self) -> str | None:
@@ -255,12 +255,12 @@ class ObjectStore:
         return row
 
     async def _change_row(self, ref: QueueRef, change: Callable[[QueuePaper], QueuePaper], now_ms: int) -> QueueRow:
-        async def work(do: Parts, news: News) -> QueueRow:
+        async def work(do: Parts, notices: Notices) -> QueueRow:
             row = await do.directory.change(ref, change)
-            news.ready(ref, now_ms)
+            notices.ready(ref, now_ms)
             if row.drain_until is not None:
                 do.shelves.of(ref)
-                news.deadline(now_ms)
+                notices.deadline(now_ms)
             return row
 
         return await self._change(work)
@@ -276,7 +276,7 @@ class ObjectStore:
         ]
         try:
             answers = await self._change(
-                lambda do, news: do.intake.enqueue(ref, drafts, now_ms, news, auto_create=auto_create)
+                lambda do, notices: do.intake.enqueue(ref, drafts, now_ms, notices, auto_create=auto_create)
             )
         except StoreUnavailable:
             for each in staged:
@@ -303,18 +303,18 @@ class ObjectStore:
         return BucketReader(self._do.messages, self._link, ref, id, pieces, start)
 
     async def claim(self, ref: QueueRef, asks: list[Ask], now_ms: int) -> Claims:
-        async def claim(do: Parts, news: News) -> Claims:
+        async def claim(do: Parts, notices: Notices) -> Claims:
             do.skew.check()
             if self._watch is not None:
                 self._watch.join(ref)  # before it looks: later messages are reported
-            return await do.claiming.claim(ref, asks, now_ms, news)
+            return await do.claiming.claim(ref, asks, now_ms, notices)
 
         return await self._change(claim)
 
     async def settle(self, ref: QueueRef, verdicts: list[Verdict], now_ms: int) -> list[Result]:
         if not verdicts:
             return []
-        return await self._change(lambda do, news: do.settling.settle(ref, verdicts, now_ms, news))
+        return await self._change(lambda do, notices: do.settling.settle(ref, verdicts, now_ms, notices))
 
     async def save_state(self, ref: QueueRef, receipt: Receipt, change: StateChange, now_ms: int) -> str | None:
         return await self._call(lambda do: do.states.save(ref, receipt, change, now_ms))
@@ -359,7 +359,9 @@ class ObjectStore:
     async def alter(
         self, ref: QueueRef, verb: Verb, which: Filter, after: int | None, limit: int, now_ms: int
     ) -> AlterStep:
-        return await self._change(lambda do, news: do.altering.alter(ref, verb, which, after, limit, now_ms, news))
+        return await self._change(
+            lambda do, notices: do.altering.alter(ref, verb, which, after, limit, now_ms, notices)
+        )
 
     # --- The claim ledger --------------------------------------------------------------------------------------
 
@@ -371,12 +373,12 @@ class ObjectStore:
         return await self._call(read)
 
     async def ledger_ack(self, ref: QueueRef, consumer: str, upto: int, now_ms: int) -> list[Result]:
-        async def ack(do: Parts, news: News) -> list[Result]:
+        async def ack(do: Parts, notices: Notices) -> list[Result]:
             await do.directory.require(ref)
             body, _ = await do.ledgers.read(ref, consumer)
             receipts = [each for number in sorted(body.open) if number <= upto for each in receipts_of(body, number)]
             verdicts = [Verdict(settle=Settle.ACK, receipt=receipt) for receipt in receipts]
-            results = await do.settling.settle(ref, verdicts, now_ms, news)
+            results = await do.settling.settle(ref, verdicts, now_ms, notices)
             _check_written(results, "acked: they stay open, ack them again")
             await do.ledgers.close(ref, consumer, upto)
             return results
@@ -384,12 +386,12 @@ class ObjectStore:
         return await self._change(ack)
 
     async def ledger_extend(self, ref: QueueRef, consumer: str, lease_ms: int | None, now_ms: int) -> list[Result]:
-        async def extend(do: Parts, news: News) -> list[Result]:
+        async def extend(do: Parts, notices: Notices) -> list[Result]:
             await do.directory.require(ref)
             body, _ = await do.ledgers.read(ref, consumer)
             receipts = [each for number in sorted(body.open) for each in receipts_of(body, number)]
             verdicts = [Verdict(settle=Settle.EXTEND, receipt=receipt, lease_ms=lease_ms) for receipt in receipts]
-            results = await do.settling.settle(ref, verdicts, now_ms, news)
+            results = await do.settling.settle(ref, verdicts, now_ms, notices)
             _check_written(results, "extended: extend them again")
             return results
 
@@ -404,11 +406,11 @@ class ObjectStore:
         return await self._call(lambda do: do.timetable.page(ref, after, limit))
 
     async def put_schedule(self, ref: QueueRef, was: Schedule | None, schedule: Schedule, now_ms: int) -> bool:
-        return await self._change(lambda do, news: do.timetable.put(ref, was, schedule, news))
+        return await self._change(lambda do, notices: do.timetable.put(ref, was, schedule, notices))
 
     async def fire_schedule(self, ref: QueueRef, schedule: Schedule, tick: Tick, now_ms: int) -> Enqueued | None:
         self._check_room(len(schedule.message.payload))
-        return await self._change(lambda do, news: do.timetable.fire(ref, schedule, tick, now_ms, news))
+        return await self._change(lambda do, notices: do.timetable.fire(ref, schedule, tick, now_ms, notices))
 
     async def delete_schedule(self, ref: QueueRef, name: str, now_ms: int) -> bool:
         return await self._call(lambda do: do.timetable.delete(ref, name))
@@ -419,9 +421,9 @@ class ObjectStore:
     # --- Upkeep ------------------------------------------------------------------------------------------------
 
     async def sweep(self, limit: int, now_ms: int) -> Swept:
-        async def sweep(do: Parts, news: News) -> Swept:
+        async def sweep(do: Parts, notices: Notices) -> Swept:
             do.skew.check()  # it would end live leases of other processes
-            return await do.sweeping.sweep(limit, now_ms, news)
+            return await do.sweeping.sweep(limit, now_ms, notices)
 
         return await self._change(sweep)
 

@@ -8,6 +8,7 @@ from holdfast.model import lifecycle
 from holdfast.model.message import State
 from holdfast.model.names import QueueRef
 from holdfast.stores.contract import QueueRow, Swept
+from holdfast.stores.notices import Notices
 from holdfast.stores.objects import layout
 from holdfast.stores.objects.altering import Altering
 from holdfast.stores.objects.bucket import PAGE, Changed, Item, Unanswered
@@ -19,7 +20,6 @@ from holdfast.stores.objects.index import Entry
 from holdfast.stores.objects.intake import key_of
 from holdfast.stores.objects.journal import LAG_MS, Journal
 from holdfast.stores.objects.messages import Messages
-from holdfast.stores.objects.news import News
 from holdfast.stores.objects.sheets import Busy, Sheets, unavailable
 from holdfast.stores.objects.shelves import Shelf
 
@@ -56,11 +56,11 @@ class Sweeping:
         self._pages = 0
         self._lock = asyncio.Lock()
 
-    async def sweep(self, limit: int, now_ms: int, news: News) -> Swept:
+    async def sweep(self, limit: int, now_ms: int, notices: Notices) -> Swept:
         async with self._lock:
-            return await self._sweep(limit, now_ms, news)
+            return await self._sweep(limit, now_ms, notices)
 
-    async def _sweep(self, limit: int, now_ms: int, news: News) -> Swept:
+    async def _sweep(self, limit: int, now_ms: int, notices: Notices) -> Swept:
         changed, self._pages = 0, _PAGES
         loop = asyncio.get_running_loop()
         began_s = loop.time()
@@ -72,7 +72,7 @@ class Sweeping:
             self._pages = _PAGES
         for shelf in self._messages.shelves.all():
             if changed < limit:
-                changed += await self._sweep_shelf(shelf, limit - changed, now_ms, news)
+                changed += await self._sweep_shelf(shelf, limit - changed, now_ms, notices)
         looked_s = loop.time() - began_s
         await self._sheets.finish_due(limit, now_ms)
         while await self._journal.collect(now_ms - LAG_MS):
@@ -96,7 +96,7 @@ class Sweeping:
 
     # --- One queue -----------------------------------------------------------------------------------------------
 
-    async def _sweep_shelf(self, shelf: Shelf, limit: int, now_ms: int, news: News) -> int:
+    async def _sweep_shelf(self, shelf: Shelf, limit: int, now_ms: int, notices: Notices) -> int:
         row = await self._directory.find(shelf.ref)
         if row is None:
             self._messages.shelves.forget(shelf.ref)
@@ -105,14 +105,14 @@ class Sweeping:
         if is_due or shelf.sweeping is not None:
             looking, shelf.sweeping = shelf.sweeping, None
             shelf.sweeping = await self._go_on(looking or self._messages.shelves.look_at_all(shelf, now_ms))
-        changed = await self._claiming.end_overdue(row, shelf, limit, now_ms, news)
+        changed = await self._claiming.end_overdue(row, shelf, limit, now_ms, notices)
         changed += await self._delete_kept(shelf, limit - changed, now_ms)
-        await self._altering.carry(shelf.ref, limit, now_ms, news)
+        await self._altering.carry(shelf.ref, limit, now_ms, notices)
         await self._clear_leftovers(shelf, limit)
         if row.drain_until is not None:
-            changed += await self._drain(row, shelf, limit - changed, now_ms, news)
+            changed += await self._drain(row, shelf, limit - changed, now_ms, notices)
         elif changed and not row.is_paused:
-            news.ready(shelf.ref, shelf.index.next_at())
+            notices.ready(shelf.ref, shelf.index.next_at())
         return changed
 
     async def _delete_kept(self, shelf: Shelf, limit: int, now_ms: int) -> int:
@@ -144,7 +144,7 @@ class Sweeping:
 
     # --- Queues being deleted ------------------------------------------------------------------------------------
 
-    async def _drain(self, row: QueueRow, shelf: Shelf, limit: int, now_ms: int, news: News) -> int:
+    async def _drain(self, row: QueueRow, shelf: Shelf, limit: int, now_ms: int, notices: Notices) -> int:
         """Carry on the deletion of a queue; with its last message goes the queue."""
         assert row.drain_until is not None
         doomed: list[Entry] = []
@@ -153,7 +153,7 @@ class Sweeping:
             is_held = is_held or any(entry.body.life.state is State.IN_FLIGHT for entry in bunch)
             doomed += bunch
         if is_held and now_ms < row.drain_until:
-            news.deadline(min(row.drain_until, shelf.index.next_deadline() or row.drain_until))
+            notices.deadline(min(row.drain_until, shelf.index.next_deadline() or row.drain_until))
             return 0
         if doomed:
             some = doomed[: max(1, limit)]
@@ -167,12 +167,12 @@ class Sweeping:
                 for entry in some
             ]
             try:
-                await self._messages.write_all(gone, now_ms, news)
+                await self._messages.write_all(gone, now_ms, notices)
             except (Changed, Busy):
-                news.deadline(now_ms)
+                notices.deadline(now_ms)
                 return 1
             if len(some) < len(doomed):
-                news.deadline(now_ms)
+                notices.deadline(now_ms)
                 return len(some)
         await self._journal.collect_all()
         await self._delete_rest(row.ref)

@@ -7,10 +7,10 @@ import asyncio
 
 from holdfast.background import Backoff, run_forever
 from holdfast.clock import Clock
+from holdfast.stores.notices import Notices
 from holdfast.stores.objects.altering import Altering
 from holdfast.stores.objects.journal import LAG_MS, Journal
 from holdfast.stores.objects.messages import Messages
-from holdfast.stores.objects.news import News
 
 # Changes that come close together are tidied up together.
 _PAUSE_S = 0.05
@@ -47,7 +47,7 @@ class Tidying:
         now_ms = self._clock.now_ms()
         for shelf in self._messages.shelves.all():
             if shelf.to_carry:
-                await self._altering.carry(shelf.ref, _LIMIT, now_ms, News())
+                await self._altering.carry(shelf.ref, _LIMIT, now_ms, Notices())
         await self._messages.sheets.finish_due(_LIMIT, now_ms)
         while await self._journal.collect(now_ms - LAG_MS):
             pass

@@ -9,13 +9,13 @@ from holdfast.model.errors import OverQuota
 from holdfast.model.names import QueueRef
 from holdfast.model.schedules import MAX_SCHEDULES, Schedule, Tick, draft_at, fired, reason_of
 from holdfast.stores.contract import DueSchedules
+from holdfast.stores.notices import Notices
 from holdfast.stores.objects import layout
 from holdfast.stores.objects.bucket import Changed, Unanswered
 from holdfast.stores.objects.directory import Directory
 from holdfast.stores.objects.documents import encode
 from holdfast.stores.objects.intake import Intake
 from holdfast.stores.objects.messages import pause
-from holdfast.stores.objects.news import News
 from holdfast.stores.objects.sheets import Busy, Held, Sheets, Write, unavailable
 
 # How often the schedules of all queues are listed, for those that other processes put.
@@ -82,7 +82,7 @@ class Timetable:
         read = await asyncio.gather(*(self._read(ref, name) for name in names))
         return sum(schedule is not None for schedule, _ in read) >= MAX_SCHEDULES
 
-    async def put(self, ref: QueueRef, was: Schedule | None, schedule: Schedule, news: News) -> bool:
+    async def put(self, ref: QueueRef, was: Schedule | None, schedule: Schedule, notices: Notices) -> bool:
         await self._directory.require_open(ref)
         there, held = await self._read(ref, schedule.name)
         if there != was:
@@ -100,10 +100,12 @@ class Timetable:
         except (Changed, Busy):
             return False
         self._note(ref, schedule.name, schedule)
-        news.scheduled(schedule.next_at)
+        notices.scheduled(schedule.next_at)
         return True
 
-    async def fire(self, ref: QueueRef, schedule: Schedule, tick: Tick, now_ms: int, news: News) -> Enqueued | None:
+    async def fire(
+        self, ref: QueueRef, schedule: Schedule, tick: Tick, now_ms: int, notices: Notices
+    ) -> Enqueued | None:
         await self._directory.require_open(ref)
         while True:
             there, held = await self._read(ref, schedule.name)
@@ -117,7 +119,7 @@ class Timetable:
                     ref,
                     [draft_at(schedule, tick.at)],
                     now_ms,
-                    news,
+                    notices,
                     auto_create=False,
                     reason=reason_of(schedule, tick.at),
                     also=[Write(layout.schedule(ref, schedule.name), encode(after), held)],
@@ -126,7 +128,7 @@ class Timetable:
             except Changed:
                 continue  # fired by another, or others take room of the tenant's quotas
             self._note(ref, schedule.name, after)
-            news.scheduled(tick.next_at)
+            notices.scheduled(tick.next_at)
             return enqueued
 
     async def delete(self, ref: QueueRef, name: str) -> bool:

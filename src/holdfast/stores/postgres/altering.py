@@ -8,11 +8,11 @@ from holdfast.model.requests import Filter, Move, Redrive, Verb, states_of
 from holdfast.model.verdicts import alter
 from holdfast.stores.answers import being_deleted, edited, no_such_queue
 from holdfast.stores.contract import AlterStep
+from holdfast.stores.notices import Notices
 from holdfast.stores.postgres.cluster import Cluster
 from holdfast.stores.postgres.directory import Directory
 from holdfast.stores.postgres.grants import Grants, Part, Short
 from holdfast.stores.postgres.moving import Moving
-from holdfast.stores.postgres.news import News
 from holdfast.stores.postgres.pieces import Payloads
 from holdfast.stores.postgres.queues import QueueInfo
 from holdfast.stores.postgres.reading import Reading
@@ -51,7 +51,7 @@ class Altering:
         self._payloads = payloads
 
     async def alter(
-        self, ref: QueueRef, verb: Verb, which: Filter, after: int | None, limit: int, now_ms: int, news: News
+        self, ref: QueueRef, verb: Verb, which: Filter, after: int | None, limit: int, now_ms: int, notices: Notices
     ) -> AlterStep:
         info = await self._directory.require(ref)
         target = await self._directory.require_open(verb.to) if isinstance(verb, Move) else info
@@ -62,10 +62,10 @@ class Altering:
             return AlterStep(0, 0, None)
         ids = [entry.envelope.id for entry in meant]
         if isinstance(verb, Move) and target.shard is not info.shard:
-            changed = await self._moving.move(info, target, verb, which, ids, statuses, now_ms, news)
+            changed = await self._moving.move(info, target, verb, which, ids, statuses, now_ms, notices)
             return AlterStep(changed, changed, ids[-1] if len(ids) == limit else None)
         groups = any(entry.envelope.group is not None for entry in meant)
-        changed = await self._alter(info, target, verb, which, ids, statuses, groups, now_ms, news)
+        changed = await self._alter(info, target, verb, which, ids, statuses, groups, now_ms, notices)
         return AlterStep(changed, changed, ids[-1] if len(ids) == limit else None)
 
     async def _alter(
@@ -78,10 +78,10 @@ class Altering:
         statuses: list[int],
         has_groups: bool,
         now_ms: int,
-        news: News,
+        notices: Notices,
     ) -> int:
-        async def work(connection: Any) -> tuple[int, News]:
-            fresh = News()
+        async def work(connection: Any) -> tuple[int, Notices]:
+            fresh = Notices()
             if target is not info:
                 # In one order, whichever way messages go.
                 for key in sorted((info.key, target.key)):
@@ -117,7 +117,7 @@ class Altering:
             except Short as short:
                 await self._grants.widen(short)
                 continue
-            news.add(fresh)
+            notices.add(fresh)
             return changed
         raise StoreUnavailable(f"the quotas of {target.ref.tenant} were used up again and again: try once more")
 
@@ -132,7 +132,7 @@ class Altering:
                 *(envelope.is_json, envelope.bytes),
                 *((None, None, None) if pieces is None else (pieces.place, pieces.size, pieces.checksum)),
             )
-            step.news.deadline(step.now_ms)  # sweeps delete what it had in pieces
+            step.notices.deadline(step.now_ms)  # sweeps delete what it had in pieces
             step.count_bytes(info.key, envelope.bytes - entry.bytes)
             entry.envelope, entry.bytes = envelope, envelope.bytes
         step.apply(info, entry, alter(entry.life, entry.envelope, verb, info.default_ttl_ms, step.now_ms))
@@ -140,7 +140,7 @@ class Altering:
     async def _move(
         self, step: Step, info: QueueInfo, target: QueueInfo, meant: list[Entry], verb: Move, now_ms: int
     ) -> None:
-        opened = await self._upkeep.open(step.connection, target.shard, target.key, now_ms, step.news)
+        opened = await self._upkeep.open(step.connection, target.shard, target.key, now_ms, step.notices)
         if opened is None:
             raise no_such_queue(target.ref)
         target = opened[0]

@@ -11,8 +11,8 @@ from typing import Any
 
 from holdfast.background import Backoff, run_forever
 from holdfast.model.names import QueueRef
+from holdfast.stores.notices import Notices
 from holdfast.stores.postgres.cluster import Cluster
-from holdfast.stores.postgres.news import News
 from holdfast.stores.postgres.nodes import Nodes
 from holdfast.stores.postgres.shard import Shard, connect, shown
 
@@ -66,13 +66,13 @@ class Bell:
         self._ropes = [_Rope(shard, self._nodes, self._heard) for shard in self._cluster.shards]
         return [rope.run() for rope in self._ropes]
 
-    def ring(self, news: News) -> None:
+    def ring(self, notices: Notices) -> None:
         """Soon; what is rung for while a note is on its way goes with the next."""
-        for ref, at_ms in news.ready_at.items():
+        for ref, at_ms in notices.ready_at.items():
             self._ropes[self._cluster.number_of(ref)].add(str(ref), at_ms)
-        if news.scheduled_at is not None:
+        if notices.scheduled_at is not None:
             for rope in self._ropes:
-                rope.add(_SCHEDULE, news.scheduled_at)
+                rope.add(_SCHEDULE, notices.scheduled_at)
 
     def has_peers(self) -> bool:
         return any(rope.has_peers for rope in self._ropes)

@@ -11,10 +11,10 @@ from holdfast.model.names import QueueRef
 from holdfast.model.requests import Ask
 from holdfast.stores.answers import being_deleted, delivery_of, receipt_of
 from holdfast.stores.contract import Claims
+from holdfast.stores.notices import Notices
 from holdfast.stores.postgres.cluster import Cluster, QueueMoved
 from holdfast.stores.postgres.directory import Directory
 from holdfast.stores.postgres.ledgers import Ledgers
-from holdfast.stores.postgres.news import News
 from holdfast.stores.postgres.queues import QueueInfo, info_of
 from holdfast.stores.postgres.rows import Entry, deliveries_of, whole_entry_of
 from holdfast.stores.postgres.statements import SQL
@@ -34,7 +34,7 @@ class Claiming:
         self._ledgers = ledgers
         self._dice = dice
 
-    async def claim(self, ref: QueueRef, asks: list[Ask], now_ms: int, news: News) -> Claims:
+    async def claim(self, ref: QueueRef, asks: list[Ask], now_ms: int, notices: Notices) -> Claims:
         info = await self._directory.known(ref)
         if info is None:
             return Claims([[] for _ in asks], None)
@@ -47,15 +47,15 @@ class Claiming:
         if rows[0]["drain_until"] is not None:
             raise being_deleted(ref)
         if rows[0]["is_due"]:
-            await self._upkeep.end_by_time(info, _ENDED_PER_CLAIM, now_ms, news)
+            await self._upkeep.end_by_time(info, _ENDED_PER_CLAIM, now_ms, notices)
             rows = await self._take(info, asks, now_ms, waits_for_ends=False) or rows[:1]
         if rows[0]["has_groups"] or asks[0].ledger is not None:
-            return await self._claim_in_step(info, asks, now_ms, news)
+            return await self._claim_in_step(info, asks, now_ms, notices)
         if not any(ask.limit for ask in asks):
             [row] = await info.shard.fetch(SQL["next_at"], info.key, False)
             is_still = rows[0]["is_paused"] or row["next_at"] is None
             return Claims([[] for _ in asks], None if is_still else self._cluster.callers(row["next_at"]))
-        return self._share(info, asks, rows, now_ms, news)
+        return self._share(info, asks, rows, now_ms, notices)
 
     async def claim_reserved(
         self,
@@ -64,7 +64,7 @@ class Claiming:
         mine: list[Reserved],
         others: list[Reserved],
         now_ms: int,
-        news: News,
+        notices: Notices,
     ) -> Claims | None:
         """A claim of just these, as many as are asked for, if they are still what is to be claimed next, but for those
         that `others` were handed; else None, and nothing has changed."""
@@ -76,7 +76,7 @@ class Claiming:
         rows = await info.shard.fetch(SQL["claim_reserved"], *arguments, *reserved)
         if not rows or rows[0]["id"] is None:
             return None
-        return self._share(info, asks, rows, now_ms, news)
+        return self._share(info, asks, rows, now_ms, notices)
 
     async def reserve(self, ref: QueueRef, number: int, behind: Reserved | None, now_ms: int) -> list[Reserved]:
         """What claims would take next, in order."""
@@ -102,7 +102,7 @@ class Claiming:
         given = self._cluster.given(now_ms)
         return info.key, given, total, seed, firsts, lasts, leases, owners, waits_for_ends
 
-    def _share(self, info: QueueInfo, asks: list[Ask], rows: list[Any], now_ms: int, news: News) -> Claims:
+    def _share(self, info: QueueInfo, asks: list[Ask], rows: list[Any], now_ms: int, notices: Notices) -> Claims:
         head = rows[0]
         self._cluster.note_now(head["now"], now_ms)
         taken = rows if head["id"] is not None else []
@@ -116,11 +116,11 @@ class Claiming:
         if head["ready_at"] is not None and head["ready_at"] > head["now"]:
             ends.append(head["ready_at"])
         if taken:
-            news.tally(info.ref, Event.CLAIMED, len(taken))
+            notices.tally(info.ref, Event.CLAIMED, len(taken))
             info.shard.claimed += len(taken)
             # All of one ask end at once.
             ends.append(min(given[0].lease_expires_at for given in per_ask if given))
-            news.deadline(ends[-1])
+            notices.deadline(ends[-1])
         return Claims(per_ask, self._next_at(asks, per_ask, head["now"], None if head["is_paused"] else ends))
 
     def _next_at(
@@ -136,11 +136,11 @@ class Claiming:
 
     # --- Under the queue's lock --------------------------------------------------------------------------------
 
-    async def _claim_in_step(self, info: QueueInfo, asks: list[Ask], now_ms: int, news: News) -> Claims:
+    async def _claim_in_step(self, info: QueueInfo, asks: list[Ask], now_ms: int, notices: Notices) -> Claims:
         given = self._cluster.given(now_ms)
 
-        async def work(connection: Any) -> tuple[Claims, News]:
-            fresh = News()
+        async def work(connection: Any) -> tuple[Claims, Notices]:
+            fresh = Notices()
             row = await connection.fetchrow(SQL["queue_locked"], info.ref.tenant, info.ref.queue, given)
             if row is None or row["key"] != info.key:
                 return Claims([[] for _ in asks], None), fresh
@@ -164,7 +164,7 @@ class Claiming:
             return Claims(per_ask, self._next_at(asks, per_ask, row["now"], ends), is_reread), fresh
 
         claims, fresh = await info.shard.step(work)
-        news.add(fresh)
+        notices.add(fresh)
         return claims
 
     async def _serve(self, step: Step, info: QueueInfo, asks: list[Ask]) -> list[list[Delivery]]:

@@ -12,11 +12,11 @@ from holdfast.model.requests import Ask
 from holdfast.stores.contract import Claims
 from holdfast.stores.link import Link
 from holdfast.stores.logged import LoggedCall
+from holdfast.stores.notices import Notices
 from holdfast.stores.postgres.claiming import Claiming
 from holdfast.stores.postgres.cluster import Cluster
 from holdfast.stores.postgres.directory import Directory
 from holdfast.stores.postgres.landing import Landed, Lane, landed_places
-from holdfast.stores.postgres.news import News
 from holdfast.stores.postgres.nodes import Nodes
 from holdfast.stores.postgres.pieces import Payloads, is_filled
 from holdfast.stores.postgres.queues import QueueInfo
@@ -51,8 +51,8 @@ class Ground:
         payloads: Payloads,
         nodes: Nodes,
         link: Link,
-        publish: Callable[[News], None],
-        ring: Callable[[News], None],
+        publish: Callable[[Notices], None],
+        ring: Callable[[Notices], None],
     ) -> None:
         self._cluster = cluster
         self._directory = directory
@@ -125,10 +125,10 @@ class Ground:
 
     def ring(self, ready: dict[QueueRef, int]) -> None:
         """Tell the other servers from when on there is something in these queues, though it has not landed."""
-        news = News()
+        notices = Notices()
         for ref, at_ms in ready.items():
-            news.ready(ref, at_ms)
-        self._ring(news)
+            notices.ready(ref, at_ms)
+        self._ring(notices)
 
     # --- Reserving ---------------------------------------------------------------------------------------------
 
@@ -139,9 +139,9 @@ class Ground:
         self, ref: QueueRef, asks: list[Ask], mine: list[Reserved], others: list[Reserved], now_ms: int
     ) -> Claims | None:
         """`Claiming.claim_reserved`, and what comes of it is told."""
-        news = News()
-        claims = await self._claiming.claim_reserved(ref, asks, mine, others, now_ms, news)
-        self._publish(news)
+        notices = Notices()
+        claims = await self._claiming.claim_reserved(ref, asks, mine, others, now_ms, notices)
+        self._publish(notices)
         return claims if claims is None or is_filled(asks, claims) else await self._payloads.filled(ref, asks, claims)
 
     # --- Landing -----------------------------------------------------------------------------------------------
@@ -164,24 +164,24 @@ class Ground:
         return sum(queue.stored for landed in every for queue in landed.queues)
 
     def _tell(self, landed: Landed) -> None:
-        news = News()
+        notices = Notices()
         for queue in landed.queues:
-            news.tally(queue.ref, Event.ENQUEUED, queue.stored)
+            notices.tally(queue.ref, Event.ENQUEUED, queue.stored)
             if not queue.is_paused:
-                news.ready(queue.ref, queue.visible_at)
+                notices.ready(queue.ref, queue.visible_at)
             if queue.expires_at is not None:
-                news.deadline(queue.expires_at)
+                notices.deadline(queue.expires_at)
         for ref, number in landed.dropped.items():
             self._directory.forget(ref)
-            news.tally(ref, Event.ENQUEUED, number)
-            news.tally(ref, Event.REMOVED, number)
+            notices.tally(ref, Event.ENQUEUED, number)
+            notices.tally(ref, Event.REMOVED, number)
         for ref, revisions in landed.revisions.items():
             known = self._directory.remembered(ref)
             if known is not None and (known.revision, known.tenant_revision) == revisions:
                 self._note(ref)
             else:
                 self._directory.forget(ref)
-        self._publish(news)
+        self._publish(notices)
 
     async def landed(self, node: UUID, epoch: int, lane: int) -> list[range]:
         """The places of a lane that are stored, whoever stored them."""

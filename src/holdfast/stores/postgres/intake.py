@@ -9,10 +9,10 @@ from holdfast.model.events import Event
 from holdfast.model.message import Draft
 from holdfast.model.names import QueueRef
 from holdfast.stores.answers import being_deleted, no_such_queue
+from holdfast.stores.notices import Notices
 from holdfast.stores.postgres.cluster import Cluster, QueueMoved
 from holdfast.stores.postgres.directory import Directory, Numbered
 from holdfast.stores.postgres.grants import Grants, Short
-from holdfast.stores.postgres.news import News
 from holdfast.stores.postgres.nodes import Nodes
 from holdfast.stores.postgres.pieces import PIECES_ABOVE, Payloads
 from holdfast.stores.postgres.queues import QueueInfo, info_of
@@ -43,7 +43,7 @@ class Intake:
         self._payloads = payloads
 
     async def enqueue(
-        self, ref: QueueRef, drafts: list[Draft], now_ms: int, news: News, *, auto_create: bool
+        self, ref: QueueRef, drafts: list[Draft], now_ms: int, notices: Notices, *, auto_create: bool
     ) -> list[Enqueued]:
         if all(_is_simple(draft) for draft in drafts):
             info = await self._directory.known(ref)
@@ -55,20 +55,20 @@ class Intake:
                 ids = self._nodes.take_ids(len(drafts), self._cluster.stored(now_ms))
                 [row] = await info.shard.fetch(SQL["enqueue"], *self._arguments(info, drafts, ids, now_ms, None))
                 if row["key"] is not None:
-                    self._tell(info, drafts, row, now_ms, news)
+                    self._tell(info, drafts, row, now_ms, notices)
                     return [
                         Enqueued(snowflake=id, given_correlation_id=draft.correlation_id)
                         for id, draft in zip(ids, drafts, strict=True)
                     ]
                 info = await self._directory.load(ref)
-        return await self.enqueue_in_step(ref, drafts, now_ms, news, auto_create=auto_create)
+        return await self.enqueue_in_step(ref, drafts, now_ms, notices, auto_create=auto_create)
 
     async def enqueue_in_step(
         self,
         ref: QueueRef,
         drafts: list[Draft],
         now_ms: int,
-        news: News,
+        notices: Notices,
         *,
         auto_create: bool,
         reason: str | None = None,
@@ -79,9 +79,9 @@ class Intake:
         if auto_create and await self._directory.known(ref) is None:
             number = await self._directory.take_number(ref)
         for _ in range(_TRIES):
-            fresh = News()
+            fresh = Notices()
 
-            async def work(connection: Any, fresh: News = fresh) -> list[Enqueued]:
+            async def work(connection: Any, fresh: Notices = fresh) -> list[Enqueued]:
                 info = await self._open(connection, ref, drafts, number, auto_create=auto_create)
                 enqueued = await self._enqueue(connection, info, drafts, now_ms, fresh, reason)
                 if also is not None:
@@ -95,7 +95,7 @@ class Intake:
             except Short as short:
                 await self._grants.widen(short)
                 continue
-            news.add(fresh)
+            notices.add(fresh)
             return enqueued
         raise StoreUnavailable(f"queue {ref} was changed again and again: try once more")
 
@@ -126,7 +126,7 @@ class Intake:
         return info_of(row, self._cluster.shard_of(ref))
 
     async def _enqueue(
-        self, connection: Any, info: QueueInfo, drafts: list[Draft], now_ms: int, news: News, reason: str | None
+        self, connection: Any, info: QueueInfo, drafts: list[Draft], now_ms: int, notices: Notices, reason: str | None
     ) -> list[Enqueued]:
         stored_ms = self._cluster.stored(now_ms)
         groups = sorted({draft.group for draft in drafts if draft.group is not None})
@@ -135,7 +135,7 @@ class Intake:
         ids = self._nodes.take_ids(len(drafts), stored_ms, info.highest_grouped if groups else 0)
         if keyed:
             now = await connection.fetchval("SELECT now_ms($1)", self._cluster.given(now_ms))
-            await self._match_keys(connection, info, drafts, ids, answers, now, news)
+            await self._match_keys(connection, info, drafts, ids, answers, now, notices)
         fresh = [place for place, answer in enumerate(answers) if answer is None]
         sizes = [drafts[place].bytes for place in fresh]
         await self._grants.check(connection, info, sizes)
@@ -152,7 +152,7 @@ class Intake:
             await self._payloads.name(connection, info, new_ids, new)
             if groups:
                 await connection.execute(SQL["show_heads"], info.key, self._cluster.given(now_ms), groups)
-            self._tell(info, new, row, now_ms, news)
+            self._tell(info, new, row, now_ms, notices)
         return [
             _enqueued(id, draft) if answer is None else answer
             for id, draft, answer in zip(ids, drafts, answers, strict=True)
@@ -166,7 +166,7 @@ class Intake:
         ids: list[int],
         answers: list[Enqueued | None],
         now_ms: int,
-        news: News,
+        notices: Notices,
     ) -> None:
         """Answer those whose key is known, to the queue or to this call, and remember the others' keys."""
         places: dict[str, list[int]] = {}
@@ -182,7 +182,7 @@ class Intake:
             ends_at = now_ms + window_ms
             rows = await connection.fetch(SQL["remember_keys"], info.key, keys, *columns, ends_at, now_ms)
             new = {row["key"] for row in rows}
-            news.deadline(ends_at)
+            notices.deadline(ends_at)
             for key in new:
                 first, *others = places[key]
                 for place in others:
@@ -201,17 +201,17 @@ class Intake:
         columns = columns_of_drafts(drafts, ids, info.default_ttl_ms)
         return [info.key, given, info.revision, info.tenant_revision, reason, *columns]
 
-    def _tell(self, info: QueueInfo, drafts: list[Draft], row: Any, now_ms: int, news: News) -> None:
+    def _tell(self, info: QueueInfo, drafts: list[Draft], row: Any, now_ms: int, notices: Notices) -> None:
         self._cluster.note_now(row["now"], now_ms)
-        news.tally(info.ref, Event.ENQUEUED, len(drafts))
+        notices.tally(info.ref, Event.ENQUEUED, len(drafts))
         if not row["is_paused"]:
-            news.ready(info.ref, row["visible_at"])
+            notices.ready(info.ref, row["visible_at"])
         default = info.default_ttl_ms
         ttls = [draft.ttl_ms for draft in drafts if draft.ttl_ms is not None]
         if default is not None and len(ttls) < len(drafts):
             ttls.append(default)
         if ttls:
-            news.deadline(row["now"] + min(ttls))
+            notices.deadline(row["now"] + min(ttls))
 
 
 def _is_simple(draft: Draft) -> bool:

@@ -18,6 +18,7 @@ from holdfast.clock import SystemClock, steady_s
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.message import Draft, check_draft
 from holdfast.model.names import QueueRef
+from holdfast.stores.notices import Notices
 from holdfast.stores.postgres.bell import ring_for
 from holdfast.stores.postgres.cluster import Cluster, QueueMoved
 from holdfast.stores.postgres.columns import Bulk, bulk_of, checked
@@ -25,7 +26,6 @@ from holdfast.stores.postgres.directory import Directory, Numbered
 from holdfast.stores.postgres.grants import Grants, Short
 from holdfast.stores.postgres.intake import Intake
 from holdfast.stores.postgres.loading import Changed, Loaded, Loading
-from holdfast.stores.postgres.news import News
 from holdfast.stores.postgres.nodes import Nodes
 from holdfast.stores.postgres.pieces import PIECES_ABOVE, Payloads
 from holdfast.stores.postgres.shard import Shard
@@ -96,9 +96,9 @@ class Loader:
         if steady_s() - self._leased_s > _RENEW_S:
             await self._nodes.renew()
             self._leased_s = steady_s()
-        news, stored = News(), 0
+        notices, stored = Notices(), 0
         for ref, each in special.items():
-            stored += await self._enqueue(ref, each, news)
+            stored += await self._enqueue(ref, each, notices)
         for _ in range(_TRIES):
             done: set[QueueRef] = set()
             for number, refs in self._by_shard(waiting.refs).items():
@@ -108,11 +108,11 @@ class Loader:
                     continue
                 stored += loaded.stored
                 for ref, at_ms in loaded.ready_at.items():
-                    news.ready(ref, at_ms)
+                    notices.ready(ref, at_ms)
                 done |= refs
             waiting = waiting.only(set(waiting.refs) - done)
             if not waiting.refs:
-                await self._ring(news)
+                await self._ring(notices)
                 return stored
             await self._look_again(waiting.refs)
         raise StoreUnavailable(f"queue {waiting.refs[0]} was changed again and again: try once more")
@@ -138,10 +138,10 @@ class Loader:
             except Short as short:
                 await self._grants.widen(short)
 
-    async def _enqueue(self, ref: QueueRef, drafts: list[Draft], news: News) -> int:
+    async def _enqueue(self, ref: QueueRef, drafts: list[Draft], notices: Notices) -> int:
         for _ in range(_TRIES):
             try:
-                answers = await self._intake.enqueue(ref, drafts, self._clock.now_ms(), news, auto_create=True)
+                answers = await self._intake.enqueue(ref, drafts, self._clock.now_ms(), notices, auto_create=True)
                 return sum(not each.duplicate for each in answers)
             except QueueMoved:
                 await self._look_again([ref])
@@ -153,10 +153,10 @@ class Loader:
             self._directory.forget(ref)
         await self._cluster.refresh()
 
-    async def _ring(self, news: News) -> None:
+    async def _ring(self, notices: Notices) -> None:
         """For servers whose claims wait."""
         by_shard: defaultdict[int, dict[QueueRef, int]] = defaultdict(dict)
-        for ref, at_ms in news.ready_at.items():
+        for ref, at_ms in notices.ready_at.items():
             by_shard[self._cluster.number_of(ref)][ref] = at_ms
         for number, ready in by_shard.items():
             await self._cluster.shards[number].use(partial(_ring_for, ready))

@@ -22,9 +22,9 @@ from holdfast.model.lifecycle import TRANSITIONS, Cause, Change
 from holdfast.model.requests import Filter, Move
 from holdfast.model.verdicts import alter
 from holdfast.stores.answers import being_deleted, no_such_queue
+from holdfast.stores.notices import Notices
 from holdfast.stores.postgres.cluster import Cluster
 from holdfast.stores.postgres.grants import Granted, Grants, Part, Short
-from holdfast.stores.postgres.news import News
 from holdfast.stores.postgres.pieces import Payloads, count_of
 from holdfast.stores.postgres.queues import QueueInfo
 from holdfast.stores.postgres.rows import Entry, entry_of, whole_entry_of
@@ -80,7 +80,7 @@ class Moving:
         ids: list[int],
         statuses: list[int],
         now_ms: int,
-        news: News,
+        notices: Notices,
     ) -> int:
         """How many went."""
         rows = await info.shard.fetch(SQL["by_ids"], info.key, ids)
@@ -100,8 +100,8 @@ class Moving:
         }
         await self._announce(move, info, target, meant, places, now_ms)
         await self._carry(move, info.shard, target.shard, [entry for _, entry in meant], places)
-        gone = await self._decide(move, info, target, verb, [entry for _, entry in meant], now_ms, news)
-        await self._arrive(move, target.shard, gone, now_ms, news)
+        gone = await self._decide(move, info, target, verb, [entry for _, entry in meant], now_ms, notices)
+        await self._arrive(move, target.shard, gone, now_ms, notices)
         await info.shard.fetch(_FORGET, move)
         return len(gone)
 
@@ -126,7 +126,7 @@ class Moving:
         granted: Granted | None = None
 
         async def work(connection: Any) -> None:
-            opened = await self._upkeep.open(connection, target.shard, target.key, now_ms, News())
+            opened = await self._upkeep.open(connection, target.shard, target.key, now_ms, Notices())
             if opened is None:
                 raise no_such_queue(target.ref)
             queue = opened[0]
@@ -166,12 +166,19 @@ class Moving:
                     raise _called_off()
 
     async def _decide(
-        self, move: UUID, info: QueueInfo, target: QueueInfo, verb: Move, seen: list[Entry], now_ms: int, news: News
+        self,
+        move: UUID,
+        info: QueueInfo,
+        target: QueueInfo,
+        verb: Move,
+        seen: list[Entry],
+        now_ms: int,
+        notices: Notices,
     ) -> list[int]:
         as_seen = {entry.envelope.id: entry for entry in seen}
 
-        async def work(connection: Any) -> tuple[list[int], News]:
-            fresh = News()
+        async def work(connection: Any) -> tuple[list[int], Notices]:
+            fresh = Notices()
             opened = await self._upkeep.open(connection, info.shard, info.key, now_ms, fresh)
             if opened is None:
                 return [], fresh
@@ -196,14 +203,14 @@ class Moving:
             return gone, fresh
 
         gone, fresh = await info.shard.step(work)
-        news.add(fresh)
+        notices.add(fresh)
         return gone
 
-    async def _arrive(self, move: UUID, shard: Shard, ids: list[int], now_ms: int, news: News) -> None:
+    async def _arrive(self, move: UUID, shard: Shard, ids: list[int], now_ms: int, notices: Notices) -> None:
         wanted = set(ids)
 
-        async def work(connection: Any) -> News:
-            fresh = News()
+        async def work(connection: Any) -> Notices:
+            fresh = Notices()
             arrival = await connection.fetchrow(_ARRIVAL, move)
             if arrival is None:
                 return fresh  # another has done it
@@ -229,7 +236,7 @@ class Moving:
                 await step.write()
             return fresh
 
-        news.add(await shard.step(work))
+        notices.add(await shard.step(work))
 
     async def _show(self, step: Step, queue: QueueInfo, ids: list[int], from_queue: str) -> None:
         entries = [entry_of(row) for row in await step.connection.fetch(SQL["lock_by_ids"], queue.key, ids)]
@@ -243,7 +250,7 @@ class Moving:
 
     # --- What a crash left -------------------------------------------------------------------------------------
 
-    async def resolve(self, shard: Shard, now_ms: int, news: News) -> int:
+    async def resolve(self, shard: Shard, now_ms: int, notices: Notices) -> int:
         """Arrivals on this database whose move nobody carries on."""
         resolved = 0
         for row in await shard.fetch(_WAITING, _ABANDONED_S):
@@ -252,7 +259,7 @@ class Moving:
             source = self._cluster.shards[row["from_shard"]]
             await source.fetch(_DECIDE, row["move"], [])
             [decided] = await source.fetch(_DECIDED, row["move"])
-            await self._arrive(row["move"], shard, decided["ids"], now_ms, news)
+            await self._arrive(row["move"], shard, decided["ids"], now_ms, notices)
             resolved += 1
         await shard.fetch(_OLD)
         return resolved

@@ -15,9 +15,9 @@ from holdfast.model.names import QueueRef
 from holdfast.model.requests import NO_STATE, Settle, StateChange, Verdict
 from holdfast.model.verdicts import judge
 from holdfast.stores.answers import settled, stale
+from holdfast.stores.notices import Notices
 from holdfast.stores.postgres.cluster import Cluster
 from holdfast.stores.postgres.directory import Directory
-from holdfast.stores.postgres.news import News
 from holdfast.stores.postgres.queues import QueueInfo
 from holdfast.stores.postgres.rows import Entry, decode_state, encode_state, entry_of
 from holdfast.stores.postgres.statements import SQL
@@ -41,14 +41,14 @@ class Settling:
         self._upkeep = upkeep
         self._dice = dice
 
-    async def settle(self, ref: QueueRef, verdicts: list[Verdict], now_ms: int, news: News) -> list[Result]:
+    async def settle(self, ref: QueueRef, verdicts: list[Verdict], now_ms: int, notices: Notices) -> list[Result]:
         info = await self._directory.known(ref)
         if info is None:
             return [stale(each.receipt.id) for each in verdicts]
         acked: dict[int, Result] = {}
         receipts = [verdict.receipt for verdict in verdicts if verdict.settle is _ACK]
         if len(receipts) == len(verdicts):
-            acked = await self._ack(info, receipts, now_ms, news)
+            acked = await self._ack(info, receipts, now_ms, notices)
             if len(acked) == len(verdicts):
                 return [acked[verdict.receipt.id] for verdict in verdicts]
         # A receipt that stands here twice was good for once.
@@ -64,13 +64,13 @@ class Settling:
             async def choose(step: Step, info: QueueInfo) -> list[Verdict]:
                 return [verdicts[place] for place in rest]
 
-            found = await self.settle_in_step(info, choose, now_ms, news)
+            found = await self.settle_in_step(info, choose, now_ms, notices)
             results = dict(zip(rest, found or [stale(verdicts[place].receipt.id) for place in rest], strict=True))
         return [
             results[place] if place in results else acked[verdict.receipt.id] for place, verdict in enumerate(verdicts)
         ]
 
-    async def _ack(self, info: QueueInfo, receipts: list[Receipt], now_ms: int, news: News) -> dict[int, Result]:
+    async def _ack(self, info: QueueInfo, receipts: list[Receipt], now_ms: int, notices: Notices) -> dict[int, Result]:
         """Those that one statement could settle."""
         columns = zip(*receipts, strict=True)
         rows = await info.shard.fetch(SQL["ack"], info.key, self._cluster.given(now_ms), *map(list, columns))
@@ -81,16 +81,18 @@ class Settling:
             if id is not None
         }
         if results:
-            news.tally(info.ref, Event.SUCCEEDED, len(results))
+            notices.tally(info.ref, Event.SUCCEEDED, len(results))
             if rows[0]["drain_until"] is not None:
-                news.deadline(rows[0]["now"])
+                notices.deadline(rows[0]["now"])
         return results
 
-    async def settle_in_step(self, info: QueueInfo, choose: Choose, now_ms: int, news: News) -> list[Result] | None:
+    async def settle_in_step(
+        self, info: QueueInfo, choose: Choose, now_ms: int, notices: Notices
+    ) -> list[Result] | None:
         """None if the queue is gone."""
 
-        async def work(connection: Any) -> tuple[list[Result] | None, News]:
-            fresh = News()
+        async def work(connection: Any) -> tuple[list[Result] | None, Notices]:
+            fresh = Notices()
             opened = await self._upkeep.open(connection, info.shard, info.key, now_ms, fresh)
             if opened is None:
                 return None, fresh
@@ -106,7 +108,7 @@ class Settling:
             return results, fresh
 
         results, fresh = await info.shard.step(work)
-        news.add(fresh)
+        notices.add(fresh)
         return results
 
     def _settle_one(self, step: Step, info: QueueInfo, entries: dict[int, Entry], verdict: Verdict) -> Result:
@@ -127,7 +129,7 @@ class Settling:
             raise lost
 
         async def work(connection: Any) -> str | None:
-            opened = await self._upkeep.open(connection, info.shard, info.key, now_ms, News())
+            opened = await self._upkeep.open(connection, info.shard, info.key, now_ms, Notices())
             rows = await connection.fetch(SQL["lock_by_ids"], info.key, [receipt.id]) if opened else []
             if opened is None or not rows or not lifecycle.holds(entry_of(rows[0]).life, receipt, opened[1].now_ms):
                 raise lost

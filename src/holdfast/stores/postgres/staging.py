@@ -23,9 +23,9 @@ from holdfast.model.message import Draft, Pieces
 from holdfast.model.names import QueueRef
 from holdfast.model.policy import Quotas, TenantConfig
 from holdfast.stores.answers import being_deleted, no_such_queue
+from holdfast.stores.notices import Notices
 from holdfast.stores.postgres.cluster import Cluster
 from holdfast.stores.postgres.directory import Directory
-from holdfast.stores.postgres.news import News
 from holdfast.stores.postgres.pieces import PIECE, Payloads
 from holdfast.stores.postgres.queues import QueueInfo, decode_config
 from holdfast.stores.postgres.shard import Shard
@@ -50,7 +50,7 @@ class Staging:
         directory: Directory,
         payloads: Payloads,
         later: Callable[[Coroutine[Any, Any, None]], None],
-        publish: Callable[[News], None],
+        publish: Callable[[Notices], None],
     ) -> None:
         """`later` does something on the driver's loop that nobody waits for."""
         self._cluster = cluster
@@ -128,9 +128,9 @@ class Staging:
                 writer.is_closed = True
                 if writer.pieces:
                     await writer.shard.fetch(SQL["give_up_stage"], writer.place)
-                    news = News()
-                    news.deadline(self._cluster.stored(writer.now_ms))
-                    self._publish(news)
+                    notices = Notices()
+                    notices.deadline(self._cluster.stored(writer.now_ms))
+                    self._publish(notices)
         except StoreUnavailable as error:
             _log.debug("an upload is given up later, by a sweep: %s", error.message)
 

@@ -7,7 +7,7 @@ from typing import Any
 from holdfast.model.lifecycle import Change, Life
 from holdfast.model.message import State
 from holdfast.model.names import QueueRef
-from holdfast.stores.postgres.news import News
+from holdfast.stores.notices import Notices
 from holdfast.stores.postgres.queues import QueueInfo
 from holdfast.stores.postgres.rows import (
     BEHIND,
@@ -31,12 +31,12 @@ _COUNTED = {READY: 0, BEHIND: 0, DELAYED: 0, IN_FLIGHT: 2, FAILED: 3, SUCCEEDED:
 class Step:
     """What a transaction has decided so far; `write` writes it. Of one database, of any number of its queues."""
 
-    def __init__(self, connection: Any, now_ms: int, given_now: int | None, news: News) -> None:
+    def __init__(self, connection: Any, now_ms: int, given_now: int | None, notices: Notices) -> None:
         self.connection = connection
         self.now_ms = now_ms
         # What statements are given for their time: None, or the time that stands still.
         self.given_now = given_now
-        self.news = news
+        self.notices = notices
         self._lives: defaultdict[int, dict[int, tuple[int, Life]]] = defaultdict(dict)
         self._gone: defaultdict[int, list[int]] = defaultdict(list)
         self._counts: defaultdict[int, list[int]] = defaultdict(lambda: [0] * 6)
@@ -71,13 +71,13 @@ class Step:
         self._go(info, entry)
         if entry.envelope.group is not None:
             self._groups[info.key].add(entry.envelope.group)
-            self.news.ready(info.ref, self.now_ms)
+            self.notices.ready(info.ref, self.now_ms)
 
     def _go(self, info: QueueInfo, entry: Entry) -> None:
         self._gone[info.key].append(entry.envelope.id)
         self.count(info.key, entry.status, None, entry.bytes)
         if entry.envelope.pieces is not None:
-            self.news.deadline(self.now_ms)  # sweeps delete its payload
+            self.notices.deadline(self.now_ms)  # sweeps delete its payload
 
     def arrive(self, info: QueueInfo | None, target: QueueInfo, entry: Entry) -> None:
         """Its row is another queue's now, as it was: what counts and shows it there. `info` is None if it comes from
@@ -92,9 +92,9 @@ class Step:
         if entry.envelope.group is not None:
             self._groups[target.key].add(entry.envelope.group)
         if entry.life.state is State.READY:
-            self.news.ready(target.ref, entry.life.visible_at)
+            self.notices.ready(target.ref, entry.life.visible_at)
             if entry.life.expires_at is not None:
-                self.news.deadline(entry.life.expires_at)
+                self.notices.deadline(entry.life.expires_at)
 
     def status_of(self, life: Life, group: str | None) -> int:
         match life.state:
@@ -137,7 +137,7 @@ class Step:
                 *(encode_error(change.error), reason, entry.envelope.given_correlation_id),
             )
         )
-        self.news.tally(info.ref, change.event)
+        self.notices.tally(info.ref, change.event)
 
     async def write(self) -> None:
         for key, lives in self._lives.items():
@@ -165,20 +165,20 @@ class Step:
         self._events.clear()
 
     def _tell_listener(self, ref: QueueRef, life: Life | None, group: str | None, was: int) -> None:
-        news = self.news
+        notices = self.notices
         if life is not None and life.state is State.READY:
-            news.ready(ref, life.visible_at)
+            notices.ready(ref, life.visible_at)
         elif life is not None and life.lease is not None:
             # It may have been shortened; of a group, it is then that the next can come.
-            news.ready(ref, life.lease.expires_at)
-            news.deadline(life.lease.expires_at)
+            notices.ready(ref, life.lease.expires_at)
+            notices.deadline(life.lease.expires_at)
         if group is not None and (was == IN_FLIGHT or was in WAITING):
-            news.ready(ref, self.now_ms)
+            notices.ready(ref, self.now_ms)
         if life is not None:
             if life.keep_until is not None:
-                news.deadline(life.keep_until)
+                notices.deadline(life.keep_until)
             if life.expires_at is not None and life.state is State.READY:
-                news.deadline(life.expires_at)
+                notices.deadline(life.expires_at)
 
 
 def _columns(rows: list[tuple[Any, ...]], width: int) -> list[list[Any]]:

@@ -30,6 +30,7 @@ from holdfast.stores.contract import (
     TenantRow,
 )
 from holdfast.stores.link import Link
+from holdfast.stores.notices import Notices
 from holdfast.stores.postgres.altering import Altering
 from holdfast.stores.postgres.bell import Bell
 from holdfast.stores.postgres.claiming import Claiming
@@ -41,7 +42,6 @@ from holdfast.stores.postgres.intake import Intake
 from holdfast.stores.postgres.journal import Journal
 from holdfast.stores.postgres.ledgers import Ledgers
 from holdfast.stores.postgres.moving import Moving
-from holdfast.stores.postgres.news import News
 from holdfast.stores.postgres.nodes import Nodes
 from holdfast.stores.postgres.pieces import PIECES_ABOVE, Payloads, is_filled
 from holdfast.stores.postgres.queues import QueueInfo
@@ -160,29 +160,29 @@ class PostgresStore:
         await self._cluster.refresh()
         return known is not None and self._cluster.shard_of(moved.ref) is not known.shard
 
-    async def _change(self, make: Callable[[News], Coroutine[Any, Any, T]]) -> T:
+    async def _change(self, make: Callable[[Notices], Coroutine[Any, Any, T]]) -> T:
         """What changes something, and is told."""
         if self._link is None:
             raise StoreUnavailable("this queue was closed: open it again")
-        news = News()
+        notices = Notices()
 
         async def work() -> T:
             try:
-                value = await make(news)
+                value = await make(notices)
             except QueueMoved as moved:
                 if not await self._follow(moved):
                     raise
-                value = await make(news)
-            self._bell.ring(news)
+                value = await make(notices)
+            self._bell.ring(notices)
             return value
 
-        return await self._link.call(work(), lambda _: self._tell(news))
+        return await self._link.call(work(), lambda _: self._tell(notices))
 
-    def _publish(self, news: News) -> None:
+    def _publish(self, notices: Notices) -> None:
         """From the driver's loop: what a change led to that no call waits for."""
         if self._link is not None:
-            self._bell.ring(news)
-            self._link.enter(lambda: self._tell(news))
+            self._bell.ring(notices)
+            self._link.enter(lambda: self._tell(notices))
 
     def _later(self, work: Coroutine[Any, Any, None]) -> None:
         """On the driver's loop, soon; nobody waits for it, and a store that closes does not do it."""
@@ -199,16 +199,16 @@ class PostgresStore:
             *(self._link, self._publish, self._bell.ring),
         )
 
-    def _tell(self, news: News) -> None:
+    def _tell(self, notices: Notices) -> None:
         callers = self._cluster.callers
-        for ref, counted in news.tallies.items():
+        for ref, counted in notices.tallies.items():
             self._tallies[ref] += counted
-        for ref, at_ms in news.ready_at.items():
+        for ref, at_ms in notices.ready_at.items():
             self._listener.ready(ref, callers(at_ms))
-        if news.deadline_at is not None:
-            self._listener.deadline(callers(news.deadline_at))
-        if news.scheduled_at is not None:
-            self._listener.scheduled(callers(news.scheduled_at))
+        if notices.deadline_at is not None:
+            self._listener.deadline(callers(notices.deadline_at))
+        if notices.scheduled_at is not None:
+            self._listener.scheduled(callers(notices.scheduled_at))
 
     def _hear(self, ref: QueueRef | None, at_ms: int) -> None:
         """What another server's changes make possible; on the driver's loop."""
@@ -257,11 +257,11 @@ class PostgresStore:
         return await self._change_row(ref, self._directory.drain(ref, self._cluster.stored(until_ms)), now_ms)
 
     async def _change_row(self, ref: QueueRef, work: Coroutine[Any, Any, QueueRow], now_ms: int) -> QueueRow:
-        async def change(news: News) -> QueueRow:
+        async def change(notices: Notices) -> QueueRow:
             row = await work
-            news.ready(ref, self._cluster.stored(now_ms))
+            notices.ready(ref, self._cluster.stored(now_ms))
             if row.drain_until is not None:
-                news.deadline(self._cluster.stored(now_ms))
+                notices.deadline(self._cluster.stored(now_ms))
             return row
 
         return await self._change(change)
@@ -269,7 +269,9 @@ class PostgresStore:
     # --- Messages ----------------------------------------------------------------------------------------------
 
     async def enqueue(self, ref: QueueRef, drafts: list[Draft], now_ms: int, *, auto_create: bool) -> list[Enqueued]:
-        return await self._change(lambda news: self._intake.enqueue(ref, drafts, now_ms, news, auto_create=auto_create))
+        return await self._change(
+            lambda notices: self._intake.enqueue(ref, drafts, now_ms, notices, auto_create=auto_create)
+        )
 
     async def stage(self, ref: QueueRef, draft: Draft, now_ms: int, *, auto_create: bool) -> PayloadWriter:
         return await self._call(self._staging.open(self._call, ref, draft, now_ms, auto_create=auto_create))
@@ -278,13 +280,13 @@ class PostgresStore:
         return self._payloads.reader(self._call, ref, id, pieces, start)
 
     async def claim(self, ref: QueueRef, asks: list[Ask], now_ms: int) -> Claims:
-        claims = await self._change(lambda news: self._claiming.claim(ref, asks, now_ms, news))
+        claims = await self._change(lambda notices: self._claiming.claim(ref, asks, now_ms, notices))
         return claims if is_filled(asks, claims) else await self._call(self._payloads.filled(ref, asks, claims))
 
     async def settle(self, ref: QueueRef, verdicts: list[Verdict], now_ms: int) -> list[Result]:
         if not verdicts:
             return []
-        return await self._change(lambda news: self._settling.settle(ref, verdicts, now_ms, news))
+        return await self._change(lambda notices: self._settling.settle(ref, verdicts, now_ms, notices))
 
     async def save_state(self, ref: QueueRef, receipt: Receipt, change: StateChange, now_ms: int) -> str | None:
         return await self._call(self._settling.save_state(ref, receipt, change, now_ms))
@@ -334,7 +336,7 @@ class PostgresStore:
     async def alter(
         self, ref: QueueRef, verb: Verb, which: Filter, after: int | None, limit: int, now_ms: int
     ) -> AlterStep:
-        return await self._change(lambda news: self._altering.alter(ref, verb, which, after, limit, now_ms, news))
+        return await self._change(lambda notices: self._altering.alter(ref, verb, which, after, limit, now_ms, notices))
 
     # --- The claim ledger --------------------------------------------------------------------------------------
 
@@ -350,26 +352,26 @@ class PostgresStore:
         return await self._call(read())
 
     async def ledger_ack(self, ref: QueueRef, consumer: str, upto: int, now_ms: int) -> list[Result]:
-        async def ack(news: News) -> list[Result]:
+        async def ack(notices: Notices) -> list[Result]:
             info = await self._directory.require(ref)
 
             async def choose(step: Step, info: QueueInfo) -> list[Verdict]:
                 receipts = await self._ledgers.close(step, info, consumer, upto)
                 return [Verdict(settle=Settle.ACK, receipt=receipt) for receipt in receipts]
 
-            return await self._settling.settle_in_step(info, choose, now_ms, news) or []
+            return await self._settling.settle_in_step(info, choose, now_ms, notices) or []
 
         return await self._change(ack)
 
     async def ledger_extend(self, ref: QueueRef, consumer: str, lease_ms: int | None, now_ms: int) -> list[Result]:
-        async def extend(news: News) -> list[Result]:
+        async def extend(notices: Notices) -> list[Result]:
             info = await self._directory.require(ref)
 
             async def choose(step: Step, info: QueueInfo) -> list[Verdict]:
                 receipts = await self._ledgers.receipts(step.connection, info, consumer)
                 return [Verdict(settle=Settle.EXTEND, receipt=receipt, lease_ms=lease_ms) for receipt in receipts]
 
-            return await self._settling.settle_in_step(info, choose, now_ms, news) or []
+            return await self._settling.settle_in_step(info, choose, now_ms, notices) or []
 
         return await self._change(extend)
 
@@ -382,10 +384,10 @@ class PostgresStore:
         return await self._call(self._timetable.page(ref, after, limit))
 
     async def put_schedule(self, ref: QueueRef, was: Schedule | None, schedule: Schedule, now_ms: int) -> bool:
-        return await self._change(lambda news: self._timetable.put(ref, was, schedule, news))
+        return await self._change(lambda notices: self._timetable.put(ref, was, schedule, notices))
 
     async def fire_schedule(self, ref: QueueRef, schedule: Schedule, tick: Tick, now_ms: int) -> Enqueued | None:
-        return await self._change(lambda news: self._timetable.fire(ref, schedule, tick, now_ms, news))
+        return await self._change(lambda notices: self._timetable.fire(ref, schedule, tick, now_ms, notices))
 
     async def delete_schedule(self, ref: QueueRef, name: str, now_ms: int) -> bool:
         return await self._call(self._timetable.delete(ref, name))
@@ -396,7 +398,7 @@ class PostgresStore:
     # --- Upkeep ------------------------------------------------------------------------------------------------
 
     async def sweep(self, limit: int, now_ms: int) -> Swept:
-        return await self._change(lambda news: self._sweeping.sweep(limit, now_ms, news))
+        return await self._change(lambda notices: self._sweeping.sweep(limit, now_ms, notices))
 
     async def backup(self, target: str) -> None:
         raise InvalidArgument(

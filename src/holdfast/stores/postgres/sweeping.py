@@ -7,11 +7,11 @@ from holdfast.model import lifecycle
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.names import QueueRef
 from holdfast.stores.contract import Swept
+from holdfast.stores.notices import Notices
 from holdfast.stores.postgres.cluster import Cluster
 from holdfast.stores.postgres.directory import Directory
 from holdfast.stores.postgres.journal import Journal
 from holdfast.stores.postgres.moving import Moving
-from holdfast.stores.postgres.news import News
 from holdfast.stores.postgres.queues import info_of
 from holdfast.stores.postgres.resharding import Resharding
 from holdfast.stores.postgres.rows import entry_of
@@ -50,16 +50,16 @@ class Sweeping:
         # One after the other: a sweep that came second would find the first one's work neither done nor to do.
         self._turn = asyncio.Lock()
 
-    async def sweep(self, limit: int, now_ms: int, news: News) -> Swept:
+    async def sweep(self, limit: int, now_ms: int, notices: Notices) -> Swept:
         """A database that is down is left out, and the others are swept."""
         async with self._turn:
-            return await self._sweep(limit, now_ms, news)
+            return await self._sweep(limit, now_ms, notices)
 
-    async def _sweep(self, limit: int, now_ms: int, news: News) -> Swept:
+    async def _sweep(self, limit: int, now_ms: int, notices: Notices) -> Swept:
         changed, ends, failure = 0, [self._cluster.stored(now_ms) + LOOK_MS], None
         for shard in self._cluster.shards:
             try:
-                changed += await self._sweep_shard(shard, max(1, limit - changed), now_ms, news)
+                changed += await self._sweep_shard(shard, max(1, limit - changed), now_ms, notices)
                 ends += await self._next_ends(shard)
             except StoreUnavailable as error:
                 failure = error
@@ -72,16 +72,16 @@ class Sweeping:
             raise failure
         return Swept(changed, self._cluster.callers(min(ends)))
 
-    async def _sweep_shard(self, shard: Shard, limit: int, now_ms: int, news: News) -> int:
+    async def _sweep_shard(self, shard: Shard, limit: int, now_ms: int, notices: Notices) -> int:
         stored_ms = self._cluster.stored(now_ms)
         changed = 0
         moving = {row["key"] for row in await shard.fetch(SQL["moving"])}
         for row in await shard.fetch(SQL["ends"]):
             if row["at"] <= stored_ms and changed < limit and row["queue_key"] not in moving:
-                changed += await self._upkeep.end_on(shard, row["queue_key"], limit - changed, now_ms, news)
+                changed += await self._upkeep.end_on(shard, row["queue_key"], limit - changed, now_ms, notices)
         for row in await shard.fetch(SQL["draining"]):
             if changed < limit and (not row["has_leases"] or row["drain_until"] <= stored_ms):
-                changed += await self._delete_some(shard, row, limit - changed, now_ms, news)
+                changed += await self._delete_some(shard, row, limit - changed, now_ms, notices)
         for sql, at in ((SQL["forget_keys"], stored_ms), (SQL["forget_queues"], stored_ms - self._retention_ms)):
             if changed < limit:
                 changed += await _execute(shard, sql, at, limit - changed)
@@ -90,10 +90,10 @@ class Sweeping:
         if changed < limit:
             changed += await self._staging.sweep(shard, limit - changed)
         for row in await shard.fetch(SQL["strays"], limit):
-            changed += await self._end_strays(shard, row["key"], limit, now_ms, news)
+            changed += await self._end_strays(shard, row["key"], limit, now_ms, notices)
         if len(self._cluster.shards) > 1:
             changed += await self._directory.copies.send(shard)
-            changed += await self._moving.resolve(shard, now_ms, news)
+            changed += await self._moving.resolve(shard, now_ms, notices)
         await shard.fetch(SQL["fold"], FOLD)
         return changed
 
@@ -106,11 +106,11 @@ class Sweeping:
         ends += [row["drain_until"] if row["has_leases"] else 0 for row in await shard.fetch(SQL["draining"])]
         return ends
 
-    async def _delete_some(self, shard: Shard, queue: Any, limit: int, now_ms: int, news: News) -> int:
+    async def _delete_some(self, shard: Shard, queue: Any, limit: int, now_ms: int, notices: Notices) -> int:
         """Carry on the deletion of a queue; with its last message goes the queue."""
 
-        async def work(connection: Any) -> tuple[int, bool, News]:
-            fresh = News()
+        async def work(connection: Any) -> tuple[int, bool, Notices]:
+            fresh = Notices()
             await connection.execute(SQL["lock_queue"], queue["key"])
             opened = await self._upkeep.open(connection, shard, queue["key"], now_ms, fresh)
             if opened is None:
@@ -136,14 +136,14 @@ class Sweeping:
         changed, is_gone, fresh = await shard.step(work)
         if is_gone:
             self._directory.forget(ref)
-        news.add(fresh)
+        notices.add(fresh)
         return changed
 
-    async def _end_strays(self, shard: Shard, key: int, limit: int, now_ms: int, news: News) -> int:
+    async def _end_strays(self, shard: Shard, key: int, limit: int, now_ms: int, notices: Notices) -> int:
         """An enqueue that began before its queue was being deleted may commit after it is gone."""
 
-        async def work(connection: Any) -> tuple[int, News]:
-            fresh = News()
+        async def work(connection: Any) -> tuple[int, Notices]:
+            fresh = Notices()
             given = self._cluster.given(now_ms)
             row = await connection.fetchrow(SQL["queue_by_key"], key, given)
             info, step = info_of(row, shard), Step(connection, row["now"], given, fresh)
@@ -155,7 +155,7 @@ class Sweeping:
             return len(rows), fresh
 
         removed, fresh = await shard.step(work)
-        news.add(fresh)
+        notices.add(fresh)
         return removed
 
 

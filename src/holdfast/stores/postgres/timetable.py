@@ -10,10 +10,10 @@ from holdfast.model.names import QueueRef
 from holdfast.model.schedules import MAX_SCHEDULES, Schedule, Tick, draft_at, fired, reason_of
 from holdfast.stores.answers import being_deleted
 from holdfast.stores.contract import DueSchedules
+from holdfast.stores.notices import Notices
 from holdfast.stores.postgres.cluster import Cluster, QueueMoved
 from holdfast.stores.postgres.directory import Directory
 from holdfast.stores.postgres.intake import Intake
-from holdfast.stores.postgres.news import News
 from holdfast.stores.postgres.queues import QueueInfo
 from holdfast.stores.postgres.statements import SQL
 
@@ -58,7 +58,7 @@ class Timetable:
         rows = await info.shard.fetch(_PAGE, info.key, after or "", limit)
         return [_decode(row["body"]) for row in rows]
 
-    async def put(self, ref: QueueRef, was: Schedule | None, schedule: Schedule, news: News) -> bool:
+    async def put(self, ref: QueueRef, was: Schedule | None, schedule: Schedule, notices: Notices) -> bool:
         info = await self._directory.require_open(ref)
 
         async def work(connection: Any) -> bool:
@@ -82,10 +82,12 @@ class Timetable:
 
         is_put = await info.shard.step(work)
         if is_put and schedule.next_at is not None:
-            news.scheduled(schedule.next_at)
+            notices.scheduled(schedule.next_at)
         return is_put
 
-    async def fire(self, ref: QueueRef, schedule: Schedule, tick: Tick, now_ms: int, news: News) -> Enqueued | None:
+    async def fire(
+        self, ref: QueueRef, schedule: Schedule, tick: Tick, now_ms: int, notices: Notices
+    ) -> Enqueued | None:
         await self._directory.require_open(ref)
 
         async def move_on(connection: Any, info: QueueInfo, enqueued: list[Enqueued]) -> None:
@@ -100,7 +102,7 @@ class Timetable:
                 ref,
                 [draft_at(schedule, tick.at)],
                 now_ms,
-                news,
+                notices,
                 auto_create=False,
                 reason=reason_of(schedule, tick.at),
                 also=move_on,
@@ -108,7 +110,7 @@ class Timetable:
         except _Taken:
             return None
         if tick.next_at is not None:
-            news.scheduled(tick.next_at)
+            notices.scheduled(tick.next_at)
         return enqueued
 
     async def delete(self, ref: QueueRef, name: str) -> bool:

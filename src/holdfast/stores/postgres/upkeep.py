@@ -18,8 +18,8 @@ from typing import Any
 
 from holdfast.model import lifecycle
 from holdfast.model.names import QueueRef
+from holdfast.stores.notices import Notices
 from holdfast.stores.postgres.cluster import Cluster, QueueMoved
-from holdfast.stores.postgres.news import News
 from holdfast.stores.postgres.queues import QueueInfo, info_of
 from holdfast.stores.postgres.rows import entry_of
 from holdfast.stores.postgres.shard import Shard
@@ -36,17 +36,17 @@ class Upkeep:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 
-    async def end_by_time(self, info: QueueInfo, limit: int, now_ms: int, news: News) -> int:
+    async def end_by_time(self, info: QueueInfo, limit: int, now_ms: int, notices: Notices) -> int:
         """For a claim, which has no business with what succeeded: sweeps end the keeping of that."""
-        return await self.end_on(info.shard, info.key, limit, now_ms, news, ends_kept=False)
+        return await self.end_on(info.shard, info.key, limit, now_ms, notices, ends_kept=False)
 
     async def end_on(
-        self, shard: Shard, key: int, limit: int, now_ms: int, news: News, *, ends_kept: bool = True
+        self, shard: Shard, key: int, limit: int, now_ms: int, notices: Notices, *, ends_kept: bool = True
     ) -> int:
         """Up to `limit` of each kind; answers how many messages changed their state."""
 
-        async def work(connection: Any) -> tuple[int, News]:
-            fresh = News()
+        async def work(connection: Any) -> tuple[int, Notices]:
+            fresh = Notices()
             # One at a time. Whoever waited for a row of another's would go on holding it, though it is not his to end,
             # and a claim that comes then would pass it by.
             await connection.execute(UPKEEP_LOCK, key)
@@ -60,11 +60,11 @@ class Upkeep:
             return changed, fresh
 
         changed, fresh = await shard.step(work)
-        news.add(fresh)
+        notices.add(fresh)
         return changed
 
     async def open(
-        self, connection: Any, shard: Shard, key: int, now_ms: int, news: News
+        self, connection: Any, shard: Shard, key: int, now_ms: int, notices: Notices
     ) -> tuple[QueueInfo, Step] | None:
         """A step on one queue, under its lock if it has groups."""
         given = self._cluster.given(now_ms)
@@ -77,7 +77,7 @@ class Upkeep:
         if row is None or row["gone_at"] is not None:
             return None
         self._cluster.note_now(row["now"], now_ms)
-        return info_of(row, shard), Step(connection, row["now"], given, news)
+        return info_of(row, shard), Step(connection, row["now"], given, notices)
 
     async def admit_groups(self, connection: Any, key: int) -> None:
         """Before messages in groups come to a queue, and before any of its messages is touched: its row is locked, and
