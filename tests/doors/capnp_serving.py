@@ -13,10 +13,11 @@ from holdfast.doors.identity import Identity, Open
 from holdfast.runtime import LoopRuntime
 from holdfast.server.compose import Core, make_store
 from holdfast.server.settings import parse_settings
+from holdfast.service.drain import Drain
 from holdfast.service.session import Session
 from holdfast.stores.contract import Store
 from holdfast.telemetry.trace import Tracing
-from tests.doors.serving import Drain, Requests
+from tests.doors.serving import Requests
 
 
 class CapnpServer:

@@ -25,6 +25,7 @@ from holdfast.runtime import LoopRuntime
 from holdfast.server.compose import Core, make_store
 from holdfast.server.settings import parse_settings
 from holdfast.service.access import Caller, Scope
+from holdfast.service.drain import Drain
 from holdfast.service.session import Session
 from holdfast.stores.contract import Store
 from holdfast.telemetry.trace import Tracing
@@ -39,10 +40,6 @@ class Requests:
 
     def request(self, operation: str, queue: QueueRef | None, outcome: str, seconds: float) -> None:
         self.seen.append((operation, queue, outcome))
-
-
-class Drain:
-    is_draining = False
 
 
 class Tokens:

@@ -8,11 +8,11 @@ import holdfast
 from holdfast.clock import SystemClock
 from holdfast.server.door import Telemetry, identity_of, make_door
 from holdfast.server.embedded import Embedded
-from holdfast.server.ending import Drain
 from holdfast.server.http import HttpServer
 from holdfast.server.listen import listening_sockets, url_of
 from holdfast.server.scrape import CoreSource
 from holdfast.server.settings import Settings
+from holdfast.service.drain import Drain
 from holdfast.telemetry.metrics import Metrics
 from holdfast.telemetry.trace import Tracing
 

@@ -12,9 +12,9 @@ from holdfast.model.errors import Unavailable
 from holdfast.model.extras import require_extra
 from holdfast.server.compose import Core
 from holdfast.server.door import Telemetry
-from holdfast.server.ending import Drain
 from holdfast.server.listen import listening_sockets, url_of
 from holdfast.server.settings import Settings
+from holdfast.service.drain import Drain
 from holdfast.service.session import Session
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from holdfast.doors.http.hosts import ANY_HOST, Hosts
 from holdfast.doors.http.routes import make_rest
 from holdfast.doors.identity import Identity, ScraperIdentity, make_identity
 from holdfast.server.compose import Core
-from holdfast.server.ending import Drain
 from holdfast.server.settings import Settings
+from holdfast.service.drain import Drain
 from holdfast.service.session import Session
 from holdfast.telemetry.metrics import Metrics
 from holdfast.telemetry.trace import Tracing

@@ -1,4 +1,4 @@
-"""How a server comes to its end: signals, the drain that every door asks about, and time running out."""
+"""The end of a server: signals, and a time limit on closing."""
 
 import asyncio
 import logging
@@ -45,16 +45,6 @@ class Stop:
         self._asked.set()
         for each in self._SIGNALS:
             self._signals.handle(each, leave, 128 + each)
-
-
-class Drain:
-    """Once it has begun, doors refuse new calls and say that they are not ready."""
-
-    def __init__(self) -> None:
-        self.is_draining = False
-
-    def begin(self) -> None:
-        self.is_draining = True
 
 
 class Watchdog:

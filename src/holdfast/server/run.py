@@ -26,11 +26,12 @@ from holdfast.runtime import LoopRuntime
 from holdfast.server.capnp import CapnpServer
 from holdfast.server.compose import Core, make_store
 from holdfast.server.door import Telemetry, identity_of, make_door
-from holdfast.server.ending import OVERTIME, Drain, Stop, Watchdog, leave
+from holdfast.server.ending import OVERTIME, Stop, Watchdog, leave
 from holdfast.server.http import HttpServer
 from holdfast.server.listen import listening_sockets, make_tls, raise_bind_error, url_of
 from holdfast.server.scrape import CoreSource
 from holdfast.server.settings import Settings
+from holdfast.service.drain import Drain
 from holdfast.telemetry import log
 from holdfast.telemetry.exporting import tracing_from
 from holdfast.telemetry.metrics import Metrics

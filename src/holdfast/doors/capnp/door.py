@@ -5,34 +5,22 @@ import socket
 import ssl
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
-from typing import Any, Protocol
+from typing import Any
 
 from holdfast.doors.capnp.connection import Connection
 from holdfast.doors.capnp.methods import Queues
-from holdfast.doors.capnp.names import Names
 from holdfast.doors.identity import Identity, Open, PeerCertificate
-from holdfast.model.names import QueueRef
 from holdfast.service.access import ANYONE, Caller
+from holdfast.service.drain import Drain
+from holdfast.service.queue_refs import QueueRefs
 from holdfast.service.session import Session
+from holdfast.telemetry.observer import CallObserver
 from holdfast.telemetry.trace import Tracing
 from holdfast.wire.capnp import kj_loop
 from holdfast.wire.capnp_stream import Stream
 
 _MOST_SESSIONS = 10_000
 _BACKLOG = 2_048
-
-
-class Observer(Protocol):
-    """Who measures calls."""
-
-    def request(self, operation: str, queue: QueueRef | None, outcome: str, seconds: float) -> None: ...
-
-
-class Drain(Protocol):
-    """Whether the server is on its way out."""
-
-    @property
-    def is_draining(self) -> bool: ...
 
 
 class CapnpDoor:
@@ -42,13 +30,13 @@ class CapnpDoor:
         identity: Identity,
         open_session: Callable[[Caller], Session],
         max_payload: int,
-        observer: Observer,
+        observer: CallObserver,
         tracing: Tracing,
         drain: Drain,
     ) -> None:
         self.observer = observer
         self.tracing = tracing
-        self.names = Names()
+        self.names = QueueRefs()
         self.connections: set[Connection] = set()
         # Of one message: room for the largest payload, or for a large batch of small ones.
         self.max_bytes = max(16 << 20, max_payload + (1 << 20))

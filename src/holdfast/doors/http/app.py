@@ -3,7 +3,7 @@
 import itertools
 import secrets
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from holdfast.clock import steady_s
 from holdfast.doors.http import messages, streams
@@ -11,7 +11,6 @@ from holdfast.doors.http.calls import (
     BodyLimits,
     Call,
     CallerLeft,
-    Names,
     error_answer,
     exchange_of,
     given_correlation_id,
@@ -24,9 +23,11 @@ from holdfast.doors.http.hosts import Hosts
 from holdfast.doors.http.origin import check_origin
 from holdfast.doors.identity import Identity
 from holdfast.model.errors import Forbidden, HoldfastError, StoreUnavailable
-from holdfast.model.names import QueueRef
 from holdfast.service.access import Caller
+from holdfast.service.drain import Drain
+from holdfast.service.queue_refs import QueueRefs
 from holdfast.service.session import Session
+from holdfast.telemetry.observer import CallObserver
 from holdfast.telemetry.trace import Tracing
 
 Handler = Callable[[Call], Awaitable[None]]
@@ -52,19 +53,6 @@ HOT_ROUTES: dict[str, tuple[str, str, Handler]] = {
 _SHORT = frozenset(HOT_ROUTES) - {"/v1/queue/subscribe", "/v1/queue/subscribeWithState", "/v1/queue/state"}
 
 
-class Observer(Protocol):
-    """Who measures calls."""
-
-    def request(self, operation: str, queue: QueueRef | None, outcome: str, seconds: float) -> None: ...
-
-
-class Drain(Protocol):
-    """Whether the server is on its way out."""
-
-    @property
-    def is_draining(self) -> bool: ...
-
-
 class HttpDoor:
     def __init__(
         self,
@@ -73,7 +61,7 @@ class HttpDoor:
         hosts: Hosts | None,
         open_session: Callable[[Caller], Session],
         limits: BodyLimits,
-        observer: Observer,
+        observer: CallObserver,
         tracing: Tracing,
         drain: Drain,
         rest: Callable[["HttpDoor"], Asgi],
@@ -86,7 +74,7 @@ class HttpDoor:
         self._limits = limits
         self._observer = observer
         self._tracing = tracing
-        self._names = Names()
+        self._names = QueueRefs()
         self._drain = drain
         self._rest = rest(self)
         prefix, counter = secrets.token_hex(8), itertools.count(1)

@@ -16,8 +16,9 @@ from holdfast.doors.http.steps import Done, begin
 from holdfast.model.answers import Delivery, Enqueued, Result
 from holdfast.model.errors import HoldfastError, Internal, InvalidArgument, PayloadTooLarge
 from holdfast.model.message import Draft, normalise_correlation_id
-from holdfast.model.names import DEFAULT, QueueRef, parse_name
+from holdfast.model.names import QueueRef
 from holdfast.model.requests import Verdict
+from holdfast.service.queue_refs import QueueRefs
 from holdfast.service.session import Session
 from holdfast.telemetry.log import printable
 from holdfast.telemetry.trace import Tracing
@@ -81,25 +82,6 @@ def has_body(headers: Mapping[bytes, bytes]) -> bool:
     return headers.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in headers
 
 
-class Names:
-    """Names that were parsed before: most callers use few queues, again and again."""
-
-    def __init__(self) -> None:
-        self._refs: dict[tuple[str, str | None], QueueRef] = {}
-
-    def ref(self, tenant: str, queue: str | None) -> QueueRef:
-        ref = self._refs.get((tenant, queue))
-        if ref is None:
-            ref = QueueRef(parse_name("tenant", tenant), DEFAULT if queue is None else parse_name("queue", queue))
-            if len(self._refs) >= _MOST_REFS:
-                self._refs.clear()
-            self._refs[tenant, queue] = ref
-        return ref
-
-
-_MOST_REFS = 10_000
-
-
 class Call:
     """What a route handler is given."""
 
@@ -130,7 +112,7 @@ class Call:
         mint: Callable[[], str],
         *,
         operation: str,
-        names: Names,
+        names: QueueRefs,
         tracing: Tracing,
     ) -> None:
         self._names = names

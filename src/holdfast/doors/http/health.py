@@ -2,11 +2,11 @@
 
 from collections.abc import Awaitable, Callable
 
-from holdfast.doors.http.app import Drain
 from holdfast.doors.http.calls import JSON_TYPE, Call
 from holdfast.doors.http.ways import Way
 from holdfast.doors.identity import Identity
 from holdfast.model.errors import HoldfastError
+from holdfast.service.drain import Drain
 from holdfast.wire.http import HealthAnswer, encode
 
 # What an open path answers: status, body, headers.
