@@ -1,4 +1,4 @@
-"""A store is opened once at a time, whoever opens it and however its path is written (SPEC 4.6, 4.9)."""
+"""A store is opened once at a time, by any process and under any spelling of its path (SPEC 4.6, 4.9)."""
 
 import pytest
 

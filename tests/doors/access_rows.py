@@ -68,7 +68,7 @@ class Row(NamedTuple):
 
     @property
     def claims(self) -> bool:
-        """Whether a call of it may claim messages of the caller's own."""
+        """Return whether a call may claim messages of the caller's own."""
         return not {"claim", "exchange"}.isdisjoint(self.operations)
 
     def __str__(self) -> str:

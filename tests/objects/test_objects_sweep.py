@@ -42,7 +42,7 @@ async def _killed_producer(bucket: MemoryBucket) -> EmbeddedSubject:
     subject = EmbeddedSubject(lambda dice: ObjectStore(faulty, dice, journal_retention_ms=WEEK_MS))
     async with subject.open() as hf:
         await hf.queue("q").enqueue("stored")
-        # Of the batch's six documents (payloads and metadata) the last is never written.
+        # The batch has six documents, payloads and metadata; the last one is never written.
         faulty._dies_at = faulty.writes + 6
         with suppress(HoldfastError):
             await hf.queue("q").enqueue(["a", "b", "c"])

@@ -125,14 +125,19 @@ class Commits:
         await self._wanted.wait()
 
     async def tell_kept(self) -> None:
-        """The next group would tell it too; now there is none."""
+        """Record in the log, for its readers, that its end was kept. The next group would do so too, but there is none.
+
+        It never raises: the next call reports a full disk or a failed log.
+        """
         if self._tells_kept_s is None or self._is_told:
             return
         self._is_told = True
         try:
             await self._on_thread(lambda: self._wal.void([]))
-        except Exception as error:  # the next call is told of a full disk, or of a log that has failed
-            _log.debug("readers of the log do not know yet that its end was kept: %s", error)
+        except StoreUnavailable as error:
+            _log.debug("log_end_not_recorded error=%s", error.message, extra={"error": error.message})
+        except Exception as error:  # callers wait for this loop, so it goes on, but nobody else would report this
+            _log.warning("log_end_not_recorded error=%s", error, exc_info=True, extra={"error": str(error)})
 
     def end(self) -> None:
         self._is_ending = True

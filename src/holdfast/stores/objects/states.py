@@ -69,7 +69,7 @@ class States:
                     continue
             held = await self._papers.read(key, StatePaper)
             paper = StatePaper(version=receipt.version) if held is None else held.paper
-            # After the state was read: whoever claims from here on writes it, and our write finds that.
+            # Read after the state: a later claim writes the state, so our conditional write would then fail.
             entry = await self._messages.read(ref, receipt.id, now_ms)
             if entry is None or not lifecycle.holds(entry.body.life, receipt, now_ms):
                 continue
