@@ -9,7 +9,7 @@ Script = Callable[[bytes | None], bytes | None]
 
 
 def request(path: str, body: bytes, method: str = "POST") -> bytes:
-    headers = f"Host: bench\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+    headers = f"Host: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
     return f"{method} {path} HTTP/1.1\r\n{headers}\r\n".encode() + body
 
 
