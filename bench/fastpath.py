@@ -47,7 +47,7 @@ async def _round(store: Store, messages: int) -> tuple[float, float]:
     await asyncio.gather(*(caller() for _ in range(CALLERS)))
     answered = time.perf_counter() - began
     if isinstance(store, BufferedStore):
-        await store.counts(REF, clock.now_ms())
+        await store.counts(*REF, clock.now_ms())
     return messages / answered, messages / (time.perf_counter() - began)
 
 
@@ -56,7 +56,7 @@ async def _claim_round(store: Store, messages: int) -> float:
     clock = SystemClock()
     for _ in range(messages // 100):
         await store.enqueue(REF, [DRAFT] * 100, clock.now_ms(), auto_create=True)
-    await store.counts(REF, clock.now_ms())
+    await store.counts(*REF, clock.now_ms())
     receipts: list[Receipt] = []
 
     async def caller() -> None:

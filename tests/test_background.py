@@ -96,7 +96,7 @@ async def sweep(**_: Any) -> None:
 
 
 async def schedules(**_: Any) -> None:
-    for call in ("due_schedules", "fire_schedule"):
+    for call in ("schedules.due", "schedules.fire"):
         clock, outage = ManualClock(), Outage()
         async with opened_memory(clock, outage) as hf:
             await hf.queue("q").schedule("s", every=10, payload="tick")
@@ -428,9 +428,11 @@ STARTERS = {
     "stores/buffered/path.py": "commits, flush, landed_by_others; Redis is looked for by Cache.look",
     "stores/buffered/prefetcher.py": "prefetch",
     "stores/buffered/rounds.py": "each round's error goes to its callers",
+    "stores/driver.py": "hands others' work to the link",
     "stores/link.py": "starts others' work, and logs its error",
     "stores/objects/payloads.py": "one delete, logged by the link; a sweep finds what is left",
     "stores/objects/store.py": "node_number, tidying, watch",
+    "stores/postgres/staging.py": "one statement, logged by the link; a sweep finds what is left",
     "stores/postgres/store.py": "node_number, uploads, vacuum, notifications",
     "stores/rocks/database.py": "closes once",
     "stores/rocks/engine.py": "an error stops the store, by design: SPEC 4.10",

@@ -52,7 +52,7 @@ class Bench:
 
     async def enqueue(self, ref: QueueRef = REF, **fields: Any) -> None:
         now_ms = self.clock.now_ms()
-        await self.store.create_queue(ref, now_ms)
+        await self.store.directory.create_queue(ref, now_ms)
         await self.store.enqueue(ref, [Draft(payload=b"x", **fields)], now_ms, auto_create=True)
 
     def claim(self, ref: QueueRef = REF, wait_ms: int | None = None, **fields: Any) -> "asyncio.Task[list[Delivery]]":
@@ -114,7 +114,7 @@ async def test_waiting_claims_are_served_by_one_pass_each_with_a_lease_of_its_ow
     await settle_loop()
     passes(bench).clear()
     now_ms = bench.clock.now_ms()
-    await bench.store.create_queue(REF, now_ms)
+    await bench.store.directory.create_queue(REF, now_ms)
     await bench.store.enqueue(REF, [Draft(payload=b"%d" % n) for n in range(8)], now_ms, auto_create=True)
 
     deliveries = [(await task)[0] for task in tasks]
@@ -178,7 +178,7 @@ async def test_a_line_is_forgotten_with_its_last_waiter(bench: Bench) -> None:
 
 async def test_a_refused_ledger_claim_is_not_the_other_waiters_refusal(bench: Bench) -> None:
     await bench.enqueue()
-    await bench.store.ledger_ack(REF, "spark", 5, bench.clock.now_ms())
+    await bench.store.ledgers.ack(REF, "spark", 5, bench.clock.now_ms())
     assert len(await bench.claim(wait_ms=0)) == 1
     plain = bench.claim()
     await settle_loop()
@@ -210,7 +210,7 @@ class TestAClaimThatIsCancelled:
 
     async def assert_held_by_nobody(self, bench: Bench, calls: HeldCalls) -> None:
         await self.drain(calls)
-        counts = await bench.store.counts(REF, bench.clock.now_ms())
+        counts = await bench.store.counts(*REF, bench.clock.now_ms())
         assert (counts.ready, counts.in_flight) == (1, 0)
         task = bench.claim(wait_ms=0)
         await settle_loop()
@@ -235,7 +235,7 @@ class TestAClaimThatIsCancelled:
         await settle_loop()
         calls.let_go()
         await settle_loop()
-        assert (await bench.store.counts(REF, bench.clock.now_ms())).in_flight == 1
+        assert (await bench.store.counts(*REF, bench.clock.now_ms())).in_flight == 1
         task.cancel()
         await self.assert_held_by_nobody(bench, calls)
         assert task.cancelled()
@@ -281,7 +281,7 @@ class TestAClaimThatIsCancelled:
         [delivery] = await again
         assert leaves.cancelled()
         assert (delivery.attempt, delivery.receipt.version) == (1, 1)
-        assert (await bench.store.counts(REF, bench.clock.now_ms())).in_flight == 1
+        assert (await bench.store.counts(*REF, bench.clock.now_ms())).in_flight == 1
 
     async def test_while_it_waits_holds_nothing(self, held: tuple[Bench, HeldCalls]) -> None:
         bench, calls = held
@@ -374,7 +374,7 @@ async def test_a_failing_store_fails_the_claim_and_the_next_one_works() -> None:
     bench = Bench(with_faults(CountedStore(), SeededFaults(7, refuse=0.5)))
     await bench.open()
     inner = bench.store._inner  # type: ignore[attr-defined]  # the fault store's own
-    await inner.create_queue(REF, bench.clock.now_ms())
+    await inner.directory.create_queue(REF, bench.clock.now_ms())
     await inner.enqueue(REF, [Draft(payload=b"x")], bench.clock.now_ms(), auto_create=True)
     outcomes = []
     for _ in range(20):

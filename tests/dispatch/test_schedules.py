@@ -34,10 +34,13 @@ class CountedStore(MemoryStore):
         super().__init__(SeededDice(1), 7 * 86_400_000)
         self.capabilities = replace(MemoryStore.capabilities, pushes_wakeups=pushes_wakeups)
         self.looks = 0
+        due = self.schedules.due
 
-    async def due_schedules(self, limit: int, now_ms: int) -> DueSchedules:
-        self.looks += 1
-        return await super().due_schedules(limit, now_ms)
+        async def counted(limit: int, now_ms: int) -> DueSchedules:
+            self.looks += 1
+            return await due(limit, now_ms)
+
+        self.schedules.due = counted  # type: ignore[method-assign]
 
 
 class Refusals:
@@ -95,12 +98,12 @@ class Bench:
         sweeper.close()
         await self.store.open(Wakeups(dispatcher, sweeper, self.scheduler), self.runtime)
         self.scheduler.start()
-        await self.store.create_queue(REF, self.clock.now_ms())
+        await self.store.directory.create_queue(REF, self.clock.now_ms())
 
     async def put(self, name: str = "s", **change: Any) -> Schedule:
         given = Change(**{"every_ms": 10_000, "message": Draft(payload=b"x"), **change})
         schedule = changed(name, None, given, self.clock.now_ms(), 1 << 20)
-        assert await self.store.put_schedule(REF, None, schedule, self.clock.now_ms())
+        assert await self.store.schedules.put(REF, None, schedule, self.clock.now_ms())
         return schedule
 
     async def pass_(self, ms: int) -> None:
@@ -113,7 +116,7 @@ class Bench:
         await self.runtime.idle()
 
     async def ready(self) -> int:
-        return (await self.store.counts(REF, self.clock.now_ms())).ready
+        return (await self.store.counts(*REF, self.clock.now_ms())).ready
 
 
 async def opened(store: Store, seen: Store | None = None) -> AsyncIterator[Bench]:
@@ -171,14 +174,14 @@ async def test_what_another_server_put_is_seen_soon_where_nobody_says_so() -> No
         schedule = changed("s", None, Change(every_ms=1_000, message=Draft(payload=b"")), bench.clock.now_ms(), 99)
         # Another's store tells another's listener.
         await bench.store.open(Deaf(), bench.runtime)
-        assert await bench.store.put_schedule(REF, None, schedule, bench.clock.now_ms())
+        assert await bench.store.schedules.put(REF, None, schedule, bench.clock.now_ms())
         await bench.pass_(5_000)
         assert await bench.ready() == 1
 
 
 async def test_of_two_servers_that_see_a_tick_one_fires_it(bench: Bench) -> None:
     """Both have read the same schedule before either writes."""
-    held = HeldCalls(bench.runtime.ticket, before={"fire_schedule"}, after=set())
+    held = HeldCalls(bench.runtime.ticket, before={"schedules.fire"}, after=set())
     others = [Scheduler(with_faults(bench.store, held), bench.runtime, anybody) for _ in range(3)]
     await bench.put()
     bench.clock.step_to(bench.clock.now_ms() + 10_000)
@@ -191,7 +194,7 @@ async def test_of_two_servers_that_see_a_tick_one_fires_it(bench: Bench) -> None
 
 
 async def test_a_schedule_changed_meanwhile_does_not_fire_as_it_was(bench: Bench) -> None:
-    held = HeldCalls(bench.runtime.ticket, before={"fire_schedule"}, after=set())
+    held = HeldCalls(bench.runtime.ticket, before={"schedules.fire"}, after=set())
     other = Scheduler(with_faults(bench.store, held), bench.runtime, anybody)
     schedule = await bench.put()
     bench.clock.step_to(bench.clock.now_ms() + 10_000)
@@ -199,7 +202,7 @@ async def test_a_schedule_changed_meanwhile_does_not_fire_as_it_was(bench: Bench
     while not held.held:
         await asyncio.sleep(0)
     new = replace(schedule, message=Draft(payload=b"new"))
-    assert await bench.store.put_schedule(REF, schedule, new, bench.clock.now_ms())
+    assert await bench.store.schedules.put(REF, schedule, new, bench.clock.now_ms())
     held.let_go()
     await firing
     assert await bench.ready() == 0
@@ -208,7 +211,7 @@ async def test_a_schedule_changed_meanwhile_does_not_fire_as_it_was(bench: Bench
     assert found.envelope.payload == b"new"
 
 
-@pytest.mark.parametrize("call", ["due_schedules", "fire_schedule"])
+@pytest.mark.parametrize("call", ["schedules.due", "schedules.fire"])
 async def test_a_store_that_fails_is_asked_again_and_no_tick_is_lost(
     call: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -232,11 +235,11 @@ async def test_one_whose_time_zone_is_gone_says_so_and_holds_up_nobody(
 ) -> None:
     at = bench.clock.now_ms() + 10_000
     broken = Schedule(name="a", message=Draft(payload=b""), cron="* * * * *", timezone="Gone/Zone", next_at=at)
-    assert await bench.store.put_schedule(REF, None, broken, bench.clock.now_ms())
+    assert await bench.store.schedules.put(REF, None, broken, bench.clock.now_ms())
     await bench.put("b")
     await bench.pass_(10_000)
     assert await bench.ready() == 1
-    told = await bench.store.find_schedule(REF, "a")
+    told = await bench.store.schedules.find(REF, "a")
     assert told is not None
     assert told.next_at is None
     assert "Gone/Zone" in (told.last_error or "")

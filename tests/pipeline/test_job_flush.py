@@ -37,7 +37,7 @@ def test_segments_land_in_parallel_and_another_pass_stores_nothing(
         async with opened(urls, redis_server.url, tmp_path / "server") as store:
             await put(store, b"first")
             assert await take(store) == [b"first"]
-            row = await store.find_queue(REF)
+            row = await store.directory.find_queue(REF)
             assert row is not None
             return row.queue_id
 

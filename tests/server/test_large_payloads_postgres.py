@@ -70,7 +70,7 @@ async def test_a_kill_during_an_upload_leaves_nothing_to_be_seen_and_sweeps_dele
     assert (await rows(url, "items"), await rows(url, "stages")) == (1, 1)
     assert await rows(url, "pieces") > 0
     async with opened([url]) as store, connected(url) as connection:
-        assert [queue.ref.queue for queue in await store.list_queues("default")] == ["default"]
+        assert [queue.ref.queue for queue in await store.directory.list_queues("default")] == ["default"]
         await connection.execute("UPDATE holdfast.stages SET at = 'epoch'")
         while (await store.sweep(1_000, 0)).changed:
             pass

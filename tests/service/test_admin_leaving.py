@@ -39,7 +39,7 @@ async def leave(work: "asyncio.Task[object]", calls: HeldCalls) -> None:
 
 
 async def test_a_policy_whose_setter_left_holds() -> None:
-    async with held_after("put_policy") as (hf, calls):
+    async with held_after("directory.change_queue") as (hf, calls):
         queue = hf.queue("mail")
         await queue.enqueue(b"a")
         limits = {"write_ops_per_s": 1}
@@ -50,7 +50,7 @@ async def test_a_policy_whose_setter_left_holds() -> None:
 
 
 async def test_a_tenants_limits_whose_setter_left_hold() -> None:
-    async with held_after("put_tenant") as (hf, calls):
+    async with held_after("directory.put_tenant") as (hf, calls):
         limits = {"write_ops_per_s": 1}
         await leave(asyncio.create_task(hf.tenant("acme").set(limits=limits)), calls)
         queue = hf.queue("mail", tenant="acme")
@@ -60,9 +60,10 @@ async def test_a_tenants_limits_whose_setter_left_hold() -> None:
 
 
 async def test_those_who_wait_for_a_queue_hear_that_it_goes_though_its_deleter_left() -> None:
-    async with held_after("drain") as (hf, calls):
+    async with held_after("directory.change_queue") as (hf, calls):
         queue = hf.queue("mail")
-        await queue.set_policy(max_retries=1)
+        await queue.enqueue(b"a")
+        await queue.purge()
         waiting = asyncio.create_task(queue.claim(wait=None))
         await asyncio.sleep(0)
         await leave(asyncio.create_task(queue.delete(force_after=60)), calls)

@@ -74,7 +74,7 @@ class Bench:
         return asyncio.create_task(self.messages.claim(ref, Ask(limit=limit), wait_ms))
 
     async def ready(self, ref: QueueRef = REF) -> int:
-        return (await self.core.store.counts(ref, self.clock.now_ms())).ready
+        return (await self.core.store.counts(*ref, self.clock.now_ms())).ready
 
     async def close(self) -> None:
         await self.core.close()
@@ -455,7 +455,7 @@ async def test_a_quota_is_met_exactly_by_many_enqueues_at_once(tmp_path: Path, k
     failures = [each for each in results if isinstance(each, BaseException)]
     assert all(isinstance(each, OverQuota) for each in failures)
     assert isinstance(failures[0], HoldfastError)
-    counts = await store.tenant_counts("acme", bench.clock.now_ms())
+    counts = await store.counts("acme", None, bench.clock.now_ms())
     # Singles come last, so nothing is left over.
     assert counts.ready == stored == 100
     assert counts.bytes == 1_000

@@ -29,6 +29,7 @@ from holdfast.stores.buffered.keys import buffer_key, field_of, place_of
 from holdfast.stores.buffered.path import Terms
 from holdfast.stores.buffered.store import BufferedStore
 from holdfast.stores.buffered.wal import Place
+from holdfast.stores.contract import QueueChange
 from holdfast.stores.postgres import PostgresStore
 from tests.postgres.hearing import until_heard
 from tests.postgres.server import PostgresServer
@@ -133,7 +134,7 @@ async def test_a_tenant_with_quotas_is_held_to_them_exactly(
     async with opened(urls, redis_server.url, tmp_path) as store:
         await know(store)
         await put(store, b"a", b"b")
-        await store.put_tenant("acme", TenantConfig(quotas=Quotas(max_messages=3)))
+        await store.directory.put_tenant("acme", TenantConfig(quotas=Quotas(max_messages=3)))
         await put(store, b"c")
         with pytest.raises(Exception, match="max_messages"):
             await put(store, b"d")
@@ -148,10 +149,10 @@ async def test_what_is_buffered_is_counted_and_found(
     async with opened(urls, redis_server.url, tmp_path) as store:
         await know(store)
         [id] = await put(store, b"abc")
-        counts = await store.counts(REF, now_ms())
+        counts = await store.counts(*REF, now_ms())
         assert (counts.ready, counts.bytes) == (1, 3)
         await put(store, b"later", delay_ms=60_000)
-        assert (await store.tenant_counts("acme", now_ms())).delayed == 1
+        assert (await store.counts("acme", None, now_ms())).delayed == 1
         [other] = await put(store, b"x")
         assert await store.get(REF, other) is not None
         await put(store, b"y")
@@ -180,10 +181,10 @@ async def test_what_is_buffered_in_a_paused_queue_is_not_claimed(
     async with opened(urls, redis_server.url, tmp_path) as store:
         await know(store)
         await put(store, b"a")
-        await store.pause(REF, True, now_ms())
+        await store.directory.change_queue(REF, QueueChange(is_paused=True), now_ms())
         await put(store, b"b")
         assert await take(store) == []
-        await store.pause(REF, False, now_ms())
+        await store.directory.change_queue(REF, QueueChange(is_paused=False), now_ms())
         assert await take(store) == [b"a", b"b"]
 
 
@@ -199,7 +200,7 @@ async def test_what_one_server_buffered_another_finds_claims_and_acks_for_good(
     ):
         await know(one)
         [id] = await put(one, b"a")
-        assert (await other.counts(REF, now_ms())).ready == 1
+        assert (await other.counts(*REF, now_ms())).ready == 1
         [second] = await put(one, b"b")
         assert await other.get(REF, second) is not None
         assert await take(other) == [b"a", b"b"]
@@ -242,11 +243,11 @@ async def test_a_queue_deleted_by_one_server_takes_nothing_by_another(
         opened(urls, redis_server.url, tmp_path / "b") as other,
     ):
         await know(one)
-        await other.drain(REF, now_ms() + 60_000, now_ms())
+        await other.directory.change_queue(REF, QueueChange(drain_until=now_ms() + 60_000), now_ms())
         with pytest.raises(Draining):
             await put(one, b"a")
-        await other.drain(REF, now_ms(), now_ms())
-        while await other.find_queue(REF) is not None:
+        await other.directory.change_queue(REF, QueueChange(drain_until=now_ms()), now_ms())
+        while await other.directory.find_queue(REF) is not None:
             await other.sweep(100, now_ms())
         await put(one, b"to the new one")
         assert await take(one) == [b"to the new one"]

@@ -19,6 +19,7 @@ from holdfast.stores.buffered import prefetcher as prefetching
 from holdfast.stores.buffered.keys import reserved_key
 from holdfast.stores.buffered.prefetcher import Prefetcher
 from holdfast.stores.buffered.store import BufferedStore
+from holdfast.stores.contract import QueueChange
 from tests.postgres.server import PostgresServer
 from tests.redis.buffered import REF, now_ms, put, take
 from tests.redis.buffered import opened as opened_with
@@ -58,7 +59,7 @@ def prefetcher(store: BufferedStore) -> Prefetcher:
 async def fill(store: BufferedStore, *payloads: bytes, **options: Any) -> list[int]:
     """Stored, and reserved from the beginning of the queue."""
     ids = await put(store, *payloads, **options)
-    await store.counts(REF, now_ms())
+    await store.counts(*REF, now_ms())
     assert await prefetcher(store).reserve_once(REF) > 0
     return ids
 
@@ -106,7 +107,7 @@ async def test_what_is_reserved_is_ready_in_every_respect(
 ) -> None:
     async with opened(urls, redis_server.url, tmp_path) as store:
         [first, _] = await fill(store, b"a", b"b")
-        counts = await store.counts(REF, now_ms())
+        counts = await store.counts(*REF, now_ms())
         assert (counts.ready, counts.in_flight) == (2, 0)
         found = await store.get(REF, first)
         assert found is not None
@@ -183,9 +184,9 @@ async def test_nothing_is_reserved_of_a_paused_queue_or_one_with_groups(
 ) -> None:
     async with opened(urls, redis_server.url, tmp_path) as store:
         await put(store, b"a")
-        await store.pause(REF, True, now_ms())
+        await store.directory.change_queue(REF, QueueChange(is_paused=True), now_ms())
         assert await prefetcher(store).reserve_once(REF) == 0
-        await store.pause(REF, False, now_ms())
+        await store.directory.change_queue(REF, QueueChange(is_paused=False), now_ms())
         await put(store, b"b", group="g")
         assert await prefetcher(store).reserve_once(REF) == 0
 
@@ -255,10 +256,10 @@ async def test_a_pause_after_the_reservation_holds(urls: list[str], redis_server
     async with opened(urls, redis_server.url, tmp_path) as store:
         await fill(store, b"a", b"b")
         popped = await prefetcher(store).pop(REF, [1])
-        await store.pause(REF, True, now_ms())
+        await store.directory.change_queue(REF, QueueChange(is_paused=True), now_ms())
         assert await prefetcher(store).claim(REF, [Ask(limit=1)], popped, now_ms()) is None
         assert await claim(store) == []
-        await store.pause(REF, False, now_ms())
+        await store.directory.change_queue(REF, QueueChange(is_paused=False), now_ms())
         assert payloads(await claim(store)) == [b"a"], "what was popped in vain keeps its place"
 
 
@@ -282,9 +283,9 @@ async def test_a_deleted_queue_gives_nothing_of_what_was_reserved(
     async with opened(urls, redis_server.url, tmp_path) as store:
         await fill(store, b"a", b"b")
         popped = await prefetcher(store).pop(REF, [1])
-        await store.drain(REF, now_ms(), now_ms())
+        await store.directory.change_queue(REF, QueueChange(drain_until=now_ms()), now_ms())
         assert await prefetcher(store).claim(REF, [Ask(limit=1)], popped, now_ms()) is None
-        while await store.find_queue(REF) is not None:
+        while await store.directory.find_queue(REF) is not None:
             await store.sweep(100, now_ms())
         await put(store, b"new")
         assert payloads(await claim(store)) == [b"new"]
@@ -394,6 +395,6 @@ async def test_a_large_payload_comes_by_a_reservation_too_whole_or_part_by_part(
         apart, small = claims.per_ask[0]
         assert (apart.payload, small.payload) == (b"", b"d")
         assert apart.pieces is not None
-        parts = [part async for part in await store.read_payload(REF, apart.snowflake, apart.pieces)]
+        parts = [part async for part in await store.payloads.read(REF, apart.snowflake, apart.pieces)]
         assert b"".join(parts) == large
         assert prefetcher(store).served == 2

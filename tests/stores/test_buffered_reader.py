@@ -233,7 +233,7 @@ async def test_what_somebody_asks_for_lands_at_once_all_the_same(
     async with opened(urls, redis_server.url, tmp_path, flusher="spark") as store:
         await _know(store)
         await put(store, b"a", b"b")
-        assert (await store.counts(REF, now_ms())).ready == 2
+        assert (await store.counts(*REF, now_ms())).ready == 2
         await put(store, b"c")
         assert await take(store) == [b"a", b"b", b"c"]
         done = await asyncio.to_thread(flush_all, urls, tmp_path)
@@ -293,7 +293,7 @@ def test_jobs_that_are_killed_and_done_again_store_everything_once(
     async def prepare() -> int:
         async with opened(urls, redis_server.url, tmp_path / "server") as store:
             await _know(store)
-            row = await store.find_queue(REF)
+            row = await store.directory.find_queue(REF)
             assert row is not None
             return row.queue_id
 
@@ -351,7 +351,7 @@ async def test_who_waits_is_woken_by_what_a_job_lands(
         [first] = await queue.claim(wait=20)
         await first.ack()
         async with opened(urls, redis_server.url, tmp_path) as store:
-            row = await store.find_queue(other)
+            row = await store.directory.find_queue(other)
             assert row is not None
         calls = [(0, Log().call(row.queue_id, b"landed", ref=other))]
         waiting = asyncio.create_task(queue.claim(wait=None))

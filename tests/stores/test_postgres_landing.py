@@ -12,6 +12,7 @@ import pytest
 from holdfast.clock import SystemClock
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Ask, Settle, Verdict
+from holdfast.stores.contract import QueueChange
 from holdfast.stores.logged import LoggedCall, decode_call, encode_call
 from holdfast.stores.postgres import PostgresStore
 from holdfast.stores.postgres.landing import Lane, land, landed_places
@@ -35,7 +36,7 @@ def now_ms() -> int:
 
 
 async def queue_id(store: PostgresStore, ref: QueueRef = REF) -> int:
-    return (await store.create_queue(ref, now_ms())).queue_id
+    return (await store.directory.create_queue(ref, now_ms())).queue_id
 
 
 async def drain_claims(store: PostgresStore) -> list[bytes]:
@@ -51,7 +52,7 @@ async def test_a_call_that_landed_is_stored_counted_and_told(urls: list[str]) ->
         later = log.call(id, b"later", delay_ms=60_000)
         landed = await land(connection, LANE, [(0, call), (1, later)])
         assert [(each.ref, each.stored) for each in landed.queues] == [(REF, 3)]
-        counts = await store.counts(REF, now_ms())
+        counts = await store.counts(*REF, now_ms())
         assert (counts.ready, counts.delayed, counts.bytes) == (2, 1, 2 + 2 * 2 + 5)
         found = await store.get(REF, call.messages[1].id)
         assert found is not None
@@ -87,7 +88,7 @@ async def test_what_was_stored_acked_and_deleted_never_comes_back(urls: list[str
         for _ in range(3):
             await land(connection, LANE, calls)
             assert await drain_claims(store) == []
-        assert (await store.counts(REF, now_ms())).ready == 0
+        assert (await store.counts(*REF, now_ms())).ready == 0
 
 
 async def test_another_opening_or_lane_of_the_log_is_not_the_same(urls: list[str]) -> None:
@@ -95,7 +96,7 @@ async def test_another_opening_or_lane_of_the_log_is_not_the_same(urls: list[str
         log, id = Log(), await queue_id(store)
         for lane in (LANE, LANE._replace(epoch=12), LANE._replace(lane=1)):
             await land(connection, lane, [(0, log.call(id, b"a"))])
-        assert (await store.counts(REF, now_ms())).ready == 3
+        assert (await store.counts(*REF, now_ms())).ready == 3
 
 
 async def test_a_span_says_that_its_gaps_have_nothing_to_store(urls: list[str]) -> None:
@@ -124,7 +125,7 @@ async def test_any_number_of_landers_at_once_store_each_message_once(urls: list[
         await asyncio.gather(*(lander(parts[number::6]) for number in range(6)))
         assert await landed_places(looking, LANE) == [range(60)]
         assert Counter(id for _, id in await journal_of(store)) == {call.messages[0].id: 1 for _, call in calls}
-        assert (await store.counts(REF, now_ms())).ready == 60
+        assert (await store.counts(*REF, now_ms())).ready == 60
         assert len(await drain_claims(store)) == 60
 
 
@@ -166,7 +167,7 @@ async def test_wherever_landing_is_cut_off_it_is_whole_or_not_at_all(urls: list[
         id = await queue_id(store)
         draining = QueueRef("acme", "old")
         gone_id = await queue_id(store, draining)
-        await store.drain(draining, now_ms() + 60_000, now_ms())
+        await store.directory.change_queue(draining, QueueChange(drain_until=now_ms() + 60_000), now_ms())
         cuts = 0
         for after in (False, True):
             at, was_cut = 0, True
@@ -184,7 +185,7 @@ async def test_wherever_landing_is_cut_off_it_is_whole_or_not_at_all(urls: list[
                 async with connected(urls[0]) as connection:
                     if was_cut:
                         assert await landed_places(connection, lane) == []
-                        assert (await store.counts(REF, now_ms())).ready == 0
+                        assert (await store.counts(*REF, now_ms())).ready == 0
                     await land(connection, lane, calls)
                 assert len(await drain_claims(store)) == 3
         assert cuts > 10
@@ -193,20 +194,20 @@ async def test_wherever_landing_is_cut_off_it_is_whole_or_not_at_all(urls: list[
 async def test_a_queue_that_is_being_deleted_takes_nothing_and_the_journal_tells(urls: list[str]) -> None:
     async with opened(urls) as store, connected(urls[0]) as connection:
         log, id = Log(), await queue_id(store)
-        await store.drain(REF, now_ms() + 60_000, now_ms())
+        await store.directory.change_queue(REF, QueueChange(drain_until=now_ms() + 60_000), now_ms())
         call = log.call(id, b"a")
         landed = await land(connection, LANE, [(0, call)])
         assert (landed.queues, landed.dropped) == ([], {REF: 1})
         assert await journal_of(store) == [("enqueued", call.messages[0].id), ("removed", call.messages[0].id)]
         assert (await land(connection, LANE, [(0, call)])).dropped == {}, "once"
-        assert (await store.counts(REF, now_ms())).ready == 0
+        assert (await store.counts(*REF, now_ms())).ready == 0
 
 
 async def test_a_queue_made_anew_gets_nothing_of_the_one_before(urls: list[str]) -> None:
     async with opened(urls) as store, connected(urls[0]) as connection:
         log, id = Log(), await queue_id(store)
-        await store.drain(REF, now_ms(), now_ms())
-        while await store.find_queue(REF) is not None:
+        await store.directory.change_queue(REF, QueueChange(drain_until=now_ms()), now_ms())
+        while await store.directory.find_queue(REF) is not None:
             await store.sweep(100, now_ms())
         again = await queue_id(store)
         assert again != id
@@ -226,7 +227,7 @@ async def test_a_queue_is_not_deleted_beside_a_landing(urls: list[str]) -> None:
         transaction = connection.transaction()
         await transaction.start()
         await land(connection, LANE, [(0, Log().call(id, b"a"))])
-        draining = asyncio.create_task(store.drain(REF, now_ms(), now_ms()))
+        draining = asyncio.create_task(store.directory.change_queue(REF, QueueChange(drain_until=now_ms()), now_ms()))
         await asyncio.sleep(0.1)
         assert not draining.done()
         await transaction.commit()
@@ -238,7 +239,7 @@ async def test_a_message_whose_ttl_ran_out_on_its_way_ends_by_its_ttl(urls: list
         log, id = Log(now_ms() - 10_000), await queue_id(store)
         await land(connection, LANE, [(0, log.call(id, b"a", ttl_ms=1_000))])
         assert await drain_claims(store) == []
-        assert (await store.counts(REF, now_ms())).failed == 1
+        assert (await store.counts(*REF, now_ms())).failed == 1
 
 
 def test_a_call_is_read_as_it_was_logged() -> None:
@@ -255,4 +256,4 @@ async def test_lanes_of_a_log_land_beside_each_other(urls: list[str]) -> None:
         second: Lane = LANE._replace(lane=1)
         await asyncio.wait_for(land(other, second, [(0, log.call(id, b"b"))]), 60)
         await transaction.commit()
-        assert (await store.counts(REF, now_ms())).ready == 2
+        assert (await store.counts(*REF, now_ms())).ready == 2

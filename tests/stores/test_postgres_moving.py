@@ -125,7 +125,7 @@ async def test_a_move_that_brings_a_queue_its_first_group_waits_for_an_upkeep_th
             )
         assert tuple(counted) == tuple(there)
         assert is_waiting
-        counts = await store.counts(target, later)
+        counts = await store.counts(*target, later)
         assert (counts.ready, counts.delayed) == (3, 0)
 
 
@@ -160,7 +160,7 @@ async def test_an_upkeep_that_comes_while_a_queue_gets_its_first_group_waits_and
 
 
 async def kept(store: PostgresStore, now_ms: int) -> int:
-    counts = await store.tenant_counts("acme", now_ms)
+    counts = await store.counts("acme", None, now_ms)
     return counts.ready + counts.delayed + counts.in_flight + counts.failed
 
 
@@ -178,8 +178,8 @@ async def test_messages_that_go_to_another_database_take_their_part_of_the_quota
     clock = ManualClock()
     now = clock.now_ms()
     async with opened(urls, clock) as store:
-        await store.put_tenant("acme", TenantConfig(quotas=Quotas(max_messages=10, max_bytes=1_000)))
-        await store.create_queue(AWAY, now)
+        await store.directory.put_tenant("acme", TenantConfig(quotas=Quotas(max_messages=10, max_bytes=1_000)))
+        await store.directory.create_queue(AWAY, now)
         await put(store, now, 10)
         assert await move(store, now, HERE, AWAY) == 10, "it is no more than before"
         await fill(store, now, HERE, AWAY)
@@ -198,8 +198,8 @@ async def test_dead_letters_too(urls: list[str]) -> None:
     clock = ManualClock()
     now = clock.now_ms()
     async with opened(urls, clock) as store:
-        await store.put_tenant("acme", TenantConfig(quotas=Quotas(max_bytes=5)))
-        await store.create_queue(AWAY, now)
+        await store.directory.put_tenant("acme", TenantConfig(quotas=Quotas(max_bytes=5)))
+        await store.directory.create_queue(AWAY, now)
         await put(store, now, 5)
         [deliveries] = (await store.claim(HERE, [Ask(limit=5)], now)).per_ask
         verdicts = [Verdict(settle=Settle.NACK, receipt=each.receipt, final=True) for each in deliveries]
@@ -223,8 +223,8 @@ async def test_a_move_that_is_cut_off_passes_no_quota(
     clock = ManualClock()
     now = clock.now_ms()
     async with opened(urls, clock) as store:
-        await store.put_tenant("acme", TenantConfig(quotas=Quotas(max_messages=10)))
-        await store.create_queue(AWAY, now)
+        await store.directory.put_tenant("acme", TenantConfig(quotas=Quotas(max_messages=10)))
+        await store.directory.create_queue(AWAY, now)
         await put(store, now, 8)
         for _ in range(2):
             with monkeypatch.context() as patched:
@@ -242,8 +242,8 @@ async def test_of_a_move_only_what_went_takes_its_part_along(urls: list[str], mo
     clock = ManualClock()
     now = clock.now_ms()
     async with opened(urls, clock) as store:
-        await store.put_tenant("acme", TenantConfig(quotas=Quotas(max_messages=10)))
-        await store.create_queue(AWAY, now)
+        await store.directory.put_tenant("acme", TenantConfig(quotas=Quotas(max_messages=10)))
+        await store.directory.create_queue(AWAY, now)
         await put(store, now, 10)
         decide = store._moving._decide
 
@@ -263,7 +263,7 @@ async def test_a_quota_set_on_what_is_there_already_counts_it_on_every_database(
     async with opened(urls, clock) as store:
         await put(store, now, 8)
         await put(store, now, 1, AWAY)
-        await store.put_tenant("acme", TenantConfig(quotas=Quotas(max_messages=10)))
+        await store.directory.put_tenant("acme", TenantConfig(quotas=Quotas(max_messages=10)))
         await fill(store, now, AWAY, HERE)
         assert await kept(store, now) == 10
 
@@ -273,12 +273,12 @@ async def test_a_move_to_another_tenant_is_refused_beyond_its_quota_and_nothing_
     now = clock.now_ms()
     theirs = next(ref for n in range(99) if slot_of(*(ref := QueueRef("umbrella", f"q{n}"))) % 2 != slot_of(*HERE) % 2)
     async with opened(urls, clock) as store:
-        await store.put_tenant("umbrella", TenantConfig(quotas=Quotas(max_messages=3)))
-        await store.create_queue(theirs, now)
+        await store.directory.put_tenant("umbrella", TenantConfig(quotas=Quotas(max_messages=3)))
+        await store.directory.create_queue(theirs, now)
         await put(store, now, 4)
         with pytest.raises(OverQuota):
             await move(store, now, HERE, theirs)
-        assert (await store.counts(HERE, now)).ready == 4
+        assert (await store.counts(*HERE, now)).ready == 4
 
 
 async def test_a_move_that_finds_no_room_again_and_again_is_called_unavailable(
@@ -287,8 +287,8 @@ async def test_a_move_that_finds_no_room_again_and_again_is_called_unavailable(
     clock = ManualClock()
     now = clock.now_ms()
     async with opened(urls, clock) as store:
-        await store.put_tenant("acme", TenantConfig(quotas=Quotas(max_messages=10)))
-        await store.create_queue(AWAY, now)
+        await store.directory.put_tenant("acme", TenantConfig(quotas=Quotas(max_messages=10)))
+        await store.directory.create_queue(AWAY, now)
         await put(store, now, 10)
         carry = store._grants.carry
 
@@ -298,4 +298,4 @@ async def test_a_move_that_finds_no_room_again_and_again_is_called_unavailable(
         monkeypatch.setattr(store._grants, "carry", late)
         with pytest.raises(StoreUnavailable, match="again and again"):
             await move(store, now, HERE, AWAY)
-        assert (await store.counts(HERE, now)).ready == 10
+        assert (await store.counts(*HERE, now)).ready == 10

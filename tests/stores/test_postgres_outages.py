@@ -172,8 +172,8 @@ async def test_a_configuration_changed_while_a_database_is_down_reaches_it_when_
         await store.enqueue(ref, [Draft(payload=b"a")], SystemClock().now_ms(), auto_create=True)
         pair[1].stop(signal.SIGQUIT)
         for number in (5, 1):
-            await store.put_tenant(tenant, TenantConfig(quotas=Quotas(max_messages=number)))
-        found = await store.find_tenant(tenant)
+            await store.directory.put_tenant(tenant, TenantConfig(quotas=Quotas(max_messages=number)))
+        found = await store.directory.find_tenant(tenant)
         assert found is not None
         assert found.config.quotas.max_messages == 1
         await asyncio.to_thread(pair[1].start)

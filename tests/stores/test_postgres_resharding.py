@@ -15,6 +15,7 @@ from holdfast.model.names import QueueRef
 from holdfast.model.policy import QueuePolicy, Quotas, TenantConfig
 from holdfast.model.requests import Ask, Settle, Verdict
 from holdfast.stores.buffered.reader import read_calls, segment_files
+from holdfast.stores.contract import QueueChange
 from holdfast.stores.postgres import PostgresStore, resharding
 from holdfast.stores.postgres.cluster import Cluster
 from holdfast.stores.postgres.flushing import flush
@@ -96,23 +97,23 @@ async def test_a_queue_goes_whole_and_servers_follow_it(urls: list[str]) -> None
         await put(store, *(b"%d" % number for number in range(5)), key=None)
         keyed = await put(store, b"keyed", key="k")
         await put(store, b"later", delay_ms=3_600_000)
-        await store.put_policy(REF, QueuePolicy(max_retries=7), now_ms())
+        await store.directory.change_queue(REF, QueueChange(policy=QueuePolicy(max_retries=7)), now_ms())
         held = (await other.claim(REF, [Ask(limit=1, lease_ms=60_000)], now_ms())).per_ask[0]
-        before = await store.counts(REF, now_ms())
+        before = await store.counts(*REF, now_ms())
 
         await move(urls)
 
         assert await rows(urls[SOURCE]) == 0
         assert await rows(urls[TARGET]) == 8
-        assert await store.counts(REF, now_ms()) == before
+        assert await store.counts(*REF, now_ms()) == before
         assert await put(other, b"again", key="k") == keyed, "keys have gone along"
         [result] = await other.settle(REF, [Verdict(settle=Settle.ACK, receipt=held[0].receipt)], now_ms())
         assert result.ok, "leases hold"
-        row = await other.find_queue(REF)
+        row = await other.directory.find_queue(REF)
         assert row is not None
         assert row.policy.max_retries == 7
         assert await take(store) == [b"1", b"2", b"3", b"4", b"keyed"]
-        assert [each.ref for each in await store.list_queues("acme")] == [REF]
+        assert [each.ref for each in await store.directory.list_queues("acme")] == [REF]
         await put(store, b"new")
         assert await take(other) == [b"new"]
         page = await store.journal(None, 1_000, None, now_ms())
@@ -125,7 +126,7 @@ async def test_a_server_that_knows_of_nothing_makes_no_second_queue(urls: list[s
         await move(urls)
         await put(late, b"b")
         assert await take(late) == [b"a", b"b"]
-        [one] = await late.list_queues("acme")
+        [one] = await late.directory.list_queues("acme")
         assert one.ref == REF
 
 
@@ -145,9 +146,9 @@ async def test_calls_on_a_queue_on_its_way_are_refused_and_change_nothing(urls: 
                 lambda: store.claim(REF, [Ask()], now_ms()),
                 lambda: store.settle(REF, [Verdict(settle=Settle.ACK, receipt=held.receipt)], now_ms()),
                 lambda: store.settle(REF, [Verdict(settle=Settle.NACK, receipt=held.receipt)], now_ms()),
-                lambda: store.pause(REF, True, now_ms()),
-                lambda: store.drain(REF, now_ms(), now_ms()),
-                lambda: store.counts(REF, now_ms()),
+                lambda: store.directory.change_queue(REF, QueueChange(is_paused=True), now_ms()),
+                lambda: store.directory.change_queue(REF, QueueChange(drain_until=now_ms()), now_ms()),
+                lambda: store.counts(*REF, now_ms()),
             ]
             for call in calls:
                 with pytest.raises(StoreUnavailable, match="being moved"):
@@ -261,7 +262,7 @@ async def cut_everywhere(urls: list[str], monkeypatch: pytest.MonkeyPatch, every
                 is_cut, cuts = True, cuts + every
         await move(urls, to=to)
         async with opened(urls) as store:
-            counts = await store.counts(REF, now_ms())
+            counts = await store.counts(*REF, now_ms())
             assert (counts.ready, counts.bytes) == (21, sum(map(len, expected)) + 5)
             assert await rows(urls[to]) == 21
             assert await rows(urls[1 - to]) == 0
@@ -317,7 +318,7 @@ async def test_nothing_is_lost_or_doubled_under_traffic(urls: list[str]) -> None
 
 async def test_quotas_hold_when_their_messages_have_gone(urls: list[str]) -> None:
     async with opened(urls) as store:
-        await store.put_tenant("acme", TenantConfig(quotas=Quotas(max_messages=10)))
+        await store.directory.put_tenant("acme", TenantConfig(quotas=Quotas(max_messages=10)))
         await put(store, *(b"x" for _ in range(8)))
         await move(urls)
         await put(store, b"y", ref=OTHER)
@@ -357,7 +358,7 @@ async def test_what_is_in_a_log_lands_where_its_queue_has_gone(
 async def test_a_draining_queue_is_not_moved(urls: list[str]) -> None:
     async with opened(urls) as store:
         await put(store, b"a")
-        await store.drain(REF, now_ms() + 60_000, now_ms())
+        await store.directory.change_queue(REF, QueueChange(drain_until=now_ms() + 60_000), now_ms())
         with pytest.raises(StoreUnavailable, match="being deleted"):
             await move(urls)
 
@@ -370,7 +371,7 @@ async def test_payloads_in_pieces_go_along_though_it_is_cut_off_and_readers_foll
         await put(store, payload, b"small")
         [delivery] = (await store.claim(REF, [Ask(streams=True, lease_ms=60_000)], now_ms())).per_ask[0]
         assert delivery.pieces is not None
-        reader = await store.read_payload(REF, delivery.snowflake, delivery.pieces)
+        reader = await store.payloads.read(REF, delivery.snowflake, delivery.pieces)
         parts = [await anext(reader)]
         with monkeypatch.context() as patched:
             _cutting(patched, 24)  # in the middle of the pieces
@@ -411,7 +412,7 @@ async def test_a_move_of_payloads_in_pieces_that_is_called_off_leaves_none_on_th
 async def test_an_upload_whose_queue_goes_meanwhile_is_to_be_sent_again(urls: list[str]) -> None:
     async with opened(urls) as store:
         await put(store, b"first")
-        writer = await store.stage(REF, Draft(payload=b""), now_ms(), auto_create=True)
+        writer = await store.payloads.stage(REF, Draft(payload=b""), now_ms(), auto_create=True)
         await writer.write(bytes(2 << 20))
         draft = Draft(payload=b"", pieces=await writer.finish())
         await move(urls)

@@ -40,7 +40,7 @@ def queue_in(hf: Holdfast, shard: int) -> Queue:
     for _ in range(100):
         name = f"queue-{len(hf.queues())}"
         hf.queue(name).set_policy(max_retries=100)
-        [row] = [row for row in hf._driver.run(store.list_queues("default")) if row.ref.queue == name]
+        [row] = [row for row in hf._driver.run(store.directory.list_queues("default")) if row.ref.queue == name]
         if keys.shard_of(keys.prefix(row.tenant_id, row.queue_id), SHARDS) == shard:
             return hf.queue(name)
     raise AssertionError(f"none of 100 queues lies in shard {shard}")

@@ -177,7 +177,7 @@ async def test_a_payload_that_cannot_be_read_for_now_counts_no_failure(tmp_path:
         worker = holdfast.Worker(hf)
         seen = Seen(worker)
         worker.handler("q", retries=0)(handle)
-        outage.begin("read_payload")
+        outage.begin("payloads.read")
         async with asyncio.timeout(PATIENCE_S), worker:
             await hf.queue("q").enqueue(PAYLOAD)
             assert await seen.kinds() == ["released"]
@@ -193,7 +193,7 @@ async def test_a_handler_is_not_begun_once_its_lease_was_lost_while_its_payload_
         """Acks what is read, as somebody else would who has the receipt."""
 
         async def before(self, call: str) -> None:
-            if call == "read_payload" and self.error is None:
+            if call == "payloads.read" and self.error is None:
                 self.error = AssertionError("once")
                 [info] = await hf.queue("q").list(state="in_flight")
                 await hf.queue("q").remove(info.id)

@@ -64,7 +64,7 @@ class Scheduler:
         """Fire what is due, in one bounded pass; return how many ticks were due. Ticks that the store could not take
         are tried again after a pause."""
         now_ms = self._runtime.clock.now_ms()
-        due, next_at = await self._store.due_schedules(FIRE_LIMIT, now_ms)
+        due, next_at = await self._store.schedules.due(FIRE_LIMIT, now_ms)
         failures: list[_Failure] = []
         await self._together([self._fire(ref, schedule, now_ms, failures) for ref, schedule in due])
         if failures:
@@ -90,7 +90,7 @@ class Scheduler:
                 return
             try:
                 with await self._admit(ref, [draft_at(schedule, tick.at)]):
-                    await self._store.fire_schedule(ref, schedule, tick, now_ms)
+                    await self._store.schedules.fire(ref, schedule, tick, now_ms)
             except (Refused, Throttled) as error:
                 await self._skip(ref, schedule, tick.next_at, error)
         except Refused:
@@ -101,7 +101,7 @@ class Scheduler:
     async def _skip(self, ref: QueueRef, schedule: Schedule, next_at: int | None, error: HoldfastError) -> None:
         """What a tenant may not enqueue now is not enqueued late: its next tick may come sooner than room does."""
         told = skipped(schedule, next_at, f"{error.code}: {error.message}")
-        if await self._store.put_schedule(ref, schedule, told, self._runtime.clock.now_ms()):
+        if await self._store.schedules.put(ref, schedule, told, self._runtime.clock.now_ms()):
             _log.warning("a tick of schedule %s of %s enqueued nothing: %s", schedule.name, ref, error.message)
 
     def _put_off(self, error: Exception, schedule: str) -> None:

@@ -21,11 +21,11 @@ class CoreSource:
 
     async def queues(self) -> AsyncIterator[tuple[QueueRef, Stats]]:
         """Every queue, tenant by tenant. The reader takes its time: a queue may be gone before it is looked at."""
-        for tenant in await self._store.list_tenants():
-            for row in await self._store.list_queues(tenant.tenant):
+        for tenant in await self._store.directory.list_tenants():
+            for row in await self._store.directory.list_queues(tenant.tenant):
                 now_ms = self._now_ms()
                 try:
-                    counts = await self._store.counts(row.ref, now_ms)
+                    counts = await self._store.counts(*row.ref, now_ms)
                 except QueueNotFound:
                     continue
                 yield row.ref, stats_of(counts, now_ms, waiters=self._dispatcher.waiters(row.ref), row=row)

@@ -33,7 +33,7 @@ from holdfast.service.directory import Directory
 from holdfast.service.schedules import ScheduleService
 from holdfast.service.views import stats_of
 from holdfast.stores.answers import being_deleted
-from holdfast.stores.contract import Store
+from holdfast.stores.contract import QueueChange, Store
 
 FORCE_AFTER_MS = 30_000
 
@@ -53,10 +53,11 @@ class AdminService:
     # --- Tenants and queues ----------------------------------------------------------------------------------
 
     async def tenants(self) -> list[TenantSummary]:
-        return [TenantSummary(tenant=row.tenant, **asdict(row.config)) for row in await self._store.list_tenants()]
+        rows = await self._store.directory.list_tenants()
+        return [TenantSummary(tenant=row.tenant, **asdict(row.config)) for row in rows]
 
     async def tenant(self, tenant: str) -> TenantConfig:
-        row = await self._store.find_tenant(tenant)
+        row = await self._store.directory.find_tenant(tenant)
         return TenantConfig() if row is None else row.config
 
     async def set_tenant(self, tenant: str, changes: Mapping[str, Any]) -> TenantConfig:
@@ -65,20 +66,20 @@ class AdminService:
 
     async def _set_tenant(self, tenant: str, changes: Mapping[str, Any]) -> TenantConfig:
         config = merge(await self.tenant(tenant), changes)
-        row = await self._store.put_tenant(tenant, config)
+        row = await self._store.directory.put_tenant(tenant, config)
         self._directory.note(row)
         return row.config
 
     async def tenant_stats(self, tenant: str) -> Stats:
         now_ms = self._now_ms()
-        counts = await self._store.tenant_counts(tenant, now_ms)
+        counts = await self._store.counts(tenant, None, now_ms)
         return stats_of(counts, now_ms, waiters=self._dispatcher.tenant_waiters(tenant))
 
     async def queues(self, tenant: str) -> list[QueueSummary]:
         now_ms = self._now_ms()
         summaries = []
-        for row in await self._store.list_queues(tenant):
-            counts = await self._store.counts(row.ref, now_ms)
+        for row in await self._store.directory.list_queues(tenant):
+            counts = await self._store.counts(*row.ref, now_ms)
             stats = stats_of(counts, now_ms, waiters=self._dispatcher.waiters(row.ref), row=row)
             summaries.append(QueueSummary(queue=row.ref.queue, **asdict(stats)))
         return summaries
@@ -91,17 +92,17 @@ class AdminService:
         return await see_through(self._runtime, self._set_policy(ref, changes))
 
     async def _set_policy(self, ref: QueueRef, changes: Mapping[str, Any]) -> QueuePolicy:
-        if await self._store.find_queue(ref) is None:
+        if await self._store.directory.find_queue(ref) is None:
             merge(QueuePolicy(), changes)  # refused before there is a queue
-            await self._store.create_queue(ref, self._now_ms())
+            await self._store.directory.create_queue(ref, self._now_ms())
         # As it is now: others may have changed it while it was made.
         policy = merge((await self._directory.require(ref)).policy, changes)
-        row = await self._store.put_policy(ref, policy, self._now_ms())
+        row = await self._store.directory.change_queue(ref, QueueChange(policy=policy), self._now_ms())
         self._directory.note_queue(row)
         return row.policy
 
     async def pause(self, ref: QueueRef, is_paused: bool) -> None:
-        await self._store.pause(ref, is_paused, self._now_ms())
+        await self._store.directory.change_queue(ref, QueueChange(is_paused=is_paused), self._now_ms())
 
     async def delete(self, ref: QueueRef, force_after_ms: int = FORCE_AFTER_MS) -> None:
         """Begin to delete: nothing comes in or goes out any more, leases may still be settled until they are revoked
@@ -111,12 +112,13 @@ class AdminService:
 
     async def _delete(self, ref: QueueRef, force_after_ms: int) -> None:
         now_ms = self._now_ms()
-        self._directory.note_queue(await self._store.drain(ref, now_ms + force_after_ms, now_ms))
+        change = QueueChange(drain_until=now_ms + force_after_ms)
+        self._directory.note_queue(await self._store.directory.change_queue(ref, change, now_ms))
         self._dispatcher.fail_waiters(ref, being_deleted(ref))
 
     async def check_store(self) -> None:
         """Raise `StoreUnavailable` if the store is closed, stopped, or refuses enqueues because its disk is full."""
-        await self._store.find_tenant(DEFAULT)
+        await self._store.directory.find_tenant(DEFAULT)
         refusal = (await self._store.figures()).refusal
         if refusal is not None:
             raise StoreUnavailable(refusal)

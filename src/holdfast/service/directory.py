@@ -28,13 +28,13 @@ class Directory:
 
     async def load_tenants(self) -> list[str]:
         """Their names."""
-        tenants = await self._store.list_tenants()
+        tenants = await self._store.directory.list_tenants()
         for tenant in tenants:
             self.note(tenant)
         return [tenant.tenant for tenant in tenants]
 
     async def load_queues(self, tenant: str) -> None:
-        for queue in await self._store.list_queues(tenant):
+        for queue in await self._store.directory.list_queues(tenant):
             self.note_queue(queue)
 
     def note(self, tenant: TenantRow) -> None:
@@ -59,12 +59,12 @@ class Directory:
         return self._weights.get(tenant, 1)
 
     async def require(self, ref: QueueRef) -> QueueRow:
-        row = await self._store.find_queue(ref)
+        row = await self._store.directory.find_queue(ref)
         if row is None:
             raise no_such_queue(ref)
         return row
 
     async def require_or_create(self, ref: QueueRef) -> QueueRow:
         if self.auto_create:
-            return await self._store.create_queue(ref, self._clock.now_ms())
+            return await self._store.directory.create_queue(ref, self._clock.now_ms())
         return await self.require(ref)

@@ -99,7 +99,7 @@ class QueueService:
         auto_create = self._directory.auto_create
 
         async def stage() -> PayloadWriter:
-            return await self._store.stage(ref, draft, self._now_ms(), auto_create=auto_create)
+            return await self._store.payloads.stage(ref, draft, self._now_ms(), auto_create=auto_create)
 
         above = self._store.capabilities.streams_above
         enqueue = partial(self.enqueue, ref)
@@ -109,7 +109,7 @@ class QueueService:
         """Of a delivery that has its payload in pieces (`Ask.streams`)."""
         if delivery.pieces is None:
             raise Internal("this delivery has its payload with it")
-        return await self._store.read_payload(ref, delivery.snowflake, delivery.pieces)
+        return await self._store.payloads.read(ref, delivery.snowflake, delivery.pieces)
 
     async def read_part(self, ref: QueueRef, receipt: Receipt, offset: int, limit: int) -> Part:
         """Up to `limit` bytes, from `offset` on, of the payload of a message that the receipt still holds."""
@@ -129,7 +129,7 @@ class QueueService:
         left = min(limit, max(0, pieces.size - offset))
         parts: list[bytes] = []
         try:
-            reader = await self._store.read_payload(ref, receipt.id, pieces, offset)
+            reader = await self._store.payloads.read(ref, receipt.id, pieces, offset)
             while left > 0:
                 parts.append((await anext(reader))[:left])
                 left -= len(parts[-1])
@@ -284,13 +284,13 @@ class QueueService:
         envelope = found.envelope
         if envelope.pieces is None:
             return found
-        parts = [part async for part in await self._store.read_payload(ref, envelope.id, envelope.pieces)]
+        parts = [part async for part in await self._store.payloads.read(ref, envelope.id, envelope.pieces)]
         return replace(found, envelope=replace(envelope, payload=b"".join(parts), pieces=None))
 
     async def stats(self, ref: QueueRef) -> Stats:
         row = await self._directory.require(ref)
         now_ms = self._now_ms()
-        counts = await self._store.counts(ref, now_ms)
+        counts = await self._store.counts(*ref, now_ms)
         return stats_of(counts, now_ms, waiters=self._dispatcher.waiters(ref), row=row)
 
     async def journal(
@@ -333,7 +333,7 @@ class QueueService:
         if number is not None:
             check_integer("number", number, 0, MAX_MS)
         await self._admission.look(ref)
-        claims = await self._store.ledger(ref, consumer, self._now_ms(), number)
+        claims = await self._store.ledgers.entries(ref, consumer, self._now_ms(), number)
         deliveries = [delivery for entry in claims for delivery in entry.deliveries]
         self._admission.read(ref, len(deliveries), sum(each.bytes for each in deliveries))
         return claims
@@ -341,13 +341,13 @@ class QueueService:
     async def ledger_ack(self, ref: QueueRef, consumer: str, upto: int) -> list[Result]:
         check_text("consumer", consumer)
         check_integer("upto", upto, 0, MAX_MS)
-        return await self._store.ledger_ack(ref, consumer, upto, self._now_ms())
+        return await self._store.ledgers.ack(ref, consumer, upto, self._now_ms())
 
     async def ledger_extend(self, ref: QueueRef, consumer: str, lease_ms: int | None) -> list[Result]:
         check_text("consumer", consumer)
         if lease_ms is not None:
             check_integer("lease", lease_ms, 1, MAX_MS)
-        return await self._store.ledger_extend(ref, consumer, lease_ms, self._now_ms())
+        return await self._store.ledgers.extend(ref, consumer, lease_ms, self._now_ms())
 
 
 def _not_held(receipt: Receipt) -> StaleLease:

@@ -23,13 +23,13 @@ class ScheduleService:
     async def every(self, ref: QueueRef) -> list[ScheduleInfo]:
         infos: list[ScheduleInfo] = []
         after: str | None = None
-        while page := await self._store.list_schedules(ref, after, _PAGE):
+        while page := await self._store.schedules.page(ref, after, _PAGE):
             infos += [info_of(each, with_payload=False) for each in page]
             after = page[-1].name
         return infos
 
     async def get(self, ref: QueueRef, name: str, *, with_payload: bool) -> ScheduleInfo:
-        schedule = await self._store.find_schedule(ref, parse_name("schedule", name))
+        schedule = await self._store.schedules.find(ref, parse_name("schedule", name))
         if schedule is None:
             raise _no_such_schedule(ref, name)
         return info_of(schedule, with_payload=with_payload)
@@ -37,19 +37,19 @@ class ScheduleService:
     async def put(self, ref: QueueRef, name: str, change: Change) -> ScheduleInfo:
         """Create the schedule or change it: what is given changes, the rest stays."""
         parse_name("schedule", name)
-        if await self._store.find_queue(ref) is None:
+        if await self._store.directory.find_queue(ref) is None:
             changed(name, None, change, self._now_ms(), self._max_payload)  # refused before there is a queue
             await self._directory.require_or_create(ref)
         for _ in range(_TRIES):
-            was = await self._store.find_schedule(ref, name)
+            was = await self._store.schedules.find(ref, name)
             now_ms = self._now_ms()
             schedule = changed(name, was, change, now_ms, self._max_payload)
-            if schedule == was or await self._store.put_schedule(ref, was, schedule, now_ms):
+            if schedule == was or await self._store.schedules.put(ref, was, schedule, now_ms):
                 return info_of(schedule, with_payload=False)
         raise StoreUnavailable(f"schedule {name} of {ref} changes all the time: try again", schedule=name)
 
     async def delete(self, ref: QueueRef, name: str) -> None:
-        if not await self._store.delete_schedule(ref, parse_name("schedule", name), self._now_ms()):
+        if not await self._store.schedules.delete(ref, parse_name("schedule", name), self._now_ms()):
             raise _no_such_schedule(ref, name)
 
 

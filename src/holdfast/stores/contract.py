@@ -16,11 +16,14 @@ method that changes something:
 Time comes in as `now_ms` and randomness as `Dice`; no store reads a clock. A store may take longer than its caller is
 willing to wait: a cancelled call is carried out or not, wholly.
 
-The store knows the policy of each queue, for it must return expired leases by itself; callers change it here.
+The store knows the policy of each queue, for it must return expired leases by itself.
+
+A store is a `Store` and has four parts: `QueueDirectory`, `ScheduleStore`, `LedgerStore` and `PayloadStore`. These laws
+hold for the methods of the parts too. `holdfast.testing.laws` runs them against any store.
 """
 
 from collections.abc import Mapping
-from typing import NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 import msgspec
 
@@ -74,8 +77,8 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     is_durable: bool = True
     # The listener hears of every change, whoever made it. If not, those who wait look now and then.
     pushes_wakeups: bool = True
-    # Payloads of more bytes than this can come and go bit by bit: `stage` and `read_payload` work, and claims and
-    # inspection leave them in pieces. None: every payload is whole, and those two are not called.
+    # Payloads of more bytes than this can be written and read in parts, through `Store.payloads`, and claims and
+    # inspection leave them in pieces. None: every payload is whole, and `Store.payloads` is not used.
     streams_above: int | None = None
 
 
@@ -168,161 +171,235 @@ class Swept(NamedTuple):
     next_at: int | None
 
 
-class Store(Protocol):
-    capabilities: Capabilities
+class QueueChange(msgspec.Struct, frozen=True, kw_only=True):
+    """A change to a queue's row. Fields that are None stay as they are."""
 
-    async def open(self, listener: Listener, runtime: Runtime) -> None:
-        """`runtime` gives the tickets that calls may wait on, and a thread for what blocks."""
+    policy: QueuePolicy | None = None
+    is_paused: bool | None = None
+    # Begin to delete the queue, and revoke the leases on its messages at this instant.
+    drain_until: int | None = None
 
-    async def close(self) -> None:
-        """Leases stay as they are: they run out in their time. From now on every call is `StoreUnavailable`."""
+    def fields(self) -> dict[str, Any]:
+        """Return the fields that change, by name, as arguments for `replace` on a row."""
+        return {name: value for name, value in msgspec.structs.asdict(self).items() if value is not None}
 
-    def shard_of(self, ref: QueueRef) -> int:
-        """The shard that owns the queue: no pass or sweep of one waits for another's."""
 
-    # --- The directory ---------------------------------------------------------------------------------------
+class QueueDirectory(Protocol):
+    """The tenants and queues of a store."""
 
-    async def find_tenant(self, tenant: str) -> TenantRow | None: ...
+    async def find_tenant(self, tenant: str) -> TenantRow | None:
+        """Return the tenant's row, or None if there is no such tenant."""
 
-    async def find_queue(self, ref: QueueRef) -> QueueRow | None: ...
-
-    async def list_tenants(self) -> list[TenantRow]: ...
-
-    async def list_queues(self, tenant: str) -> list[QueueRow]: ...
+    async def list_tenants(self) -> list[TenantRow]:
+        """Return the rows of all tenants, sorted by name."""
 
     async def put_tenant(self, tenant: str, config: TenantConfig) -> TenantRow:
-        """Create the tenant or change it. Its number never changes and is never given to another."""
+        """Create the tenant or replace its configuration. A tenant's number never changes and is never reused."""
+
+    async def find_queue(self, ref: QueueRef) -> QueueRow | None:
+        """Return the queue's current row, or None if there is no such queue."""
+
+    async def list_queues(self, tenant: str) -> list[QueueRow]:
+        """Return the rows of the tenant's queues, sorted by name. Empty for an unknown tenant."""
 
     async def create_queue(self, ref: QueueRef, now_ms: int) -> QueueRow:
-        """The queue's row, made if there is none; `OverQuota` beyond the tenant's max_queues."""
+        """Return the queue's row; create the queue, and its tenant, if there is none.
 
-    async def put_policy(self, ref: QueueRef, policy: QueuePolicy, now_ms: int) -> QueueRow: ...
+        Raise `OverQuota` if a new queue would exceed the tenant's max_queues.
+        """
 
-    async def pause(self, ref: QueueRef, is_paused: bool, now_ms: int) -> QueueRow: ...
+    async def change_queue(self, ref: QueueRef, change: QueueChange, now_ms: int) -> QueueRow:
+        """Apply all fields of `change` that are set, and return the new row. Raise `QueueNotFound`.
 
-    async def drain(self, ref: QueueRef, until_ms: int, now_ms: int) -> QueueRow:
-        """Begin to delete the queue. Sweeps finish it, in bounded steps, once no lease is left or `until_ms` came.
-        Its schedules go in this step. Its queue_id is never used again."""
+        `drain_until` begins to delete the queue, and deletes its schedules in the same step. Sweeps delete its messages
+        in bounded steps, once none is under a lease or `drain_until` has come. A queue_id is never reused.
+        """
+
+
+class ScheduleStore(Protocol):
+    """The schedules of all queues.
+
+    A tick is fired once, even if several servers see it: a schedule is replaced only while it equals the one that its
+    replacement was made from, and the message of a tick is enqueued in that same step. So exactly one server fires a
+    tick, and a crash cannot separate the message from the schedule's advance to its next tick.
+    """
+
+    async def find(self, ref: QueueRef, name: str) -> Schedule | None:
+        """Return the schedule, or None if there is none of this name. Raise `QueueNotFound`."""
+
+    async def page(self, ref: QueueRef, after: str | None, limit: int) -> list[Schedule]:
+        """Return up to `limit` schedules whose names follow `after`, sorted by name. Raise `QueueNotFound`."""
+
+    async def put(self, ref: QueueRef, was: Schedule | None, schedule: Schedule, now_ms: int) -> bool:
+        """Replace `was` with `schedule`; with `was` None, add it.
+
+        Return False, and change nothing, if the stored schedule of this name is not `was`. Raise `QueueNotFound`,
+        `Draining`, or `OverQuota` beyond `MAX_SCHEDULES`.
+        """
+
+    async def fire(self, ref: QueueRef, schedule: Schedule, tick: Tick, now_ms: int) -> Enqueued | None:
+        """Enqueue the message of a tick (`schedules.draft_at`) and replace the schedule with `schedules.fired`, in one
+        step.
+
+        Return None, and change nothing, if the stored schedule is not `schedule`: another server fired this tick. Raise
+        the errors of `Store.enqueue`.
+        """
+
+    async def delete(self, ref: QueueRef, name: str, now_ms: int) -> bool:
+        """Delete the schedule. Return False if there was none. Raise `QueueNotFound`."""
+
+    async def due(self, limit: int, now_ms: int) -> DueSchedules:
+        """Return up to `limit` schedules of all queues whose tick has come.
+
+        The listener's `scheduled` is called for every schedule that is put or fired, and at opening for the earliest.
+        """
+
+
+class LedgerStore(Protocol):
+    """The claim ledgers: each consumer's numbered claims, which it can read again by number."""
+
+    async def entries(self, ref: QueueRef, consumer: str, now_ms: int, number: int | None = None) -> list[LedgerEntry]:
+        """Return the consumer's open claims, sorted by number, or only the one of this number.
+
+        Each has the deliveries whose leases still hold. Raise `QueueNotFound`.
+        """
+
+    async def ack(self, ref: QueueRef, consumer: str, upto: int, now_ms: int) -> list[Result]:
+        """Ack the messages that the consumer's claims up to this number still hold, and close those claims. Raise
+        `QueueNotFound`."""
+
+    async def extend(self, ref: QueueRef, consumer: str, lease_ms: int | None, now_ms: int) -> list[Result]:
+        """Extend the leases of all the consumer's open claims. Raise `QueueNotFound`."""
+
+
+class PayloadStore(Protocol):
+    """Payloads that are written and read in parts. Called only if `Capabilities.streams_above` is set."""
+
+    async def stage(self, ref: QueueRef, draft: Draft, now_ms: int, *, auto_create: bool) -> PayloadWriter:
+        """Return a writer for the payload of `draft`, which has everything else of its message and is enqueued with the
+        payload afterwards.
+
+        Until then the payload counts only for the quotas of other staged payloads. After a crash, the sweeps that
+        follow the next opening delete it. Raise the errors of `Store.enqueue`.
+        """
+
+    async def read(self, ref: QueueRef, id: int, pieces: Pieces, start: int = 0) -> PayloadReader:
+        """Return a reader of the payload `pieces` of a message, from byte `start` on.
+
+        Reading holds no lease: it fails once the message is settled, removed or edited.
+        """
+
+
+class Store(Protocol):
+    """Messages and their states, with the four parts that hold everything else.
+
+    Read a part from the store for every call instead of keeping it: a store that reopens makes new parts, and reading a
+    part of a stopped store may already raise `StoreUnavailable`. Parts are used between `open` and `close`.
+    """
+
+    @property
+    def capabilities(self) -> Capabilities: ...
+
+    @property
+    def directory(self) -> QueueDirectory: ...
+
+    @property
+    def schedules(self) -> ScheduleStore: ...
+
+    @property
+    def ledgers(self) -> LedgerStore: ...
+
+    @property
+    def payloads(self) -> PayloadStore: ...
+
+    async def open(self, listener: Listener, runtime: Runtime) -> None:
+        """Open the store. `runtime` gives the tickets that calls may wait on, and a thread for blocking work."""
+
+    async def close(self) -> None:
+        """Close the store: every later call raises `StoreUnavailable`. Leases stay and expire in their time."""
+
+    def shard_of(self, ref: QueueRef) -> int:
+        """Return the shard that owns the queue: claims and sweeps of one shard never wait for another's."""
 
     # --- Messages --------------------------------------------------------------------------------------------
 
     async def enqueue(self, ref: QueueRef, drafts: list[Draft], now_ms: int, *, auto_create: bool) -> list[Enqueued]:
-        """All or nothing. A draft whose key was seen within the window answers the first message, in the same batch
-        too. With `auto_create` a queue that does not exist is made in the same step, else `QueueNotFound`. `Draining`,
-        `OverQuota`, `PayloadTooLarge`."""
+        """Enqueue all drafts or none, and return one result per draft, in order.
 
-    async def stage(self, ref: QueueRef, draft: Draft, now_ms: int, *, auto_create: bool) -> PayloadWriter:
-        """Take a payload bit by bit. `draft` is its message but for the payload, and is enqueued with it after. Until
-        then it counts for nothing but the quotas of other payloads on their way, and no crash leaves it behind for
-        longer than the sweeps after the next opening take. Refused where `enqueue` would be."""
-
-    async def read_payload(self, ref: QueueRef, id: int, pieces: Pieces, start: int = 0) -> PayloadReader:
-        """Read bit by bit what a delivery or a message that was found has in pieces, from byte `start` on. Nothing is
-        held for it: once the message is settled, removed or edited, the reading fails."""
+        A draft whose key was seen within the deduplication window, or earlier in the same batch, gets the result of
+        that first message. With `auto_create` a missing queue is created in the same step. Raise `QueueNotFound`,
+        `Draining`, `OverQuota` or `PayloadTooLarge`.
+        """
 
     async def claim(self, ref: QueueRef, asks: list[Ask], now_ms: int) -> Claims:
         """Serve several callers in one pass, first come first served, each with leases of its own.
 
-        Returns expired leases of this queue and ends its overdue TTLs before it looks. Takes what is due, by
-        priority, visible time and id; of a group its oldest messages in order of id, while no other batch of the
-        group is in flight. A paused queue has nothing, nor has one that does not exist. `Draining`. An ask with a limit
-        of 0 takes nothing, and learns `next_at`.
+        Return expired leases of this queue and end its overdue TTLs first. Then claim due messages by priority, visible
+        time and id; from a group its oldest messages in order of id, while no other batch of the group is in flight. A
+        paused or missing queue gives nothing. An ask with a limit of 0 takes nothing, and learns `next_at`. Raise
+        `Draining`.
 
-        An ask with a ledger comes alone. If its number is open it answers that claim again, as far as its leases still
-        hold; a number already closed by `ledger_ack` is `InvalidArgument`.
+        An ask with a ledger comes alone. If its number is open, return that claim again, with the deliveries whose
+        leases still hold. Raise `InvalidArgument` for a number that `LedgerStore.ack` has closed.
         """
 
     async def settle(self, ref: QueueRef, verdicts: list[Verdict], now_ms: int) -> list[Result]:
-        """One result per verdict, in order; a stale receipt fails alone, with `stale_lease`."""
+        """Carry out the verdicts, and return one result per verdict, in order. A stale receipt fails alone, with
+        `stale_lease`."""
 
     async def save_state(self, ref: QueueRef, receipt: Receipt, change: StateChange, now_ms: int) -> str | None:
-        """The document's new ETag (unchanged by progress alone). `StaleLease`, `Conflict`."""
-
-    # --- Inspection ------------------------------------------------------------------------------------------
-
-    async def get(self, ref: QueueRef, id: int) -> Found | None: ...
-
-    async def peek(self, ref: QueueRef, limit: int, now_ms: int) -> list[Found]:
-        """What claims would take next, in their order; nothing is leased."""
-
-    async def browse(
-        self, ref: QueueRef, state: State | None, which: Filter, after: int | None, limit: int, now_ms: int
-    ) -> Listing:
-        """By id, beginning behind `after`."""
-
-    async def counts(self, ref: QueueRef, now_ms: int) -> Counts: ...
-
-    async def tenant_counts(self, tenant: str, now_ms: int) -> Counts: ...
-
-    # --- Operators -------------------------------------------------------------------------------------------
+        """Save a message's state document, and return its new ETag, which progress alone does not change. Raise
+        `StaleLease` or `Conflict`."""
 
     async def alter(
         self, ref: QueueRef, verb: Verb, which: Filter, after: int | None, limit: int, now_ms: int
     ) -> AlterStep:
-        """Change up to `limit` matching messages behind the id `after`, in one atomic step."""
+        """Change up to `limit` matching messages with ids above `after`, in one atomic step."""
 
-    # --- The claim ledger ------------------------------------------------------------------------------------
+    # --- Inspection ------------------------------------------------------------------------------------------
 
-    async def ledger(self, ref: QueueRef, consumer: str, now_ms: int, number: int | None = None) -> list[LedgerEntry]:
-        """The consumer's open claims by number, or one of them, each with the deliveries it still holds."""
+    async def get(self, ref: QueueRef, id: int) -> Found | None:
+        """Return the message, or None if there is no such message. Raise `QueueNotFound`."""
 
-    async def ledger_ack(self, ref: QueueRef, consumer: str, upto: int, now_ms: int) -> list[Result]:
-        """Ack what the consumer's claims up to this number still hold, and close them."""
+    async def peek(self, ref: QueueRef, limit: int, now_ms: int) -> list[Found]:
+        """Return the messages that claims would take next, in their order, without leasing them."""
 
-    async def ledger_extend(self, ref: QueueRef, consumer: str, lease_ms: int | None, now_ms: int) -> list[Result]: ...
+    async def browse(
+        self, ref: QueueRef, state: State | None, which: Filter, after: int | None, limit: int, now_ms: int
+    ) -> Listing:
+        """Return up to `limit` matching messages with ids above `after`, sorted by id."""
 
-    # --- Schedules -------------------------------------------------------------------------------------------
-    #
-    # Once per tick, whoever fires it: a schedule is replaced only while it is still the one that its replacement was
-    # made from, and the message of a tick is enqueued in that very step. So of any number of servers that see the same
-    # tick one fires it, and no crash parts the message from the schedule that has moved on.
+    async def counts(self, tenant: str, queue: str | None, now_ms: int) -> Counts:
+        """Return the counts of one queue, or with None of all the tenant's queues together.
 
-    async def find_schedule(self, ref: QueueRef, name: str) -> Schedule | None:
-        """`QueueNotFound`."""
-
-    async def list_schedules(self, ref: QueueRef, after: str | None, limit: int) -> list[Schedule]:
-        """By name, beginning behind `after`. `QueueNotFound`."""
-
-    async def put_schedule(self, ref: QueueRef, was: Schedule | None, schedule: Schedule, now_ms: int) -> bool:
-        """Put `schedule` in the place of `was` (None: where there is none of its name). False if that is no longer what
-        stands there: nothing has changed. `QueueNotFound`, `Draining`, `OverQuota` beyond `MAX_SCHEDULES`."""
-
-    async def fire_schedule(self, ref: QueueRef, schedule: Schedule, tick: Tick, now_ms: int) -> Enqueued | None:
-        """Enqueue the message of a tick (`schedules.draft_at`) and put what the schedule is after it
-        (`schedules.fired`), all or nothing. None if `schedule` is no longer what stands there: the tick is another's,
-        and nothing has changed. Refused where `enqueue` would be."""
-
-    async def delete_schedule(self, ref: QueueRef, name: str, now_ms: int) -> bool:
-        """Whether there was one. `QueueNotFound`."""
-
-    async def due_schedules(self, limit: int, now_ms: int) -> DueSchedules:
-        """Of all queues. The listener hears of every schedule that is put or fired, and at the opening of the first."""
+        Raise `QueueNotFound` for a missing queue; an unknown tenant counts nothing.
+        """
 
     # --- Upkeep ----------------------------------------------------------------------------------------------
 
     async def sweep(self, limit: int, now_ms: int) -> Swept:
-        """Up to `limit` pieces of work: return expired leases, end TTLs, forget old keys, kept successes and journal
-        events, carry deletions on."""
-
-    async def backup(self, target: str) -> None:
-        """A consistent copy in a new directory, made while the store is in use: everything answered before the call is
-        in it. `InvalidArgument` where there is nothing to copy, or the directory is not new."""
+        """Do up to `limit` pieces of work: return expired leases, end TTLs, continue the deletion of queues, and delete
+        old keys, kept successes and journal events."""
 
     async def journal(
         self, after: str | None, limit: int, tenant: str | None, now_ms: int, until: str | None = None
     ) -> JournalPage:
-        """Durable events behind the position, in order; of one tenant, if given, within its own retention. With
-        `until`, an earlier page's end, none behind that one: a range between two ends always has the same events, and
-        once all of them were read the position is `until`.
+        """Return durable events behind the position `after`, in order; of one tenant, if given, within its retention.
 
-        A step looks at `JOURNAL_STEP` events at most. So a page of one tenant may be short, or empty, before the end:
-        that is where the position no longer moves."""
+        With `until`, the end of an earlier page, no event behind it is returned: a range between two ends always has
+        the same events, and once all of them were read the position is `until`.
 
-    # --- Figures ---------------------------------------------------------------------------------------------
+        A call reads at most `JOURNAL_STEP` events. So a page of one tenant may be short, or empty, before the end. The
+        end is reached when the position no longer moves.
+        """
+
+    async def backup(self, target: str) -> None:
+        """Write a consistent copy to a new directory while the store is in use. It has the effect of every call that
+        returned before. Raise `InvalidArgument` if there is nothing to copy, or the directory exists."""
 
     async def take_tallies(self) -> Mapping[QueueRef, Mapping[Event, int]]:
-        """How often each event was appended to the journal since this was last asked, or since the opening: each once,
-        to whoever asks first. So the store need not remember queues that are gone."""
+        """Return how often each event was appended to the journal since the previous call, or since opening. Each event
+        is counted in one call only, so the store need not remember deleted queues."""
 
     async def figures(self) -> Figures:
-        """What the store tells of itself; also once it has stopped, which is when it is wanted most."""
+        """Return the store's own metrics; also of a stopped store, which is when they matter most."""

@@ -7,6 +7,7 @@ did comes back as a step of the runtime. Either way a call is the store's own wo
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
+from contextvars import ContextVar, copy_context
 from typing import Any, TypeVar
 
 from holdfast.background import Backoff
@@ -18,6 +19,9 @@ Work = Coroutine[Any, Any, T]
 
 # How long a closing store waits for calls that are under way.
 _LAST_CALLS_S = 5.0
+
+# The link whose work the current task does. The loop alone does not tell: on a `LoopRuntime` callers share it.
+_current: ContextVar["Link | None"] = ContextVar("holdfast_link", default=None)
 
 
 class Link:
@@ -41,6 +45,11 @@ class Link:
         """A loop of our own loses its connections, which are the parent's. One that we share is its owner's."""
         if self._thread is not None and not self._loop.is_closed():
             cut_off(self._loop)
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether the current task is the driver's own work: it may await the driver's coroutines directly."""
+        return _current.get() is self
 
     async def call(self, work: Work[T], then: Callable[[T], None] | None = None) -> T:
         """The result of `work`, done on the driver's loop. `then` is called with it in a step of the runtime, even if
@@ -68,10 +77,15 @@ class Link:
 
     def enter(self, callback: Callable[[], None]) -> None:
         """From the driver's loop: a step of the runtime."""
-        if self._thread is None:
-            callback()
-        else:
-            self._runtime.enter(callback)
+        # The step, and the tasks that it starts, are callers of the store again.
+        before = _current.set(None)
+        try:
+            if self._thread is None:
+                callback()
+            else:
+                self._runtime.enter(callback)
+        finally:
+            _current.reset(before)
 
     async def close(self, last: Work[None]) -> None:
         """Cancel what runs in the background, let calls end that are under way, do `last`, and end."""
@@ -99,12 +113,15 @@ class Link:
                 # Loops survive their errors; this is work that nobody waits for and that is not tried again.
                 Backoff("store", work=task.get_coro()).failed(error)
 
-        task = self._loop.create_task(work)
+        context = copy_context()
+        context.run(_current.set, self)
+        task = self._loop.create_task(work, context=context)
         among.add(task)
         task.add_done_callback(ended)
 
     async def _work(self, work: Work[T], ticket: Ticket[T], then: Callable[[T], None] | None) -> None:
         error: BaseException | None = None
+        _current.set(self)  # of this task alone
         self._calls += 1
         try:
             value = await work

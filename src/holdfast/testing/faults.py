@@ -1,7 +1,7 @@
 """A store that fails on purpose: any store, with a script of faults around each of its calls."""
 
 import random
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Callable, Collection
 from typing import Any, Protocol, cast
 
 from msgspec.structs import replace
@@ -12,10 +12,14 @@ from holdfast.model.names import QueueRef
 from holdfast.model.requests import Verdict
 from holdfast.runtime import Ticket
 from holdfast.stores.contract import Store
+from holdfast.testing.wrapped_calls import Method, wrapped
 
 
 class Faults(Protocol):
-    """Decides what goes wrong: each hook may return, raise, or suspend for a while."""
+    """Decides what goes wrong: each hook may return, raise, or suspend for a while.
+
+    `call` is the method's name; for a part of the store with the part's, such as "schedules.fire".
+    """
 
     async def before(self, call: str) -> None:
         """The call has not happened yet: raising here refuses it."""
@@ -85,17 +89,13 @@ class _FaultStore:
         self.capabilities = replace(inner.capabilities, claims_inline=False)
 
     def __getattr__(self, name: str) -> Any:
-        method: Callable[..., Awaitable[Any]] = getattr(self._inner, name)
-        if name in _FRAME:
-            return method
+        return getattr(self._inner, name) if name in _FRAME else wrapped(self._inner, name, self._call)
 
-        async def call(*arguments: Any, **named: Any) -> Any:
-            await self._faults.before(name)
-            answer = await method(*arguments, **named)
-            await self._faults.after(name)
-            return answer
-
-        return call
+    async def _call(self, name: str, method: Method, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        await self._faults.before(name)
+        answer = await method(*arguments, **named)
+        await self._faults.after(name)
+        return answer
 
 
 def with_unwritable_verdicts(inner: Store, unwritable: Collection[int]) -> Store:

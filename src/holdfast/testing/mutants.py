@@ -200,7 +200,7 @@ class _Leaks(Mutant):
     async def claim(self, ref: QueueRef, asks: list[Ask], now_ms: int) -> Claims:
         claims = await super().claim(ref, asks, now_ms)
         if not any(claims.per_ask) and self._is_turn(4) and self._met[""] < 100:
-            for tenant in self._directory.tenants():
+            for tenant in await self._directory.list_tenants():
                 for shelf in self._directory.shelves_of(tenant.tenant):
                     if self._is_other(ref, shelf.row.ref) and not shelf.row.is_paused:
                         return await super().claim(shelf.row.ref, asks, now_ms)
@@ -255,8 +255,8 @@ class Miscounts(Mutant):
 
     breaks = Rule.MISCOUNTED
 
-    async def counts(self, ref: QueueRef, now_ms: int) -> Counts:
-        counts = await super().counts(ref, now_ms)
+    async def counts(self, tenant: str, queue: str | None, now_ms: int) -> Counts:
+        counts = await super().counts(tenant, queue, now_ms)
         return replace(counts, failed=counts.failed + 1)
 
 

@@ -11,6 +11,7 @@ from holdfast.model.errors import MessageNotFound, StoreUnavailable
 from holdfast.model.message import JSON, Draft, State
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import EVERYTHING, Ask, Edit, Move, Purge, Redrive, Settle
+from holdfast.stores.contract import QueueChange
 from holdfast.stores.notices import Notices
 from holdfast.stores.postgres import moving
 from holdfast.stores.postgres.pieces import PIECE, PIECES_ABOVE
@@ -42,12 +43,12 @@ async def test_a_payload_much_larger_than_a_piece_comes_out_as_it_went_in(urls: 
     block, blocks = Random(1).randbytes(1 << 20), 32
     sent, received, parts = hashlib.sha256(), hashlib.sha256(), 0
     async with opened(urls) as store:
-        writer = await store.stage(REF, Draft(payload=b""), now_ms(), auto_create=True)
+        writer = await store.payloads.stage(REF, Draft(payload=b""), now_ms(), auto_create=True)
         for _ in range(blocks):
             await writer.write(block)
             sent.update(block)
         await end(store, writer)
-        assert (await store.counts(REF, now_ms())).bytes == blocks << 20
+        assert (await store.counts(*REF, now_ms())).bytes == blocks << 20
         delivery = await claim(store)
         async for part in await reader_of(store, delivery):
             received.update(part)
@@ -56,7 +57,7 @@ async def test_a_payload_much_larger_than_a_piece_comes_out_as_it_went_in(urls: 
         assert parts == (blocks << 20) // PIECE
         assert received.digest() == sent.digest()
         await settle(store, Settle.ACK, delivery)
-        assert (await store.counts(REF, now_ms())).bytes == 0
+        assert (await store.counts(*REF, now_ms())).bytes == 0
         await sweep(store)
         assert await kept(urls) == NOTHING
 
@@ -107,7 +108,7 @@ async def test_a_payload_is_read_from_any_byte_on(urls: list[str]) -> None:
         delivery = await claim(store)
         assert delivery.pieces is not None
         for start in (1, PIECE - 1, PIECE, PIECE + 1, len(PAYLOAD) - 1, len(PAYLOAD), len(PAYLOAD) + 1):
-            reader = await store.read_payload(REF, delivery.snowflake, delivery.pieces, start)
+            reader = await store.payloads.read(REF, delivery.snowflake, delivery.pieces, start)
             assert b"".join([part async for part in reader]) == PAYLOAD[start:], start
 
 
@@ -129,9 +130,9 @@ async def test_a_ledger_reads_large_payloads_again(urls: list[str]) -> None:
             claims = await store.claim(REF, [Ask(ledger=("c", 1), streams=streams, lease_ms=60_000)], now_ms())
             [delivery] = claims.per_ask[0]
             assert (await read(store, delivery) if streams else delivery.payload) == PAYLOAD
-        [entry] = await store.ledger(REF, "c", now_ms())
+        [entry] = await store.ledgers.entries(REF, "c", now_ms())
         assert entry.deliveries[0].payload == PAYLOAD
-        await store.ledger_ack(REF, "c", 1, now_ms())
+        await store.ledgers.ack(REF, "c", 1, now_ms())
         await sweep(store)
         assert await kept(urls) == NOTHING
 
@@ -153,9 +154,9 @@ async def test_a_payload_moved_to_a_queue_of_its_database_stays_where_it_lies(ur
     near = next(ref for n in range(99) if slot_of(*(ref := QueueRef("acme", f"near{n}"))) % 2 == HERE)
     async with opened(urls) as store:
         await upload(store)
-        await store.create_queue(near, now_ms())
+        await store.directory.create_queue(near, now_ms())
         assert (await store.alter(REF, Move(to=near), EVERYTHING, None, 10, now_ms())).changed == 1
-        await store.drain(REF, now_ms(), now_ms())
+        await store.directory.change_queue(REF, QueueChange(drain_until=now_ms()), now_ms())
         await sweep(store)
         assert await kept(urls) == ONE
         assert await read(store, await claim(store, near), near) == PAYLOAD
@@ -166,7 +167,7 @@ async def test_a_payload_moved_to_another_database_is_there_and_here_no_longer(u
     async with opened(urls) as store:
         enqueued = await upload(store)
         await store.enqueue(REF, [Draft(payload=b"small")], now_ms(), auto_create=True)
-        await store.create_queue(AWAY, now_ms())
+        await store.directory.create_queue(AWAY, now_ms())
         for source, target in ((REF, AWAY), (AWAY, REF), (REF, AWAY)):
             assert (await store.alter(source, Move(to=target), EVERYTHING, None, 10, now_ms())).changed == 2
         await sweep(store)
@@ -188,7 +189,7 @@ async def test_a_move_that_is_cut_off_leaves_the_payload_where_it_was(
 
     async with opened(urls) as store:
         await upload(store)
-        await store.create_queue(AWAY, now_ms())
+        await store.directory.create_queue(AWAY, now_ms())
         with monkeypatch.context() as patched:
             patched.setattr(store._moving, "_decide", cut)
             with pytest.raises(Cut):
@@ -205,7 +206,7 @@ async def test_a_move_that_is_cut_off_leaves_the_payload_where_it_was(
 async def test_a_move_that_was_called_off_writes_no_more_pieces(urls: list[str]) -> None:
     async with opened(urls) as store:
         await upload(store)
-        await store.create_queue(AWAY, now_ms())
+        await store.directory.create_queue(AWAY, now_ms())
         fetch = store._cluster.shards[1 - HERE].fetch
 
         async def slow(sql: str, *args: Any) -> Any:
@@ -239,7 +240,7 @@ async def test_whatever_ends_a_message_ends_its_payload(urls: list[str], how: st
                 assert await kept(urls) == ONE, "it is among the dead letters"
                 await store.alter(REF, Purge(state=State.FAILED), EVERYTHING, None, 10, now_ms())
             case "queue":
-                await store.drain(REF, now_ms(), now_ms())
+                await store.directory.change_queue(REF, QueueChange(drain_until=now_ms()), now_ms())
         await sweep(store)
         assert await kept(urls) == NOTHING
 
@@ -273,7 +274,7 @@ async def test_reading_never_mixes_a_payload_with_the_one_put_in_its_stead(urls:
         await sweep(store)
         again = await claim(store, streams=False)
         assert (again.payload, again.content_type) == (payload, JSON)
-        assert (await store.counts(REF, now_ms())).bytes == len(payload)
+        assert (await store.counts(*REF, now_ms())).bytes == len(payload)
         assert await kept(urls) == (ONE if len(payload) > PIECES_ABOVE else NOTHING)
 
 

@@ -10,7 +10,7 @@ from holdfast.model.message import Draft
 from holdfast.model.names import QueueRef
 from holdfast.model.policy import Quotas, TenantConfig
 from holdfast.model.requests import Ask, Settle
-from holdfast.stores.contract import PayloadWriter
+from holdfast.stores.contract import PayloadWriter, QueueChange
 from holdfast.stores.postgres import PostgresStore, staging
 from tests.postgres.landing import connected, opened
 from tests.stores.postgres_pieces.uploads import (
@@ -45,7 +45,7 @@ async def test_an_upload_counts_for_nothing_until_it_is_enqueued(urls: list[str]
         writer, _ = await begin(store)
         await sweep(store)
         assert await kept(urls) != NOTHING, "it is under way"
-        assert await store.list_queues("acme") == []
+        assert await store.directory.list_queues("acme") == []
         writer.abandon()
 
 
@@ -62,7 +62,7 @@ async def test_what_was_written_of_an_upload_that_is_given_up_goes(urls: list[st
 
 
 async def _until_given_up(store: PostgresStore) -> None:
-    while not await store._staging.has_work(store._cluster.shards[HERE]):
+    while not await store.payloads.has_work(store._cluster.shards[HERE]):
         pass
 
 
@@ -71,9 +71,9 @@ async def test_what_a_killed_server_left_is_not_to_be_seen_and_is_swept(
 ) -> None:
     async with opened(urls) as dead:
         writer, _ = await begin(dead)
-        dead._staging._writers.clear()  # from here on it says nothing of it
+        dead.payloads._writers.clear()  # from here on it says nothing of it
         async with opened(urls) as store:
-            assert await store.list_queues("acme") == []
+            assert await store.directory.list_queues("acme") == []
             await sweep(store)
             assert await kept(urls) != NOTHING, "a server may be slow"
             monkeypatch.setattr(staging, "SILENT_S", 0.0)
@@ -81,7 +81,7 @@ async def test_what_a_killed_server_left_is_not_to_be_seen_and_is_swept(
             assert await kept(urls) == NOTHING
             with pytest.raises(StoreUnavailable, match="send it again"):
                 await end(dead, writer)
-            assert await store.list_queues("acme") == []
+            assert await store.directory.list_queues("acme") == []
 
 
 async def test_an_upload_is_kept_while_its_server_lives_however_slow_it_is(urls: list[str]) -> None:
@@ -89,7 +89,7 @@ async def test_an_upload_is_kept_while_its_server_lives_however_slow_it_is(urls:
         writer, _ = await begin(store)
         async with connected(urls[HERE]) as connection:
             await connection.execute("UPDATE holdfast.stages SET at = 'epoch'")
-            await store._staging.keep_once()
+            await store.payloads.keep_once()
             await sweep(store)
         await end(store, writer)
         assert await read(store, await claim(store)) == PAYLOAD
@@ -100,7 +100,7 @@ async def test_an_enqueue_that_fails_leaves_no_message_and_its_payload_is_swept(
         await store.enqueue(REF, [Draft(payload=b"held")], now_ms(), auto_create=True)
         await claim(store)
         writer, _ = await begin(store)
-        await store.drain(REF, now_ms() + 60_000, now_ms())
+        await store.directory.change_queue(REF, QueueChange(drain_until=now_ms() + 60_000), now_ms())
         with pytest.raises(Draining):
             await end(store, writer)
         await _until_given_up(store)
@@ -112,9 +112,9 @@ async def test_an_upload_whose_caller_leaves_while_it_is_enqueued_is_a_whole_mes
     urls: list[str],
 ) -> None:
     async with opened(urls) as store:
-        assert store._link is not None
-        always = len(store._link._background)
-        await store.create_queue(REF, now_ms())
+        assert store._driver.link is not None
+        always = len(store._driver.link._background)
+        await store.directory.create_queue(REF, now_ms())
         for turns in range(0, 40, 4):
             writer, _ = await begin(store)
             draft = Draft(payload=b"", pieces=await writer.finish())
@@ -125,7 +125,7 @@ async def test_an_upload_whose_caller_leaves_while_it_is_enqueued_is_a_whole_mes
             writer.abandon()
             await asyncio.gather(enqueue, return_exceptions=True)
             # An enqueue goes on though its caller has left, and so does the giving up behind it.
-            while store._link._calls or len(store._link._background) > always:
+            while store._driver.link._calls or len(store._driver.link._background) > always:
                 await asyncio.sleep(0.001)
             await sweep(store)
             claims = await store.claim(REF, [Ask(streams=True, lease_ms=60_000)], now_ms())
@@ -173,10 +173,10 @@ async def test_quotas_refuse_while_the_payload_comes(urls: list[str], is_known: 
     ]
     async with opened(urls) as store:
         if is_known:
-            await store.create_queue(REF, now_ms())
+            await store.directory.create_queue(REF, now_ms())
         for quotas, error in cases:
-            await store.put_tenant("acme", TenantConfig(quotas=quotas))
-            writer = await store.stage(REF, Draft(payload=b""), now_ms(), auto_create=True)
+            await store.directory.put_tenant("acme", TenantConfig(quotas=quotas))
+            writer = await store.payloads.stage(REF, Draft(payload=b""), now_ms(), auto_create=True)
             with pytest.raises(error):
                 await write_all(writer)
             writer.abandon()
@@ -184,21 +184,21 @@ async def test_quotas_refuse_while_the_payload_comes(urls: list[str], is_known: 
 
 async def test_uploads_of_one_tenant_do_not_fill_the_disk_beside_its_quota(urls: list[str]) -> None:
     async with opened(urls) as store:
-        await store.put_tenant("acme", TenantConfig(quotas=Quotas(max_bytes=2 * len(PAYLOAD) - 1)))
+        await store.directory.put_tenant("acme", TenantConfig(quotas=Quotas(max_bytes=2 * len(PAYLOAD) - 1)))
         first, _ = await begin(store)
         await first.finish()
-        second = await store.stage(AWAY, Draft(payload=b""), now_ms(), auto_create=True)
+        second = await store.payloads.stage(AWAY, Draft(payload=b""), now_ms(), auto_create=True)
         with pytest.raises(OverQuota):
             await write_all(second)
         second.abandon()
         await upload(store, ref=QueueRef("another", "mail"))
         await end(store, first)
-        assert (await store.counts(REF, now_ms())).bytes == len(PAYLOAD)
+        assert (await store.counts(*REF, now_ms())).bytes == len(PAYLOAD)
 
 
 async def test_a_duplicate_is_answered_though_the_quota_is_used_up(urls: list[str]) -> None:
     async with opened(urls) as store:
-        await store.put_tenant("acme", TenantConfig(quotas=Quotas(max_bytes=len(PAYLOAD))))
+        await store.directory.put_tenant("acme", TenantConfig(quotas=Quotas(max_bytes=len(PAYLOAD))))
         first = await upload(store, key="order-7")
         assert (await upload(store, key="order-7")).snowflake == first.snowflake
 
@@ -206,12 +206,12 @@ async def test_a_duplicate_is_answered_though_the_quota_is_used_up(urls: list[st
 async def test_an_upload_to_a_queue_that_takes_nothing_is_refused_before_it_begins(urls: list[str]) -> None:
     async with opened(urls) as store:
         with pytest.raises(QueueNotFound):
-            await store.stage(REF, Draft(payload=b""), now_ms(), auto_create=False)
-        await store.put_tenant("acme", TenantConfig(quotas=Quotas(max_queues=0)))
+            await store.payloads.stage(REF, Draft(payload=b""), now_ms(), auto_create=False)
+        await store.directory.put_tenant("acme", TenantConfig(quotas=Quotas(max_queues=0)))
         with pytest.raises(OverQuota):
-            await store.stage(REF, Draft(payload=b""), now_ms(), auto_create=True)
-        await store.put_tenant("acme", TenantConfig())
-        await store.create_queue(REF, now_ms())
-        await store.drain(REF, now_ms() + 60_000, now_ms())
+            await store.payloads.stage(REF, Draft(payload=b""), now_ms(), auto_create=True)
+        await store.directory.put_tenant("acme", TenantConfig())
+        await store.directory.create_queue(REF, now_ms())
+        await store.directory.change_queue(REF, QueueChange(drain_until=now_ms() + 60_000), now_ms())
         with pytest.raises(Draining):
-            await store.stage(REF, Draft(payload=b""), now_ms(), auto_create=True)
+            await store.payloads.stage(REF, Draft(payload=b""), now_ms(), auto_create=True)

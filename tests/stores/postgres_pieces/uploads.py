@@ -33,7 +33,7 @@ async def begin(
 ) -> tuple[PayloadWriter, Draft]:
     """A payload that has come but for its last part."""
     draft = Draft(payload=b"", **options)
-    writer = await store.stage(ref, draft, now_ms(), auto_create=True)
+    writer = await store.payloads.stage(ref, draft, now_ms(), auto_create=True)
     for start in range(0, len(payload), PART):
         await writer.write(payload[start : start + PART])
     return writer, draft
@@ -62,7 +62,7 @@ async def claim(store: PostgresStore, ref: QueueRef = REF, *, streams: bool = Tr
 async def reader_of(store: PostgresStore, delivery: Delivery, ref: QueueRef = REF) -> PayloadReader:
     assert delivery.pieces is not None
     assert delivery.payload == b""
-    return await store.read_payload(ref, delivery.snowflake, delivery.pieces)
+    return await store.payloads.read(ref, delivery.snowflake, delivery.pieces)
 
 
 async def read(store: PostgresStore, delivery: Delivery, ref: QueueRef = REF) -> bytes:

@@ -62,7 +62,8 @@ def test_a_queue_that_is_being_deleted_goes_on_going(desk: Desk) -> None:
 
 def test_the_number_of_a_deleted_queue_is_never_given_again(desk: Desk) -> None:
     def number_of(hf: Holdfast, name: str) -> int:
-        [row] = [row for row in hf._driver.run(core_of(hf).store.list_queues("default")) if row.ref.queue == name]
+        rows = hf._driver.run(core_of(hf).store.directory.list_queues("default"))
+        [row] = [row for row in rows if row.ref.queue == name]
         return row.queue_id
 
     hf = desk.open()

@@ -7,30 +7,28 @@ To PostgreSQL directly, before they are answered: messages with a key or in a gr
 memory, queues whose tenant has a quota of messages or bytes, and a queue's first message.
 """
 
-from collections.abc import Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
-from holdfast.model.answers import Counts, Enqueued, Found, LedgerEntry, Result
+from holdfast.model.answers import Counts, Enqueued, Found
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.events import Event
-from holdfast.model.message import Draft, Pieces, Receipt, State
+from holdfast.model.message import Draft, State
 from holdfast.model.names import QueueRef
-from holdfast.model.policy import QueuePolicy, TenantConfig
-from holdfast.model.requests import Ask, Filter, StateChange, Verb, Verdict
-from holdfast.model.schedules import Schedule, Tick
+from holdfast.model.policy import TenantConfig
+from holdfast.model.requests import Ask, Filter, Verb
 from holdfast.runtime import Runtime, Ticket
 from holdfast.stores.buffered.commits import Offer
 from holdfast.stores.buffered.path import FastPath, Ground, Terms
 from holdfast.stores.contract import (
     AlterStep,
     Claims,
-    DueSchedules,
     JournalPage,
     Listener,
     Listing,
-    PayloadReader,
-    PayloadWriter,
+    QueueChange,
+    QueueDirectory,
     QueueRow,
     Store,
     Swept,
@@ -53,11 +51,48 @@ class Wrapped(Store, Protocol):
     def ground(self) -> Ground: ...
 
 
+class LandingDirectory:
+    """`QueueDirectory` of the inner store; changes that concern buffered messages land them first."""
+
+    def __init__(
+        self,
+        inner: QueueDirectory,
+        bar: Callable[[QueueRef], Awaitable[None]],
+        land_all: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._inner = inner
+        self._bar = bar
+        self._land_all = land_all
+        self.find_tenant = inner.find_tenant
+        self.list_tenants = inner.list_tenants
+        self.find_queue = inner.find_queue
+        self.list_queues = inner.list_queues
+        self.create_queue = inner.create_queue
+
+    async def put_tenant(self, tenant: str, config: TenantConfig) -> TenantRow:
+        await self._land_all()  # a quota counts what is stored
+        return await self._inner.put_tenant(tenant, config)
+
+    async def change_queue(self, ref: QueueRef, change: QueueChange, now_ms: int) -> QueueRow:
+        if change.drain_until is not None:
+            await self._bar(ref)
+        return await self._inner.change_queue(ref, change, now_ms)
+
+
 class BufferedStore:
     def __init__(self, inner: Wrapped, terms: Terms) -> None:
         self._inner = inner
         self._terms = terms
         self.capabilities = inner.capabilities
+        self.directory = LandingDirectory(inner.directory, self._bar, self._land_all)
+        self.schedules = inner.schedules
+        self.ledgers = inner.ledgers
+        self.payloads = inner.payloads
+        # These concern stored messages alone.
+        self.shard_of = inner.shard_of
+        self.settle = inner.settle
+        self.save_state = inner.save_state
+        self.backup = inner.backup
         self._path: FastPath | None = None
         # Calls that closing left to the log.
         self.left = 0
@@ -82,9 +117,6 @@ class BufferedStore:
             self._room.close()
             self.left = await self._ground.call(path.close())
         await self._inner.close()
-
-    def shard_of(self, ref: QueueRef) -> int:
-        return self._inner.shard_of(ref)
 
     # --- Enqueueing --------------------------------------------------------------------------------------------
 
@@ -152,17 +184,21 @@ class BufferedStore:
     async def _all_landed(self, work: Coroutine[Any, Any, T]) -> T:
         """`work`, after what this server has answered for, as far as its databases are up."""
         try:
-            await self._ground.call(self._required().settle_all())
+            await self._land_all()
         except BaseException:
             work.close()
             raise
         return await work
 
-    # --- What looks at messages, or changes them -----------------------------------------------------------------
+    async def _land_all(self) -> None:
+        await self._ground.call(self._required().settle_all())
 
-    async def drain(self, ref: QueueRef, until_ms: int, now_ms: int) -> QueueRow:
+    async def _bar(self, ref: QueueRef) -> None:
+        """Buffer no more for a queue, and land the messages that were buffered for it."""
         await self._ground.call(self._required().bar(ref))
-        return await self._landed(ref, self._inner.drain(ref, until_ms, now_ms))
+        await self._ground.call(self._required().settle(ref))
+
+    # --- What looks at messages, or changes them -----------------------------------------------------------------
 
     async def claim(self, ref: QueueRef, asks: list[Ask], now_ms: int) -> Claims:
         path = self._required()
@@ -190,13 +226,12 @@ class BufferedStore:
     ) -> Listing:
         return await self._landed(ref, self._inner.browse(ref, state, which, after, limit, now_ms))
 
-    async def counts(self, ref: QueueRef, now_ms: int) -> Counts:
-        return await self._landed(ref, self._inner.counts(ref, now_ms))
-
-    async def tenant_counts(self, tenant: str, now_ms: int) -> Counts:
-        refs = [row.ref for row in await self._inner.list_queues(tenant)]
+    async def counts(self, tenant: str, queue: str | None, now_ms: int) -> Counts:
+        if queue is not None:
+            return await self._landed(QueueRef(tenant, queue), self._inner.counts(tenant, queue, now_ms))
+        refs = [row.ref for row in await self._inner.directory.list_queues(tenant)]
         await self._ground.call(self._required().settle_many(refs))
-        return await self._inner.tenant_counts(tenant, now_ms)
+        return await self._inner.counts(tenant, None, now_ms)
 
     async def alter(
         self, ref: QueueRef, verb: Verb, which: Filter, after: int | None, limit: int, now_ms: int
@@ -232,75 +267,6 @@ class BufferedStore:
             refusals=(figures.refusals or 0) + self._room.refusals,
             wal_free_bytes=self._room.free_bytes(),
         )
-
-    # --- What is the inner store's alone -------------------------------------------------------------------------
-
-    async def find_tenant(self, tenant: str) -> TenantRow | None:
-        return await self._inner.find_tenant(tenant)
-
-    async def find_queue(self, ref: QueueRef) -> QueueRow | None:
-        return await self._inner.find_queue(ref)
-
-    async def list_tenants(self) -> list[TenantRow]:
-        return await self._inner.list_tenants()
-
-    async def list_queues(self, tenant: str) -> list[QueueRow]:
-        return await self._inner.list_queues(tenant)
-
-    async def put_tenant(self, tenant: str, config: TenantConfig) -> TenantRow:
-        # A quota counts what is stored.
-        return await self._all_landed(self._inner.put_tenant(tenant, config))
-
-    async def create_queue(self, ref: QueueRef, now_ms: int) -> QueueRow:
-        return await self._inner.create_queue(ref, now_ms)
-
-    async def put_policy(self, ref: QueueRef, policy: QueuePolicy, now_ms: int) -> QueueRow:
-        return await self._inner.put_policy(ref, policy, now_ms)
-
-    async def pause(self, ref: QueueRef, is_paused: bool, now_ms: int) -> QueueRow:
-        return await self._inner.pause(ref, is_paused, now_ms)
-
-    async def stage(self, ref: QueueRef, draft: Draft, now_ms: int, *, auto_create: bool) -> PayloadWriter:
-        return await self._inner.stage(ref, draft, now_ms, auto_create=auto_create)
-
-    async def read_payload(self, ref: QueueRef, id: int, pieces: Pieces, start: int = 0) -> PayloadReader:
-        return await self._inner.read_payload(ref, id, pieces, start)
-
-    async def settle(self, ref: QueueRef, verdicts: list[Verdict], now_ms: int) -> list[Result]:
-        return await self._inner.settle(ref, verdicts, now_ms)
-
-    async def save_state(self, ref: QueueRef, receipt: Receipt, change: StateChange, now_ms: int) -> str | None:
-        return await self._inner.save_state(ref, receipt, change, now_ms)
-
-    async def ledger(self, ref: QueueRef, consumer: str, now_ms: int, number: int | None = None) -> list[LedgerEntry]:
-        return await self._inner.ledger(ref, consumer, now_ms, number)
-
-    async def ledger_ack(self, ref: QueueRef, consumer: str, upto: int, now_ms: int) -> list[Result]:
-        return await self._inner.ledger_ack(ref, consumer, upto, now_ms)
-
-    async def ledger_extend(self, ref: QueueRef, consumer: str, lease_ms: int | None, now_ms: int) -> list[Result]:
-        return await self._inner.ledger_extend(ref, consumer, lease_ms, now_ms)
-
-    async def find_schedule(self, ref: QueueRef, name: str) -> Schedule | None:
-        return await self._inner.find_schedule(ref, name)
-
-    async def list_schedules(self, ref: QueueRef, after: str | None, limit: int) -> list[Schedule]:
-        return await self._inner.list_schedules(ref, after, limit)
-
-    async def put_schedule(self, ref: QueueRef, was: Schedule | None, schedule: Schedule, now_ms: int) -> bool:
-        return await self._inner.put_schedule(ref, was, schedule, now_ms)
-
-    async def fire_schedule(self, ref: QueueRef, schedule: Schedule, tick: Tick, now_ms: int) -> Enqueued | None:
-        return await self._inner.fire_schedule(ref, schedule, tick, now_ms)
-
-    async def delete_schedule(self, ref: QueueRef, name: str, now_ms: int) -> bool:
-        return await self._inner.delete_schedule(ref, name, now_ms)
-
-    async def due_schedules(self, limit: int, now_ms: int) -> DueSchedules:
-        return await self._inner.due_schedules(limit, now_ms)
-
-    async def backup(self, target: str) -> None:
-        await self._inner.backup(target)
 
 
 def _is_simple(drafts: list[Draft]) -> bool:

@@ -1,5 +1,6 @@
 """Tenants and queues in memory, with what each tenant keeps."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
@@ -8,7 +9,7 @@ from holdfast.model.errors import StoreUnavailable
 from holdfast.model.names import QueueRef
 from holdfast.model.policy import TenantConfig
 from holdfast.stores.answers import being_deleted, no_such_queue
-from holdfast.stores.contract import QueueRow, TenantRow
+from holdfast.stores.contract import QueueChange, QueueRow, TenantRow
 from holdfast.stores.memory.shelf import Entry, Shelf
 from holdfast.stores.quotas import check_quotas, check_room_for_queue, default_ttl_ms
 
@@ -23,7 +24,11 @@ class _Tenant:
 
 
 class MemoryDirectory:
-    def __init__(self) -> None:
+    """`QueueDirectory`, and the queues' entries for the rest of the store."""
+
+    def __init__(self, changed: Callable[[Shelf, QueueChange, int], None]) -> None:
+        """`changed` is called in the step that has changed a queue's row, with the time."""
+        self._changed = changed
         self._all_tenants: dict[str, _Tenant] = {}
         self._all_shelves: dict[QueueRef, Shelf] = {}
         self.is_closed = False
@@ -44,21 +49,21 @@ class MemoryDirectory:
 
     # --- Tenants ---------------------------------------------------------------------------------------------
 
-    def tenant(self, name: str) -> TenantRow | None:
-        found = self._tenants.get(name)
+    async def find_tenant(self, tenant: str) -> TenantRow | None:
+        found = self._tenants.get(tenant)
         return None if found is None else found.row
 
-    def tenants(self) -> list[TenantRow]:
+    async def list_tenants(self) -> list[TenantRow]:
         return [self._tenants[name].row for name in sorted(self._tenants)]
 
-    def put_tenant(self, name: str, config: TenantConfig) -> TenantRow:
-        known = self._ensure(name)
+    async def put_tenant(self, tenant: str, config: TenantConfig) -> TenantRow:
+        known = self._ensure(tenant)
         known.row = replace(known.row, config=config)
         return known.row
 
     def config(self, tenant: str) -> TenantConfig:
-        row = self.tenant(tenant)
-        return TenantConfig() if row is None else row.config
+        known = self._tenants.get(tenant)
+        return TenantConfig() if known is None else known.row.config
 
     def _ensure(self, name: str) -> _Tenant:
         tenant = self._tenants.get(name)
@@ -67,6 +72,22 @@ class MemoryDirectory:
         return tenant
 
     # --- Queues ----------------------------------------------------------------------------------------------
+
+    async def find_queue(self, ref: QueueRef) -> QueueRow | None:
+        shelf = self.find(ref)
+        return None if shelf is None else shelf.row
+
+    async def list_queues(self, tenant: str) -> list[QueueRow]:
+        return [shelf.row for shelf in self.shelves_of(tenant)]
+
+    async def create_queue(self, ref: QueueRef, now_ms: int) -> QueueRow:
+        return self.create(ref).row
+
+    async def change_queue(self, ref: QueueRef, change: QueueChange, now_ms: int) -> QueueRow:
+        shelf = self.require(ref)
+        shelf.row = replace(shelf.row, **change.fields())
+        self._changed(shelf, change, now_ms)
+        return shelf.row
 
     def find(self, ref: QueueRef) -> Shelf | None:
         return self._shelves.get(ref)

@@ -1,33 +1,30 @@
 """The memory store: the reference that every other store is compared with."""
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from functools import partial
 
 from msgspec.structs import replace
 from sortedcontainers import SortedList
 
 from holdfast.dice import Dice
 from holdfast.model import lifecycle
-from holdfast.model.answers import Counts, Delivery, Enqueued, Found, LedgerEntry, Result
-from holdfast.model.errors import Conflict, Internal, InvalidArgument, StaleLease
+from holdfast.model.answers import Counts, Delivery, Enqueued, Found, Result
+from holdfast.model.errors import Conflict, InvalidArgument, StaleLease
 from holdfast.model.events import Event
 from holdfast.model.ids import NODES, IdMaker
 from holdfast.model.lifecycle import Change, is_over
-from holdfast.model.message import Draft, Envelope, Pieces, Receipt, State, seal
+from holdfast.model.message import Draft, Envelope, Receipt, State, seal
 from holdfast.model.names import QueueRef
-from holdfast.model.policy import QueuePolicy, TenantConfig
 from holdfast.model.requests import (
     Ask,
     Filter,
     Move,
     Redrive,
-    Settle,
     StateChange,
     Verb,
     Verdict,
     states_of,
 )
-from holdfast.model.schedules import Schedule, Tick
 from holdfast.model.verdicts import alter, judge
 from holdfast.runtime import Runtime
 from holdfast.stores.answers import delivery_of, edited, receipt_of, settled, stale
@@ -35,18 +32,16 @@ from holdfast.stores.contract import (
     AlterStep,
     Capabilities,
     Claims,
-    DueSchedules,
     JournalPage,
     Listener,
     Listing,
-    PayloadReader,
-    PayloadWriter,
-    QueueRow,
+    QueueChange,
     Swept,
-    TenantRow,
 )
 from holdfast.stores.memory.directory import MemoryDirectory
 from holdfast.stores.memory.journal import MemoryJournal
+from holdfast.stores.memory.ledgers import MemoryLedgers
+from holdfast.stores.memory.payloads import WholePayloads
 from holdfast.stores.memory.reading import first, found, matching
 from holdfast.stores.memory.schedules import MemorySchedules
 from holdfast.stores.memory.shelf import Entry, Ledger, SeenKey, Shelf
@@ -63,8 +58,10 @@ class MemoryStore:
         self._dice = dice
         self._ids = IdMaker(int(dice.roll() * NODES))
         self._journal = MemoryJournal(journal_retention_ms)
-        self._directory = MemoryDirectory()
-        self._schedules = MemorySchedules(self._directory)
+        self.directory = self._directory = MemoryDirectory(self._row_changed)
+        self.schedules = MemorySchedules(self._directory, self._enqueue_one, self._tell, self._tell_scheduled)
+        self.ledgers = MemoryLedgers(self._directory, self._settle, partial(self._delivery, with_state=True))
+        self.payloads = WholePayloads()
         # (when, queue): the next deadline of each queue, so that a sweep visits only those with work.
         self._deadlines: SortedList[tuple[int, QueueRef]] = SortedList()
         self._deadline_of: dict[QueueRef, int] = {}
@@ -78,43 +75,10 @@ class MemoryStore:
     def shard_of(self, ref: QueueRef) -> int:
         return 0
 
-    # --- The directory ---------------------------------------------------------------------------------------
-
-    async def find_tenant(self, tenant: str) -> TenantRow | None:
-        return self._directory.tenant(tenant)
-
-    async def find_queue(self, ref: QueueRef) -> QueueRow | None:
-        shelf = self._directory.find(ref)
-        return None if shelf is None else shelf.row
-
-    async def list_tenants(self) -> list[TenantRow]:
-        return self._directory.tenants()
-
-    async def list_queues(self, tenant: str) -> list[QueueRow]:
-        return [shelf.row for shelf in self._directory.shelves_of(tenant)]
-
-    async def put_tenant(self, tenant: str, config: TenantConfig) -> TenantRow:
-        return self._directory.put_tenant(tenant, config)
-
-    async def create_queue(self, ref: QueueRef, now_ms: int) -> QueueRow:
-        return self._directory.create(ref).row
-
-    async def put_policy(self, ref: QueueRef, policy: QueuePolicy, now_ms: int) -> QueueRow:
-        return self._change_row(ref, now_ms, policy=policy)
-
-    async def pause(self, ref: QueueRef, is_paused: bool, now_ms: int) -> QueueRow:
-        return self._change_row(ref, now_ms, is_paused=is_paused)
-
-    async def drain(self, ref: QueueRef, until_ms: int, now_ms: int) -> QueueRow:
-        row = self._change_row(ref, now_ms, drain_until=until_ms)
-        self._schedules.delete_all(ref)
-        return row
-
-    def _change_row(self, ref: QueueRef, now_ms: int, **changes: Any) -> QueueRow:
-        shelf = self._directory.require(ref)
-        shelf.row = replace(shelf.row, **changes)
+    def _row_changed(self, shelf: Shelf, change: QueueChange, now_ms: int) -> None:
+        if change.drain_until is not None:
+            self.schedules.delete_all(shelf.row.ref)
         self._tell(shelf, now_ms)
-        return shelf.row
 
     # --- Messages --------------------------------------------------------------------------------------------
 
@@ -165,17 +129,11 @@ class MemoryStore:
         shelf.keys[key] = SeenKey(entry.envelope.id, entry.envelope.given_correlation_id, ends_at)
         shelf.key_ends.add((ends_at, key))
 
-    async def stage(self, ref: QueueRef, draft: Draft, now_ms: int, *, auto_create: bool) -> PayloadWriter:
-        raise Internal("this store takes every payload whole")
-
-    async def read_payload(self, ref: QueueRef, id: int, pieces: Pieces, start: int = 0) -> PayloadReader:
-        raise Internal("this store gives every payload whole")
-
     async def claim(self, ref: QueueRef, asks: list[Ask], now_ms: int) -> Claims:
         if self._directory.find(ref) is None:
             return Claims([[] for _ in asks], None)
         shelf = self._directory.require_open(ref)
-        if asks[0].ledger is not None and (again := self._claim_again(shelf, *asks[0].ledger, now_ms)) is not None:
+        if asks[0].ledger is not None and (again := self.ledgers.reread(shelf, *asks[0].ledger, now_ms)) is not None:
             return Claims([again], shelf.next_at(), is_reread=True)
         self._return_expired(shelf, _ENDED_PER_CLAIM, now_ms)
         self._end_ttls(shelf, _ENDED_PER_CLAIM, now_ms)
@@ -212,6 +170,9 @@ class MemoryStore:
         shelf = self._directory.find(ref)
         if shelf is None:
             return [stale(each.receipt.id) for each in verdicts]
+        return self._settle(shelf, verdicts, now_ms)
+
+    def _settle(self, shelf: Shelf, verdicts: list[Verdict], now_ms: int) -> list[Result]:
         results = [self._settle_one(shelf, verdict, now_ms) for verdict in verdicts]
         self._tell(shelf, now_ms)
         return results
@@ -259,12 +220,10 @@ class MemoryStore:
         more = len(page) > limit
         return Listing([found(entry) for entry in page[:limit]], page[limit - 1].envelope.id if more else None)
 
-    async def counts(self, ref: QueueRef, now_ms: int) -> Counts:
-        return self._directory.require(ref).counts(now_ms)
-
-    async def tenant_counts(self, tenant: str, now_ms: int) -> Counts:
-        every = [shelf.counts(now_ms) for shelf in self._directory.shelves_of(tenant)]
-        return Counts.total(every)
+    async def counts(self, tenant: str, queue: str | None, now_ms: int) -> Counts:
+        if queue is not None:
+            return self._directory.require(QueueRef(tenant, queue)).counts(now_ms)
+        return Counts.total([shelf.counts(now_ms) for shelf in self._directory.shelves_of(tenant)])
 
     # --- Operators -------------------------------------------------------------------------------------------
 
@@ -302,79 +261,6 @@ class MemoryStore:
         self._directory.drop(shelf, entry)
         entry.envelope, entry.bytes = envelope, envelope.bytes
         self._directory.put(shelf, entry)
-
-    # --- The claim ledger ------------------------------------------------------------------------------------
-
-    async def ledger(self, ref: QueueRef, consumer: str, now_ms: int, number: int | None = None) -> list[LedgerEntry]:
-        shelf = self._directory.require(ref)
-        ledger = shelf.ledgers.get(consumer, Ledger())
-        entries = []
-        for each, (claimed_at, receipts) in ledger.open.items():
-            if number not in (None, each):
-                continue
-            held = self._held(shelf, receipts, now_ms)
-            deliveries = [self._delivery(entry, with_state=True) for entry in held]
-            lost = len(receipts) - len(held)
-            entries.append(LedgerEntry(number=each, claimed_at=claimed_at, deliveries=deliveries, lost=lost))
-        return entries
-
-    async def ledger_ack(self, ref: QueueRef, consumer: str, upto: int, now_ms: int) -> list[Result]:
-        shelf = self._directory.require(ref)
-        ledger = shelf.ledgers.setdefault(consumer, Ledger())
-        receipts = [each for number in list(ledger.open.irange(maximum=upto)) for each in ledger.open.pop(number)[1]]
-        results = [self._settle_one(shelf, Verdict(settle=Settle.ACK, receipt=each), now_ms) for each in receipts]
-        ledger.closed_upto = max(ledger.closed_upto, upto)
-        self._tell(shelf, now_ms)
-        return results
-
-    async def ledger_extend(self, ref: QueueRef, consumer: str, lease_ms: int | None, now_ms: int) -> list[Result]:
-        shelf = self._directory.require(ref)
-        verdicts = [
-            Verdict(settle=Settle.EXTEND, receipt=receipt, lease_ms=lease_ms)
-            for _, receipts in shelf.ledgers.get(consumer, Ledger()).open.values()
-            for receipt in receipts
-        ]
-        return await self.settle(ref, verdicts, now_ms)
-
-    def _claim_again(self, shelf: Shelf, consumer: str, number: int, now_ms: int) -> list[Delivery] | None:
-        """What an open claim of this number still holds; None if the number is new."""
-        ledger = shelf.ledgers.get(consumer, Ledger())
-        if number <= ledger.closed_upto:
-            raise InvalidArgument(
-                f"ledger number {number} of {consumer!r} is closed: claim with a number above {ledger.closed_upto}",
-                closed_upto=ledger.closed_upto,
-            )
-        if number not in ledger.open:
-            return None
-        held = self._held(shelf, ledger.open[number][1], now_ms)
-        return [self._delivery(entry, with_state=True) for entry in held]
-
-    def _held(self, shelf: Shelf, receipts: Iterable[Receipt], now_ms: int) -> list[Entry]:
-        found = ((receipt, shelf.entries.get(receipt.id)) for receipt in receipts)
-        return [entry for receipt, entry in found if entry and lifecycle.holds(entry.life, receipt, now_ms)]
-
-    # --- Schedules -------------------------------------------------------------------------------------------
-
-    async def find_schedule(self, ref: QueueRef, name: str) -> Schedule | None:
-        return self._schedules.find(ref, name)
-
-    async def list_schedules(self, ref: QueueRef, after: str | None, limit: int) -> list[Schedule]:
-        return self._schedules.page(ref, after, limit)
-
-    async def put_schedule(self, ref: QueueRef, was: Schedule | None, schedule: Schedule, now_ms: int) -> bool:
-        return self._schedules.put(ref, was, schedule, self._listener)
-
-    async def fire_schedule(self, ref: QueueRef, schedule: Schedule, tick: Tick, now_ms: int) -> Enqueued | None:
-        enqueued = self._schedules.fire(ref, schedule, tick, now_ms, self._enqueue_one, self._listener)
-        if enqueued is not None:
-            self._tell(self._directory.require(ref), now_ms)
-        return enqueued
-
-    async def delete_schedule(self, ref: QueueRef, name: str, now_ms: int) -> bool:
-        return self._schedules.delete(ref, name)
-
-    async def due_schedules(self, limit: int, now_ms: int) -> DueSchedules:
-        return self._schedules.due(limit, now_ms)
 
     # --- Upkeep ----------------------------------------------------------------------------------------------
 
@@ -470,6 +356,9 @@ class MemoryStore:
         if next_at is not None:
             self._listener.ready(shelf.row.ref, next_at)
         self._tell_deadline(shelf, now_ms)
+
+    def _tell_scheduled(self, at_ms: int) -> None:
+        self._listener.scheduled(at_ms)
 
     def _tell_deadline(self, shelf: Shelf, now_ms: int) -> None:
         deadline = shelf.next_deadline(now_ms)

@@ -8,7 +8,7 @@ A queue is there if its policy.json says so. The tenant's document gives the num
               tenant.json: without the name
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from msgspec.structs import replace
 
@@ -17,7 +17,9 @@ from holdfast.model.errors import StoreUnavailable
 from holdfast.model.names import QueueRef
 from holdfast.model.policy import TenantConfig
 from holdfast.stores.answers import being_deleted, no_such_queue
-from holdfast.stores.contract import QueueRow, TenantRow
+from holdfast.stores.contract import QueueChange, QueueRow, TenantRow
+from holdfast.stores.driver import Driver, on_driver, on_driver_with_notices
+from holdfast.stores.notices import Notices
 from holdfast.stores.objects import layout
 from holdfast.stores.objects.bucket import Changed
 from holdfast.stores.objects.papers import HeldPaper, Papers, QueuePaper, TenantPaper, TenantsPaper
@@ -31,17 +33,29 @@ QueueInfo = QueueRow
 
 
 class Directory:
-    def __init__(self, papers: Papers, clock: Clock) -> None:
+    """`QueueDirectory`, and the queues for the rest of the store."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        papers: Papers,
+        clock: Clock,
+        changed: Callable[[QueueRow, QueueChange], Awaitable[None]],
+    ) -> None:
+        """`changed` is awaited after a change to a queue's row."""
+        self.driver = driver
         self._papers = papers
         self._clock = clock
+        self._changed = changed
         self._rows: dict[QueueRef, tuple[int, QueueRow | None]] = {}
         self._tenants: dict[str, tuple[int, HeldPaper[TenantPaper] | None]] = {}
 
     # --- Tenants ---------------------------------------------------------------------------------------------
 
-    async def tenant(self, name: str) -> TenantRow | None:
-        held = await self._read_tenant(name)
-        return None if held is None else _tenant_row(name, held.paper)
+    @on_driver
+    async def find_tenant(self, tenant: str) -> TenantRow | None:
+        held = await self._read_tenant(tenant)
+        return None if held is None else _tenant_row(tenant, held.paper)
 
     async def config(self, name: str) -> TenantConfig:
         """As it was a second ago at most."""
@@ -49,16 +63,18 @@ class Directory:
         held = known[1] if known and self._is_fresh(known[0]) else await self._read_tenant(name)
         return TenantConfig() if held is None else held.paper.config
 
-    async def tenants(self) -> list[TenantRow]:
-        rows = [await self.tenant(name) for name in sorted(await self._numbers())]
+    @on_driver
+    async def list_tenants(self) -> list[TenantRow]:
+        rows = [await self.find_tenant(name) for name in sorted(await self._numbers())]
         return [row for row in rows if row is not None]
 
     async def names(self) -> list[str]:
         return sorted(await self._numbers())
 
-    async def put_tenant(self, name: str, config: TenantConfig) -> TenantRow:
-        held = await self._change_tenant(name, lambda paper: replace(paper, config=config))
-        return _tenant_row(name, held.paper)
+    @on_driver
+    async def put_tenant(self, tenant: str, config: TenantConfig) -> TenantRow:
+        held = await self._change_tenant(tenant, lambda paper: replace(paper, config=config))
+        return _tenant_row(tenant, held.paper)
 
     async def _numbers(self) -> dict[str, int]:
         held = await self._papers.read(layout.TENANTS, TenantsPaper)
@@ -102,6 +118,10 @@ class Directory:
 
     # --- Queues ----------------------------------------------------------------------------------------------
 
+    @on_driver
+    async def find_queue(self, ref: QueueRef) -> QueueRow | None:
+        return await self.find(ref, fresh=True)
+
     async def find(self, ref: QueueRef, *, fresh: bool = False) -> QueueRow | None:
         """As it was a second ago at most; `fresh`: as it is."""
         known = self._rows.get(ref)
@@ -125,13 +145,15 @@ class Directory:
             raise being_deleted(ref)
         return row
 
+    @on_driver
     async def list_queues(self, tenant: str) -> list[QueueRow]:
         held = await self._read_tenant(tenant)
         names = sorted(held.paper.queues) if held is not None else []
         rows = [await self.find(QueueRef(tenant, name), fresh=True) for name in names]
         return [row for row in rows if row is not None]
 
-    async def create(self, ref: QueueRef) -> QueueRow:
+    @on_driver
+    async def create_queue(self, ref: QueueRef, now_ms: int) -> QueueRow:
         for _ in range(_TRIES):
             held = await self._papers.read(layout.policy(ref), QueuePaper)
             if held is not None and not held.paper.is_deleted:
@@ -158,13 +180,22 @@ class Directory:
 
         return (await self._change_tenant(ref.tenant, add)).paper.queues[ref.queue]
 
-    async def change(self, ref: QueueRef, change: Callable[[QueuePaper], QueuePaper]) -> QueueRow:
+    @on_driver_with_notices
+    async def change_queue(self, notices: Notices, ref: QueueRef, change: QueueChange, now_ms: int) -> QueueRow:
+        row = await self._change_queue(ref, change)
+        notices.ready(ref, now_ms)
+        if row.drain_until is not None:
+            notices.deadline(now_ms)
+        await self._changed(row, change)
+        return row
+
+    async def _change_queue(self, ref: QueueRef, change: QueueChange) -> QueueRow:
         for _ in range(_TRIES):
             held = await self._papers.read(layout.policy(ref), QueuePaper)
             if held is None or held.paper.is_deleted:
                 raise no_such_queue(ref)
             try:
-                written = await self._papers.write(layout.policy(ref), change(held.paper), held)
+                written = await self._papers.write(layout.policy(ref), replace(held.paper, **change.fields()), held)
             except Changed:
                 continue
             return await self._note_row(ref, written.paper)

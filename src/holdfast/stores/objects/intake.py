@@ -121,7 +121,7 @@ class Intake:
                     await self._sheets.delete(list(map(layout.payload_of, keys)))
                 raise
             if row is None:
-                row = await self._directory.create(ref)
+                row = await self._directory.create_queue(ref, now_ms)
                 if row.drain_until is not None:
                     raise being_deleted(ref)
             if not has_payloads:

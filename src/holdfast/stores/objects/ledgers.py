@@ -10,15 +10,20 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.model import lifecycle
-from holdfast.model.answers import Delivery, LedgerEntry
+from holdfast.model.answers import Delivery, LedgerEntry, Result
 from holdfast.model.errors import InvalidArgument, StoreUnavailable
 from holdfast.model.message import Receipt
 from holdfast.model.names import QueueRef
+from holdfast.model.requests import Settle, Verdict
 from holdfast.stores.answers import delivery_of
+from holdfast.stores.driver import Driver, on_driver, on_driver_with_notices
+from holdfast.stores.notices import Notices
 from holdfast.stores.objects import layout
 from holdfast.stores.objects.bucket import Changed, Missing
+from holdfast.stores.objects.directory import Directory
 from holdfast.stores.objects.documents import LedgerBody, encode
 from holdfast.stores.objects.messages import Messages
+from holdfast.stores.objects.settling import Settling
 from holdfast.stores.objects.sheets import Busy, Held
 from holdfast.stores.objects.states import States
 
@@ -28,9 +33,54 @@ _ledger_of = msgspec.msgpack.Decoder(LedgerBody).decode
 
 
 class Ledgers:
-    def __init__(self, messages: Messages, states: States) -> None:
+    """`LedgerStore`, and the ledgers for claims."""
+
+    def __init__(
+        self, driver: Driver, messages: Messages, directory: Directory, states: States, settling: Settling
+    ) -> None:
+        self.driver = driver
         self._messages = messages
+        self._directory = directory
         self._states = states
+        self._settling = settling
+
+    @on_driver
+    async def entries(self, ref: QueueRef, consumer: str, now_ms: int, number: int | None = None) -> list[LedgerEntry]:
+        await self._directory.require(ref)
+        body, _ = await self.read(ref, consumer)
+        entries = []
+        for each in sorted(body.open):
+            if number not in (None, each):
+                continue
+            receipts = receipts_of(body, each)
+            deliveries = await self._deliveries(ref, receipts, now_ms)
+            lost = len(receipts) - len(deliveries)
+            claimed_at = body.open[each][0]
+            entries.append(LedgerEntry(number=each, claimed_at=claimed_at, deliveries=deliveries, lost=lost))
+        return entries
+
+    @on_driver_with_notices
+    async def ack(self, notices: Notices, ref: QueueRef, consumer: str, upto: int, now_ms: int) -> list[Result]:
+        await self._directory.require(ref)
+        body, _ = await self.read(ref, consumer)
+        receipts = [each for number in sorted(body.open) if number <= upto for each in receipts_of(body, number)]
+        verdicts = [Verdict(settle=Settle.ACK, receipt=receipt) for receipt in receipts]
+        results = await self._settling.settle(ref, verdicts, now_ms, notices)
+        _check_written(results, "acked: they stay open, ack them again")
+        await self._close(ref, consumer, upto)
+        return results
+
+    @on_driver_with_notices
+    async def extend(
+        self, notices: Notices, ref: QueueRef, consumer: str, lease_ms: int | None, now_ms: int
+    ) -> list[Result]:
+        await self._directory.require(ref)
+        body, _ = await self.read(ref, consumer)
+        receipts = [each for number in sorted(body.open) for each in receipts_of(body, number)]
+        verdicts = [Verdict(settle=Settle.EXTEND, receipt=receipt, lease_ms=lease_ms) for receipt in receipts]
+        results = await self._settling.settle(ref, verdicts, now_ms, notices)
+        _check_written(results, "extended: extend them again")
+        return results
 
     async def read(self, ref: QueueRef, consumer: str) -> tuple[LedgerBody, Held | None]:
         held = await self._messages.sheets.read(layout.ledger(ref, consumer))
@@ -67,7 +117,7 @@ class Ledgers:
             return None
         raise StoreUnavailable("the ledger changes all the time: later")
 
-    async def close(self, ref: QueueRef, consumer: str, upto: int) -> None:
+    async def _close(self, ref: QueueRef, consumer: str, upto: int) -> None:
         for _ in range(_TRIES):
             body, held = await self.read(ref, consumer)
             left = {number: claim for number, claim in body.open.items() if number > upto}
@@ -80,19 +130,6 @@ class Ledgers:
                 continue
             return
         raise StoreUnavailable("the ledger changes all the time: later")
-
-    async def entries(self, ref: QueueRef, consumer: str, now_ms: int, only: int | None = None) -> list[LedgerEntry]:
-        body, _ = await self.read(ref, consumer)
-        entries = []
-        for number in sorted(body.open):
-            if only not in (None, number):
-                continue
-            receipts = receipts_of(body, number)
-            deliveries = await self._deliveries(ref, receipts, now_ms)
-            lost = len(receipts) - len(deliveries)
-            claimed_at = body.open[number][0]
-            entries.append(LedgerEntry(number=number, claimed_at=claimed_at, deliveries=deliveries, lost=lost))
-        return entries
 
     async def _deliveries(self, ref: QueueRef, receipts: Iterable[Receipt], now_ms: int) -> list[Delivery]:
         """Of those that are still held."""
@@ -117,3 +154,9 @@ class Ledgers:
 def receipts_of(body: LedgerBody, number: int) -> list[Receipt]:
     _, receipts = body.open.get(number, (0, []))
     return [Receipt(*each) for each in receipts]
+
+
+def _check_written(results: list[Result], what: str) -> None:
+    """Raise `StoreUnavailable` if a verdict on a ledger's claims was not written: the call is repeated as a whole."""
+    if any(result.is_retryable for result in results):
+        raise StoreUnavailable(f"not all of the claims could be {what}")

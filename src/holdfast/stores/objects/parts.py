@@ -1,7 +1,11 @@
 """What the store is made of, put together once it is opened."""
 
+from collections.abc import Callable
+
 from holdfast.clock import Clock
 from holdfast.dice import Dice
+from holdfast.stores.contract import QueueChange, QueueRow
+from holdfast.stores.driver import Driver
 from holdfast.stores.objects.altering import Altering
 from holdfast.stores.objects.bucket import Bucket
 from holdfast.stores.objects.changes import Changes
@@ -31,10 +35,12 @@ from holdfast.stores.objects.timetable import Timetable
 class Parts:
     def __init__(
         self,
+        driver: Driver,
         bucket: Bucket,
         clock: Clock,
         dice: Dice,
         *,
+        check_room: Callable[[int], None],
         holder: str,
         retention_ms: int,
         skew_ms: int,
@@ -44,26 +50,32 @@ class Parts:
         """`holder` names this process: no other has it, nor this one after a restart."""
         sheets = Sheets(bucket, clock)
         papers = Papers(bucket)
-        self.directory = Directory(papers, clock)
+        self.directory = Directory(driver, papers, clock, self._queue_changed)
         self.skew = Skew(bucket, clock, skew_ms, is_measured=measures_skew)
         self.nodes = Nodes(sheets, clock, dice, holder, self.skew)
         self.shelves = Shelves(sheets, holder, skew_ms)
         self.messages = Messages(sheets, self.shelves, Changes(holder))
         self.counting = Counting(self.messages, self.directory)
         self.states = States(self.messages, papers)
-        self.ledgers = Ledgers(self.messages, self.states)
+        self.settling = Settling(self.messages, self.directory, dice)
+        self.ledgers = Ledgers(driver, self.messages, self.directory, self.states, self.settling)
         self.intake = Intake(self.messages, self.directory, self.nodes, self.counting)
         self.claiming = Claiming(
             self.messages, self.directory, Groups(self.messages), self.states, self.ledgers, dice, streams_above
         )
-        self.settling = Settling(self.messages, self.directory, dice)
         self.reading = Reading(self.messages, self.counting, self.states, streams_above)
         self.altering = Altering(self.messages, self.directory, self.reading, self.counting)
-        self.timetable = Timetable(sheets, self.directory, self.intake)
-        self.payloads = Payloads(self.messages, self.directory, self.counting, self.nodes)
+        self.timetable = Timetable(driver, sheets, self.directory, self.intake, check_room)
+        self.payloads = Payloads(driver, self.messages, self.directory, self.counting, self.nodes, check_room)
         gathering = Gathering(self.messages, self.directory)
         self.journal = Journal(self.messages, papers, gathering, retention_ms, bucket.gather_ms)
         self.tidying = Tidying(self.messages, self.altering, self.journal, clock)
         self.sweeping = Sweeping(
             self.messages, self.directory, self.claiming, self.altering, self.counting, self.journal
         )
+
+    async def _queue_changed(self, row: QueueRow, change: QueueChange) -> None:
+        if row.drain_until is not None:
+            self.shelves.of(row.ref)  # so that this process sweeps it
+        if change.drain_until is not None:
+            await self.timetable.delete_all(row.ref)

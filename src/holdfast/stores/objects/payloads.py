@@ -14,6 +14,7 @@ from holdfast.model.message import Draft, Pieces
 from holdfast.model.names import QueueRef
 from holdfast.stores.answers import being_deleted, no_such_queue
 from holdfast.stores.contract import PayloadReader, PayloadWriter
+from holdfast.stores.driver import Driver, on_driver
 from holdfast.stores.link import Link
 from holdfast.stores.objects import layout
 from holdfast.stores.objects.bucket import Missing, Unanswered, Upload
@@ -29,13 +30,44 @@ _PART = 1 << 20
 
 
 class Payloads:
-    def __init__(self, messages: Messages, directory: Directory, counting: Counting, nodes: Nodes) -> None:
+    """`PayloadStore`, and the staged payloads until they are enqueued."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        messages: Messages,
+        directory: Directory,
+        counting: Counting,
+        nodes: Nodes,
+        check_room: Callable[[int], None],
+    ) -> None:
+        """`check_room` raises `StoreUnavailable` if the disk has no room for this many bytes."""
+        self.driver = driver
         self.messages = messages
         self._directory = directory
         self.counting = counting
         self._nodes = nodes
+        self.check_room = check_room
+        # Written by callers, and not yet enqueued.
+        self._staged: dict[int, StagedPayload] = {}
 
-    async def stage(
+    async def stage(self, ref: QueueRef, draft: Draft, now_ms: int, *, auto_create: bool) -> "StagedPayload":
+        link = self.driver.opened()
+        self.check_room(draft.bytes)
+        staged = await self._stage(link, ref, draft, now_ms, auto_create=auto_create)
+        self._staged[staged.place] = staged
+        return staged
+
+    async def read(self, ref: QueueRef, id: int, pieces: Pieces, start: int = 0) -> "BucketReader":
+        return BucketReader(self.messages, self.driver.opened(), ref, id, pieces, start)
+
+    def take(self, drafts: list[Draft]) -> list["StagedPayload"]:
+        """Return the staged payloads of these drafts, which are about to be enqueued."""
+        places = [draft.pieces.place for draft in drafts if draft.pieces is not None]
+        return [self._staged.pop(place) for place in places if place in self._staged]
+
+    @on_driver
+    async def _stage(
         self, link: Link, ref: QueueRef, draft: Draft, now_ms: int, *, auto_create: bool
     ) -> "StagedPayload":
         row = await self._directory.find(ref)
@@ -83,8 +115,6 @@ class StagedPayload(PayloadWriter):
         self._is_finished = False
         # By the enqueue that made it a message's.
         self.is_taken = False
-        # Given the size of each part before it is written; raises where the disk has no room for it.
-        self.check_room: Callable[[int], None] = lambda added_bytes: None
 
     async def write(self, part: bytes) -> None:
         self._begun += part
@@ -94,7 +124,7 @@ class StagedPayload(PayloadWriter):
     async def _put(self) -> None:
         part = bytes(self._begun)
         self._begun.clear()
-        self.check_room(len(part))
+        self._payloads.check_room(len(part))
 
         async def put() -> None:
             await self._payloads.check(self, self._size + len(part))

@@ -1,53 +1,41 @@
 """The object store: the contract over a bucket."""
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any, TypeVar
 from uuid import uuid4
-
-from msgspec.structs import replace
 
 from holdfast.clock import SystemClock
 from holdfast.dice import Dice
-from holdfast.model.answers import Counts, Enqueued, Found, LedgerEntry, Result
+from holdfast.model.answers import Counts, Enqueued, Found, Result
 from holdfast.model.errors import InvalidArgument, StoreUnavailable
 from holdfast.model.events import Event
-from holdfast.model.message import Draft, Pieces, Receipt, State
+from holdfast.model.message import Draft, Receipt, State
 from holdfast.model.names import QueueRef
-from holdfast.model.policy import QueuePolicy, TenantConfig
-from holdfast.model.requests import Ask, Filter, Settle, StateChange, Verb, Verdict
-from holdfast.model.schedules import Schedule, Tick
+from holdfast.model.requests import Ask, Filter, StateChange, Verb, Verdict
 from holdfast.runtime import Runtime
 from holdfast.stores.contract import (
     AlterStep,
     Capabilities,
     Claims,
-    DueSchedules,
     JournalPage,
     Listener,
     Listing,
-    PayloadReader,
-    PayloadWriter,
-    QueueRow,
     Swept,
-    TenantRow,
 )
 from holdfast.stores.link import Link
 from holdfast.stores.notices import Notices
-from holdfast.stores.objects.bucket import Bucket, Changed, Missing, Unanswered
+from holdfast.stores.objects.bucket import Bucket, Unanswered
+from holdfast.stores.objects.directory import Directory
 from holdfast.stores.objects.disk import DiskBucket
-from holdfast.stores.objects.ledgers import receipts_of
-from holdfast.stores.objects.papers import QueuePaper
+from holdfast.stores.objects.driver import ObjectDriver
+from holdfast.stores.objects.ledgers import Ledgers
 from holdfast.stores.objects.parts import Parts
-from holdfast.stores.objects.payloads import BucketReader, StagedPayload
-from holdfast.stores.objects.sheets import Busy
+from holdfast.stores.objects.payloads import Payloads
+from holdfast.stores.objects.timetable import Timetable
 from holdfast.stores.objects.watch import Watch
 from holdfast.stores.room import LOW_DISK_BYTES, DiskRoom
 from holdfast.telemetry.figures import Figures
-
-T = TypeVar("T")
 
 # Payloads of more bytes come and go bit by bit.
 STREAMS_ABOVE = 1 << 20
@@ -88,21 +76,22 @@ class ObjectStore:
         self._skew_ms = clock_skew_ms
         self._measures_skew = measures_skew
         self._parts: Parts | None = None
-        self._tallies: defaultdict[QueueRef, Counter[Event]] = defaultdict(Counter)
-        self._staged: dict[int, StagedPayload] = {}
-        self._link: Link | None = None
+        self._driver = ObjectDriver(self._log_refusal, self._wake_tidying)
         self._low_disk_bytes = low_disk_bytes
         # Only a directory can run out of room; a bucket in a cloud does not.
         self._room: DiskRoom | None = None
 
     async def open(self, listener: Listener, runtime: Runtime) -> None:
-        self._listener = listener
+        self._driver.listener = listener
         self._runtime = runtime
-        self._link = Link(runtime, "holdfast-objects")
+        link = Link(runtime, "holdfast-objects")
+        self._driver.open(link)
         parts = self._parts = Parts(
+            self._driver,
             self._bucket,
             runtime.clock,
             self._dice,
+            check_room=self._check_room,
             holder=uuid4().hex,
             retention_ms=self._retention_ms,
             skew_ms=self._skew_ms,
@@ -120,20 +109,20 @@ class ObjectStore:
             await parts.nodes.lease()
 
         try:
-            await self._link.call(begin())
+            await link.call(begin())
         except BaseException:
             await self._close()
             raise
         if isinstance(self._bucket, DiskBucket):
             self._room = DiskRoom(self._bucket.root, runtime, self._low_disk_bytes)
-        self._link.background(parts.nodes.keep())
-        self._link.background(parts.tidying.run())
+        link.background(parts.nodes.keep())
+        link.background(parts.tidying.run())
         if self._watch is not None:
-            self._link.background(self._watch.run(self._hear))
+            link.background(self._watch.run(self._hear))
         listener.deadline(runtime.clock.now_ms())
 
     async def close(self) -> None:
-        if self._link is not None:
+        if self._driver.is_open:
             await self._close()
 
     async def _close(self) -> None:
@@ -146,9 +135,7 @@ class ObjectStore:
 
         if self._room is not None:
             self._room.close()
-        link, self._link = self._link, None
-        assert link is not None
-        await link.close(last())
+        await self._driver.close(last())
 
     def shard_of(self, ref: QueueRef) -> int:
         """Each queue is its own: no claim waits for another queue's listing."""
@@ -158,47 +145,16 @@ class ObjectStore:
 
     @property
     def _do(self) -> Parts:
-        assert self._parts is not None
+        if self._parts is None:
+            raise StoreUnavailable("this queue was closed: open it again")
         return self._parts
 
-    async def _call(self, make: Callable[[Parts], Coroutine[Any, Any, T]]) -> T:
-        """What changes nothing."""
-        if self._link is None or self._parts is None:
-            raise StoreUnavailable("this queue was closed: open it again")
-        return await self._link.call(_named(make(self._parts)))
-
-    async def _change(self, make: Callable[[Parts, Notices], Coroutine[Any, Any, T]]) -> T:
-        """What changes something, and is told: even of a call that failed, for part of it may hold."""
-        if self._link is None or self._parts is None:
-            raise StoreUnavailable("this queue was closed: open it again")
-        notices, parts, link = Notices(), self._parts, self._link
-
-        async def work() -> T:
-            try:
-                return await _named(make(parts, notices))
-            except BaseException:
-                link.enter(lambda: self._tell_failed(notices))
-                raise
-            finally:
-                if notices.tallies:
-                    parts.tidying.wake()
-
-        return await self._link.call(work(), lambda _: self._tell(notices))
-
-    def _tell(self, notices: Notices) -> None:
-        for ref, counted in notices.tallies.items():
-            self._tallies[ref] += counted
-        for ref, at_ms in notices.ready_at.items():
-            self._listener.ready(ref, at_ms)
-        if notices.deadline_at is not None:
-            self._listener.deadline(notices.deadline_at)
-        if notices.scheduled_at is not None:
-            self._listener.scheduled(notices.scheduled_at)
-
-    def _tell_failed(self, notices: Notices) -> None:
-        """The call may have failed because the disk is full: then that is logged, also where nobody enqueues."""
-        self._tell(notices)
+    def _log_refusal(self) -> None:
+        """A call may have failed because the disk is full: log that, even if no caller enqueues."""
         self._refusal()
+
+    def _wake_tidying(self) -> None:
+        self._do.tidying.wake()
 
     def _refusal(self) -> str | None:
         return None if self._room is None else self._room.refusal(self._runtime.clock.now_ms())
@@ -214,69 +170,41 @@ class ObjectStore:
         def tell() -> None:
             now_ms = self._runtime.clock.now_ms()
             for ref in refs:
-                if self._listener.is_waited_for(ref):
+                if self._driver.listener.is_waited_for(ref):
                     if now_too:
-                        self._listener.ready(ref, now_ms)
-                elif self._watch is not None and self._link is not None:
-                    self._link.post(partial(self._watch.leave, ref))
+                        self._driver.listener.ready(ref, now_ms)
+                elif self._watch is not None and self._driver.link is not None and self._driver.is_open:
+                    self._driver.link.post(partial(self._watch.leave, ref))
 
-        if self._link is not None:
-            self._link.enter(tell)
+        self._driver.enter(tell)
 
-    # --- The directory -----------------------------------------------------------------------------------------
+    # --- Parts -------------------------------------------------------------------------------------------------
 
-    async def find_tenant(self, tenant: str) -> TenantRow | None:
-        return await self._call(lambda do: do.directory.tenant(tenant))
+    @property
+    def directory(self) -> Directory:
+        return self._do.directory
 
-    async def find_queue(self, ref: QueueRef) -> QueueRow | None:
-        return await self._call(lambda do: do.directory.find(ref, fresh=True))
+    @property
+    def schedules(self) -> Timetable:
+        return self._do.timetable
 
-    async def list_tenants(self) -> list[TenantRow]:
-        return await self._call(lambda do: do.directory.tenants())
+    @property
+    def ledgers(self) -> Ledgers:
+        return self._do.ledgers
 
-    async def list_queues(self, tenant: str) -> list[QueueRow]:
-        return await self._call(lambda do: do.directory.list_queues(tenant))
-
-    async def put_tenant(self, tenant: str, config: TenantConfig) -> TenantRow:
-        return await self._call(lambda do: do.directory.put_tenant(tenant, config))
-
-    async def create_queue(self, ref: QueueRef, now_ms: int) -> QueueRow:
-        return await self._call(lambda do: do.directory.create(ref))
-
-    async def put_policy(self, ref: QueueRef, policy: QueuePolicy, now_ms: int) -> QueueRow:
-        return await self._change_row(ref, lambda paper: replace(paper, policy=policy), now_ms)
-
-    async def pause(self, ref: QueueRef, is_paused: bool, now_ms: int) -> QueueRow:
-        return await self._change_row(ref, lambda paper: replace(paper, is_paused=is_paused), now_ms)
-
-    async def drain(self, ref: QueueRef, until_ms: int, now_ms: int) -> QueueRow:
-        row = await self._change_row(ref, lambda paper: replace(paper, drain_until=until_ms), now_ms)
-        await self._call(lambda do: do.timetable.delete_all(ref))
-        return row
-
-    async def _change_row(self, ref: QueueRef, change: Callable[[QueuePaper], QueuePaper], now_ms: int) -> QueueRow:
-        async def work(do: Parts, notices: Notices) -> QueueRow:
-            row = await do.directory.change(ref, change)
-            notices.ready(ref, now_ms)
-            if row.drain_until is not None:
-                do.shelves.of(ref)
-                notices.deadline(now_ms)
-            return row
-
-        return await self._change(work)
+    @property
+    def payloads(self) -> Payloads:
+        return self._do.payloads
 
     # --- Messages ----------------------------------------------------------------------------------------------
 
     async def enqueue(self, ref: QueueRef, drafts: list[Draft], now_ms: int, *, auto_create: bool) -> list[Enqueued]:
         self._check_room(sum(draft.bytes for draft in drafts))
-        staged = [
-            self._staged.pop(draft.pieces.place)
-            for draft in drafts
-            if draft.pieces is not None and draft.pieces.place in self._staged
-        ]
+        do = self._do
+        staged = do.payloads.take(drafts)
         try:
-            answers = await self._change(
-                lambda do, notices: do.intake.enqueue(ref, drafts, now_ms, notices, auto_create=auto_create)
+            answers = await self._driver.change(
+                lambda notices: do.intake.enqueue(ref, drafts, now_ms, notices, auto_create=auto_create)
             )
         except StoreUnavailable:
             for each in staged:
@@ -287,145 +215,90 @@ class ObjectStore:
             each.is_taken = each.place in made
         return answers
 
-    async def stage(self, ref: QueueRef, draft: Draft, now_ms: int, *, auto_create: bool) -> PayloadWriter:
-        link = self._link
-        if link is None:
-            raise StoreUnavailable("this queue was closed: open it again")
-        self._check_room(draft.bytes)
-        staged = await self._call(lambda do: do.payloads.stage(link, ref, draft, now_ms, auto_create=auto_create))
-        staged.check_room = self._check_room
-        self._staged[staged.place] = staged
-        return staged
-
-    async def read_payload(self, ref: QueueRef, id: int, pieces: Pieces, start: int = 0) -> PayloadReader:
-        if self._link is None:
-            raise StoreUnavailable("this queue was closed: open it again")
-        return BucketReader(self._do.messages, self._link, ref, id, pieces, start)
-
     async def claim(self, ref: QueueRef, asks: list[Ask], now_ms: int) -> Claims:
-        async def claim(do: Parts, notices: Notices) -> Claims:
+        do = self._do
+
+        async def claim(notices: Notices) -> Claims:
             do.skew.check()
             if self._watch is not None:
                 self._watch.join(ref)  # before it looks: later messages are reported
             return await do.claiming.claim(ref, asks, now_ms, notices)
 
-        return await self._change(claim)
+        return await self._driver.change(claim)
 
     async def settle(self, ref: QueueRef, verdicts: list[Verdict], now_ms: int) -> list[Result]:
         if not verdicts:
             return []
-        return await self._change(lambda do, notices: do.settling.settle(ref, verdicts, now_ms, notices))
+        do = self._do
+        return await self._driver.change(lambda notices: do.settling.settle(ref, verdicts, now_ms, notices))
 
     async def save_state(self, ref: QueueRef, receipt: Receipt, change: StateChange, now_ms: int) -> str | None:
-        return await self._call(lambda do: do.states.save(ref, receipt, change, now_ms))
+        do = self._do
+        return await self._driver.call(lambda: do.states.save(ref, receipt, change, now_ms))
 
     # --- Inspection --------------------------------------------------------------------------------------------
 
     async def get(self, ref: QueueRef, id: int) -> Found | None:
-        async def get(do: Parts) -> Found | None:
+        do = self._do
+
+        async def get() -> Found | None:
             await do.directory.require(ref)
             return await do.reading.get(ref, id, self._runtime.clock.now_ms())
 
-        return await self._call(get)
+        return await self._driver.call(get)
 
     async def peek(self, ref: QueueRef, limit: int, now_ms: int) -> list[Found]:
-        async def peek(do: Parts) -> list[Found]:
+        do = self._do
+
+        async def peek() -> list[Found]:
             await do.directory.require(ref)
             return await do.reading.peek(ref, limit, now_ms)
 
-        return await self._call(peek)
+        return await self._driver.call(peek)
 
     async def browse(
         self, ref: QueueRef, state: State | None, which: Filter, after: int | None, limit: int, now_ms: int
     ) -> Listing:
-        async def browse(do: Parts) -> Listing:
+        do = self._do
+
+        async def browse() -> Listing:
             await do.directory.require(ref)
             return await do.reading.browse(ref, state, which, after, limit, now_ms)
 
-        return await self._call(browse)
+        return await self._driver.call(browse)
 
-    async def counts(self, ref: QueueRef, now_ms: int) -> Counts:
-        async def count(do: Parts) -> Counts:
+    async def counts(self, tenant: str, queue: str | None, now_ms: int) -> Counts:
+        do = self._do
+
+        async def count() -> Counts:
+            if queue is None:
+                return await do.counting.tenant_counts(tenant, now_ms)
+            ref = QueueRef(tenant, queue)
             await do.directory.require(ref)
             return await do.counting.counts(ref, now_ms)
 
-        return await self._call(count)
-
-    async def tenant_counts(self, tenant: str, now_ms: int) -> Counts:
-        return await self._call(lambda do: do.counting.tenant_counts(tenant, now_ms))
+        return await self._driver.call(count)
 
     # --- Operators ---------------------------------------------------------------------------------------------
 
     async def alter(
         self, ref: QueueRef, verb: Verb, which: Filter, after: int | None, limit: int, now_ms: int
     ) -> AlterStep:
-        return await self._change(
-            lambda do, notices: do.altering.alter(ref, verb, which, after, limit, now_ms, notices)
+        do = self._do
+        return await self._driver.change(
+            lambda notices: do.altering.alter(ref, verb, which, after, limit, now_ms, notices)
         )
-
-    # --- The claim ledger --------------------------------------------------------------------------------------
-
-    async def ledger(self, ref: QueueRef, consumer: str, now_ms: int, number: int | None = None) -> list[LedgerEntry]:
-        async def read(do: Parts) -> list[LedgerEntry]:
-            await do.directory.require(ref)
-            return await do.ledgers.entries(ref, consumer, now_ms, number)
-
-        return await self._call(read)
-
-    async def ledger_ack(self, ref: QueueRef, consumer: str, upto: int, now_ms: int) -> list[Result]:
-        async def ack(do: Parts, notices: Notices) -> list[Result]:
-            await do.directory.require(ref)
-            body, _ = await do.ledgers.read(ref, consumer)
-            receipts = [each for number in sorted(body.open) if number <= upto for each in receipts_of(body, number)]
-            verdicts = [Verdict(settle=Settle.ACK, receipt=receipt) for receipt in receipts]
-            results = await do.settling.settle(ref, verdicts, now_ms, notices)
-            _check_written(results, "acked: they stay open, ack them again")
-            await do.ledgers.close(ref, consumer, upto)
-            return results
-
-        return await self._change(ack)
-
-    async def ledger_extend(self, ref: QueueRef, consumer: str, lease_ms: int | None, now_ms: int) -> list[Result]:
-        async def extend(do: Parts, notices: Notices) -> list[Result]:
-            await do.directory.require(ref)
-            body, _ = await do.ledgers.read(ref, consumer)
-            receipts = [each for number in sorted(body.open) for each in receipts_of(body, number)]
-            verdicts = [Verdict(settle=Settle.EXTEND, receipt=receipt, lease_ms=lease_ms) for receipt in receipts]
-            results = await do.settling.settle(ref, verdicts, now_ms, notices)
-            _check_written(results, "extended: extend them again")
-            return results
-
-        return await self._change(extend)
-
-    # --- Schedules ---------------------------------------------------------------------------------------------
-
-    async def find_schedule(self, ref: QueueRef, name: str) -> Schedule | None:
-        return await self._call(lambda do: do.timetable.find(ref, name))
-
-    async def list_schedules(self, ref: QueueRef, after: str | None, limit: int) -> list[Schedule]:
-        return await self._call(lambda do: do.timetable.page(ref, after, limit))
-
-    async def put_schedule(self, ref: QueueRef, was: Schedule | None, schedule: Schedule, now_ms: int) -> bool:
-        return await self._change(lambda do, notices: do.timetable.put(ref, was, schedule, notices))
-
-    async def fire_schedule(self, ref: QueueRef, schedule: Schedule, tick: Tick, now_ms: int) -> Enqueued | None:
-        self._check_room(len(schedule.message.payload))
-        return await self._change(lambda do, notices: do.timetable.fire(ref, schedule, tick, now_ms, notices))
-
-    async def delete_schedule(self, ref: QueueRef, name: str, now_ms: int) -> bool:
-        return await self._call(lambda do: do.timetable.delete(ref, name))
-
-    async def due_schedules(self, limit: int, now_ms: int) -> DueSchedules:
-        return await self._call(lambda do: do.timetable.due(limit, now_ms))
 
     # --- Upkeep ------------------------------------------------------------------------------------------------
 
     async def sweep(self, limit: int, now_ms: int) -> Swept:
-        async def sweep(do: Parts, notices: Notices) -> Swept:
+        do = self._do
+
+        async def sweep(notices: Notices) -> Swept:
             do.skew.check()  # it would end live leases of other processes
             return await do.sweeping.sweep(limit, now_ms, notices)
 
-        return await self._change(sweep)
+        return await self._driver.change(sweep)
 
     async def backup(self, target: str) -> None:
         raise InvalidArgument(
@@ -436,23 +309,24 @@ class ObjectStore:
     async def journal(
         self, after: str | None, limit: int, tenant: str | None, now_ms: int, until: str | None = None
     ) -> JournalPage:
-        async def read(do: Parts) -> JournalPage:
+        do = self._do
+
+        async def read() -> JournalPage:
             oldest_at = now_ms - self._retention_ms + 1
             if tenant is not None:
                 own_ms = (await do.directory.config(tenant)).journal_retention_ms
                 oldest_at = oldest_at if own_ms is None else max(oldest_at, now_ms - own_ms)
             return await do.journal.read(after, limit, tenant, oldest_at, until)
 
-        return await self._call(read)
+        return await self._driver.call(read)
 
     # --- Figures -----------------------------------------------------------------------------------------------
 
     async def take_tallies(self) -> Mapping[QueueRef, Mapping[Event, int]]:
-        taken, self._tallies = self._tallies, defaultdict(Counter)
-        return taken
+        return self._driver.take_tallies()
 
     async def figures(self) -> Figures:
-        if self._parts is None or self._link is None:
+        if self._parts is None or not self._driver.is_open:
             return Figures(is_up=False, writes=0)
         skew, room = self._parts.skew, self._room
         return Figures(
@@ -462,20 +336,3 @@ class ObjectStore:
             refusal=None if room is None else self._refusal(),
             refusals=None if room is None else room.refusals,
         )
-
-
-def _check_written(results: list[Result], what: str) -> None:
-    """Raise `StoreUnavailable` if a verdict on a ledger's claims was not written: the call is repeated as a whole."""
-    if any(result.is_retryable for result in results):
-        raise StoreUnavailable(f"not all of the claims could be {what}")
-
-
-async def _named(work: Coroutine[Any, Any, T]) -> T:
-    """Return the result of `work`. Raise `StoreUnavailable` for a conflict or a failed request that escaped it: callers
-    and background loops expect errors of the contract alone."""
-    try:
-        return await work
-    except (Changed, Busy) as error:
-        raise StoreUnavailable(f"another process changed the same documents; try again ({error})") from error
-    except (Missing, Unanswered) as error:
-        raise StoreUnavailable(f"the bucket failed in the middle of a call; try again ({error})") from error

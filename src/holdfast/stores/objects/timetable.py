@@ -1,6 +1,7 @@
 """Schedules: each a sheet of its own, replaced only where nobody else has, and fired together with its message."""
 
 import asyncio
+from collections.abc import Callable
 
 import msgspec
 
@@ -9,6 +10,7 @@ from holdfast.model.errors import OverQuota
 from holdfast.model.names import QueueRef
 from holdfast.model.schedules import MAX_SCHEDULES, Schedule, Tick, draft_at, fired, reason_of
 from holdfast.stores.contract import DueSchedules
+from holdfast.stores.driver import Driver, on_driver, on_driver_with_notices
 from holdfast.stores.notices import Notices
 from holdfast.stores.objects import layout
 from holdfast.stores.objects.bucket import Changed, Unanswered
@@ -25,10 +27,22 @@ _schedule_of = msgspec.msgpack.Decoder(Schedule).decode
 
 
 class Timetable:
-    def __init__(self, sheets: Sheets, directory: Directory, intake: Intake) -> None:
+    """`ScheduleStore`."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        sheets: Sheets,
+        directory: Directory,
+        intake: Intake,
+        check_room: Callable[[int], None],
+    ) -> None:
+        """`check_room` raises `StoreUnavailable` if the disk has no room for this many bytes."""
+        self.driver = driver
         self._sheets = sheets
         self._directory = directory
         self._intake = intake
+        self._check_room = check_room
         # As far as this process knows.
         self._known: dict[tuple[QueueRef, str], Schedule] = {}
         self._listed_at: int | None = None
@@ -49,6 +63,7 @@ class Timetable:
         else:
             self._known[ref, name] = schedule
 
+    @on_driver
     async def find(self, ref: QueueRef, name: str) -> Schedule | None:
         await self._directory.require(ref)
         return (await self._read(ref, name))[0]
@@ -63,6 +78,7 @@ class Timetable:
             raise unavailable(error) from None
         return sorted(names)
 
+    @on_driver
     async def page(self, ref: QueueRef, after: str | None, limit: int) -> list[Schedule]:
         await self._directory.require(ref)
         found: list[Schedule] = []
@@ -82,7 +98,8 @@ class Timetable:
         read = await asyncio.gather(*(self._read(ref, name) for name in names))
         return sum(schedule is not None for schedule, _ in read) >= MAX_SCHEDULES
 
-    async def put(self, ref: QueueRef, was: Schedule | None, schedule: Schedule, notices: Notices) -> bool:
+    @on_driver_with_notices
+    async def put(self, notices: Notices, ref: QueueRef, was: Schedule | None, schedule: Schedule, now_ms: int) -> bool:
         await self._directory.require_open(ref)
         there, held = await self._read(ref, schedule.name)
         if there != was:
@@ -103,8 +120,13 @@ class Timetable:
         notices.scheduled(schedule.next_at)
         return True
 
-    async def fire(
-        self, ref: QueueRef, schedule: Schedule, tick: Tick, now_ms: int, notices: Notices
+    async def fire(self, ref: QueueRef, schedule: Schedule, tick: Tick, now_ms: int) -> Enqueued | None:
+        self._check_room(len(schedule.message.payload))  # in the caller's step, as `enqueue` does
+        return await self._fire(ref, schedule, tick, now_ms)
+
+    @on_driver_with_notices
+    async def _fire(
+        self, notices: Notices, ref: QueueRef, schedule: Schedule, tick: Tick, now_ms: int
     ) -> Enqueued | None:
         await self._directory.require_open(ref)
         while True:
@@ -131,7 +153,8 @@ class Timetable:
             notices.scheduled(tick.next_at)
             return enqueued
 
-    async def delete(self, ref: QueueRef, name: str) -> bool:
+    @on_driver
+    async def delete(self, ref: QueueRef, name: str, now_ms: int) -> bool:
         await self._directory.require(ref)
         while True:
             there, held = await self._read(ref, name)
@@ -157,6 +180,7 @@ class Timetable:
                 self._note(ref, name, None)
                 break
 
+    @on_driver
     async def due(self, limit: int, now_ms: int) -> DueSchedules:
         if self._listed_at is None or not 0 <= now_ms - self._listed_at < LIST_MS:
             await self._list(now_ms)

@@ -1,4 +1,4 @@
-"""Tenants and queues: which there are, what each may do, and what this server remembers of them."""
+"""Queues and their rows: which there are, what each may do, and what this server remembers of them."""
 
 from collections import defaultdict
 from typing import Any, NamedTuple
@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from holdfast.model.names import QueueRef
 from holdfast.model.policy import QueuePolicy, Quotas, TenantConfig
 from holdfast.stores.answers import being_deleted, no_such_queue
-from holdfast.stores.contract import QueueRow, TenantRow
+from holdfast.stores.contract import TenantRow
 from holdfast.stores.postgres.cluster import Cluster, QueueMoved
 from holdfast.stores.postgres.copies import Copies
 from holdfast.stores.postgres.grants import Grants
@@ -16,7 +16,6 @@ from holdfast.stores.postgres.queues import (
     encode_config,
     encode_policy,
     info_of,
-    queue_row_of,
 )
 from holdfast.stores.postgres.shard import Shard
 from holdfast.stores.postgres.slots import slot_of
@@ -36,46 +35,13 @@ class Numbered(NamedTuple):
 
 
 class Directory:
+    """The queues for the rest of the store; `PostgresDirectory` is the part of the contract."""
+
     def __init__(self, cluster: Cluster, grants: Grants) -> None:
         self._cluster = cluster
         self._grants = grants
         self._known: dict[QueueRef, QueueInfo] = {}
         self.copies = Copies(cluster, grants)
-
-    # --- Tenants -----------------------------------------------------------------------------------------------
-
-    async def tenant(self, tenant: str) -> TenantRow | None:
-        rows = await self._cluster.home_of(tenant).fetch(SQL["tenant"], tenant)
-        return _tenant_row(rows[0]) if rows else None
-
-    async def tenants(self) -> list[TenantRow]:
-        """As far as their databases answer: of one that is down the others know those that have queues with them."""
-        found: dict[str, TenantRow] = {}
-        for shard, rows in await self._cluster.fetch_all(SQL["tenants"]):
-            for row in rows:
-                if self._cluster.home_of(row["tenant"]) is shard or row["tenant"] not in found:
-                    found[row["tenant"]] = _tenant_row(row)
-        return [found[name] for name in sorted(found)]
-
-    async def put_tenant(self, tenant: str, config: TenantConfig) -> TenantRow:
-        home = self._cluster.home_of(tenant)
-
-        async def put(connection: Any) -> Any:
-            raw = encode_config(config)
-            await connection.execute(SQL["make_tenant"], tenant, None, home.number, raw)
-            await self.copies.note(connection, tenant, home)
-            return await connection.fetchrow(SQL["put_tenant"], tenant, raw)
-
-        if config.quotas.are_counted:
-            # Before there is a quota nobody notes what is kept where, and others would be granted all of it.
-            await self._grants.note_all(tenant)
-        row = _tenant_row(await home.step(put))
-        await self.copies.send(home, tenant)
-        for ref in [ref for ref in self._known if ref.tenant == tenant]:
-            self.forget(ref)
-        return row
-
-    # --- Queues ------------------------------------------------------------------------------------------------
 
     async def known(self, ref: QueueRef) -> QueueInfo | None:
         """As this server last saw it, which every statement checks; None only if there is none now."""
@@ -122,12 +88,16 @@ class Directory:
     def forget(self, ref: QueueRef) -> None:
         self._known.pop(ref, None)
 
-    async def list_queues(self, tenant: str) -> list[QueueRow]:
-        """As far as their databases answer."""
-        rows = [row for _, found in await self._cluster.fetch_all(SQL["queues_of"], tenant) for row in found]
-        # One that has gone to another database may stand on both for a moment.
-        found = {row["queue"]: queue_row_of(row) for row in rows}
-        return sorted(found.values(), key=lambda row: row.ref)
+    def forget_tenant(self, tenant: str) -> None:
+        for ref in [ref for ref in self._known if ref.tenant == tenant]:
+            self.forget(ref)
+
+    async def follow(self, ref: QueueRef) -> bool:
+        """Ask again which database has a queue that was found to be moving, and return whether it is another one."""
+        known = self.remembered(ref)
+        self.forget(ref)
+        await self._cluster.refresh()
+        return known is not None and self._cluster.shard_of(ref) is not known.shard
 
     async def keys_of(self, tenant: str) -> dict[int, list[int]]:
         """The tenant's queues by shard."""
@@ -176,7 +146,7 @@ class Directory:
             if self._cluster.home_of(ref.tenant) is not shard:
                 await connection.execute(SQL["copy_tenant"], ref.tenant, tenant.tenant_id, raw, revision)
             await connection.execute(
-                SQL["make_queue"], ref.tenant, ref.queue, tenant.tenant_id, queue_id, *_policy_columns(QueuePolicy())
+                SQL["make_queue"], ref.tenant, ref.queue, tenant.tenant_id, queue_id, *policy_columns(QueuePolicy())
             )
             row = await connection.fetchrow(SQL["queue"], ref.tenant, ref.queue, None)
         return info_of(row, shard)
@@ -200,30 +170,12 @@ class Directory:
             count = await connection.fetchval(SQL["directory_count"], ref.tenant)
             check_room_for_queue(ref.tenant, decode_config(row["config"]).quotas, count)
             known = await connection.fetchval(SQL["directory_put"], ref.tenant, ref.queue)
-        return Numbered(_tenant_row(row), row["revision"], known)
-
-    async def put_policy(self, ref: QueueRef, policy: QueuePolicy) -> QueueRow:
-        return await self._change(ref, SQL["put_policy"], *_policy_columns(policy))
-
-    async def pause(self, ref: QueueRef, is_paused: bool) -> QueueRow:
-        return await self._change(ref, SQL["put_paused"], is_paused)
-
-    async def drain(self, ref: QueueRef, until_ms: int) -> QueueRow:
-        return await self._change(ref, SQL["drain"], until_ms)
-
-    async def _change(self, ref: QueueRef, sql: str, *args: Any) -> QueueRow:
-        self.forget(ref)
-        for _ in range(2):
-            rows = await self._cluster.shard_of(ref).fetch(sql, ref.tenant, ref.queue, *args)
-            if rows:
-                return queue_row_of(rows[0])
-            await self.require(ref)  # or it has gone to another database
-        raise no_such_queue(ref)
+        return Numbered(tenant_row(row), row["revision"], known)
 
 
-def _policy_columns(policy: QueuePolicy) -> tuple[bytes, int, int, bool]:
+def policy_columns(policy: QueuePolicy) -> tuple[bytes, int, int, bool]:
     return encode_policy(policy), policy.lease_ms, policy.max_lease_ms, policy.keep_succeeded_ms > 0
 
 
-def _tenant_row(row: Any) -> TenantRow:
+def tenant_row(row: Any) -> TenantRow:
     return TenantRow(tenant=row["tenant"], tenant_id=row["tenant_id"], config=decode_config(row["config"]))

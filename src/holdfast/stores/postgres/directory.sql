@@ -68,20 +68,16 @@ WHERE tenant = $1 AND gone_at IS NULL AND moving_to IS DISTINCT FROM (SELECT sha
 SELECT slots.shard, slot_moves.slot IS NOT NULL AS is_moving
 FROM slots LEFT JOIN slot_moves USING (slot) WHERE slots.slot = $1;
 
--- name: put_policy
-UPDATE queues SET policy = $3, lease_ms = $4, max_lease_ms = $5, keeps = $6, revision = revision + 1
-WHERE tenant = $1 AND queue = $2 AND gone_at IS NULL AND moving_to IS NULL RETURNING *;
-
--- name: put_paused
-UPDATE queues SET is_paused = $3, revision = revision + 1
-WHERE tenant = $1 AND queue = $2 AND gone_at IS NULL AND moving_to IS NULL RETURNING *;
-
--- name: drain
+-- name: change_queue
+-- An argument that is null leaves its column as it is.
 WITH q AS (
-    UPDATE queues SET drain_until = $3, revision = revision + 1
+    UPDATE queues SET
+        policy = coalesce($3, policy), lease_ms = coalesce($4, lease_ms), max_lease_ms = coalesce($5, max_lease_ms),
+        keeps = coalesce($6, keeps), is_paused = coalesce($7, is_paused), drain_until = coalesce($8, drain_until),
+        revision = revision + 1
     WHERE tenant = $1 AND queue = $2 AND gone_at IS NULL AND moving_to IS NULL RETURNING *
 ),
-unscheduled AS (DELETE FROM schedules USING q WHERE schedules.queue_key = q.key)
+unscheduled AS (DELETE FROM schedules USING q WHERE schedules.queue_key = q.key AND $8 IS NOT NULL)
 SELECT * FROM q;
 
 -- name: lock_queue

@@ -5,12 +5,20 @@ from typing import Any
 import msgspec
 
 from holdfast.model import lifecycle
-from holdfast.model.answers import Delivery, LedgerEntry
+from holdfast.model.answers import Delivery, LedgerEntry, Result
 from holdfast.model.errors import InvalidArgument
 from holdfast.model.message import Receipt
+from holdfast.model.names import QueueRef
+from holdfast.model.requests import Settle, Verdict
 from holdfast.stores.answers import delivery_of
+from holdfast.stores.driver import Driver, on_driver, on_driver_with_notices
+from holdfast.stores.notices import Notices
+from holdfast.stores.postgres.cluster import Cluster
+from holdfast.stores.postgres.directory import Directory
+from holdfast.stores.postgres.pieces import Payloads
 from holdfast.stores.postgres.queues import QueueInfo
 from holdfast.stores.postgres.rows import whole_entry_of
+from holdfast.stores.postgres.settling import Settling
 from holdfast.stores.postgres.statements import SQL
 from holdfast.stores.postgres.steps import Step
 
@@ -33,6 +41,50 @@ _END = (
 
 
 class Ledgers:
+    """`LedgerStore`, and the ledgers for claims."""
+
+    def __init__(
+        self, driver: Driver, cluster: Cluster, directory: Directory, settling: Settling, payloads: Payloads
+    ) -> None:
+        self.driver = driver
+        self._cluster = cluster
+        self._directory = directory
+        self._settling = settling
+        self._payloads = payloads
+
+    @on_driver
+    async def entries(self, ref: QueueRef, consumer: str, now_ms: int, number: int | None = None) -> list[LedgerEntry]:
+        info = await self._directory.require(ref)
+
+        async def entries(connection: Any) -> list[LedgerEntry]:
+            return await self._entries(connection, info, consumer, self._cluster.stored(now_ms), number)
+
+        return await self._payloads.filled_entries(ref, await info.shard.use(entries))
+
+    @on_driver_with_notices
+    async def ack(self, notices: Notices, ref: QueueRef, consumer: str, upto: int, now_ms: int) -> list[Result]:
+        info = await self._directory.require(ref)
+
+        async def choose(step: Step, info: QueueInfo) -> list[Verdict]:
+            receipts = await self._close(step, info, consumer, upto)
+            return [Verdict(settle=Settle.ACK, receipt=receipt) for receipt in receipts]
+
+        return await self._settling.settle_in_step(info, choose, now_ms, notices) or []
+
+    @on_driver_with_notices
+    async def extend(
+        self, notices: Notices, ref: QueueRef, consumer: str, lease_ms: int | None, now_ms: int
+    ) -> list[Result]:
+        info = await self._directory.require(ref)
+
+        async def choose(step: Step, info: QueueInfo) -> list[Verdict]:
+            receipts = await self._receipts(step.connection, info, consumer)
+            return [Verdict(settle=Settle.EXTEND, receipt=receipt, lease_ms=lease_ms) for receipt in receipts]
+
+        return await self._settling.settle_in_step(info, choose, now_ms, notices) or []
+
+    # --- In a transaction --------------------------------------------------------------------------------------
+
     async def reread(self, step: Step, info: QueueInfo, consumer: str, number: int) -> list[Delivery] | None:
         """What an open claim of this number still holds; None if the number is new."""
         closed_upto = await step.connection.fetchval(_CLOSED, info.key, consumer)
@@ -49,7 +101,7 @@ class Ledgers:
     async def put(self, step: Step, info: QueueInfo, consumer: str, number: int, receipts: list[Receipt]) -> None:
         await step.connection.execute(_PUT, info.key, consumer, number, step.now_ms, _encode(receipts))
 
-    async def entries(
+    async def _entries(
         self, connection: Any, info: QueueInfo, consumer: str, now_ms: int, number: int | None
     ) -> list[LedgerEntry]:
         entries = []
@@ -66,12 +118,12 @@ class Ledgers:
             )
         return entries
 
-    async def receipts(self, connection: Any, info: QueueInfo, consumer: str) -> list[Receipt]:
+    async def _receipts(self, connection: Any, info: QueueInfo, consumer: str) -> list[Receipt]:
         """Of all open claims."""
         rows = await connection.fetch(_OPEN, info.key, consumer)
         return [receipt for row in rows for receipt in _decode(row["receipts"])]
 
-    async def close(self, step: Step, info: QueueInfo, consumer: str, upto: int) -> list[Receipt]:
+    async def _close(self, step: Step, info: QueueInfo, consumer: str, upto: int) -> list[Receipt]:
         """The receipts of the claims up to this number, which are closed."""
         rows = await step.connection.fetch(_CLOSE, info.key, consumer, upto)
         await step.connection.execute(_END, info.key, consumer, upto)

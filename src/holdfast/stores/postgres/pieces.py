@@ -10,7 +10,6 @@ Sweeps delete the pieces of what was given up, in bounded steps: so no ack has a
 deleted from under a message, and no place is used twice: what a reader finds is the payload it began with, or nothing.
 """
 
-from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Self
 from zlib import crc32
 
@@ -23,6 +22,7 @@ from holdfast.model.message import Draft, Envelope, Pieces
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Ask
 from holdfast.stores.contract import Claims
+from holdfast.stores.driver import Driver
 from holdfast.stores.postgres.cluster import Cluster
 from holdfast.stores.postgres.directory import Directory
 from holdfast.stores.postgres.nodes import Nodes
@@ -32,8 +32,6 @@ from holdfast.stores.postgres.statements import SQL
 PIECE = 256 << 10
 # Payloads of more bytes lie in pieces beside the message.
 PIECES_ABOVE = 1 << 20
-
-Call = Callable[[Coroutine[Any, Any, bytes | None]], Awaitable[bytes | None]]
 
 
 def count_of(size: int) -> int:
@@ -136,8 +134,8 @@ class Payloads:
 
     # --- Part by part ----------------------------------------------------------------------------------------------
 
-    def reader(self, call: Call, ref: QueueRef, id: int, pieces: Pieces, start: int) -> "PieceReader":
-        return PieceReader(call, Reading(self._directory, ref, id, pieces, start))
+    def reader(self, driver: Driver, ref: QueueRef, id: int, pieces: Pieces, start: int) -> "PieceReader":
+        return PieceReader(driver, Reading(self._directory, ref, id, pieces, start))
 
 
 class Reading:
@@ -194,15 +192,15 @@ class Reading:
 class PieceReader:
     """`PayloadReader`: one piece is in memory at a time."""
 
-    def __init__(self, call: Call, reading: Reading) -> None:
-        self._call = call
+    def __init__(self, driver: Driver, reading: Reading) -> None:
+        self._driver = driver
         self._reading = reading
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> bytes:
-        piece = await self._call(self._reading.next())
+        piece = await self._driver.call(self._reading.next)
         if piece is None:
             raise StopAsyncIteration
         return piece

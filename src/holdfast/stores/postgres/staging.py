@@ -13,7 +13,6 @@ is told apart within a minute or two. Whoever gives up and whoever enqueues lock
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 from zlib import crc32
 
@@ -23,10 +22,11 @@ from holdfast.model.message import Draft, Pieces
 from holdfast.model.names import QueueRef
 from holdfast.model.policy import Quotas, TenantConfig
 from holdfast.stores.answers import being_deleted, no_such_queue
+from holdfast.stores.driver import Driver, on_driver
 from holdfast.stores.notices import Notices
 from holdfast.stores.postgres.cluster import Cluster
 from holdfast.stores.postgres.directory import Directory
-from holdfast.stores.postgres.pieces import PIECE, Payloads
+from holdfast.stores.postgres.pieces import PIECE, Payloads, PieceReader
 from holdfast.stores.postgres.queues import QueueInfo, decode_config
 from holdfast.stores.postgres.shard import Shard
 from holdfast.stores.postgres.statements import SQL
@@ -40,29 +40,21 @@ SILENT_S = 120.0
 # Pieces that one transaction deletes.
 _DROP = 64
 
-Call = Callable[[Coroutine[Any, Any, None]], Awaitable[None]]
-
 
 class Staging:
-    def __init__(
-        self,
-        cluster: Cluster,
-        directory: Directory,
-        payloads: Payloads,
-        later: Callable[[Coroutine[Any, Any, None]], None],
-        publish: Callable[[Notices], None],
-    ) -> None:
-        """`later` does something on the driver's loop that nobody waits for."""
+    """`PayloadStore`, and the staged payloads for sweeps."""
+
+    def __init__(self, driver: Driver, cluster: Cluster, directory: Directory, payloads: Payloads) -> None:
+        self.driver = driver
         self._cluster = cluster
         self._directory = directory
         self._payloads = payloads
-        self._later = later
-        self._publish = publish
         self._writers: dict[int, StageWriter] = {}
 
     # --- Writing ---------------------------------------------------------------------------------------------------
 
-    async def open(self, call: Call, ref: QueueRef, draft: Draft, now_ms: int, *, auto_create: bool) -> "StageWriter":
+    @on_driver
+    async def stage(self, ref: QueueRef, draft: Draft, now_ms: int, *, auto_create: bool) -> "StageWriter":
         info = await self._directory.load(ref)
         if info is not None and info.row.drain_until is not None:
             raise being_deleted(ref)
@@ -71,8 +63,11 @@ class Staging:
         quotas = await self._quotas_of_new(ref.tenant) if info is None else info.config.quotas
         shard = self._cluster.shard_of(ref) if info is None else info.shard
         place = self._payloads.take_place(now_ms)
-        writer = self._writers[place] = StageWriter(self, call, ref, draft, place, shard, info, quotas, now_ms)
+        writer = self._writers[place] = StageWriter(self, ref, draft, place, shard, info, quotas, now_ms)
         return writer
+
+    async def read(self, ref: QueueRef, id: int, pieces: Pieces, start: int = 0) -> PieceReader:
+        return self._payloads.reader(self.driver, ref, id, pieces, start)
 
     async def _quotas_of_new(self, tenant: str) -> Quotas:
         """For a queue that its first message will make."""
@@ -83,6 +78,7 @@ class Staging:
         check_room_for_queue(tenant, quotas, row["count"])
         return quotas
 
+    @on_driver
     async def put(self, writer: "StageWriter", piece: bytes) -> None:
         """Refused before it is written, if the message could not be enqueued any more."""
         async with writer.turn:
@@ -120,7 +116,7 @@ class Staging:
 
     def close(self, writer: "StageWriter") -> None:
         if self._writers.pop(writer.place, None) is not None:
-            self._later(self._give_up(writer))
+            self.driver.background(self._give_up(writer))
 
     async def _give_up(self, writer: "StageWriter") -> None:
         try:
@@ -130,7 +126,7 @@ class Staging:
                     await writer.shard.fetch(SQL["give_up_stage"], writer.place)
                     notices = Notices()
                     notices.deadline(self._cluster.stored(writer.now_ms))
-                    self._publish(notices)
+                    self.driver.publish(notices)
         except StoreUnavailable as error:
             _log.debug("an upload is given up later, by a sweep: %s", error.message)
 
@@ -190,7 +186,6 @@ class StageWriter:
     def __init__(
         self,
         staging: Staging,
-        call: Call,
         ref: QueueRef,
         draft: Draft,
         place: int,
@@ -200,7 +195,6 @@ class StageWriter:
         now_ms: int,
     ) -> None:
         self._staging = staging
-        self._call = call
         self.ref = ref
         self.draft = draft
         self.place = place
@@ -222,13 +216,13 @@ class StageWriter:
         while len(begun) >= PIECE:
             piece = bytes(begun[:PIECE])
             del begun[:PIECE]
-            await self._call(self._staging.put(self, piece))
+            await self._staging.put(self, piece)
 
     async def finish(self) -> Pieces:
         if self._begun:
             piece = bytes(self._begun)
             self._begun.clear()
-            await self._call(self._staging.put(self, piece))
+            await self._staging.put(self, piece)
         return Pieces(self.place, self.size, self._checksum)
 
     def note(self, piece: bytes) -> None:

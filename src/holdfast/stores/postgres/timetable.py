@@ -10,6 +10,7 @@ from holdfast.model.names import QueueRef
 from holdfast.model.schedules import MAX_SCHEDULES, Schedule, Tick, draft_at, fired, reason_of
 from holdfast.stores.answers import being_deleted
 from holdfast.stores.contract import DueSchedules
+from holdfast.stores.driver import Driver, on_driver, on_driver_with_notices
 from holdfast.stores.notices import Notices
 from holdfast.stores.postgres.cluster import Cluster, QueueMoved
 from holdfast.stores.postgres.directory import Directory
@@ -43,22 +44,28 @@ class _Taken(Exception):
 
 
 class Timetable:
-    def __init__(self, cluster: Cluster, directory: Directory, intake: Intake) -> None:
+    """`ScheduleStore`."""
+
+    def __init__(self, driver: Driver, cluster: Cluster, directory: Directory, intake: Intake) -> None:
+        self.driver = driver
         self._cluster = cluster
         self._directory = directory
         self._intake = intake
 
+    @on_driver
     async def find(self, ref: QueueRef, name: str) -> Schedule | None:
         info = await self._directory.require(ref)
         rows = await info.shard.fetch(_FIND, info.key, name)
         return _decode(rows[0]["body"]) if rows else None
 
+    @on_driver
     async def page(self, ref: QueueRef, after: str | None, limit: int) -> list[Schedule]:
         info = await self._directory.require(ref)
         rows = await info.shard.fetch(_PAGE, info.key, after or "", limit)
         return [_decode(row["body"]) for row in rows]
 
-    async def put(self, ref: QueueRef, was: Schedule | None, schedule: Schedule, notices: Notices) -> bool:
+    @on_driver_with_notices
+    async def put(self, notices: Notices, ref: QueueRef, was: Schedule | None, schedule: Schedule, now_ms: int) -> bool:
         info = await self._directory.require_open(ref)
 
         async def work(connection: Any) -> bool:
@@ -85,8 +92,9 @@ class Timetable:
             notices.scheduled(schedule.next_at)
         return is_put
 
+    @on_driver_with_notices
     async def fire(
-        self, ref: QueueRef, schedule: Schedule, tick: Tick, now_ms: int, notices: Notices
+        self, notices: Notices, ref: QueueRef, schedule: Schedule, tick: Tick, now_ms: int
     ) -> Enqueued | None:
         await self._directory.require_open(ref)
 
@@ -113,10 +121,12 @@ class Timetable:
             notices.scheduled(tick.next_at)
         return enqueued
 
-    async def delete(self, ref: QueueRef, name: str) -> bool:
+    @on_driver
+    async def delete(self, ref: QueueRef, name: str, now_ms: int) -> bool:
         info = await self._directory.require(ref)
         return bool(await info.shard.fetch(_DELETE, info.key, name))
 
+    @on_driver
     async def due(self, limit: int, now_ms: int) -> DueSchedules:
         """Of all databases that answer; one that is down has its ticks when it is back."""
         now_ms = self._cluster.stored(now_ms)

@@ -347,7 +347,7 @@ async def _migrate(path: str, migration: LegacyMigration, told: MigrationTold, s
 
 async def _sum_store(store: RocksStore, now_ms: int, told: Callable[[int], None]) -> Sum:
     messages, after = Summing(), None
-    if await store.find_queue(LEGACY_QUEUE) is None:
+    if await store.directory.find_queue(LEGACY_QUEUE) is None:
         return messages.sum
     while True:
         listing = await store.browse(LEGACY_QUEUE, None, EVERYTHING, after, STEP, now_ms)
@@ -365,7 +365,7 @@ async def _payload_of(store: RocksStore, found: Found) -> bytes:
     envelope = found.envelope
     if envelope.pieces is None:
         return envelope.payload
-    reader = await store.read_payload(LEGACY_QUEUE, envelope.id, envelope.pieces)
+    reader = await store.payloads.read(LEGACY_QUEUE, envelope.id, envelope.pieces)
     return b"".join([part async for part in reader])
 
 

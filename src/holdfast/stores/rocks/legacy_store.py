@@ -12,35 +12,28 @@ from hashlib import blake2b
 from typing import Any, NamedTuple, NoReturn
 
 from holdfast.model import ids
-from holdfast.model.answers import Counts, Enqueued, Found, LedgerEntry, Result
+from holdfast.model.answers import Counts, Enqueued, Found, Result
 from holdfast.model.errors import InvalidArgument, StoreUnavailable
 from holdfast.model.events import Event
 from holdfast.model.lifecycle import Lease, Life
 from holdfast.model.message import Envelope, State, headers_bytes
 from holdfast.model.names import DEFAULT, QueueRef
 from holdfast.model.requests import Filter, StateDocument
-from holdfast.model.schedules import Schedule
 from holdfast.runtime import Runtime
 from holdfast.stores.answers import no_such_queue
 from holdfast.stores.contract import (
     Capabilities,
-    DueSchedules,
     JournalPage,
     Listener,
     Listing,
-    PayloadReader,
-    QueueRow,
     Swept,
-    TenantRow,
 )
 from holdfast.stores.rocks.legacy import LegacyDatabase, LegacyMessage
 from holdfast.stores.rocks.legacy_intake import LEGACY_ID, LEGACY_QUEUE, own_id
+from holdfast.stores.rocks.legacy_parts import LegacyDirectory, LegacyLedgers, LegacyPayloads, LegacySchedules
 from holdfast.telemetry.figures import Figures
 
 _log = logging.getLogger("holdfast")
-
-_TENANT = TenantRow(tenant=DEFAULT, tenant_id=1)
-_QUEUE = QueueRow(ref=LEGACY_QUEUE, tenant_id=1, queue_id=1)
 
 
 class _Line(NamedTuple):
@@ -85,6 +78,10 @@ class LegacyStore:
         self._path = path
         self._database: LegacyDatabase | None = None
         self._index: _Index | None = None
+        self.directory = LegacyDirectory(self._refuse)
+        self.schedules = LegacySchedules(self._refuse)
+        self.ledgers = LegacyLedgers(self._refuse)
+        self.payloads = LegacyPayloads(self._refuse)
 
     async def open(self, listener: Listener, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -107,18 +104,6 @@ class LegacyStore:
         return 0
 
     # --- What is there -----------------------------------------------------------------------------------------
-
-    async def find_tenant(self, tenant: str) -> TenantRow | None:
-        return _TENANT if tenant == DEFAULT else None
-
-    async def find_queue(self, ref: QueueRef) -> QueueRow | None:
-        return _QUEUE if ref == LEGACY_QUEUE else None
-
-    async def list_tenants(self) -> list[TenantRow]:
-        return [_TENANT]
-
-    async def list_queues(self, tenant: str) -> list[QueueRow]:
-        return [_QUEUE] if tenant == DEFAULT else []
 
     async def get(self, ref: QueueRef, id: int) -> Found | None:
         _require(ref)
@@ -145,11 +130,9 @@ class LegacyStore:
                 page.append(found)
         return Listing(page, None)
 
-    async def counts(self, ref: QueueRef, now_ms: int) -> Counts:
-        _require(ref)
-        return await self._counts(now_ms)
-
-    async def tenant_counts(self, tenant: str, now_ms: int) -> Counts:
+    async def counts(self, tenant: str, queue: str | None, now_ms: int) -> Counts:
+        if queue is not None:
+            _require(QueueRef(tenant, queue))
         return await self._counts(now_ms) if tenant == DEFAULT else Counts()
 
     async def _counts(self, now_ms: int) -> Counts:
@@ -164,18 +147,6 @@ class LegacyStore:
         )
 
     # --- What there is none of ---------------------------------------------------------------------------------
-
-    async def ledger(self, ref: QueueRef, consumer: str, now_ms: int, number: int | None = None) -> list[LedgerEntry]:
-        return []
-
-    async def find_schedule(self, ref: QueueRef, name: str) -> Schedule | None:
-        return None
-
-    async def list_schedules(self, ref: QueueRef, after: str | None, limit: int) -> list[Schedule]:
-        return []
-
-    async def due_schedules(self, limit: int, now_ms: int) -> DueSchedules:
-        return DueSchedules([], None)
 
     async def sweep(self, limit: int, now_ms: int) -> Swept:
         return Swept(0, None)
@@ -193,28 +164,7 @@ class LegacyStore:
 
     # --- What is refused ---------------------------------------------------------------------------------------
 
-    async def put_tenant(self, *_: Any) -> TenantRow:
-        self._refuse()
-
-    async def create_queue(self, *_: Any) -> QueueRow:
-        self._refuse()
-
-    async def put_policy(self, *_: Any) -> QueueRow:
-        self._refuse()
-
-    async def pause(self, *_: Any) -> QueueRow:
-        self._refuse()
-
-    async def drain(self, *_: Any) -> QueueRow:
-        self._refuse()
-
     async def enqueue(self, *_: Any, auto_create: bool) -> list[Enqueued]:
-        self._refuse()
-
-    async def stage(self, *_: Any, auto_create: bool) -> Any:
-        self._refuse()
-
-    async def read_payload(self, *_: Any) -> PayloadReader:
         self._refuse()
 
     async def claim(self, *_: Any) -> Any:
@@ -227,21 +177,6 @@ class LegacyStore:
         self._refuse()
 
     async def alter(self, *_: Any) -> Any:
-        self._refuse()
-
-    async def ledger_ack(self, *_: Any) -> list[Result]:
-        self._refuse()
-
-    async def ledger_extend(self, *_: Any) -> list[Result]:
-        self._refuse()
-
-    async def put_schedule(self, *_: Any) -> bool:
-        self._refuse()
-
-    async def fire_schedule(self, *_: Any) -> Enqueued | None:
-        self._refuse()
-
-    async def delete_schedule(self, *_: Any) -> bool:
         self._refuse()
 
     async def backup(self, target: str) -> None:

@@ -19,6 +19,8 @@ _decode = msgspec.msgpack.Decoder(Schedule).decode
 
 
 class Schedules:
+    """`ScheduleStore`."""
+
     def __init__(self, engine: Engine, catalog: Catalog, intake: Intake, listener: Listener) -> None:
         self._engine = engine
         self._catalog = catalog
@@ -37,14 +39,14 @@ class Schedules:
 
     # --- Reading -----------------------------------------------------------------------------------------------
 
-    def find(self, ref: QueueRef, name: str) -> Schedule | None:
+    async def find(self, ref: QueueRef, name: str) -> Schedule | None:
         return self._read(self._catalog.require(ref), name)
 
-    def page(self, ref: QueueRef, after: str | None, limit: int) -> list[Schedule]:
+    async def page(self, ref: QueueRef, after: str | None, limit: int) -> list[Schedule]:
         shelf = self._catalog.require(ref)
         return self._read_all([(shelf, name) for name in self._timetable.names(ref, after, limit)])
 
-    def due(self, limit: int, now_ms: int) -> DueSchedules:
+    async def due(self, limit: int, now_ms: int) -> DueSchedules:
         due, next_at = self._timetable.due(limit, now_ms)
         found = self._read_all([(self._catalog.require(ref), name) for _, ref, name in due])
         return DueSchedules([(ref, each) for (_, ref, _), each in zip(due, found, strict=True)], next_at)
@@ -62,7 +64,7 @@ class Schedules:
 
     # --- Changing ----------------------------------------------------------------------------------------------
 
-    async def put(self, ref: QueueRef, was: Schedule | None, schedule: Schedule) -> bool:
+    async def put(self, ref: QueueRef, was: Schedule | None, schedule: Schedule, now_ms: int) -> bool:
         shelf = self._catalog.require_open(ref)
         if self._read(shelf, schedule.name) != was:
             return False
@@ -84,7 +86,7 @@ class Schedules:
         [enqueued] = await self._intake.enqueue(ref, [draft], now_ms, auto_create=False, reason=reason, also=advance)
         return enqueued
 
-    async def delete(self, ref: QueueRef, name: str) -> bool:
+    async def delete(self, ref: QueueRef, name: str, now_ms: int) -> bool:
         shelf = self._catalog.require(ref)
         if self._read(shelf, name) is None:
             return False

@@ -13,15 +13,16 @@ from collections.abc import Iterable
 from zlib import crc32
 
 from holdfast.model.errors import StoreUnavailable
-from holdfast.model.message import Draft, Pieces
+from holdfast.model.message import Draft, Envelope, Pieces
 from holdfast.model.names import QueueRef
 from holdfast.runtime import Runtime, let_others_go_on
 from holdfast.stores.contract import Listener
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.catalog import Catalog
 from holdfast.stores.rocks.engine import Engine
+from holdfast.stores.rocks.entries import Entries
 from holdfast.stores.rocks.facts import Facts
-from holdfast.stores.rocks.pieces import PIECE, piece_key
+from holdfast.stores.rocks.pieces import PIECE, PieceReader, piece_key
 from holdfast.stores.rocks.seen import SeenKeys
 from holdfast.stores.room import DiskRoom
 
@@ -30,11 +31,14 @@ _SYNC_EVERY = 8 << 20
 
 
 class Staging:
+    """`PayloadStore`, and the staged payloads for the rest of the store."""
+
     def __init__(
         self,
         engine: Engine,
         runtime: Runtime,
         catalog: Catalog,
+        entries: Entries,
         seen: SeenKeys,
         facts: Facts,
         room: DiskRoom,
@@ -43,6 +47,7 @@ class Staging:
         self._engine = engine
         self._runtime = runtime
         self._catalog = catalog
+        self._entries = entries
         self._seen = seen
         self._facts = facts
         self._room = room
@@ -58,7 +63,7 @@ class Staging:
 
     # --- Writing -----------------------------------------------------------------------------------------------
 
-    def open(self, ref: QueueRef, draft: Draft, now_ms: int, *, auto_create: bool) -> "StageWriter":
+    async def stage(self, ref: QueueRef, draft: Draft, now_ms: int, *, auto_create: bool) -> "StageWriter":
         if not auto_create:
             self._catalog.require(ref)
         if self._catalog.find(ref) is None:
@@ -68,6 +73,14 @@ class Staging:
         [place] = self._facts.ids.take(1, now_ms)
         writer = self._writers[place] = StageWriter(self, ref, draft, place)
         return writer
+
+    async def read(self, ref: QueueRef, id: int, pieces: Pieces, start: int = 0) -> PieceReader:
+        def find() -> Envelope | None:
+            shelf = self._catalog.find(ref)
+            entry = None if shelf is None else self._entries.get(shelf, id)
+            return None if entry is None else entry.envelope
+
+        return PieceReader(self._engine, self._runtime, id, pieces, find, start)
 
     async def put(self, writer: "StageWriter", piece: bytes) -> None:
         """Refused before it is written, if the message could not be enqueued any more."""

@@ -4,37 +4,29 @@ import dataclasses
 import logging
 import os
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any
-
-from msgspec.structs import replace
 
 from holdfast.clock import go_on_from
 from holdfast.dice import Dice
 from holdfast.model import lifecycle
-from holdfast.model.answers import Counts, Delivery, Enqueued, Found, LedgerEntry, Result
+from holdfast.model.answers import Counts, Delivery, Enqueued, Found, Result
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.events import Event
-from holdfast.model.message import Draft, Envelope, Pieces, Receipt, State
+from holdfast.model.message import Draft, Receipt, State
 from holdfast.model.names import QueueRef
-from holdfast.model.policy import QueuePolicy, TenantConfig
-from holdfast.model.requests import Ask, Filter, Settle, StateChange, Verb, Verdict
-from holdfast.model.schedules import Schedule, Tick
+from holdfast.model.requests import Ask, Filter, StateChange, Verb, Verdict
 from holdfast.runtime import Runtime
 from holdfast.stores.answers import delivery_of, stale
 from holdfast.stores.contract import (
     AlterStep,
     Capabilities,
     Claims,
-    DueSchedules,
     JournalPage,
     Listener,
     Listing,
-    PayloadReader,
-    PayloadWriter,
     QueueRow,
     Swept,
-    TenantRow,
 )
 from holdfast.stores.directory_lock import DirectoryLock
 from holdfast.stores.rocks import keys
@@ -45,13 +37,15 @@ from holdfast.stores.rocks.changes import Changes
 from holdfast.stores.rocks.claiming import Claiming
 from holdfast.stores.rocks.counters import Counters, Totals
 from holdfast.stores.rocks.database import Database, HandleNotClosed, lock_directory
+from holdfast.stores.rocks.directory import RocksDirectory
 from holdfast.stores.rocks.engine import Durability, Engine
 from holdfast.stores.rocks.entries import Entries
 from holdfast.stores.rocks.facts import Facts
 from holdfast.stores.rocks.intake import Intake
 from holdfast.stores.rocks.journal import RocksJournal
+from holdfast.stores.rocks.ledger_claims import LedgerClaims
 from holdfast.stores.rocks.ledgers import Ledgers
-from holdfast.stores.rocks.pieces import PIECES_ABOVE, PieceReader, with_payload
+from holdfast.stores.rocks.pieces import PIECES_ABOVE, with_payload
 from holdfast.stores.rocks.reading import Reader
 from holdfast.stores.rocks.reopening import (
     CLOSING_S,
@@ -140,7 +134,9 @@ class RocksStore:
             self._engine, self._journal_retention_ms, self._catalog.name_of, shards=self._shards
         )
         self._seen = SeenKeys(self._engine, self._board.scanner(keys.INDEXES, keys.SEEN_ENDS))
-        self._staging = Staging(self._engine, runtime, self._catalog, self._seen, self._facts, self._room, listener)
+        self._staging = Staging(
+            self._engine, runtime, self._catalog, self._entries, self._seen, self._facts, self._room, listener
+        )
         self._staging.load()
         self._ledgers = Ledgers(self._engine)
         self._upkeep = Upkeep(self._engine, self._catalog, listener, shards=self._shards)
@@ -152,8 +148,12 @@ class RocksStore:
             self._engine, self._catalog, self._seen, self._staging, self._facts, self._changes, self._room
         )
         self._schedules = Schedules(self._engine, self._catalog, self._intake, listener)
+        self._directory = RocksDirectory(self._engine, self._board, self._catalog, self._schedules, self._upkeep)
         self._claiming = Claiming(self._board, self._changes, self._entries, self._ledgers, self._facts, self._dice)
         self._settling = Settling(self._engine, self._entries, self._changes, self._upkeep, self._dice)
+        self._ledger_claims = LedgerClaims(
+            self._catalog, self._ledgers, self._settling, self._held, partial(self._delivery, with_state=True)
+        )
         self._altering = Altering(
             self._engine, self._board, self._catalog, self._entries, self._reader, self._changes, self._upkeep
         )
@@ -219,7 +219,8 @@ class RocksStore:
         self._board.close()
         for name in (
             *("_catalog", "_entries", "_reader", "_journal", "_seen", "_staging", "_ledgers", "_facts", "_upkeep"),
-            *("_changes", "_intake", "_schedules", "_claiming", "_settling", "_altering", "_sweeping"),
+            *("_changes", "_intake", "_schedules", "_directory", "_claiming", "_settling", "_ledger_claims"),
+            *("_altering", "_sweeping"),
         ):
             self.__dict__.pop(name, None)
 
@@ -277,81 +278,33 @@ class RocksStore:
         shelf = self._catalog.find(ref) if is_up else None
         return 0 if shelf is None else keys.shard_of(shelf.p, self._shards)
 
-    # --- The directory -----------------------------------------------------------------------------------------
+    # --- Parts, which reopening replaces -----------------------------------------------------------------------
 
-    async def find_tenant(self, tenant: str) -> TenantRow | None:
+    @property
+    def directory(self) -> RocksDirectory:
         self._engine.check()
-        return self._catalog.tenant(tenant)
+        return self._directory
 
-    async def find_queue(self, ref: QueueRef) -> QueueRow | None:
+    @property
+    def schedules(self) -> Schedules:
         self._engine.check()
-        shelf = self._catalog.find(ref)
-        return None if shelf is None else shelf.row
+        return self._schedules
 
-    async def list_tenants(self) -> list[TenantRow]:
+    @property
+    def ledgers(self) -> LedgerClaims:
         self._engine.check()
-        return self._catalog.tenants()
+        return self._ledger_claims
 
-    async def list_queues(self, tenant: str) -> list[QueueRow]:
+    @property
+    def payloads(self) -> Staging:
         self._engine.check()
-        return [shelf.row for shelf in self._catalog.shelves_of(tenant)]
-
-    async def put_tenant(self, tenant: str, config: TenantConfig) -> TenantRow:
-        self._engine.begin()
-        row = self._catalog.put_tenant(tenant, config)
-        await self._engine.committed()
-        return row
-
-    async def create_queue(self, ref: QueueRef, now_ms: int) -> QueueRow:
-        self._engine.check()
-        if (shelf := self._catalog.find(ref)) is None:
-            self._catalog.check_room_for_queue(ref.tenant)
-            self._engine.begin()
-            shelf = self._catalog.create(ref)
-            await self._engine.committed()
-        return shelf.row
-
-    async def put_policy(self, ref: QueueRef, policy: QueuePolicy, now_ms: int) -> QueueRow:
-        return await self._change_row(ref, now_ms, policy=policy)
-
-    async def pause(self, ref: QueueRef, is_paused: bool, now_ms: int) -> QueueRow:
-        return await self._change_row(ref, now_ms, is_paused=is_paused)
-
-    async def drain(self, ref: QueueRef, until_ms: int, now_ms: int) -> QueueRow:
-        return await self._change_row(ref, now_ms, drain_until=until_ms)
-
-    async def _change_row(self, ref: QueueRef, now_ms: int, **changes: Any) -> QueueRow:
-        self._engine.check()
-        shelf = self._catalog.require(ref)
-        self._engine.begin()
-        if "drain_until" in changes:
-            self._schedules.drop_all(shelf)
-        shelf.row = replace(shelf.row, **changes)
-        self._catalog.write_row(shelf)
-        self._board.tell_after_commit(shelf)
-        self._upkeep.note_after_commit(shelf, now_ms)
-        await self._engine.committed()
-        return shelf.row
+        return self._staging
 
     # --- Messages ----------------------------------------------------------------------------------------------
 
     async def enqueue(self, ref: QueueRef, drafts: list[Draft], now_ms: int, *, auto_create: bool) -> list[Enqueued]:
         self._engine.check()
         return await self._intake.enqueue(ref, drafts, now_ms, auto_create=auto_create)
-
-    async def stage(self, ref: QueueRef, draft: Draft, now_ms: int, *, auto_create: bool) -> PayloadWriter:
-        self._engine.check()
-        return self._staging.open(ref, draft, now_ms, auto_create=auto_create)
-
-    async def read_payload(self, ref: QueueRef, id: int, pieces: Pieces, start: int = 0) -> PayloadReader:
-        self._engine.check()
-
-        def find() -> Envelope | None:
-            shelf = self._catalog.find(ref)
-            entry = None if shelf is None else self._entries.get(shelf, id)
-            return None if entry is None else entry.envelope
-
-        return PieceReader(self._engine, self._runtime, id, pieces, find, start)
 
     async def claim(self, ref: QueueRef, asks: list[Ask], now_ms: int) -> Claims:
         self._engine.check()
@@ -418,19 +371,18 @@ class RocksStore:
             [self._found(shelf, each) for each in page[:limit]], page[limit - 1].envelope.id if more else None
         )
 
-    async def counts(self, ref: QueueRef, now_ms: int) -> Counts:
-        self._engine.check()
-        shelf = self._catalog.require(ref)
-        shelf.count_due(now_ms)
-        return shelf.counts(now_ms)
-
-    async def tenant_counts(self, tenant: str, now_ms: int) -> Counts:
+    async def counts(self, tenant: str, queue: str | None, now_ms: int) -> Counts:
         self._engine.check()
         every = []
-        for shelf in self._catalog.shelves_of(tenant):
+        for shelf in self._shelves(tenant, queue):
             shelf.count_due(now_ms)
             every.append(shelf.counts(now_ms))
-        return Counts.total(every)
+        return every[0] if queue is not None else Counts.total(every)
+
+    def _shelves(self, tenant: str, queue: str | None) -> list[Shelf]:
+        if queue is None:
+            return self._catalog.shelves_of(tenant)
+        return [self._catalog.require(QueueRef(tenant, queue))]
 
     # --- Operators ---------------------------------------------------------------------------------------------
 
@@ -439,72 +391,6 @@ class RocksStore:
     ) -> AlterStep:
         self._engine.check()
         return await self._altering.alter(ref, verb, which, after, limit, now_ms)
-
-    # --- The claim ledger --------------------------------------------------------------------------------------
-
-    async def ledger(self, ref: QueueRef, consumer: str, now_ms: int, number: int | None = None) -> list[LedgerEntry]:
-        self._engine.check()
-        shelf = self._catalog.require(ref)
-        entries = []
-        for each, claimed_at, receipts in self._ledgers.open_claims(shelf, consumer, number):
-            held = self._held(shelf, receipts, now_ms)
-            deliveries = [self._delivery(shelf, entry, with_state=True) for entry in held]
-            lost = len(receipts) - len(held)
-            entries.append(LedgerEntry(number=each, claimed_at=claimed_at, deliveries=deliveries, lost=lost))
-        return entries
-
-    async def ledger_ack(self, ref: QueueRef, consumer: str, upto: int, now_ms: int) -> list[Result]:
-        self._engine.check()
-        shelf = self._catalog.require(ref)
-        claims = [each for each in self._ledgers.open_claims(shelf, consumer) if each[0] <= upto]
-        receipts = [receipt for _, _, receipts in claims for receipt in receipts]
-        verdicts = [Verdict(settle=Settle.ACK, receipt=each) for each in receipts]
-        closed_upto = self._ledgers.closed_upto(shelf, consumer)
-
-        def close() -> None:
-            self._ledgers.close(shelf, consumer, upto, [number for number, _, _ in claims], closed_upto)
-
-        return await self._settling.settle(shelf, verdicts, now_ms, also=close)
-
-    async def ledger_extend(self, ref: QueueRef, consumer: str, lease_ms: int | None, now_ms: int) -> list[Result]:
-        self._engine.check()
-        shelf = self._catalog.require(ref)
-        verdicts = [
-            Verdict(settle=Settle.EXTEND, receipt=receipt, lease_ms=lease_ms)
-            for _, _, receipts in self._ledgers.open_claims(shelf, consumer)
-            for receipt in receipts
-        ]
-        return await self._settling.settle(shelf, verdicts, now_ms)
-
-    def _held(self, shelf: Shelf, receipts: Iterable[Receipt], now_ms: int) -> list[Entry]:
-        found = [(receipt, self._entries.get(shelf, receipt.id)) for receipt in receipts]
-        return [entry for receipt, entry in found if entry and lifecycle.holds(entry.life, receipt, now_ms)]
-
-    # --- Schedules ---------------------------------------------------------------------------------------------
-
-    async def find_schedule(self, ref: QueueRef, name: str) -> Schedule | None:
-        self._engine.check()
-        return self._schedules.find(ref, name)
-
-    async def list_schedules(self, ref: QueueRef, after: str | None, limit: int) -> list[Schedule]:
-        self._engine.check()
-        return self._schedules.page(ref, after, limit)
-
-    async def put_schedule(self, ref: QueueRef, was: Schedule | None, schedule: Schedule, now_ms: int) -> bool:
-        self._engine.check()
-        return await self._schedules.put(ref, was, schedule)
-
-    async def fire_schedule(self, ref: QueueRef, schedule: Schedule, tick: Tick, now_ms: int) -> Enqueued | None:
-        self._engine.check()
-        return await self._schedules.fire(ref, schedule, tick, now_ms)
-
-    async def delete_schedule(self, ref: QueueRef, name: str, now_ms: int) -> bool:
-        self._engine.check()
-        return await self._schedules.delete(ref, name)
-
-    async def due_schedules(self, limit: int, now_ms: int) -> DueSchedules:
-        self._engine.check()
-        return self._schedules.due(limit, now_ms)
 
     # --- Upkeep ------------------------------------------------------------------------------------------------
 
@@ -549,6 +435,10 @@ class RocksStore:
         )
 
     # --- Answers -----------------------------------------------------------------------------------------------
+
+    def _held(self, shelf: Shelf, receipts: Iterable[Receipt], now_ms: int) -> list[Entry]:
+        found = [(receipt, self._entries.get(shelf, receipt.id)) for receipt in receipts]
+        return [entry for receipt, entry in found if entry and lifecycle.holds(entry.life, receipt, now_ms)]
 
     def _delivery(self, shelf: Shelf, entry: Entry, *, with_state: bool, streams: bool = False) -> Delivery:
         envelope = entry.envelope

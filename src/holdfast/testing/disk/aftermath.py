@@ -99,7 +99,7 @@ def _open_and_drain(store: Path, told: Told, durability: str, found: Aftermath, 
 
 
 def _exists(hf: Holdfast, name: str) -> bool:
-    return run(hf, core_of(hf).store.find_queue(parse_ref(*name.split("/")))) is not None
+    return run(hf, core_of(hf).store.directory.find_queue(parse_ref(*name.split("/")))) is not None
 
 
 def _check_registers(hf: Holdfast, told: Told, found: Aftermath) -> None:
@@ -117,7 +117,7 @@ def _value_of(hf: Holdfast, kind: str, name: str) -> str | None:
     store = core_of(hf).store
     match kind:
         case "policy":
-            row = run(hf, store.find_queue(parse_ref(*name.split("/"))))
+            row = run(hf, store.directory.find_queue(parse_ref(*name.split("/"))))
             return None if row is None else str(row.policy.lease_ms)
         case "state":
             try:

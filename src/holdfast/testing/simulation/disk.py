@@ -1,7 +1,7 @@
 """The way to a store through a disk that is slow, fails, and is gone in the middle of a call."""
 
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -11,16 +11,17 @@ from holdfast.model.errors import StoreUnavailable
 from holdfast.runtime import Runtime
 from holdfast.stores.contract import Capabilities, Listener, Store
 from holdfast.testing.simulation.loop import SeededLoop
+from holdfast.testing.wrapped_calls import Method, wrapped
 
 # Calls that change nothing: they fail with the store, but make it fail never.
 _READS = frozenset(
     {
-        *("find_tenant", "find_queue", "list_tenants", "list_queues", "get", "peek", "browse", "counts"),
-        *("tenant_counts", "ledger", "find_schedule", "list_schedules", "due_schedules", "journal"),
-        *("read_payload", "take_tallies", "figures"),
+        *("directory.find_tenant", "directory.find_queue", "directory.list_tenants", "directory.list_queues"),
+        *("schedules.find", "schedules.page", "schedules.due", "ledgers.entries", "payloads.read"),
+        *("get", "peek", "browse", "counts", "journal", "take_tallies", "figures"),
     }
 )
-_TAKE_ROOM = frozenset({"enqueue", "fire_schedule"})
+_TAKE_ROOM = frozenset({"enqueue", "schedules.fire"})
 # These say themselves what of them is synced.
 _UNSYNCED = frozenset({"claim", "settle"})
 _FULL = "the disk is full"
@@ -78,19 +79,13 @@ class SimulatedDisk:
         await self._be_slow()
         await self._store.close()
 
-    def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
-        method: Callable[..., Awaitable[Any]] = getattr(self._store, name)
-
-        async def call(*arguments: Any, **named: Any) -> Any:
-            return await self._call(name, method, arguments, named)
-
+    def __getattr__(self, name: str) -> Any:
+        found = wrapped(self._store, name, self._call)
         # Found without this function from now on.
-        setattr(self, name, call)
-        return call
+        setattr(self, name, found)
+        return found
 
-    async def _call(
-        self, name: str, method: Callable[..., Awaitable[Any]], arguments: tuple[Any, ...], named: dict[str, Any]
-    ) -> Any:
+    async def _call(self, name: str, method: Method, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
         inline = name == "claim" and self.capabilities.claims_inline and arguments[1][0].ledger is None
         is_read = name in _READS
         if not inline:

@@ -41,7 +41,7 @@ class DurableMemoryStore(MemoryStore):
             self._tell_deadline(shelf, runtime.clock.now_ms())
         if (trim_at := self._journal.next_trim_at()) is not None:
             listener.deadline(trim_at)
-        if (tick_at := self._schedules._timetable.first_at()) is not None:
+        if (tick_at := self.schedules._timetable.first_at()) is not None:
             listener.scheduled(tick_at)
 
     @property

@@ -1,0 +1,77 @@
+"""The driver of the PostgreSQL store: follows queues to the databases that own them, and tells other servers too."""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from holdfast.model.events import Event
+from holdfast.model.names import QueueRef
+from holdfast.stores.contract import Listener
+from holdfast.stores.driver import Driver, Work
+from holdfast.stores.notices import Notices
+from holdfast.stores.postgres.cluster import Cluster, QueueMoved
+from holdfast.stores.postgres.directory import Directory
+
+T = TypeVar("T")
+
+
+class PostgresDriver(Driver):
+    listener: Listener
+
+    def __init__(self, cluster: Cluster, directory: Directory, ring: Callable[[Notices], None]) -> None:
+        """`ring` tells the other servers about notices, from the driver's loop."""
+        super().__init__()
+        self._cluster = cluster
+        self._directory = directory
+        self._ring = ring
+        self._tallies: defaultdict[QueueRef, Counter[Event]] = defaultdict(Counter)
+
+    def take_tallies(self) -> Mapping[QueueRef, Mapping[Event, int]]:
+        """Return the events counted since the previous call."""
+        taken, self._tallies = self._tallies, defaultdict(Counter)
+        return taken
+
+    def publish(self, notices: Notices) -> None:
+        if self.is_open:
+            self._ring(notices)
+            super().publish(notices)
+
+    def hear(self, ref: QueueRef | None, at_ms: int) -> None:
+        """From the driver's loop: tell the listener about a change of another server; None: to a schedule."""
+
+        def tell() -> None:
+            if ref is None:
+                self.listener.scheduled(self._cluster.callers(at_ms))
+            elif self.listener.is_waited_for(ref):
+                self.listener.ready(ref, self._cluster.callers(at_ms))
+
+        self.enter(tell)
+
+    async def _run(self, make: Callable[[], Work[T]]) -> T:
+        try:
+            return await make()
+        except QueueMoved as moved:
+            # The caller's next attempt looks for the queue where it is then.
+            await self._directory.follow(moved.ref)
+            raise
+
+    async def _run_change(self, make: Callable[[Notices], Work[T]], notices: Notices) -> T:
+        try:
+            value = await make(notices)
+        except QueueMoved as moved:
+            if not await self._directory.follow(moved.ref):
+                raise
+            value = await make(notices)
+        self._ring(notices)
+        return value
+
+    def _tell(self, notices: Notices) -> None:
+        callers = self._cluster.callers
+        for ref, counted in notices.tallies.items():
+            self._tallies[ref] += counted
+        for ref, at_ms in notices.ready_at.items():
+            self.listener.ready(ref, callers(at_ms))
+        if notices.deadline_at is not None:
+            self.listener.deadline(callers(notices.deadline_at))
+        if notices.scheduled_at is not None:
+            self.listener.scheduled(callers(notices.scheduled_at))

@@ -1,0 +1,62 @@
+"""The directory part of the store: tenants and queues, changed with a commit."""
+
+from msgspec.structs import replace
+
+from holdfast.model.names import QueueRef
+from holdfast.model.policy import TenantConfig
+from holdfast.stores.contract import QueueChange, QueueRow, TenantRow
+from holdfast.stores.rocks.board import Board
+from holdfast.stores.rocks.catalog import Catalog
+from holdfast.stores.rocks.engine import Engine
+from holdfast.stores.rocks.schedules import Schedules
+from holdfast.stores.rocks.upkeep import Upkeep
+
+
+class RocksDirectory:
+    """`QueueDirectory`."""
+
+    def __init__(self, engine: Engine, board: Board, catalog: Catalog, schedules: Schedules, upkeep: Upkeep) -> None:
+        self._engine = engine
+        self._board = board
+        self._catalog = catalog
+        self._schedules = schedules
+        self._upkeep = upkeep
+
+    async def find_tenant(self, tenant: str) -> TenantRow | None:
+        return self._catalog.tenant(tenant)
+
+    async def list_tenants(self) -> list[TenantRow]:
+        return self._catalog.tenants()
+
+    async def put_tenant(self, tenant: str, config: TenantConfig) -> TenantRow:
+        self._engine.begin()
+        row = self._catalog.put_tenant(tenant, config)
+        await self._engine.committed()
+        return row
+
+    async def find_queue(self, ref: QueueRef) -> QueueRow | None:
+        shelf = self._catalog.find(ref)
+        return None if shelf is None else shelf.row
+
+    async def list_queues(self, tenant: str) -> list[QueueRow]:
+        return [shelf.row for shelf in self._catalog.shelves_of(tenant)]
+
+    async def create_queue(self, ref: QueueRef, now_ms: int) -> QueueRow:
+        if (shelf := self._catalog.find(ref)) is None:
+            self._catalog.check_room_for_queue(ref.tenant)
+            self._engine.begin()
+            shelf = self._catalog.create(ref)
+            await self._engine.committed()
+        return shelf.row
+
+    async def change_queue(self, ref: QueueRef, change: QueueChange, now_ms: int) -> QueueRow:
+        shelf = self._catalog.require(ref)
+        self._engine.begin()
+        if change.drain_until is not None:
+            self._schedules.drop_all(shelf)
+        shelf.row = replace(shelf.row, **change.fields())
+        self._catalog.write_row(shelf)
+        self._board.tell_after_commit(shelf)
+        self._upkeep.note_after_commit(shelf, now_ms)
+        await self._engine.committed()
+        return shelf.row
