@@ -27,7 +27,7 @@ class ObjectDriver(Driver):
         self._appended = appended
         self._tallies: defaultdict[QueueRef, Counter[Event]] = defaultdict(Counter)
 
-    def take_tallies(self) -> Mapping[QueueRef, Mapping[Event, int]]:
+    async def take_tallies(self) -> Mapping[QueueRef, Mapping[Event, int]]:
         """Return the events counted since the previous call."""
         taken, self._tallies = self._tallies, defaultdict(Counter)
         return taken

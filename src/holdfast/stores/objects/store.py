@@ -323,7 +323,7 @@ class ObjectStore:
     # --- Figures -----------------------------------------------------------------------------------------------
 
     async def take_tallies(self) -> Mapping[QueueRef, Mapping[Event, int]]:
-        return self._driver.take_tallies()
+        return await self._driver.take_tallies()
 
     async def figures(self) -> Figures:
         if self._parts is None or not self._driver.is_open:

@@ -8,6 +8,7 @@ from holdfast.model.requests import Filter, Move, Redrive, Verb, states_of
 from holdfast.model.verdicts import alter
 from holdfast.stores.answers import being_deleted, edited, no_such_queue
 from holdfast.stores.contract import AlterStep
+from holdfast.stores.driver import Driver, on_driver_with_notices
 from holdfast.stores.notices import Notices
 from holdfast.stores.postgres.cluster import Cluster
 from holdfast.stores.postgres.directory import Directory
@@ -34,6 +35,7 @@ _MOVE = "UPDATE items SET queue_key = $3 WHERE queue_key = $1 AND id = ANY($2::b
 class Altering:
     def __init__(
         self,
+        driver: Driver,
         cluster: Cluster,
         directory: Directory,
         reading: Reading,
@@ -42,6 +44,7 @@ class Altering:
         moving: Moving,
         payloads: Payloads,
     ) -> None:
+        self.driver = driver
         self._cluster = cluster
         self._directory = directory
         self._reading = reading
@@ -50,8 +53,9 @@ class Altering:
         self._moving = moving
         self._payloads = payloads
 
+    @on_driver_with_notices
     async def alter(
-        self, ref: QueueRef, verb: Verb, which: Filter, after: int | None, limit: int, now_ms: int, notices: Notices
+        self, notices: Notices, ref: QueueRef, verb: Verb, which: Filter, after: int | None, limit: int, now_ms: int
     ) -> AlterStep:
         info = await self._directory.require(ref)
         target = await self._directory.require_open(verb.to) if isinstance(verb, Move) else info

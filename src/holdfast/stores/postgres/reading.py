@@ -6,8 +6,10 @@ from typing import Any
 
 from holdfast.model.answers import Counts, Found
 from holdfast.model.message import State
+from holdfast.model.names import QueueRef
 from holdfast.model.requests import Filter
 from holdfast.stores.contract import Listing
+from holdfast.stores.driver import Driver, on_driver
 from holdfast.stores.postgres.cluster import Cluster
 from holdfast.stores.postgres.directory import Directory
 from holdfast.stores.postgres.queues import QueueInfo
@@ -20,16 +22,21 @@ _STEP = 500
 
 
 class Reading:
-    def __init__(self, cluster: Cluster, directory: Directory) -> None:
+    def __init__(self, driver: Driver, cluster: Cluster, directory: Directory) -> None:
+        self.driver = driver
         self._cluster = cluster
         self._directory = directory
 
-    async def get(self, info: QueueInfo, id: int) -> Found | None:
+    @on_driver
+    async def get(self, ref: QueueRef, id: int) -> Found | None:
+        info = await self._directory.require(ref)
         rows = await info.shard.fetch(SQL["by_id"], info.key, id)
         return found_of(rows[0]) if rows else None
 
-    async def peek(self, info: QueueInfo, limit: int, now_ms: int) -> list[Found]:
+    @on_driver
+    async def peek(self, ref: QueueRef, limit: int, now_ms: int) -> list[Found]:
         """A claim first ends what is overdue and shows what has come due: so here they count as gone and as there."""
+        info = await self._directory.require(ref)
         now_ms = self._cluster.stored(now_ms)
         batches: list[tuple[tuple[int, int, int], list[Entry]]] = []
         for name in ("peek_ready", "peek_delayed"):
@@ -49,9 +56,11 @@ class Reading:
         entries = [entry for _, batch in ordered for entry in batch][:limit]
         return [Found(entry.envelope, entry.life, entry.state) for entry in entries]
 
+    @on_driver
     async def browse(
-        self, info: QueueInfo, state: State | None, which: Filter, after: int | None, limit: int, now_ms: int
+        self, ref: QueueRef, state: State | None, which: Filter, after: int | None, limit: int, now_ms: int
     ) -> Listing:
+        info = await self._directory.require(ref)
         statuses = [each for one in State if state in (None, one) for each in STATUSES[one]]
         page = await self.matching(info, statuses, which, after, limit + 1, self._cluster.stored(now_ms))
         more = len(page) > limit
@@ -86,7 +95,18 @@ class Reading:
             return await info.shard.fetch(SQL["browse_failed"], info.key, behind, limit)
         return await info.shard.fetch(SQL["browse"], info.key, behind, limit, statuses)
 
-    async def counts(self, shard: Shard, keys: list[int], now_ms: int) -> list[Counts]:
+    @on_driver
+    async def counts(self, tenant: str, queue: str | None, now_ms: int) -> Counts:
+        if queue is not None:
+            info = await self._directory.require(QueueRef(tenant, queue))
+            [counts] = await self._counts(info.shard, [info.key], now_ms)
+            return counts
+        every: list[Counts] = []
+        for number, keys in (await self._directory.keys_of(tenant)).items():
+            every += await self._counts(self._cluster.shards[number], keys, now_ms)
+        return Counts.total(every)
+
+    async def _counts(self, shard: Shard, keys: list[int], now_ms: int) -> list[Counts]:
         if not keys:
             return []
         rows = await shard.fetch(SQL["counts"], keys, self._cluster.given(now_ms))

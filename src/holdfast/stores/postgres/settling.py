@@ -15,6 +15,7 @@ from holdfast.model.names import QueueRef
 from holdfast.model.requests import NO_STATE, Settle, StateChange, Verdict
 from holdfast.model.verdicts import judge
 from holdfast.stores.answers import settled, stale
+from holdfast.stores.driver import Driver, on_driver
 from holdfast.stores.notices import Notices
 from holdfast.stores.postgres.cluster import Cluster
 from holdfast.stores.postgres.directory import Directory
@@ -35,7 +36,8 @@ _SAVE = "UPDATE items SET state = $3 WHERE queue_key = $1 AND id = $2"
 
 
 class Settling:
-    def __init__(self, cluster: Cluster, directory: Directory, upkeep: Upkeep, dice: Dice) -> None:
+    def __init__(self, driver: Driver, cluster: Cluster, directory: Directory, upkeep: Upkeep, dice: Dice) -> None:
+        self.driver = driver
         self._cluster = cluster
         self._directory = directory
         self._upkeep = upkeep
@@ -122,6 +124,7 @@ class Settling:
             del entries[id]
         return settled(entry.envelope, change.life)
 
+    @on_driver
     async def save_state(self, ref: QueueRef, receipt: Receipt, change: StateChange, now_ms: int) -> str | None:
         info = await self._directory.known(ref)
         lost = StaleLease(f"the lease on {receipt.id} is no longer held by this receipt")

@@ -1,24 +1,19 @@
 """The PostgreSQL store: the contract over the databases of a cluster."""
 
-from collections.abc import Mapping
 from contextlib import suppress
 
 from holdfast.dice import Dice
-from holdfast.model.answers import Counts, Enqueued, Found, Result
+from holdfast.model.answers import Enqueued, Result
 from holdfast.model.errors import InvalidArgument, StoreUnavailable
-from holdfast.model.events import Event
-from holdfast.model.message import Draft, Receipt, State
+from holdfast.model.message import Draft
 from holdfast.model.names import QueueRef
-from holdfast.model.requests import Ask, Filter, StateChange, Verb, Verdict
+from holdfast.model.requests import Ask, Verdict
 from holdfast.runtime import Runtime
 from holdfast.stores.contract import (
-    AlterStep,
     Capabilities,
     Claims,
     JournalPage,
     Listener,
-    Listing,
-    Swept,
 )
 from holdfast.stores.link import Link
 from holdfast.stores.notices import Notices
@@ -71,11 +66,11 @@ class PostgresStore:
         self._upkeep = Upkeep(self._cluster)
         self._pieces = Payloads(self._cluster, self._directory, self._nodes)
         self._intake = Intake(self._cluster, self._directory, self._nodes, self._grants, self._pieces)
-        self._settling = Settling(self._cluster, self._directory, self._upkeep, dice)
-        self._reading = Reading(self._cluster, self._directory)
+        self._settling = Settling(self._driver, self._cluster, self._directory, self._upkeep, dice)
+        self._reading = Reading(self._driver, self._cluster, self._directory)
         self._moving = Moving(self._cluster, self._upkeep, self._grants, self._pieces)
         self._altering = Altering(
-            *(self._cluster, self._directory, self._reading, self._upkeep),
+            *(self._driver, self._cluster, self._directory, self._reading, self._upkeep),
             *(self._grants, self._moving, self._pieces),
         )
         self.directory = PostgresDirectory(self._driver, self._cluster, self._directory, self._grants)
@@ -86,10 +81,20 @@ class PostgresStore:
         self._journal = Journal(self._cluster, journal_retention_ms)
         resharding = Resharding(self._cluster, self._grants)
         self._sweeping = Sweeping(
-            *(self._cluster, self._directory, self._upkeep, self._journal, self._moving, self.payloads),
-            *(resharding, journal_retention_ms),
+            *(self._driver, self._cluster, self._directory, self._upkeep, self._journal, self._moving),
+            *(self.payloads, resharding, journal_retention_ms),
         )
         self._vacuum = Vacuum(self._cluster)
+        # The methods of the contract that one part does alone.
+        self.shard_of = self._cluster.number_of
+        self.save_state = self._settling.save_state
+        self.get = self._reading.get
+        self.peek = self._reading.peek
+        self.browse = self._reading.browse
+        self.counts = self._reading.counts
+        self.alter = self._altering.alter
+        self.sweep = self._sweeping.sweep
+        self.take_tallies = self._driver.take_tallies
 
     async def open(self, listener: Listener, runtime: Runtime) -> None:
         self._driver.listener = listener
@@ -123,9 +128,6 @@ class PostgresStore:
     def _ring(self, notices: Notices) -> None:
         self._bell.ring(notices)
 
-    def shard_of(self, ref: QueueRef) -> int:
-        return self._cluster.number_of(ref)
-
     def ground(self) -> Ground:
         """For a store that buffers for this one; once it is open."""
         assert self._driver.link is not None
@@ -152,58 +154,7 @@ class PostgresStore:
             return []
         return await self._driver.change(lambda notices: self._settling.settle(ref, verdicts, now_ms, notices))
 
-    async def save_state(self, ref: QueueRef, receipt: Receipt, change: StateChange, now_ms: int) -> str | None:
-        return await self._driver.call(lambda: self._settling.save_state(ref, receipt, change, now_ms))
-
-    # --- Inspection --------------------------------------------------------------------------------------------
-
-    async def get(self, ref: QueueRef, id: int) -> Found | None:
-        async def get() -> Found | None:
-            return await self._reading.get(await self._directory.require(ref), id)
-
-        return await self._driver.call(get)
-
-    async def peek(self, ref: QueueRef, limit: int, now_ms: int) -> list[Found]:
-        async def peek() -> list[Found]:
-            return await self._reading.peek(await self._directory.require(ref), limit, now_ms)
-
-        return await self._driver.call(peek)
-
-    async def browse(
-        self, ref: QueueRef, state: State | None, which: Filter, after: int | None, limit: int, now_ms: int
-    ) -> Listing:
-        async def browse() -> Listing:
-            info = await self._directory.require(ref)
-            return await self._reading.browse(info, state, which, after, limit, now_ms)
-
-        return await self._driver.call(browse)
-
-    async def counts(self, tenant: str, queue: str | None, now_ms: int) -> Counts:
-        async def count() -> Counts:
-            if queue is not None:
-                info = await self._directory.require(QueueRef(tenant, queue))
-                [counts] = await self._reading.counts(info.shard, [info.key], now_ms)
-                return counts
-            every: list[Counts] = []
-            for number, keys in (await self._directory.keys_of(tenant)).items():
-                every += await self._reading.counts(self._cluster.shards[number], keys, now_ms)
-            return Counts.total(every)
-
-        return await self._driver.call(count)
-
-    # --- Operators ---------------------------------------------------------------------------------------------
-
-    async def alter(
-        self, ref: QueueRef, verb: Verb, which: Filter, after: int | None, limit: int, now_ms: int
-    ) -> AlterStep:
-        return await self._driver.change(
-            lambda notices: self._altering.alter(ref, verb, which, after, limit, now_ms, notices)
-        )
-
     # --- Upkeep ------------------------------------------------------------------------------------------------
-
-    async def sweep(self, limit: int, now_ms: int) -> Swept:
-        return await self._driver.change(lambda notices: self._sweeping.sweep(limit, now_ms, notices))
 
     async def backup(self, target: str) -> None:
         raise InvalidArgument(
@@ -220,11 +171,6 @@ class PostgresStore:
             return await self._journal.read(after, limit, tenant, oldest_at, until)
 
         return await self._driver.call(read)
-
-    # --- Figures -----------------------------------------------------------------------------------------------
-
-    async def take_tallies(self) -> Mapping[QueueRef, Mapping[Event, int]]:
-        return self._driver.take_tallies()
 
     async def figures(self) -> Figures:
         is_up = self._driver.is_open and all(shard.is_up for shard in self._cluster.shards)

@@ -7,6 +7,7 @@ from holdfast.model import lifecycle
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.names import QueueRef
 from holdfast.stores.contract import Swept
+from holdfast.stores.driver import Driver, on_driver_with_notices
 from holdfast.stores.notices import Notices
 from holdfast.stores.postgres.cluster import Cluster
 from holdfast.stores.postgres.directory import Directory
@@ -30,6 +31,7 @@ FOLD = 5_000
 class Sweeping:
     def __init__(
         self,
+        driver: Driver,
         cluster: Cluster,
         directory: Directory,
         upkeep: Upkeep,
@@ -39,6 +41,7 @@ class Sweeping:
         resharding: Resharding,
         retention_ms: int,
     ) -> None:
+        self.driver = driver
         self._cluster = cluster
         self._directory = directory
         self._upkeep = upkeep
@@ -50,7 +53,8 @@ class Sweeping:
         # One after the other: a sweep that came second would find the first one's work neither done nor to do.
         self._turn = asyncio.Lock()
 
-    async def sweep(self, limit: int, now_ms: int, notices: Notices) -> Swept:
+    @on_driver_with_notices
+    async def sweep(self, notices: Notices, limit: int, now_ms: int) -> Swept:
         """A database that is down is left out, and the others are swept."""
         async with self._turn:
             return await self._sweep(limit, now_ms, notices)
