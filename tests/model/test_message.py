@@ -11,12 +11,14 @@ from holdfast.model.errors import InvalidArgument, PayloadTooLarge
 from holdfast.model.ids import MAX_ID, to_uuid
 from holdfast.model.message import (
     BYTES,
+    MAX_BATCH,
     MAX_HEADERS_BYTES,
     Draft,
     Envelope,
     NewMessage,
     Receipt,
     check_draft,
+    check_drafts,
     normalise_correlation_id,
 )
 
@@ -188,3 +190,17 @@ def test_any_other_correlation_id_is_as_good_as_none(value: object) -> None:
 def test_a_minted_correlation_id_is_the_id_s_own_text(id: int) -> None:
     assert Envelope(id=id, enqueued_at=0, payload=b"").correlation_id == to_uuid(id)
     assert Envelope(id=id, enqueued_at=0, payload=b"", given_correlation_id="ours").correlation_id == "ours"
+
+
+def test_a_call_enqueues_at_most_a_batch() -> None:
+    draft = Draft(payload=b"x")
+    check_drafts([draft] * MAX_BATCH, LIMIT)
+    words = f"a call enqueues at most {MAX_BATCH} messages, not {MAX_BATCH + 1}"
+    with pytest.raises(InvalidArgument, match=words) as refused:
+        check_drafts([draft] * (MAX_BATCH + 1), LIMIT)
+    assert refused.value.facts["field"] == "messages"
+
+
+def test_a_batch_with_one_draft_that_no_queue_can_hold_is_refused() -> None:
+    with pytest.raises(PayloadTooLarge):
+        check_drafts([Draft(payload=b"x"), Draft(payload=b"x" * (LIMIT + 1))], LIMIT)

@@ -25,6 +25,7 @@ from holdfast.model.requests import (
     check_ask,
     check_progress,
     check_verdict,
+    check_verdicts,
     make_filter,
     parse_ids,
     states_of,
@@ -216,3 +217,19 @@ def test_progress_is_a_number_from_0_to_100_and_a_text(percent: float) -> None:
 def test_any_other_progress_is_refused(percent: object, text: object) -> None:
     with pytest.raises(InvalidArgument):
         check_progress(percent, text)
+
+
+@pytest.mark.parametrize("field", ["receipts", "verdicts"])
+def test_a_call_settles_at_most_a_batch(field: str) -> None:
+    ack = Verdict(settle=Settle.ACK, receipt=RECEIPT)
+    check_verdicts([ack] * MAX_BATCH, field)
+    words = f"a call settles at most {MAX_BATCH} messages, not {MAX_BATCH + 1}"
+    with pytest.raises(InvalidArgument, match=words) as refused:
+        check_verdicts([ack] * (MAX_BATCH + 1), field)
+    assert refused.value.facts["field"] == field
+
+
+def test_a_batch_with_one_malformed_verdict_is_refused() -> None:
+    bad = Verdict(settle=Settle.NACK, receipt=RECEIPT, exhausted=True)
+    with pytest.raises(InvalidArgument, match="only a final nack"):
+        check_verdicts([Verdict(settle=Settle.ACK, receipt=RECEIPT), bad])

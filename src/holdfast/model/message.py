@@ -3,7 +3,7 @@
 import base64
 import binascii
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any, NamedTuple, Self
 
@@ -241,6 +241,14 @@ def check_draft(draft: Draft, max_payload: int) -> None:
         check_text("group", draft.group)
     if draft.content_type is not BYTES and draft.content_type is not JSON:
         check_text("content_type", draft.content_type)
+
+
+def check_drafts(drafts: Sequence[Draft], max_payload: int) -> None:
+    """Refuse a call with more messages than one may enqueue, or with one that no queue can hold."""
+    if len(drafts) > MAX_BATCH:
+        raise InvalidArgument(f"a call enqueues at most {MAX_BATCH} messages, not {len(drafts)}", field="messages")
+    for draft in drafts:
+        check_draft(draft, max_payload)
 
 
 def check_size(what: str, size: int, max_payload: int) -> None:

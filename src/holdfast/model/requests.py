@@ -1,6 +1,6 @@
 """What is asked of a queue, checked: claims, verdicts, filters and operators' changes."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
@@ -259,6 +259,14 @@ def check_verdict(verdict: Verdict) -> Verdict:
     if verdict.exhausted and not verdict.final:
         raise InvalidArgument("only a final nack can be exhausted: give final too", field="exhausted")
     return verdict
+
+
+def check_verdicts(verdicts: Sequence[Verdict], field: str = "receipts") -> None:
+    """Refuse a call with more verdicts than one may settle, or with one that is malformed."""
+    if len(verdicts) > MAX_BATCH:
+        raise InvalidArgument(f"a call settles at most {MAX_BATCH} messages, not {len(verdicts)}", field=field)
+    for verdict in verdicts:
+        check_verdict(verdict)
 
 
 def check_progress(percent: object, text: object) -> Progress:

@@ -25,7 +25,6 @@ from holdfast.model.durations import MAX_MS
 from holdfast.model.errors import (
     Draining,
     Internal,
-    InvalidArgument,
     MessageNotFound,
     QueueNotFound,
     StaleLease,
@@ -33,9 +32,9 @@ from holdfast.model.errors import (
 )
 from holdfast.model.ids import parse_id, to_uuid
 from holdfast.model.lifecycle import holds
-from holdfast.model.message import MAX_BATCH, MAX_PART, Draft, Receipt, State, check_draft, check_size
+from holdfast.model.message import MAX_BATCH, MAX_PART, Draft, Receipt, State, check_draft, check_drafts, check_size
 from holdfast.model.names import QueueRef
-from holdfast.model.requests import Ask, Filter, StateChange, Verdict, check_ask, check_verdict
+from holdfast.model.requests import Ask, Filter, StateChange, Verdict, check_ask, check_verdicts
 from holdfast.runtime import Runtime, sleep_until
 from holdfast.service.admission import Admission
 from holdfast.service.directory import Directory
@@ -79,7 +78,7 @@ class QueueService:
         self._is_closing = False
 
     async def enqueue(self, ref: QueueRef, drafts: list[Draft]) -> list[Enqueued]:
-        self._check_drafts(drafts)
+        check_drafts(drafts, self._max_payload)
         if not drafts:
             return []
         with self._admission.at_once(ref) or await self._admission.enqueue(ref, drafts):
@@ -87,13 +86,13 @@ class QueueService:
 
     async def enqueue_each(self, batches: Mapping[QueueRef, list[Draft]]) -> dict[QueueRef, list[Enqueued]]:
         """To several queues. What one queue refuses (a quota, say) leaves those before it with their messages."""
-        self._check_drafts([draft for drafts in batches.values() for draft in drafts])
+        check_drafts([draft for drafts in batches.values() for draft in drafts], self._max_payload)
         return {ref: await self.enqueue(ref, drafts) for ref, drafts in batches.items()}
 
     async def upload(self, ref: QueueRef, draft: Draft, size: int | None = None) -> Upload:
         """A message whose payload is yet to come, to be enqueued after; `draft` is all the rest of it. Of a `size` that
         is known, too much is refused before any of it has come."""
-        self._check_drafts([draft])
+        check_draft(draft, self._max_payload)
         if size is not None:
             check_size("payload", size, self._max_payload)
         auto_create = self._directory.auto_create
@@ -137,12 +136,6 @@ class QueueService:
             raise _not_held(receipt) from None
         return Part(b"".join(parts), pieces.size, envelope.correlation_id)
 
-    def _check_drafts(self, drafts: list[Draft]) -> None:
-        if len(drafts) > MAX_BATCH:
-            raise InvalidArgument(f"a call enqueues at most {MAX_BATCH} messages, not {len(drafts)}", field="messages")
-        for draft in drafts:
-            check_draft(draft, self._max_payload)
-
     async def claim(self, ref: QueueRef, ask: Ask, wait_ms: int | None) -> list[Delivery]:
         """Nothing may be awaited after the dispatcher's answer: a caller that leaves then would strand it."""
         check_ask(ask)
@@ -180,10 +173,7 @@ class QueueService:
                 yield delivery
 
     async def settle(self, ref: QueueRef, verdicts: list[Verdict]) -> list[Result]:
-        if len(verdicts) > MAX_BATCH:
-            raise InvalidArgument(f"a call settles at most {MAX_BATCH} messages, not {len(verdicts)}", field="receipts")
-        for verdict in verdicts:
-            check_verdict(verdict)
+        check_verdicts(verdicts)
         results = await self._store.settle(ref, verdicts, self._now_ms())
         self._subscriptions.note(ref, verdicts, results)
         return results

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from sortedcontainers import SortedDict, SortedList
 
+from holdfast.model.claims import group_head, turn_head
 from holdfast.model.lifecycle import Life
 from holdfast.model.message import State
 
@@ -20,6 +21,9 @@ class Group:
     ready: "SortedDict[int, Place]" = field(default_factory=SortedDict)
     in_flight: set[int] = field(default_factory=set)
     shown: Place | None = None
+
+    def first(self) -> Place | None:
+        return self.ready.peekitem(0)[1] if self.ready else None
 
 
 class Orders:
@@ -89,13 +93,13 @@ class Orders:
         """Keep exactly the head of a group in the queue's order, and nothing of it while a batch of it is out."""
         if name is None or group is None:
             return
-        head = group.ready.peekitem(0)[1] if group.ready and not group.in_flight else None
-        if head != group.shown:
-            if group.shown is not None:
-                self._hide(*group.shown)
-            if head is not None:
-                self._show(*head)
-            group.shown = head
+        head = group_head(is_busy=bool(group.in_flight), first=group.first)
+        hidden, shown = turn_head(group.shown, head)
+        if hidden is not None:
+            self._hide(*hidden)
+        if shown is not None:
+            self._show(*shown)
+        group.shown = head
         if not group.ready and not group.in_flight:
             self.groups.pop(name, None)
 

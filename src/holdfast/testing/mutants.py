@@ -4,6 +4,7 @@ Each is the memory store with one thing wrong, on some of the messages it meets.
 """
 
 from collections import Counter
+from collections.abc import Iterable
 
 from msgspec.structs import replace
 
@@ -45,11 +46,10 @@ class DropsMessages(Mutant):
 
     breaks = Rule.LOST
 
-    def _enqueue_one(self, shelf: Shelf, draft: Draft, now_ms: int, reason: str | None = None) -> Enqueued:
-        answer = super()._enqueue_one(shelf, draft, now_ms, reason)
-        if not answer.duplicate and draft.group is None and self._is_turn(5):
-            self._directory.drop(shelf, shelf.entries[answer.snowflake])
-        return answer
+    def _put_new(self, shelf: Shelf, draft: Draft, id: int, now_ms: int, reason: str | None = None) -> None:
+        super()._put_new(shelf, draft, id, now_ms, reason)
+        if draft.group is None and self._is_turn(5):
+            self._directory.drop(shelf, shelf.entries[id])
 
 
 class DropsExpired(Mutant):
@@ -153,8 +153,8 @@ class IgnoresKeys(Mutant):
 
     breaks = Rule.DUPLICATED
 
-    def _is_first(self, shelf: Shelf | None, draft: Draft, now_ms: int) -> bool:
-        return True
+    def _seen_keys(self, shelf: Shelf | None, keys: Iterable[str], now_ms: int) -> dict[str, Enqueued]:
+        return {}
 
 
 class StoresTwice(Mutant):
@@ -162,10 +162,11 @@ class StoresTwice(Mutant):
 
     breaks = Rule.DUPLICATED
 
-    def _enqueue_one(self, shelf: Shelf, draft: Draft, now_ms: int, reason: str | None = None) -> Enqueued:
+    def _put_new(self, shelf: Shelf, draft: Draft, id: int, now_ms: int, reason: str | None = None) -> None:
+        super()._put_new(shelf, draft, id, now_ms, reason)
         if draft.key is None and draft.group is None and self._is_turn(5):
-            super()._enqueue_one(shelf, draft, now_ms, reason)
-        return super()._enqueue_one(shelf, draft, now_ms, reason)
+            [twin] = self._ids.take(1, now_ms)
+            super()._put_new(shelf, draft, twin, now_ms, reason)
 
 
 class Corrupts(Mutant):
@@ -246,8 +247,8 @@ class ForgetsGroups(Mutant):
 
     breaks = Rule.GROUP_ORDER
 
-    def _enqueue_one(self, shelf: Shelf, draft: Draft, now_ms: int, reason: str | None = None) -> Enqueued:
-        return super()._enqueue_one(shelf, replace(draft, group=None), now_ms, reason)
+    def _put_new(self, shelf: Shelf, draft: Draft, id: int, now_ms: int, reason: str | None = None) -> None:
+        super()._put_new(shelf, replace(draft, group=None), id, now_ms, reason)
 
 
 class Miscounts(Mutant):

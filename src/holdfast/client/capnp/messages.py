@@ -28,12 +28,12 @@ from holdfast.forking import listen_for_forks
 from holdfast.model.answers import Delivery, Enqueued, Events, Exchanged, Info, LedgerEntry, Page, Part, Result, Stats
 from holdfast.model.checks import check_integer, check_text
 from holdfast.model.durations import MAX_MS
-from holdfast.model.errors import InvalidArgument, StoreUnavailable
+from holdfast.model.errors import StoreUnavailable
 from holdfast.model.events import check_position
 from holdfast.model.ids import parse_id
-from holdfast.model.message import MAX_BATCH, Draft, Receipt, State, check_draft
+from holdfast.model.message import MAX_BATCH, Draft, Receipt, State, check_draft, check_drafts
 from holdfast.model.names import QueueRef
-from holdfast.model.requests import Ask, Filter, Settle, StateChange, Verdict, check_ask, check_verdict
+from holdfast.model.requests import Ask, Filter, Settle, StateChange, Verdict, check_ask, check_verdicts
 from holdfast.wire import operations as wire
 
 # The server knows how large a payload may be.
@@ -68,10 +68,7 @@ class CapnpMessages(Operating):
     async def enqueue(self, ref: QueueRef, drafts: list[Draft]) -> list[Enqueued]:
         if not drafts:
             return []
-        if len(drafts) > MAX_BATCH:
-            raise InvalidArgument(f"a call enqueues at most {MAX_BATCH} messages, not {len(drafts)}", field="messages")
-        for draft in drafts:
-            check_draft(draft, _ANY_SIZE)
+        check_drafts(drafts, _ANY_SIZE)
 
         if len(drafts) > 1 or len(drafts[0].payload) > _ALONE_ABOVE:
             return await self._enqueue(ref, drafts)
@@ -128,7 +125,7 @@ class CapnpMessages(Operating):
 
     async def exchange(self, ref: QueueRef, verdicts: list[Verdict], ask: Ask) -> Exchanged:
         check_ask(ask)
-        _check_verdicts(verdicts)
+        check_verdicts(verdicts)
         told = await self.calls.tell(self._poll(ref, ask, 0, verdicts))
         results = results_of(told.answer)
         if told.is_unsure:
@@ -203,7 +200,7 @@ class CapnpMessages(Operating):
     # --- Verdicts ------------------------------------------------------------------------------------------------
 
     async def settle(self, ref: QueueRef, verdicts: list[Verdict]) -> list[Result]:
-        _check_verdicts(verdicts)
+        check_verdicts(verdicts)
         if len(verdicts) != 1:
             return await self._settle(ref, verdicts)
         coalescer = self._verdicts.get(ref)
@@ -306,10 +303,3 @@ class CapnpMessages(Operating):
             check_integer("lease", lease_ms, 1, MAX_MS)
         given = wire.LedgerExtend(consumer=consumer, lease_ms=lease_ms)
         return await self.operate("ledger_extend", ref, given, list[Result])
-
-
-def _check_verdicts(verdicts: list[Verdict]) -> None:
-    if len(verdicts) > MAX_BATCH:
-        raise InvalidArgument(f"a call settles at most {MAX_BATCH} messages, not {len(verdicts)}", field="receipts")
-    for verdict in verdicts:
-        check_verdict(verdict)

@@ -15,10 +15,9 @@ from holdfast.clock import steady_s
 from holdfast.model.answers import Delivery, Exchanged
 from holdfast.model.checks import check_integer
 from holdfast.model.durations import MAX_MS
-from holdfast.model.errors import InvalidArgument, StoreUnavailable
-from holdfast.model.message import MAX_BATCH
+from holdfast.model.errors import StoreUnavailable
 from holdfast.model.names import QueueRef
-from holdfast.model.requests import Ask, Settle, Verdict, check_ask, check_verdict
+from holdfast.model.requests import Ask, Settle, Verdict, check_ask, check_verdicts
 from holdfast.wire.http import DequeueAnswer, DequeueRequest, LedgerClaimRequest, VerdictIn, encode
 
 _dequeued = msgspec.json.Decoder(DequeueAnswer)
@@ -58,10 +57,7 @@ class Claims:
     async def exchange(self, ref: QueueRef, verdicts: list[Verdict], ask: Ask) -> Exchanged:
         """Verdicts that ride on a claim. Those that a claim cannot carry go before it."""
         check_ask(ask)
-        if len(verdicts) > MAX_BATCH:
-            raise InvalidArgument(f"a call settles at most {MAX_BATCH} messages, not {len(verdicts)}", field="verdicts")
-        for verdict in verdicts:
-            check_verdict(verdict)
+        check_verdicts(verdicts, field="verdicts")
         if not verdicts or not all(verdict.settle in RIDING for verdict in verdicts):
             results = await self._verdicts.settle(ref, verdicts) if verdicts else []
             return Exchanged(results, await self.claim(ref, ask, 0))

@@ -29,10 +29,9 @@ from holdfast.forking import listen_for_forks
 from holdfast.model.answers import Delivery, Enqueued, Events, Exchanged, Info, LedgerEntry, Page, Part, Result, Stats
 from holdfast.model.checks import check_integer, check_text
 from holdfast.model.durations import MAX_MS
-from holdfast.model.errors import InvalidArgument
 from holdfast.model.events import check_position
 from holdfast.model.ids import parse_id
-from holdfast.model.message import MAX_BATCH, Draft, Receipt, State, check_draft
+from holdfast.model.message import MAX_BATCH, Draft, Receipt, State, check_draft, check_drafts
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Ask, Filter, Settle, StateChange, Verdict
 from holdfast.wire.http import (
@@ -99,10 +98,7 @@ class HttpMessages:
     async def enqueue(self, ref: QueueRef, drafts: list[Draft]) -> list[Enqueued]:
         if not drafts:
             return []
-        if len(drafts) > MAX_BATCH:
-            raise InvalidArgument(f"a call enqueues at most {MAX_BATCH} messages, not {len(drafts)}", field="messages")
-        for draft in drafts:
-            check_draft(draft, _ANY_SIZE)
+        check_drafts(drafts, _ANY_SIZE)
         if len(drafts) > 1:
             return await self._enqueue(ref, drafts)
         [draft] = drafts

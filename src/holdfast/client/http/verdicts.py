@@ -11,10 +11,8 @@ from holdfast.client.http.coalesce import Coalescer
 from holdfast.client.http.failures import answer_error
 from holdfast.client.http.shapes import receipt_in, result_of
 from holdfast.model.answers import Delivery, Result
-from holdfast.model.errors import InvalidArgument
-from holdfast.model.message import MAX_BATCH
 from holdfast.model.names import QueueRef
-from holdfast.model.requests import Settle, Verdict, check_verdict
+from holdfast.model.requests import Settle, Verdict, check_verdicts
 from holdfast.wire.http import ExtendRequest, NackRequest, ReleaseRequest, SettleAnswer, SettleRequest, encode
 from holdfast.wire.http import Request as Document
 
@@ -33,10 +31,7 @@ class Verdicts:
 
     async def settle(self, ref: QueueRef, verdicts: list[Verdict]) -> list[Result]:
         """One request for each kind of verdict there is. A single one may ride with those of others."""
-        if len(verdicts) > MAX_BATCH:
-            raise InvalidArgument(f"a call settles at most {MAX_BATCH} messages, not {len(verdicts)}", field="receipts")
-        for verdict in verdicts:
-            check_verdict(verdict)
+        check_verdicts(verdicts)
         if len(verdicts) == 1:
             return [await self._settle_one(ref, verdicts[0])]
         kinds = list(dict.fromkeys(verdict.settle for verdict in verdicts))

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 
 from holdfast.model import lifecycle
 from holdfast.model.answers import Delivery, LedgerEntry, Result
-from holdfast.model.errors import InvalidArgument
+from holdfast.model.ledgers import check_open, closed_after, closed_by, entry_of
 from holdfast.model.message import Receipt
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Settle, Verdict
@@ -34,15 +34,14 @@ class MemoryLedgers:
             if number not in (None, each):
                 continue
             deliveries = self._deliveries(shelf, receipts, now_ms)
-            lost = len(receipts) - len(deliveries)
-            entries.append(LedgerEntry(number=each, claimed_at=claimed_at, deliveries=deliveries, lost=lost))
+            entries.append(entry_of(each, claimed_at, receipts, deliveries))
         return entries
 
     async def ack(self, ref: QueueRef, consumer: str, upto: int, now_ms: int) -> list[Result]:
         shelf = self._directory.require(ref)
         ledger = shelf.ledgers.setdefault(consumer, Ledger())
-        receipts = [each for number in list(ledger.open.irange(maximum=upto)) for each in ledger.open.pop(number)[1]]
-        ledger.closed_upto = max(ledger.closed_upto, upto)
+        receipts = [each for number in closed_by(ledger.open, upto) for each in ledger.open.pop(number)[1]]
+        ledger.closed_upto = closed_after(ledger.closed_upto, upto)
         return self._settle(shelf, [Verdict(settle=Settle.ACK, receipt=each) for each in receipts], now_ms)
 
     async def extend(self, ref: QueueRef, consumer: str, lease_ms: int | None, now_ms: int) -> list[Result]:
@@ -58,11 +57,7 @@ class MemoryLedgers:
         """Return the deliveries that the open claim of this number still holds, or None for a new number. Raise
         `InvalidArgument` for a closed one."""
         ledger = shelf.ledgers.get(consumer, Ledger())
-        if number <= ledger.closed_upto:
-            raise InvalidArgument(
-                f"ledger number {number} of {consumer!r} is closed: claim with a number above {ledger.closed_upto}",
-                closed_upto=ledger.closed_upto,
-            )
+        check_open(consumer, number, ledger.closed_upto)
         if number not in ledger.open:
             return None
         return self._deliveries(shelf, ledger.open[number][1], now_ms)

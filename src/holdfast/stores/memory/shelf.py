@@ -9,6 +9,7 @@ from operator import itemgetter
 from sortedcontainers import SortedDict, SortedList
 
 from holdfast.model.answers import Counts
+from holdfast.model.ledgers import NONE_CLOSED
 from holdfast.model.lifecycle import Life, is_over
 from holdfast.model.message import Envelope, Receipt, State
 from holdfast.model.requests import NO_STATE, StateDocument
@@ -35,7 +36,7 @@ class SeenKey:
 class Ledger:
     """A consumer's numbered claims."""
 
-    closed_upto: int = -1
+    closed_upto: int = NONE_CLOSED
     open: "SortedDict[int, tuple[int, list[Receipt]]]" = field(default_factory=SortedDict)
 
 

@@ -1,16 +1,17 @@
 """The memory store: the reference that every other store is compared with."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 
-from msgspec.structs import replace
 from sortedcontainers import SortedList
 
 from holdfast.dice import Dice
 from holdfast.model import lifecycle
 from holdfast.model.answers import Counts, Delivery, Enqueued, Found, Result
-from holdfast.model.errors import Conflict, InvalidArgument, StaleLease
+from holdfast.model.claims import next_claim_at
+from holdfast.model.errors import InvalidArgument
 from holdfast.model.events import Event
+from holdfast.model.idempotency import first_of_keys, new_places, results_of
 from holdfast.model.ids import NODES, IdMaker
 from holdfast.model.lifecycle import Change, is_over
 from holdfast.model.message import Draft, Envelope, Receipt, State, seal
@@ -25,6 +26,7 @@ from holdfast.model.requests import (
     Verdict,
     states_of,
 )
+from holdfast.model.state_documents import lease_lost, saved
 from holdfast.model.verdicts import alter, judge
 from holdfast.runtime import Runtime
 from holdfast.stores.answers import delivery_of, edited, receipt_of, settled, stale
@@ -59,7 +61,7 @@ class MemoryStore:
         self._ids = IdMaker(int(dice.roll() * NODES))
         self._journal = MemoryJournal(journal_retention_ms)
         self.directory = self._directory = MemoryDirectory(self._row_changed)
-        self.schedules = MemorySchedules(self._directory, self._enqueue_one, self._tell, self._tell_scheduled)
+        self.schedules = MemorySchedules(self._directory, self._enqueue_tick, self._tell, self._tell_scheduled)
         self.ledgers = MemoryLedgers(self._directory, self._settle, partial(self._delivery, with_state=True))
         self.payloads = WholePayloads()
         # (when, queue): the next deadline of each queue, so that a sweep visits only those with work.
@@ -86,32 +88,37 @@ class MemoryStore:
         known = self._directory.find(ref) if auto_create else self._directory.require(ref)
         if known is not None:
             self._directory.require_open(ref)
-        self._directory.check_quotas(ref.tenant, [draft.bytes for draft in self._fresh(known, drafts, now_ms)])
+        firsts = first_of_keys(drafts)
+        seen = self._seen_keys(known, firsts, now_ms)
+        remembers_keys = known is None or known.row.policy.dedup_window_ms > 0
+        places = new_places(drafts, firsts, seen, remembers_keys=remembers_keys)
+        self._directory.check_quotas(ref.tenant, [drafts[place].bytes for place in places])
         shelf = self._directory.create(ref)
-        answers = [self._enqueue_one(shelf, draft, now_ms) for draft in drafts]
+        ids = self._ids.take(len(places), now_ms)
+        for place, id in zip(places, ids, strict=True):
+            self._put_new(shelf, drafts[place], id, now_ms)
         self._tell(shelf, now_ms)
-        return answers
+        return results_of(drafts, places, ids, seen)
 
-    def _fresh(self, shelf: Shelf | None, drafts: list[Draft], now_ms: int) -> list[Draft]:
-        """Those that will be messages of their own: their key is new, to the queue and to this call."""
-        if shelf is not None and not shelf.row.policy.dedup_window_ms:
-            return drafts
-        first_of_key = {draft.key: draft for draft in reversed(drafts)}
-        return [
-            draft
-            for draft in drafts
-            if draft.key is None or (first_of_key[draft.key] is draft and self._is_first(shelf, draft, now_ms))
-        ]
+    def _enqueue_tick(self, shelf: Shelf, draft: Draft, now_ms: int, reason: str) -> Enqueued:
+        """Enqueue a schedule's message, unless it repeats one."""
+        firsts = first_of_keys([draft])
+        seen = self._seen_keys(shelf, firsts, now_ms)
+        ids = [] if seen else self._ids.take(1, now_ms)
+        for id in ids:
+            self._put_new(shelf, draft, id, now_ms, reason)
+        return results_of([draft], range(len(ids)), ids, seen)[0]
 
-    def _is_first(self, shelf: Shelf | None, draft: Draft, now_ms: int) -> bool:
-        seen = shelf.keys.get(draft.key) if shelf is not None and draft.key is not None else None
-        return seen is None or seen.ends_at <= now_ms
+    def _seen_keys(self, shelf: Shelf | None, keys: Iterable[str], now_ms: int) -> dict[str, Enqueued]:
+        """Return the first message of each of these keys whose window has not ended."""
+        known = ((key, None if shelf is None else shelf.keys.get(key)) for key in keys)
+        return {
+            key: Enqueued(snowflake=seen.id, given_correlation_id=seen.given_correlation_id, duplicate=True)
+            for key, seen in known
+            if seen is not None and seen.ends_at > now_ms
+        }
 
-    def _enqueue_one(self, shelf: Shelf, draft: Draft, now_ms: int, reason: str | None = None) -> Enqueued:
-        if draft.key is not None and not self._is_first(shelf, draft, now_ms):
-            seen = shelf.keys[draft.key]
-            return Enqueued(snowflake=seen.id, given_correlation_id=seen.given_correlation_id, duplicate=True)
-        [id] = self._ids.take(1, now_ms)
+    def _put_new(self, shelf: Shelf, draft: Draft, id: int, now_ms: int, reason: str | None = None) -> None:
         envelope = seal(draft, id, now_ms)
         life = lifecycle.first_life(draft, self._directory.default_ttl_ms(shelf), now_ms)
         entry = Entry(envelope, life, draft.bytes)
@@ -120,7 +127,6 @@ class MemoryStore:
         self._journal.append(shelf.row.ref, entry, event, now_ms, reason=reason)
         if draft.key is not None:
             self._remember_key(shelf, draft.key, entry, now_ms)
-        return Enqueued(snowflake=id, given_correlation_id=draft.correlation_id)
 
     def _remember_key(self, shelf: Shelf, key: str, entry: Entry, now_ms: int) -> None:
         if (old := shelf.keys.get(key)) is not None:
@@ -139,7 +145,10 @@ class MemoryStore:
         self._end_ttls(shelf, _ENDED_PER_CLAIM, now_ms)
         per_ask = [[] if shelf.row.is_paused else self._claim_for(shelf, ask, now_ms) for ask in asks]
         self._tell_deadline(shelf, now_ms)
-        return Claims(per_ask, shelf.next_at())
+        next_at = next_claim_at(
+            is_paused=shelf.row.is_paused, is_served=all(per_ask), now_ms=now_ms, soonest=shelf.next_at
+        )
+        return Claims(per_ask, next_at)
 
     def _claim_for(self, shelf: Shelf, ask: Ask, now_ms: int) -> list[Delivery]:
         taken: list[Entry] = []
@@ -189,17 +198,9 @@ class MemoryStore:
         shelf = self._directory.find(ref)
         entry = shelf and shelf.entries.get(receipt.id)
         if not entry or not lifecycle.holds(entry.life, receipt, now_ms):
-            raise StaleLease(f"the lease on {receipt.id} is no longer held by this receipt")
-        if change.progress is not None:
-            entry.state = replace(entry.state, progress=change.progress)
-            return entry.state.etag
-        if change.etag != entry.state.etag:
-            raise Conflict(
-                f"the state's ETag is {entry.state.etag}, not {change.etag}: read it again", etag=entry.state.etag
-            )
-        etag = str(int(entry.state.etag or 0) + 1)
-        entry.state = replace(entry.state, document=change.document, etag=etag)
-        return etag
+            raise lease_lost(receipt.id)
+        entry.state = saved(entry.state, change)
+        return entry.state.etag
 
     # --- Inspection ------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from holdfast.dice import Dice
 from holdfast.model import lifecycle
 from holdfast.model.answers import Delivery
+from holdfast.model.claims import next_claim_at
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.lifecycle import Change, is_over
 from holdfast.model.names import QueueRef
@@ -72,7 +73,7 @@ class Claiming:
         shelf = self._shelves.of(ref)
         ledger = asks[0].ledger
         if ledger is not None and (again := await self._ledgers.claim_again(ref, *ledger, now_ms)) is not None:
-            return Claims([again], self._next_at(row, shelf), is_reread=True)
+            return Claims([again], self._next_at(row, shelf, now_ms), is_reread=True)
         wanted = sum(ask.limit for ask in asks)
         is_all = await self._shelves.look(shelf, max(1, wanted), now_ms)
         await self.end_overdue(row, shelf, _ENDED_PER_CLAIM, now_ms, notices)
@@ -83,12 +84,15 @@ class Claiming:
             noted = await self._ledgers.note(ref, *ledger, per_ask[0], now_ms)
             if noted is not None:  # the same claim was made twice at once, and the other stands
                 await self._messages.sheets.each(per_ask[0], lambda each: self._unsend(row, each, now_ms, notices))
-                return Claims([noted], self._next_at(row, shelf), is_reread=True)
+                return Claims([noted], self._next_at(row, shelf, now_ms), is_reread=True)
         notices.deadline(shelf.index.next_deadline())
-        return Claims(per_ask, now_ms if not is_all and not row.is_paused else self._next_at(row, shelf))
+        return Claims(per_ask, self._next_at(row, shelf, now_ms, may_hold_more=not is_all))
 
-    def _next_at(self, row: QueueRow, shelf: Shelf) -> int | None:
-        return None if row.is_paused else shelf.index.next_at()
+    def _next_at(self, row: QueueRow, shelf: Shelf, now_ms: int, *, may_hold_more: bool = False) -> int | None:
+        """`may_hold_more`: the window is full, so that the next look may find more, whatever this one gave."""
+        return next_claim_at(
+            is_paused=row.is_paused, is_served=may_hold_more, now_ms=now_ms, soonest=shelf.index.next_at
+        )
 
     async def _serve(
         self,

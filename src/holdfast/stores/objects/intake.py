@@ -6,7 +6,7 @@ metadata, and the keys seen     one message without a key: made, and it is there
 the policy, once more           a queue that is being deleted meanwhile refuses, and it is removed again
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 from zlib import crc32
 
@@ -15,6 +15,7 @@ import msgspec
 from holdfast.model import lifecycle
 from holdfast.model.answers import Enqueued
 from holdfast.model.errors import OverQuota, StoreUnavailable
+from holdfast.model.idempotency import first_of_keys, new_places, results_of
 from holdfast.model.message import JSON, Draft, seal
 from holdfast.model.names import QueueRef
 from holdfast.model.policy import QueuePolicy
@@ -41,7 +42,7 @@ key_of = msgspec.msgpack.Decoder(KeyBody).decode
 class _Seen(NamedTuple):
     """A key: the message that has it (None: nobody), and what stands in its place."""
 
-    body: KeyBody | None
+    first: Enqueued | None
     held: Held | None
 
 
@@ -93,21 +94,18 @@ class Intake:
     ) -> list[Enqueued]:
         ids = ids or self._nodes.take_ids(len(drafts), now_ms)
         ids = [id if draft.pieces is None else draft.pieces.place for id, draft in zip(ids, drafts, strict=True)]
+        firsts = first_of_keys(drafts)
         has_payloads = is_again = False
         for _ in range(_TRIES):
             try:
-                seen = await self._seen(ref, drafts, now_ms)
+                seen = await self._seen(ref, firsts, now_ms)
             except Busy:
                 await pause()
                 continue
             window_ms = DEFAULT_WINDOW_MS if row is None else row.policy.dedup_window_ms
-            first_of = {draft.key: id for draft, id in zip(reversed(drafts), reversed(ids), strict=True)}
-            fresh = [
-                (draft, id)
-                for draft, id in zip(drafts, ids, strict=True)
-                if draft.key not in seen
-                or (seen[draft.key].body is None and (first_of[draft.key] == id or not window_ms))
-            ]
+            repeated = {key: each.first for key, each in seen.items() if each.first is not None}
+            places = new_places(drafts, firsts, repeated, remembers_keys=window_ms > 0)
+            fresh = [(drafts[place], ids[place]) for place in places]
             whose = next((draft.pieces.place for draft in drafts if draft.pieces is not None), None)
             sizes = [draft.bytes for draft, _ in fresh]
             try:
@@ -138,48 +136,27 @@ class Intake:
                 is_again = True
                 await pause()
                 continue
-            return self._answers(drafts, ids, seen, first_of, fresh)
+            return results_of(drafts, places, [id for _, id in fresh], repeated)
         raise StoreUnavailable(
             f"others enqueue to {ref} with a key of this call, or to its tenant with quotas, all the time: later"
         )
 
-    def _answers(
-        self,
-        drafts: list[Draft],
-        ids: list[int],
-        seen: dict[str | None, _Seen],
-        first_of: dict[str | None, int],
-        fresh: list[tuple[Draft, int]],
-    ) -> list[Enqueued]:
-        made = {id for _, id in fresh}
-        first_draft = {id: draft for draft, id in fresh}
-        answers: list[Enqueued] = []
-        for draft, id in zip(drafts, ids, strict=True):
-            if id in made:
-                answers.append(Enqueued(snowflake=id, given_correlation_id=draft.correlation_id))
-            elif (known := seen[draft.key].body) is not None:
-                answers.append(
-                    Enqueued(snowflake=known.id, given_correlation_id=known.given_correlation_id, duplicate=True)
-                )
-            else:
-                first = first_of[draft.key]
-                correlation_id = first_draft[first].correlation_id
-                answers.append(Enqueued(snowflake=first, given_correlation_id=correlation_id, duplicate=True))
-        return answers
-
-    async def _seen(self, ref: QueueRef, drafts: list[Draft], now_ms: int) -> dict[str | None, _Seen]:
-        """Of each key in the call: who has it."""
-        seen: dict[str | None, _Seen] = {}
+    async def _seen(self, ref: QueueRef, keys: Collection[str], now_ms: int) -> dict[str, _Seen]:
+        """Return the state of each key in the call."""
+        seen: dict[str, _Seen] = {}
 
         async def look(key: str) -> None:
             held = await self._sheets.read(layout.key(ref, key))
             if held is not None and held.is_busy:
                 raise Busy
             body = None if held is None or held.body is None else key_of(held.body)
-            seen[key] = _Seen(body if body is not None and body.ends_at > now_ms else None, held)
+            first = None
+            if body is not None and body.ends_at > now_ms:
+                first = Enqueued(snowflake=body.id, given_correlation_id=body.given_correlation_id, duplicate=True)
+            seen[key] = _Seen(first, held)
 
-        if wanted := {draft.key for draft in drafts if draft.key is not None}:
-            await self._sheets.each(wanted, look)
+        if keys:
+            await self._sheets.each(keys, look)
         return seen
 
     async def _put_payloads(self, ref: QueueRef, fresh: list[tuple[Draft, int]]) -> None:
@@ -200,7 +177,7 @@ class Intake:
         self,
         row: QueueRow,
         fresh: list[tuple[Draft, int]],
-        seen: dict[str | None, _Seen],
+        seen: dict[str, _Seen],
         now_ms: int,
         notices: Notices,
         reason: str | None,
@@ -215,8 +192,7 @@ class Intake:
         left = await self._left(row.ref, bodies) if is_again else {}
         writes = [Write(at := layout.message(row.ref, body.id), encode(body), left.get(at)) for body in bodies]
         for draft, id in fresh:
-            if draft.key in seen and row.policy.dedup_window_ms:
-                assert draft.key is not None
+            if draft.key is not None and row.policy.dedup_window_ms:
                 key = KeyBody(id, draft.correlation_id, now_ms + row.policy.dedup_window_ms)
                 writes.append(Write(layout.key(row.ref, draft.key), encode(key), seen[draft.key].held))
         writes += also

@@ -11,7 +11,8 @@ from msgspec.structs import replace
 
 from holdfast.model import lifecycle
 from holdfast.model.answers import Delivery, LedgerEntry, Result
-from holdfast.model.errors import InvalidArgument, StoreUnavailable
+from holdfast.model.errors import StoreUnavailable
+from holdfast.model.ledgers import check_open, closed_after, closed_by, entry_of
 from holdfast.model.message import Receipt
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Settle, Verdict
@@ -54,16 +55,14 @@ class Ledgers:
                 continue
             receipts = receipts_of(body, each)
             deliveries = await self._deliveries(ref, receipts, now_ms)
-            lost = len(receipts) - len(deliveries)
-            claimed_at = body.open[each][0]
-            entries.append(LedgerEntry(number=each, claimed_at=claimed_at, deliveries=deliveries, lost=lost))
+            entries.append(entry_of(each, body.open[each][0], receipts, deliveries))
         return entries
 
     @on_driver_with_notices
     async def ack(self, notices: Notices, ref: QueueRef, consumer: str, upto: int, now_ms: int) -> list[Result]:
         await self._directory.require(ref)
         body, _ = await self.read(ref, consumer)
-        receipts = [each for number in sorted(body.open) if number <= upto for each in receipts_of(body, number)]
+        receipts = [each for number in closed_by(body.open, upto) for each in receipts_of(body, number)]
         verdicts = [Verdict(settle=Settle.ACK, receipt=receipt) for receipt in receipts]
         results = await self._settling.settle(ref, verdicts, now_ms, notices)
         _check_written(results, "acked: they stay open, ack them again")
@@ -91,11 +90,7 @@ class Ledgers:
     async def claim_again(self, ref: QueueRef, consumer: str, number: int, now_ms: int) -> list[Delivery] | None:
         """What an open claim of this number still holds; None if the number is new."""
         body, _ = await self.read(ref, consumer)
-        if number <= body.closed_upto:
-            raise InvalidArgument(
-                f"ledger number {number} of {consumer!r} is closed: claim with a number above {body.closed_upto}",
-                closed_upto=body.closed_upto,
-            )
+        check_open(consumer, number, body.closed_upto)
         if number not in body.open:
             return None
         return await self._deliveries(ref, receipts_of(body, number), now_ms)
@@ -120,8 +115,9 @@ class Ledgers:
     async def _close(self, ref: QueueRef, consumer: str, upto: int) -> None:
         for _ in range(_TRIES):
             body, held = await self.read(ref, consumer)
-            left = {number: claim for number, claim in body.open.items() if number > upto}
-            after = replace(body, open=left, closed_upto=max(body.closed_upto, upto))
+            closed = closed_by(body.open, upto)
+            left = {number: claim for number, claim in body.open.items() if number not in closed}
+            after = replace(body, open=left, closed_upto=closed_after(body.closed_upto, upto))
             if after == body:
                 return
             try:

@@ -11,10 +11,11 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.model import lifecycle
-from holdfast.model.errors import Conflict, StaleLease, StoreUnavailable
+from holdfast.model.errors import StoreUnavailable
 from holdfast.model.message import Receipt
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import NO_STATE, StateChange, StateDocument
+from holdfast.model.state_documents import lease_lost, saved
 from holdfast.stores.notices import Notices
 from holdfast.stores.objects.bucket import Changed
 from holdfast.stores.objects.index import Entry
@@ -58,11 +59,10 @@ class States:
         for _ in range(_TRIES):
             entry = await self._messages.read(ref, receipt.id, now_ms)
             if entry is None or not lifecycle.holds(entry.body.life, receipt, now_ms):
-                raise StaleLease(f"the lease on {receipt.id} is no longer held by this receipt")
+                raise lease_lost(receipt.id)
             key = entry.state_key
             if not entry.body.has_state:
-                if change.etag is not None and change.progress is None:
-                    raise _conflict(None, change)
+                saved(NO_STATE, change)  # refused before anything is written
                 try:
                     await self._messages.write(entry, replace(entry.body, has_state=True), now_ms, Notices())
                 except (Changed, Busy):
@@ -73,20 +73,13 @@ class States:
             entry = await self._messages.read(ref, receipt.id, now_ms)
             if entry is None or not lifecycle.holds(entry.body.life, receipt, now_ms):
                 continue
-            etag = _etag(paper)
-            if change.progress is not None:
-                after = replace(paper, progress=change.progress)
-            elif change.etag != etag:
-                raise _conflict(etag, change)
-            else:
-                document = msgspec.Raw(b"null" if change.document is None else change.document)
-                after = replace(paper, document=document, has_document=change.document is not None, etag=paper.etag + 1)
+            after = saved(_document(paper), change)
             try:
-                written = await self._papers.write(key, after, held)
+                await self._papers.write(key, _with(paper, after), held)
             except Changed:
                 continue
             await self._note_written(entry, now_ms)
-            return _etag(written.paper)
+            return after.etag
         raise StoreUnavailable("the state of a message changes all the time: later")
 
     async def _note_written(self, entry: Entry, now_ms: int) -> None:
@@ -99,14 +92,17 @@ class States:
             _log.debug("that the state of message %s was written is recorded by its next save: %s", entry.id, error)
 
 
-def _etag(paper: StatePaper) -> str | None:
-    return str(paper.etag) if paper.etag else None
-
-
 def _document(paper: StatePaper) -> StateDocument:
     document = bytes(paper.document) if paper.has_document else None
-    return StateDocument(document=document, etag=_etag(paper), progress=paper.progress)
+    return StateDocument(document=document, etag=str(paper.etag) if paper.etag else None, progress=paper.progress)
 
 
-def _conflict(etag: str | None, change: StateChange) -> Conflict:
-    return Conflict(f"the state's ETag is {etag}, not {change.etag}: read it again", etag=etag)
+def _with(paper: StatePaper, state: StateDocument) -> StatePaper:
+    document = msgspec.Raw(b"null" if state.document is None else state.document)
+    return replace(
+        paper,
+        etag=int(state.etag or 0),
+        has_document=state.document is not None,
+        document=document,
+        progress=state.progress,
+    )

@@ -5,6 +5,7 @@ from typing import Any
 from holdfast.dice import Dice
 from holdfast.model import lifecycle
 from holdfast.model.answers import Delivery
+from holdfast.model.claims import next_claim_at
 from holdfast.model.events import Event
 from holdfast.model.lifecycle import is_over
 from holdfast.model.names import QueueRef
@@ -127,12 +128,15 @@ class Claiming:
         self, asks: list[Ask], per_ask: list[list[Delivery]], stored_ms: int, ends: list[int] | None
     ) -> int | None:
         """By the caller's clock. `ends` is None for a paused queue."""
-        if ends is None:
-            return None
+        # A short ask has taken all there was, and the statement told of the next instant already.
         is_short = any(len(given) < ask.limit for ask, given in zip(asks, per_ask, strict=True))
-        if not is_short and all(per_ask):
-            return self._cluster.callers(stored_ms)
-        return self._cluster.callers(min(ends)) if ends else None
+        next_at = next_claim_at(
+            is_paused=ends is None,
+            is_served=not is_short and all(per_ask),
+            now_ms=stored_ms,
+            soonest=lambda: min(ends or [], default=None),
+        )
+        return None if next_at is None else self._cluster.callers(next_at)
 
     # --- Under the queue's lock --------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ from typing import Any
 from holdfast.model.answers import Enqueued
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.events import Event
+from holdfast.model.idempotency import first_of_keys, new_places, results_of
 from holdfast.model.message import Draft
 from holdfast.model.names import QueueRef
 from holdfast.stores.answers import being_deleted, no_such_queue
@@ -56,10 +57,7 @@ class Intake:
                 [row] = await info.shard.fetch(SQL["enqueue"], *self._arguments(info, drafts, ids, now_ms, None))
                 if row["key"] is not None:
                     self._tell(info, drafts, row, now_ms, notices)
-                    return [
-                        Enqueued(snowflake=id, given_correlation_id=draft.correlation_id)
-                        for id, draft in zip(ids, drafts, strict=True)
-                    ]
+                    return results_of(drafts, range(len(drafts)), ids, {})
                 info = await self._directory.load(ref)
         return await self.enqueue_in_step(ref, drafts, now_ms, notices, auto_create=auto_create)
 
@@ -130,22 +128,22 @@ class Intake:
     ) -> list[Enqueued]:
         stored_ms = self._cluster.stored(now_ms)
         groups = sorted({draft.group for draft in drafts if draft.group is not None})
-        answers: list[Enqueued | None] = [None] * len(drafts)
-        keyed = [place for place, draft in enumerate(drafts) if draft.key is not None]
+        firsts = first_of_keys(drafts)
         ids = self._nodes.take_ids(len(drafts), stored_ms, info.highest_grouped if groups else 0)
-        if keyed:
+        seen: dict[str, Enqueued] = {}
+        if firsts:
             now = await connection.fetchval("SELECT now_ms($1)", self._cluster.given(now_ms))
-            await self._match_keys(connection, info, drafts, ids, answers, now, notices)
-        fresh = [place for place, answer in enumerate(answers) if answer is None]
-        sizes = [drafts[place].bytes for place in fresh]
+            seen = await self._match_keys(connection, info, drafts, firsts, ids, now, notices)
+        places = new_places(drafts, firsts, seen, remembers_keys=info.row.policy.dedup_window_ms > 0)
+        new_ids = [ids[place] for place in places]
+        sizes = [drafts[place].bytes for place in places]
         await self._grants.check(connection, info, sizes)
         if groups:
             if not info.has_groups:
                 await connection.execute(UPKEEP_LOCK, info.key)  # its row is locked; see upkeep.py
             await connection.execute(SQL["has_groups"], info.key, ids[-1])
-        if fresh:
-            new = await self._payloads.take(connection, [drafts[place] for place in fresh], now_ms)
-            new_ids = [ids[place] for place in fresh]
+        if places:
+            new = await self._payloads.take(connection, [drafts[place] for place in places], now_ms)
             row = await connection.fetchrow(SQL["enqueue"], *self._arguments(info, new, new_ids, now_ms, reason))
             if row["key"] is None:
                 raise _Changed
@@ -153,46 +151,35 @@ class Intake:
             if groups:
                 await connection.execute(SQL["show_heads"], info.key, self._cluster.given(now_ms), groups)
             self._tell(info, new, row, now_ms, notices)
-        return [
-            _enqueued(id, draft) if answer is None else answer
-            for id, draft, answer in zip(ids, drafts, answers, strict=True)
-        ]
+        return results_of(drafts, places, new_ids, seen)
 
     async def _match_keys(
         self,
         connection: Any,
         info: QueueInfo,
         drafts: list[Draft],
+        firsts: dict[str, int],
         ids: list[int],
-        answers: list[Enqueued | None],
         now_ms: int,
         notices: Notices,
-    ) -> None:
-        """Answer those whose key is known, to the queue or to this call, and remember the others' keys."""
-        places: dict[str, list[int]] = {}
-        for place, draft in enumerate(drafts):
-            if draft.key is not None:
-                places.setdefault(draft.key, []).append(place)
+    ) -> dict[str, Enqueued]:
+        """Return the first message of each key that the queue knows, and remember the others, if it remembers keys."""
         window_ms = info.row.policy.dedup_window_ms
-        keys = sorted(places)
+        keys = sorted(firsts)
         new: set[str] = set()
         if window_ms:
-            firsts = [places[key][0] for key in keys]
-            columns = [ids[place] for place in firsts], [drafts[place].correlation_id for place in firsts]
+            places = [firsts[key] for key in keys]
+            columns = [ids[place] for place in places], [drafts[place].correlation_id for place in places]
             ends_at = now_ms + window_ms
             rows = await connection.fetch(SQL["remember_keys"], info.key, keys, *columns, ends_at, now_ms)
             new = {row["key"] for row in rows}
             notices.deadline(ends_at)
-            for key in new:
-                first, *others = places[key]
-                for place in others:
-                    answers[place] = _enqueued(ids[first], drafts[first], duplicate=True)
         old = [key for key in keys if key not in new]
-        if old:
-            for row in await connection.fetch(SQL["known_keys"], info.key, old, now_ms):
-                seen = Enqueued(snowflake=row["id"], given_correlation_id=row["correlation_id"], duplicate=True)
-                for place in places[row["key"]]:
-                    answers[place] = seen
+        known = await connection.fetch(SQL["known_keys"], info.key, old, now_ms) if old else []
+        return {
+            row["key"]: Enqueued(snowflake=row["id"], given_correlation_id=row["correlation_id"], duplicate=True)
+            for row in known
+        }
 
     def _arguments(
         self, info: QueueInfo, drafts: list[Draft], ids: list[int], now_ms: int, reason: str | None
@@ -217,7 +204,3 @@ class Intake:
 def _is_simple(draft: Draft) -> bool:
     """Nothing of it has to be decided first, or written beside its message."""
     return draft.key is None and draft.group is None and draft.pieces is None and len(draft.payload) <= PIECES_ABOVE
-
-
-def _enqueued(id: int, draft: Draft, *, duplicate: bool = False) -> Enqueued:
-    return Enqueued(snowflake=id, given_correlation_id=draft.correlation_id, duplicate=duplicate)

@@ -6,7 +6,7 @@ import msgspec
 
 from holdfast.model import lifecycle
 from holdfast.model.answers import Delivery, LedgerEntry, Result
-from holdfast.model.errors import InvalidArgument
+from holdfast.model.ledgers import NONE_CLOSED, check_open, entry_of
 from holdfast.model.message import Receipt
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Settle, Verdict
@@ -33,6 +33,7 @@ _ENTRIES = (
     "AND ($3::bigint IS NULL OR number = $3) ORDER BY number"
 )
 _CLOSED = "SELECT closed_upto FROM ledger_ends WHERE queue_key = $1 AND consumer = $2"
+# Equals `closed_by` and `closed_after` of holdfast.model.ledgers.
 _CLOSE = "DELETE FROM ledgers WHERE queue_key = $1 AND consumer = $2 AND number <= $3 RETURNING number, receipts"
 _END = (
     "INSERT INTO ledger_ends AS e VALUES ($1, $2, $3) "
@@ -88,11 +89,7 @@ class Ledgers:
     async def reread(self, step: Step, info: QueueInfo, consumer: str, number: int) -> list[Delivery] | None:
         """What an open claim of this number still holds; None if the number is new."""
         closed_upto = await step.connection.fetchval(_CLOSED, info.key, consumer)
-        if closed_upto is not None and number <= closed_upto:
-            raise InvalidArgument(
-                f"ledger number {number} of {consumer!r} is closed: claim with a number above {closed_upto}",
-                closed_upto=closed_upto,
-            )
+        check_open(consumer, number, NONE_CLOSED if closed_upto is None else closed_upto)
         raw = await step.connection.fetchval(_ONE, info.key, consumer, number)
         if raw is None:
             return None
@@ -108,14 +105,7 @@ class Ledgers:
         for row in await connection.fetch(_ENTRIES, info.key, consumer, number):
             receipts = _decode(row["receipts"])
             held = await self._held(connection, info.key, receipts, now_ms)
-            entries.append(
-                LedgerEntry(
-                    number=row["number"],
-                    claimed_at=row["claimed_at"],
-                    deliveries=held,
-                    lost=len(receipts) - len(held),
-                )
-            )
+            entries.append(entry_of(row["number"], row["claimed_at"], receipts, held))
         return entries
 
     async def _receipts(self, connection: Any, info: QueueInfo, consumer: str) -> list[Receipt]:

@@ -3,16 +3,14 @@
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from msgspec.structs import replace
-
 from holdfast.dice import Dice
 from holdfast.model import lifecycle
 from holdfast.model.answers import Result
-from holdfast.model.errors import Conflict, StaleLease
 from holdfast.model.events import Event
 from holdfast.model.message import Receipt, State
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import NO_STATE, Settle, StateChange, Verdict
+from holdfast.model.state_documents import lease_lost, saved
 from holdfast.model.verdicts import judge
 from holdfast.stores.answers import settled, stale
 from holdfast.stores.driver import Driver, on_driver
@@ -127,23 +125,16 @@ class Settling:
     @on_driver
     async def save_state(self, ref: QueueRef, receipt: Receipt, change: StateChange, now_ms: int) -> str | None:
         info = await self._directory.known(ref)
-        lost = StaleLease(f"the lease on {receipt.id} is no longer held by this receipt")
         if info is None:
-            raise lost
+            raise lease_lost(receipt.id)
 
         async def work(connection: Any) -> str | None:
             opened = await self._upkeep.open(connection, info.shard, info.key, now_ms, Notices())
             rows = await connection.fetch(SQL["lock_by_ids"], info.key, [receipt.id]) if opened else []
             if opened is None or not rows or not lifecycle.holds(entry_of(rows[0]).life, receipt, opened[1].now_ms):
-                raise lost
+                raise lease_lost(receipt.id)
             raw = await connection.fetchval(_STATE, info.key, receipt.id)
-            state = NO_STATE if raw is None else decode_state(raw)
-            if change.progress is not None:
-                state = replace(state, progress=change.progress)
-            elif change.etag != state.etag:
-                raise Conflict(f"the state's ETag is {state.etag}, not {change.etag}: read it again", etag=state.etag)
-            else:
-                state = replace(state, document=change.document, etag=str(int(state.etag or 0) + 1))
+            state = saved(NO_STATE if raw is None else decode_state(raw), change)
             await connection.execute(_SAVE, info.key, receipt.id, encode_state(state))
             return state.etag
 

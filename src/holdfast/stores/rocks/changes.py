@@ -1,7 +1,6 @@
 """Changes of messages: each takes a message along the life cycle, with its indexes and its event."""
 
 from holdfast.model import lifecycle
-from holdfast.model.answers import Enqueued
 from holdfast.model.lifecycle import TRANSITIONS, Cause, Change
 from holdfast.model.message import Draft, State, seal
 from holdfast.model.requests import StateDocument
@@ -47,7 +46,7 @@ class Changes:
 
     def put_new(
         self, shelf: Shelf, draft: Draft, id: int, default_ttl_ms: int | None, now_ms: int, reason: str | None = None
-    ) -> Enqueued:
+    ) -> None:
         envelope = seal(draft, id, now_ms)
         if draft.pieces is not None:
             self._staging.take(draft.pieces)
@@ -67,7 +66,6 @@ class Changes:
             until = now_ms + shelf.row.policy.dedup_window_ms
             self._seen.remember(shelf, draft.key, entry, until)
             self._listener.deadline(until)
-        return Enqueued(snowflake=id, given_correlation_id=draft.correlation_id)
 
     def apply(self, shelf: Shelf, entry: Entry, change: Change, now_ms: int) -> None:
         """Take one step of a message: its life, its indexes and its event."""

@@ -4,6 +4,7 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from holdfast.model.claims import group_head, turn_head
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.engine import Engine
 from holdfast.stores.rocks.window import Window
@@ -23,6 +24,16 @@ class _Group:
     ready: Window
     busy: int
     shown: Place | None
+
+    def head(self) -> Place | None:
+        return group_head(is_busy=self.busy > 0, first=self._first)
+
+    def _first(self) -> Place | None:
+        place = self.ready.peek()
+        if place is None:
+            return None
+        id16, priority, visible_at = _PLACE.unpack(place)
+        return priority, visible_at, id16
 
 
 class Groups:
@@ -103,16 +114,10 @@ class Groups:
     def turn_head(self, name: str) -> tuple[Place | None, Place | None]:
         """After a change: the head that must go from the queue's order, and the one that must stand there."""
         group = self._loaded[name]
-        head = self._head(group)
-        hidden, shown = (group.shown, head) if head != group.shown else (None, None)
+        head = group.head()
+        turned = turn_head(group.shown, head)
         group.shown = head
-        return hidden, shown
-
-    def _head(self, group: _Group) -> Place | None:
-        if group.busy or (place := group.ready.peek()) is None:
-            return None
-        id16, priority, visible_at = _PLACE.unpack(place)
-        return priority, visible_at, id16
+        return turned
 
     def _load(self, name: str) -> _Group:
         self._engine.write()
@@ -122,7 +127,7 @@ class Groups:
             busy=0 if busy is None else _BUSY.unpack(busy)[0],
             shown=None,
         )
-        group.shown = self._head(group)
+        group.shown = group.head()
         return group
 
     def _name(self, space: bytes, name: str) -> bytes:

@@ -2,9 +2,8 @@
 
 from collections.abc import Callable
 
-from msgspec.structs import replace
-
 from holdfast.model.answers import Enqueued
+from holdfast.model.idempotency import first_of_keys, new_places, results_of
 from holdfast.model.message import Draft
 from holdfast.model.names import QueueRef
 from holdfast.stores.answers import being_deleted
@@ -53,36 +52,30 @@ class Intake:
         known = self._catalog.find(ref) if auto_create else self._catalog.require(ref)
         # Most drafts have neither: then there is nothing to look up.
         groups = [draft.group for draft in drafts if draft.group is not None]
-        has_keys = any(draft.key is not None for draft in drafts)
-        remembers_keys = known is None or known.row.policy.dedup_window_ms > 0
-        answers: list[Enqueued | None] = [None] * len(drafts)
+        firsts = first_of_keys(drafts)
+        seen: dict[str, Enqueued] = {}
         if known is None:
             self._catalog.check_room_for_queue(ref.tenant)
         else:
             if known.row.drain_until is not None:
                 raise being_deleted(ref)
             known.prepare(groups)
-            if has_keys:
-                answers = self._seen.answers(known, drafts, now_ms)
+            if firsts:
+                seen = self._seen.known(known, list(firsts), now_ms)
         self._staging.check(drafts)
-        fresh = _fresh(drafts, answers) if has_keys and remembers_keys else drafts
+        remembers_keys = known is None or known.row.policy.dedup_window_ms > 0
+        places = new_places(drafts, firsts, seen, remembers_keys=remembers_keys)
         if self._catalog.has_quotas(ref.tenant):
-            self._catalog.check_quotas(ref.tenant, [draft.bytes for draft in fresh])
+            self._catalog.check_quotas(ref.tenant, [drafts[place].bytes for place in places])
         engine.begin()
         shelf = known or self._create(ref, groups)
         shelf.count_due(now_ms)
         default_ttl_ms = self._catalog.default_ttl_ms(shelf)
         engine.is_mid_change = True  # all of them or none: everything was read before
-        ids = iter(self._facts.ids.take(len(fresh), now_ms))
-        own: dict[str, Enqueued] = {}
-        enqueued: list[Enqueued] = []
-        for draft, seen in zip(drafts, answers, strict=True):
-            answer = seen or (own.get(draft.key) if draft.key is not None else None)
-            if answer is None:
-                answer = self._changes.put_new(shelf, draft, next(ids), default_ttl_ms, now_ms, reason)
-                if draft.key is not None and remembers_keys:
-                    own[draft.key] = replace(answer, duplicate=True)
-            enqueued.append(answer)
+        ids = self._facts.ids.take(len(places), now_ms)
+        for place, id in zip(places, ids, strict=True):
+            self._changes.put_new(shelf, drafts[place], id, default_ttl_ms, now_ms, reason)
+        enqueued = results_of(drafts, places, ids, seen)
         if also is not None:
             also(enqueued)
         engine.is_mid_change = False
@@ -94,13 +87,3 @@ class Intake:
         shelf = self._catalog.create(ref)
         shelf.start_empty(groups)
         return shelf
-
-
-def _fresh(drafts: list[Draft], answers: list[Enqueued | None]) -> list[Draft]:
-    """Those that will be messages of their own: their key is new, to the queue and to this call."""
-    first_of_key = {draft.key: draft for draft in reversed(drafts)}
-    return [
-        draft
-        for draft, answer in zip(drafts, answers, strict=True)
-        if answer is None and (draft.key is None or first_of_key[draft.key] is draft)
-    ]

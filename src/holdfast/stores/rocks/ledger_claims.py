@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 
 from holdfast.model.answers import Delivery, LedgerEntry, Result
+from holdfast.model.ledgers import closed_by, entry_of
 from holdfast.model.message import Receipt
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Settle, Verdict
@@ -38,19 +39,18 @@ class LedgerClaims:
         for each, claimed_at, receipts in self._ledgers.open_claims(shelf, consumer, number):
             held = self._held(shelf, receipts, now_ms)
             deliveries = [self._delivery(shelf, entry) for entry in held]
-            lost = len(receipts) - len(held)
-            entries.append(LedgerEntry(number=each, claimed_at=claimed_at, deliveries=deliveries, lost=lost))
+            entries.append(entry_of(each, claimed_at, receipts, deliveries))
         return entries
 
     async def ack(self, ref: QueueRef, consumer: str, upto: int, now_ms: int) -> list[Result]:
         shelf = self._catalog.require(ref)
-        claims = [each for each in self._ledgers.open_claims(shelf, consumer) if each[0] <= upto]
-        receipts = [receipt for _, _, receipts in claims for receipt in receipts]
-        verdicts = [Verdict(settle=Settle.ACK, receipt=each) for each in receipts]
+        claims = {number: receipts for number, _, receipts in self._ledgers.open_claims(shelf, consumer)}
+        numbers = closed_by(claims, upto)
+        verdicts = [Verdict(settle=Settle.ACK, receipt=each) for number in numbers for each in claims[number]]
         closed_upto = self._ledgers.closed_upto(shelf, consumer)
 
         def close() -> None:
-            self._ledgers.close(shelf, consumer, upto, [number for number, _, _ in claims], closed_upto)
+            self._ledgers.close(shelf, consumer, upto, numbers, closed_upto)
 
         return await self._settling.settle(shelf, verdicts, now_ms, also=close)
 

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from holdfast.model.errors import InvalidArgument
+from holdfast.model.ledgers import NONE_CLOSED, check_open, closed_after
 from holdfast.model.message import Receipt
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.engine import Engine
@@ -21,12 +21,7 @@ class Ledgers:
     def receipts(self, shelf: Shelf, consumer: str, number: int) -> list[Receipt] | None:
         """Those of an open claim; None if the number is new, `InvalidArgument` if it is closed."""
         self._engine.write()
-        closed_upto = self._closed_upto(shelf, consumer)
-        if number <= closed_upto:
-            raise InvalidArgument(
-                f"ledger number {number} of {consumer!r} is closed: claim with a number above {closed_upto}",
-                closed_upto=closed_upto,
-            )
+        check_open(consumer, number, self._closed_upto(shelf, consumer))
         raw = self._engine.database.get(keys.INDEXES, _name(shelf, consumer) + keys.instant(number))
         return None if raw is None else _decode(raw)[1]
 
@@ -50,7 +45,7 @@ class Ledgers:
         for number in numbers:
             self._engine.delete(_name(shelf, consumer) + keys.instant(number), self._families.ix)
         name = keys.CLOSED + shelf.p + keys.hashed(consumer)
-        self._engine.put(name, keys.instant(max(upto, closed_upto)), self._families.ix)
+        self._engine.put(name, keys.instant(closed_after(closed_upto, upto)), self._families.ix)
 
     def closed_upto(self, shelf: Shelf, consumer: str) -> int:
         self._engine.write()
@@ -58,7 +53,7 @@ class Ledgers:
 
     def _closed_upto(self, shelf: Shelf, consumer: str) -> int:
         raw = self._engine.database.get(keys.INDEXES, keys.CLOSED + shelf.p + keys.hashed(consumer))
-        return -1 if raw is None else keys.parse_instant(raw)
+        return NONE_CLOSED if raw is None else keys.parse_instant(raw)
 
 
 def _name(shelf: Shelf, consumer: str) -> bytes:

@@ -4,7 +4,6 @@ import struct
 from collections.abc import Callable
 
 from holdfast.model.answers import Enqueued
-from holdfast.model.message import Draft
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.engine import Engine
 from holdfast.stores.rocks.shelf import Entry, Shelf
@@ -20,14 +19,12 @@ class SeenKeys:
         # until 8 | P 8 | key.
         self._ends = Window(scan_ends, is_empty=False)
 
-    def answers(self, shelf: Shelf, drafts: list[Draft], now_ms: int) -> list[Enqueued | None]:
-        """For each draft the answer of the first message with its key; None: it is new, or has no key."""
-        names = [self._name(shelf, draft.key) for draft in drafts if draft.key is not None]
-        if not names:
-            return [None] * len(drafts)
+    def known(self, shelf: Shelf, wanted: list[str], now_ms: int) -> dict[str, Enqueued]:
+        """Return the first message of each of these keys whose window has not ended."""
         self._engine.write()
-        found = iter(self._engine.database.get_many(keys.INDEXES, names))
-        return [None if draft.key is None else _answer(next(found), now_ms) for draft in drafts]
+        raws = self._engine.database.get_many(keys.INDEXES, [self._name(shelf, key) for key in wanted])
+        found = ((key, _answer(raw, now_ms)) for key, raw in zip(wanted, raws, strict=True))
+        return {key: enqueued for key, enqueued in found if enqueued is not None}
 
     def remember(self, shelf: Shelf, key: str, entry: Entry, until: int) -> None:
         """An older entry of the key may stand in the index of ends still: it is passed over when it comes up."""

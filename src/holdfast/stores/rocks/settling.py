@@ -2,14 +2,12 @@
 
 from collections.abc import Callable
 
-from msgspec.structs import replace
-
 from holdfast.dice import Dice
 from holdfast.model import lifecycle
 from holdfast.model.answers import Result
-from holdfast.model.errors import Conflict, StaleLease
 from holdfast.model.message import Receipt
 from holdfast.model.requests import Settle, StateChange, Verdict
+from holdfast.model.state_documents import lease_lost, saved
 from holdfast.model.verdicts import judge
 from holdfast.stores.answers import settled, stale
 from holdfast.stores.rocks.changes import Changes
@@ -62,14 +60,8 @@ class Settling:
     async def save_state(self, shelf: Shelf | None, receipt: Receipt, change: StateChange, now_ms: int) -> str | None:
         entry = None if shelf is None else self._entries.get(shelf, receipt.id)
         if shelf is None or entry is None or not lifecycle.holds(entry.life, receipt, now_ms):
-            raise StaleLease(f"the lease on {receipt.id} is no longer held by this receipt")
-        state = self._entries.state(shelf, entry)
-        if change.progress is not None:
-            state = replace(state, progress=change.progress)
-        elif change.etag != state.etag:
-            raise Conflict(f"the state's ETag is {state.etag}, not {change.etag}: read it again", etag=state.etag)
-        else:
-            state = replace(state, document=change.document, etag=str(int(state.etag or 0) + 1))
+            raise lease_lost(receipt.id)
+        state = saved(self._entries.state(shelf, entry), change)
         self._engine.begin()
         self._entries.put_state(shelf, entry, state)
         await self._engine.committed()

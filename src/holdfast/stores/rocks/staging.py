@@ -109,8 +109,9 @@ class Staging:
 
     def _is_duplicate(self, writer: "StageWriter", now_ms: int) -> bool:
         """It will be answered with the message that has its key already, and kept nowhere."""
-        shelf = None if writer.draft.key is None else self._catalog.find(writer.ref)
-        return shelf is not None and self._seen.answers(shelf, [writer.draft], now_ms) != [None]
+        key = writer.draft.key
+        shelf = None if key is None else self._catalog.find(writer.ref)
+        return shelf is not None and key is not None and bool(self._seen.known(shelf, [key], now_ms))
 
     def forsake(self, writer: "StageWriter") -> None:
         if self._writers.pop(writer.place, None) is None:

@@ -11,6 +11,7 @@ from holdfast.clock import go_on_from
 from holdfast.dice import Dice
 from holdfast.model import lifecycle
 from holdfast.model.answers import Counts, Delivery, Enqueued, Found, Result
+from holdfast.model.claims import next_claim_at
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.events import Event
 from holdfast.model.message import Draft, Receipt, State
@@ -333,7 +334,13 @@ class RocksStore:
         else:
             self._upkeep.note_after_commit(shelf, now_ms)
             await self._engine.committed()
-        return Claims(per_ask, now_ms if all(per_ask) else self._board.next_at(shelf))
+        next_at = next_claim_at(
+            is_paused=shelf.row.is_paused,
+            is_served=all(per_ask),
+            now_ms=now_ms,
+            soonest=lambda: self._board.next_at(shelf),
+        )
+        return Claims(per_ask, next_at)
 
     async def settle(self, ref: QueueRef, verdicts: list[Verdict], now_ms: int) -> list[Result]:
         self._engine.check()
