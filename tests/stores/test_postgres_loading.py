@@ -13,8 +13,8 @@ import pytest
 import holdfast
 from holdfast.model.message import Draft
 from holdfast.model.names import QueueRef
+from holdfast.stores.pieces import PIECES_ABOVE
 from holdfast.stores.postgres.loader import Loader
-from holdfast.stores.postgres.pieces import PIECES_ABOVE
 from tests.postgres.server import PostgresServer
 
 REF = QueueRef("default", "in")

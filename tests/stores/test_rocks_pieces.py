@@ -24,8 +24,8 @@ from holdfast.model.names import QueueRef
 from holdfast.model.requests import EVERYTHING, Ask
 from holdfast.service.uploads import Upload
 from holdfast.stores.contract import PayloadReader
+from holdfast.stores.pieces import PIECE
 from holdfast.stores.rocks import RocksStore, keys
-from holdfast.stores.rocks.pieces import PIECE
 from holdfast.stores.rocks.verify import verify
 from holdfast.testing import ManualClock
 from tests.crash.rocks import copy_store, core_of, open_store, sweep, verify_store

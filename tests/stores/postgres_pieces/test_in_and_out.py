@@ -13,8 +13,8 @@ from holdfast.model.names import QueueRef
 from holdfast.model.requests import EVERYTHING, Ask, Edit, Move, Purge, Redrive, Settle
 from holdfast.stores.contract import QueueChange
 from holdfast.stores.notices import Notices
+from holdfast.stores.pieces import PIECE, PIECES_ABOVE
 from holdfast.stores.postgres import moving
-from holdfast.stores.postgres.pieces import PIECE, PIECES_ABOVE
 from holdfast.stores.postgres.slots import slot_of
 from tests.postgres.landing import connected, opened
 from tests.stores.postgres_pieces.uploads import (

@@ -8,12 +8,10 @@ from collections.abc import AsyncIterator, Callable
 from typing import Self
 from zlib import crc32
 
-from holdfast.model.errors import MessageNotFound, StoreUnavailable
-from holdfast.model.ids import to_uuid
 from holdfast.model.message import Draft, Pieces
 from holdfast.model.names import QueueRef
 from holdfast.stores.answers import being_deleted, no_such_queue
-from holdfast.stores.contract import PayloadReader, PayloadWriter
+from holdfast.stores.contract import PayloadReader
 from holdfast.stores.driver import Driver, on_driver
 from holdfast.stores.link import Link
 from holdfast.stores.objects import layout
@@ -23,7 +21,9 @@ from holdfast.stores.objects.directory import Directory
 from holdfast.stores.objects.messages import Messages
 from holdfast.stores.objects.nodes import Nodes
 from holdfast.stores.objects.sheets import unavailable
+from holdfast.stores.pieces import damaged, payload_gone
 from holdfast.stores.quotas import check_room_for_queue
+from holdfast.stores.staging import StageWriter
 
 # What a caller writes is gathered to this much before it crosses to the bucket.
 _PART = 1 << 20
@@ -49,9 +49,9 @@ class Payloads:
         self._nodes = nodes
         self.check_room = check_room
         # Written by callers, and not yet enqueued.
-        self._staged: dict[int, StagedPayload] = {}
+        self._staged: dict[int, BucketStage] = {}
 
-    async def stage(self, ref: QueueRef, draft: Draft, now_ms: int, *, auto_create: bool) -> "StagedPayload":
+    async def stage(self, ref: QueueRef, draft: Draft, now_ms: int, *, auto_create: bool) -> "BucketStage":
         link = self.driver.opened()
         self.check_room(draft.bytes)
         staged = await self._stage(link, ref, draft, now_ms, auto_create=auto_create)
@@ -61,15 +61,13 @@ class Payloads:
     async def read(self, ref: QueueRef, id: int, pieces: Pieces, start: int = 0) -> "BucketReader":
         return BucketReader(self.messages, self.driver.opened(), ref, id, pieces, start)
 
-    def take(self, drafts: list[Draft]) -> list["StagedPayload"]:
+    def take(self, drafts: list[Draft]) -> list["BucketStage"]:
         """Return the staged payloads of these drafts, which are about to be enqueued."""
         places = [draft.pieces.place for draft in drafts if draft.pieces is not None]
         return [self._staged.pop(place) for place in places if place in self._staged]
 
     @on_driver
-    async def _stage(
-        self, link: Link, ref: QueueRef, draft: Draft, now_ms: int, *, auto_create: bool
-    ) -> "StagedPayload":
+    async def _stage(self, link: Link, ref: QueueRef, draft: Draft, now_ms: int, *, auto_create: bool) -> "BucketStage":
         row = await self._directory.find(ref)
         if row is None and not auto_create:
             raise no_such_queue(ref)
@@ -84,63 +82,46 @@ class Payloads:
             upload = await self.messages.sheets.bucket.upload(key)
         except Unanswered as error:
             raise unavailable(error) from None
-        return StagedPayload(self, link, ref, draft, id, upload)
+        return BucketStage(self, link, ref, draft, id, upload)
 
-    async def check(self, staged: "StagedPayload", size: int) -> None:
+    async def check(self, staged: "BucketStage", size: int) -> None:
         """Those on their way count for each other."""
         config = await self._directory.config(staged.ref.tenant)
-        whole = staged.draft.bytes + size
         now_ms = self.messages.sheets.clock.now_ms()
-        await self.counting.check_quotas(staged.ref.tenant, config.quotas, [whole], now_ms, whose=staged.place)
-        self.counting.on_their_way.setdefault(staged.ref.tenant, {})[staged.place] = whole
+        await self.counting.check_quotas(staged.ref.tenant, config.quotas, [size], now_ms, whose=staged.place)
+        self.counting.on_their_way.setdefault(staged.ref.tenant, {})[staged.place] = size
 
-    def forget(self, staged: "StagedPayload") -> None:
+    def forget(self, staged: "BucketStage") -> None:
         others = self.counting.on_their_way.get(staged.ref.tenant, {})
         others.pop(staged.place, None)
         if not others:
             self.counting.on_their_way.pop(staged.ref.tenant, None)
 
 
-class StagedPayload(PayloadWriter):
+class BucketStage(StageWriter):
     def __init__(self, payloads: Payloads, link: Link, ref: QueueRef, draft: Draft, place: int, upload: Upload) -> None:
+        super().__init__(ref, draft, place, _PART)
         self._payloads = payloads
         self._link = link
-        self.ref = ref
-        self.draft = draft
-        self.place = place
         self._upload = upload
-        self._begun = bytearray()
-        self._size = 0
-        self._checksum = 0
         self._is_finished = False
         # By the enqueue that made it a message's.
         self.is_taken = False
 
-    async def write(self, part: bytes) -> None:
-        self._begun += part
-        if len(self._begun) >= _PART:
-            await self._put()
-
-    async def _put(self) -> None:
-        part = bytes(self._begun)
-        self._begun.clear()
-        self._payloads.check_room(len(part))
+    async def _put(self, piece: bytes) -> None:
+        self._payloads.check_room(len(piece))
 
         async def put() -> None:
-            await self._payloads.check(self, self._size + len(part))
+            await self._payloads.check(self, self.bytes_with(piece))
             try:
-                await self._upload.write(part)
+                await self._upload.write(piece)
             except Unanswered as error:
                 raise unavailable(error) from None
+            self.note(piece)
 
         await self._link.call(put())
-        self._size += len(part)
-        self._checksum = crc32(part, self._checksum)
 
-    async def finish(self) -> Pieces:
-        if self._begun:
-            await self._put()
-
+    async def _complete(self) -> None:
         async def finish() -> None:
             try:
                 await self._upload.finish()
@@ -149,7 +130,6 @@ class StagedPayload(PayloadWriter):
 
         await self._link.call(finish())
         self._is_finished = True
-        return Pieces(self.place, self._size, self._checksum)
 
     def abandon(self) -> None:
         self._payloads.forget(self)
@@ -197,27 +177,20 @@ class BucketReader(PayloadReader):
         entry = await self._messages.read(self._ref, self._id, now_ms)
         body = None if entry is None else entry.body
         if entry is None or body is None or (body.size, body.checksum) != (self._pieces.size, self._pieces.checksum):
-            raise self._gone()
+            raise payload_gone(self._id)
         try:
             if self._parts is None:
                 self._parts = self._messages.sheets.bucket.stream(entry.payload_key, self._at)
             part = await anext(self._parts, None)
         except Missing:
-            raise self._gone() from None
+            raise payload_gone(self._id) from None
         except Unanswered as error:
             raise unavailable(error) from None
         if not part:
-            raise self._damaged()
+            raise damaged(self._pieces)
         self._at += len(part)
         self._checksum = crc32(part, self._checksum)
         is_end = self._at >= self._pieces.size
         if is_end and self._is_from_start and self._checksum != self._pieces.checksum:
-            raise self._damaged()
+            raise damaged(self._pieces)
         return part
-
-    def _gone(self) -> MessageNotFound:
-        id = to_uuid(self._id)
-        return MessageNotFound(f"message {id} was settled, removed or edited while its payload was read", id=id)
-
-    def _damaged(self) -> StoreUnavailable:
-        return StoreUnavailable(f"a payload of {self._pieces.size} bytes is damaged: restore a backup")

@@ -3,7 +3,7 @@
 from functools import partial
 from typing import Any
 
-from holdfast.stores.postgres.pieces import count_of
+from holdfast.stores.pieces import count_of
 from holdfast.stores.postgres.shard import Shard
 from holdfast.stores.postgres.statements import SQL, WHOLE
 

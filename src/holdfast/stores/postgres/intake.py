@@ -11,11 +11,12 @@ from holdfast.model.message import Draft
 from holdfast.model.names import QueueRef
 from holdfast.stores.answers import being_deleted, no_such_queue
 from holdfast.stores.notices import Notices
+from holdfast.stores.pieces import PIECES_ABOVE
 from holdfast.stores.postgres.cluster import Cluster, QueueMoved
 from holdfast.stores.postgres.directory import Directory, Numbered
 from holdfast.stores.postgres.grants import Grants, Short
 from holdfast.stores.postgres.nodes import Nodes
-from holdfast.stores.postgres.pieces import PIECES_ABOVE, Payloads
+from holdfast.stores.postgres.pieces import Payloads
 from holdfast.stores.postgres.queues import QueueInfo, info_of
 from holdfast.stores.postgres.rows import columns_of_drafts
 from holdfast.stores.postgres.statements import SQL

@@ -19,6 +19,7 @@ from holdfast.model.errors import StoreUnavailable
 from holdfast.model.message import Draft, check_draft
 from holdfast.model.names import QueueRef
 from holdfast.stores.notices import Notices
+from holdfast.stores.pieces import PIECES_ABOVE
 from holdfast.stores.postgres.bell import ring_for
 from holdfast.stores.postgres.cluster import Cluster, QueueMoved
 from holdfast.stores.postgres.columns import Bulk, bulk_of, checked
@@ -27,7 +28,7 @@ from holdfast.stores.postgres.grants import Grants, Short
 from holdfast.stores.postgres.intake import Intake
 from holdfast.stores.postgres.loading import Changed, Loaded, Loading
 from holdfast.stores.postgres.nodes import Nodes
-from holdfast.stores.postgres.pieces import PIECES_ABOVE, Payloads
+from holdfast.stores.postgres.pieces import Payloads
 from holdfast.stores.postgres.shard import Shard
 
 # How often a transaction begins again because a queue was changed or moved meanwhile, and how long it waits then.

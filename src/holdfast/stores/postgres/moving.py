@@ -23,9 +23,10 @@ from holdfast.model.requests import Filter, Move
 from holdfast.model.verdicts import alter
 from holdfast.stores.answers import being_deleted, no_such_queue
 from holdfast.stores.notices import Notices
+from holdfast.stores.pieces import count_of
 from holdfast.stores.postgres.cluster import Cluster
 from holdfast.stores.postgres.grants import Granted, Grants, Part, Short
-from holdfast.stores.postgres.pieces import Payloads, count_of
+from holdfast.stores.postgres.pieces import Payloads
 from holdfast.stores.postgres.queues import QueueInfo
 from holdfast.stores.postgres.rows import Entry, entry_of, whole_entry_of
 from holdfast.stores.postgres.shard import Shard

@@ -17,25 +17,17 @@ from msgspec.structs import replace
 
 from holdfast.model.answers import Delivery, LedgerEntry
 from holdfast.model.errors import MessageNotFound, StoreUnavailable
-from holdfast.model.ids import to_uuid
 from holdfast.model.message import Draft, Envelope, Pieces
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Ask
 from holdfast.stores.contract import Claims
 from holdfast.stores.driver import Driver
+from holdfast.stores.pieces import PIECES_ABOVE, PieceChecker, cut, payload_gone
 from holdfast.stores.postgres.cluster import Cluster
 from holdfast.stores.postgres.directory import Directory
 from holdfast.stores.postgres.nodes import Nodes
 from holdfast.stores.postgres.queues import QueueInfo
 from holdfast.stores.postgres.statements import SQL
-
-PIECE = 256 << 10
-# Payloads of more bytes lie in pieces beside the message.
-PIECES_ABOVE = 1 << 20
-
-
-def count_of(size: int) -> int:
-    return -(-size // PIECE)
 
 
 def is_filled(asks: list[Ask], claims: Claims) -> bool:
@@ -79,8 +71,7 @@ class Payloads:
     async def put(self, connection: Any, payload: bytes, now_ms: int) -> Pieces:
         """A payload that came whole, at a place of its own."""
         place = self.take_place(now_ms)
-        for number in range(count_of(len(payload))):
-            piece = payload[number * PIECE : (number + 1) * PIECE]
+        for number, piece in cut(payload):
             await connection.execute(SQL["put_piece"], place, number, piece)
         return Pieces(place, len(payload), crc32(payload))
 
@@ -139,39 +130,25 @@ class Payloads:
 
 
 class Reading:
-    """The pieces of a message's payload in order, from byte `start` on; read from the beginning, the last one only if
-    all of them are what was written."""
+    """The pieces of a message's payload in order, each checked."""
 
     def __init__(self, directory: Directory, ref: QueueRef, id: int, pieces: Pieces, start: int = 0) -> None:
         self._directory = directory
         self._ref = ref
         self._id = id
-        self._pieces = pieces
-        self._start = start
-        self._number = start // PIECE
-        self._checksum = 0
+        self._place = pieces.place
+        self._checker = PieceChecker(pieces, start)
 
     async def next(self) -> bytes | None:
-        pieces, number = self._pieces, self._number
-        count = count_of(pieces.size)
-        if number >= count or self._start >= pieces.size:
+        if self._checker.is_at_end:
             return None
-        piece = await self._read(number)
-        if piece is None or len(piece) != min(PIECE, pieces.size - number * PIECE):
-            raise self._damaged()
-        self._number += 1
-        if self._start:
-            return piece if number * PIECE >= self._start else piece[self._start % PIECE :]
-        self._checksum = crc32(piece, self._checksum)
-        if self._number == count and self._checksum != pieces.checksum:
-            raise self._damaged()
-        return piece
+        return self._checker.check(await self._read(self._checker.number))
 
     async def _read(self, number: int) -> bytes | None:
         """None if the message is there and this piece of it is not."""
         info = await self._directory.known(self._ref)
         while info is not None:
-            found = await info.shard.fetch(SQL["read_piece"], info.key, self._id, self._pieces.place, number)
+            found = await info.shard.fetch(SQL["read_piece"], info.key, self._id, self._place, number)
             if found and found[0]["piece"] is not None:
                 piece: bytes = found[0]["piece"]
                 return piece
@@ -182,11 +159,7 @@ class Reading:
                     return None
                 break
             info = now
-        id = to_uuid(self._id)
-        raise MessageNotFound(f"message {id} was settled, removed or edited while its payload was read", id=id)
-
-    def _damaged(self) -> StoreUnavailable:
-        return StoreUnavailable(f"a payload of {self._pieces.size} bytes is damaged: restore a backup")
+        raise payload_gone(self._id)
 
 
 class PieceReader:

@@ -14,7 +14,6 @@ import asyncio
 import logging
 from collections import defaultdict
 from typing import Any
-from zlib import crc32
 
 from holdfast.background import Backoff, run_forever
 from holdfast.model.errors import StoreUnavailable
@@ -24,13 +23,15 @@ from holdfast.model.policy import Quotas, TenantConfig
 from holdfast.stores.answers import being_deleted, no_such_queue
 from holdfast.stores.driver import Driver, on_driver
 from holdfast.stores.notices import Notices
+from holdfast.stores.pieces import PIECE
 from holdfast.stores.postgres.cluster import Cluster
 from holdfast.stores.postgres.directory import Directory
-from holdfast.stores.postgres.pieces import PIECE, Payloads, PieceReader
+from holdfast.stores.postgres.pieces import Payloads, PieceReader
 from holdfast.stores.postgres.queues import QueueInfo, decode_config
 from holdfast.stores.postgres.shard import Shard
 from holdfast.stores.postgres.statements import SQL
 from holdfast.stores.quotas import check_quotas, check_room_for_queue
+from holdfast.stores.staging import StageWriter
 
 _log = logging.getLogger("holdfast")
 
@@ -49,12 +50,12 @@ class Staging:
         self._cluster = cluster
         self._directory = directory
         self._payloads = payloads
-        self._writers: dict[int, StageWriter] = {}
+        self._writers: dict[int, PostgresStage] = {}
 
     # --- Writing ---------------------------------------------------------------------------------------------------
 
     @on_driver
-    async def stage(self, ref: QueueRef, draft: Draft, now_ms: int, *, auto_create: bool) -> "StageWriter":
+    async def stage(self, ref: QueueRef, draft: Draft, now_ms: int, *, auto_create: bool) -> "PostgresStage":
         info = await self._directory.load(ref)
         if info is not None and info.row.drain_until is not None:
             raise being_deleted(ref)
@@ -63,7 +64,7 @@ class Staging:
         quotas = await self._quotas_of_new(ref.tenant) if info is None else info.config.quotas
         shard = self._cluster.shard_of(ref) if info is None else info.shard
         place = self._payloads.take_place(now_ms)
-        writer = self._writers[place] = StageWriter(self, ref, draft, place, shard, info, quotas, now_ms)
+        writer = self._writers[place] = PostgresStage(self, ref, draft, place, shard, info, quotas, now_ms)
         return writer
 
     async def read(self, ref: QueueRef, id: int, pieces: Pieces, start: int = 0) -> PieceReader:
@@ -79,12 +80,12 @@ class Staging:
         return quotas
 
     @on_driver
-    async def put(self, writer: "StageWriter", piece: bytes) -> None:
+    async def put(self, writer: "PostgresStage", piece: bytes) -> None:
         """Refused before it is written, if the message could not be enqueued any more."""
         async with writer.turn:
             if writer.is_closed:
                 raise _given_up()
-            await self._check_quotas(writer, len(piece))
+            await self._check_quotas(writer, writer.bytes_with(piece))
             if writer.pieces:
                 rows = await writer.shard.fetch(SQL["stage_more"], writer.place, writer.pieces, piece)
             else:
@@ -93,11 +94,10 @@ class Staging:
                 raise _given_up()
             writer.note(piece)
 
-    async def _check_quotas(self, writer: "StageWriter", added: int) -> None:
+    async def _check_quotas(self, writer: "PostgresStage", size: int) -> None:
         """Those on their way count for each other, or they could fill the disk beside any quota. Early, and not exact
         beside others who enqueue: that is the enqueue's own check."""
         quotas, tenant = writer.quotas, writer.ref.tenant
-        size = writer.draft.bytes + writer.size + added
         check_quotas(tenant, Quotas(max_message_bytes=quotas.max_message_bytes), 0, 0, [size])
         if not quotas.are_counted or await self._is_duplicate(writer):
             return
@@ -107,18 +107,18 @@ class Staging:
             kept += row["bytes"] + row["uploaded"]
         check_quotas(tenant, quotas, messages, kept, [size])
 
-    async def _is_duplicate(self, writer: "StageWriter") -> bool:
+    async def _is_duplicate(self, writer: "PostgresStage") -> bool:
         """It will be answered with the message that has its key already, and kept nowhere."""
         if writer.draft.key is None or writer.info is None:
             return False
         at_ms = self._cluster.stored(writer.now_ms)
         return bool(await writer.shard.fetch(SQL["known_keys"], writer.info.key, [writer.draft.key], at_ms))
 
-    def close(self, writer: "StageWriter") -> None:
+    def close(self, writer: "PostgresStage") -> None:
         if self._writers.pop(writer.place, None) is not None:
             self.driver.background(self._give_up(writer))
 
-    async def _give_up(self, writer: "StageWriter") -> None:
+    async def _give_up(self, writer: "PostgresStage") -> None:
         try:
             async with writer.turn:
                 writer.is_closed = True
@@ -180,9 +180,7 @@ def _given_up() -> StoreUnavailable:
     return StoreUnavailable("this upload rested for too long and was given up: send it again")
 
 
-class StageWriter:
-    """`PayloadWriter`: at most one piece is in memory."""
-
+class PostgresStage(StageWriter):
     def __init__(
         self,
         staging: Staging,
@@ -194,41 +192,18 @@ class StageWriter:
         quotas: Quotas,
         now_ms: int,
     ) -> None:
+        super().__init__(ref, draft, place, PIECE)
         self._staging = staging
-        self.ref = ref
-        self.draft = draft
-        self.place = place
         self.shard = shard
         self.info = info
         self.quotas = quotas
         self.now_ms = now_ms
-        self.pieces = 0
-        self.size = 0
         self.is_closed = False
         # A piece whose caller has left may still be on its way when it is given up.
         self.turn = asyncio.Lock()
-        self._checksum = 0
-        self._begun = bytearray()
 
-    async def write(self, part: bytes) -> None:
-        begun = self._begun
-        begun += part
-        while len(begun) >= PIECE:
-            piece = bytes(begun[:PIECE])
-            del begun[:PIECE]
-            await self._staging.put(self, piece)
-
-    async def finish(self) -> Pieces:
-        if self._begun:
-            piece = bytes(self._begun)
-            self._begun.clear()
-            await self._staging.put(self, piece)
-        return Pieces(self.place, self.size, self._checksum)
-
-    def note(self, piece: bytes) -> None:
-        self.pieces += 1
-        self.size += len(piece)
-        self._checksum = crc32(piece, self._checksum)
+    async def _put(self, piece: bytes) -> None:
+        await self._staging.put(self, piece)
 
     def abandon(self) -> None:
         self._staging.close(self)

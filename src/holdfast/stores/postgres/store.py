@@ -17,6 +17,7 @@ from holdfast.stores.contract import (
 )
 from holdfast.stores.link import Link
 from holdfast.stores.notices import Notices
+from holdfast.stores.pieces import PIECES_ABOVE
 from holdfast.stores.postgres.altering import Altering
 from holdfast.stores.postgres.bell import Bell
 from holdfast.stores.postgres.claiming import Claiming
@@ -30,7 +31,7 @@ from holdfast.stores.postgres.journal import Journal
 from holdfast.stores.postgres.ledgers import Ledgers
 from holdfast.stores.postgres.moving import Moving
 from holdfast.stores.postgres.nodes import Nodes
-from holdfast.stores.postgres.pieces import PIECES_ABOVE, Payloads, is_filled
+from holdfast.stores.postgres.pieces import Payloads, is_filled
 from holdfast.stores.postgres.reading import Reading
 from holdfast.stores.postgres.resharding import Resharding
 from holdfast.stores.postgres.settling import Settling

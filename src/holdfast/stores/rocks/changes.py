@@ -5,13 +5,14 @@ from holdfast.model.lifecycle import TRANSITIONS, Cause, Change
 from holdfast.model.message import Draft, State, seal
 from holdfast.model.requests import StateDocument
 from holdfast.stores.contract import Listener
+from holdfast.stores.pieces import PIECES_ABOVE
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.board import Board
 from holdfast.stores.rocks.catalog import Catalog
 from holdfast.stores.rocks.engine import Engine
 from holdfast.stores.rocks.entries import Entries
 from holdfast.stores.rocks.journal import RocksJournal
-from holdfast.stores.rocks.pieces import PIECES_ABOVE, in_pieces
+from holdfast.stores.rocks.pieces import in_pieces
 from holdfast.stores.rocks.reading import Reader
 from holdfast.stores.rocks.seen import SeenKeys
 from holdfast.stores.rocks.shelf import Entry, Shelf

@@ -10,21 +10,22 @@ it to write, with every other caller waiting for it.
 """
 
 from collections.abc import Iterable
-from zlib import crc32
 
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.message import Draft, Envelope, Pieces
 from holdfast.model.names import QueueRef
 from holdfast.runtime import Runtime, let_others_go_on
 from holdfast.stores.contract import Listener
+from holdfast.stores.pieces import PIECE
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.catalog import Catalog
 from holdfast.stores.rocks.engine import Engine
 from holdfast.stores.rocks.entries import Entries
 from holdfast.stores.rocks.facts import Facts
-from holdfast.stores.rocks.pieces import PIECE, PieceReader, piece_key
+from holdfast.stores.rocks.pieces import PieceReader, piece_key
 from holdfast.stores.rocks.seen import SeenKeys
 from holdfast.stores.room import DiskRoom
+from holdfast.stores.staging import StageWriter
 
 # Bytes that a writer has written when it waits for the disk.
 _SYNC_EVERY = 8 << 20
@@ -52,7 +53,7 @@ class Staging:
         self._facts = facts
         self._room = room
         self._listener = listener
-        self._writers: dict[int, StageWriter] = {}
+        self._writers: dict[int, RocksStage] = {}
         # Places that nobody will have a message for.
         self._abandoned: list[int] = []
 
@@ -63,7 +64,7 @@ class Staging:
 
     # --- Writing -----------------------------------------------------------------------------------------------
 
-    async def stage(self, ref: QueueRef, draft: Draft, now_ms: int, *, auto_create: bool) -> "StageWriter":
+    async def stage(self, ref: QueueRef, draft: Draft, now_ms: int, *, auto_create: bool) -> "RocksStage":
         if not auto_create:
             self._catalog.require(ref)
         if self._catalog.find(ref) is None:
@@ -71,7 +72,7 @@ class Staging:
         else:
             self._catalog.require_open(ref)
         [place] = self._facts.ids.take(1, now_ms)
-        writer = self._writers[place] = StageWriter(self, ref, draft, place)
+        writer = self._writers[place] = RocksStage(self, ref, draft, place)
         return writer
 
     async def read(self, ref: QueueRef, id: int, pieces: Pieces, start: int = 0) -> PieceReader:
@@ -82,12 +83,12 @@ class Staging:
 
         return PieceReader(self._engine, self._runtime, id, pieces, find, start)
 
-    async def put(self, writer: "StageWriter", piece: bytes) -> None:
+    async def put(self, writer: "RocksStage", piece: bytes) -> None:
         """Refused before it is written, if the message could not be enqueued any more."""
         self._engine.check()
         now_ms = self._runtime.clock.now_ms()
         self._room.check(now_ms, len(piece))
-        self._check_quotas(writer, len(piece), now_ms)
+        self._check_quotas(writer, piece, now_ms)
         engine, place = self._engine, writer.place
         engine.begin()
         if not writer.pieces:
@@ -99,21 +100,20 @@ class Staging:
             await engine.committed()
         await let_others_go_on(self._runtime)
 
-    def _check_quotas(self, writer: "StageWriter", added: int, now_ms: int) -> None:
+    def _check_quotas(self, writer: "RocksStage", piece: bytes, now_ms: int) -> None:
         """Those on their way count for each other: else they could fill the disk beside any quota."""
         tenant = writer.ref.tenant
         if self._catalog.has_quotas(tenant) and not self._is_duplicate(writer, now_ms):
             others = [each.size for each in self._writers.values() if each.ref.tenant == tenant and each is not writer]
-            size = writer.draft.bytes + writer.size + added
-            self._catalog.check_quotas(tenant, [size], on_their_way=others)
+            self._catalog.check_quotas(tenant, [writer.bytes_with(piece)], on_their_way=others)
 
-    def _is_duplicate(self, writer: "StageWriter", now_ms: int) -> bool:
+    def _is_duplicate(self, writer: "RocksStage", now_ms: int) -> bool:
         """It will be answered with the message that has its key already, and kept nowhere."""
         key = writer.draft.key
         shelf = None if key is None else self._catalog.find(writer.ref)
         return shelf is not None and key is not None and bool(self._seen.known(shelf, [key], now_ms))
 
-    def forsake(self, writer: "StageWriter") -> None:
+    def forsake(self, writer: "RocksStage") -> None:
         if self._writers.pop(writer.place, None) is None:
             return  # it is a message's now
         if writer.pieces:
@@ -158,38 +158,13 @@ class Staging:
         return self._runtime.clock.now_ms() if self._abandoned else None
 
 
-class StageWriter:
-    """`PayloadWriter`: at most one piece is in memory."""
-
+class RocksStage(StageWriter):
     def __init__(self, staging: Staging, ref: QueueRef, draft: Draft, place: int) -> None:
+        super().__init__(ref, draft, place, PIECE)
         self._staging = staging
-        self.ref = ref
-        self.draft = draft
-        self.place = place
-        self.pieces = 0
-        self.size = 0
-        self._checksum = 0
-        self._begun = bytearray()
 
-    async def write(self, part: bytes) -> None:
-        begun = self._begun
-        begun += part
-        while len(begun) >= PIECE:
-            piece = bytes(begun[:PIECE])
-            del begun[:PIECE]
-            await self._staging.put(self, piece)
-
-    async def finish(self) -> Pieces:
-        if self._begun:
-            piece = bytes(self._begun)
-            self._begun.clear()
-            await self._staging.put(self, piece)
-        return Pieces(self.place, self.size, self._checksum)
-
-    def note(self, piece: bytes) -> None:
-        self.pieces += 1
-        self.size += len(piece)
-        self._checksum = crc32(piece, self._checksum)
+    async def _put(self, piece: bytes) -> None:
+        await self._staging.put(self, piece)
 
     def abandon(self) -> None:
         self._staging.forsake(self)

@@ -30,6 +30,7 @@ from holdfast.stores.contract import (
     Swept,
 )
 from holdfast.stores.directory_lock import DirectoryLock
+from holdfast.stores.pieces import PIECES_ABOVE
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.altering import Altering
 from holdfast.stores.rocks.board import Board
@@ -46,7 +47,7 @@ from holdfast.stores.rocks.intake import Intake
 from holdfast.stores.rocks.journal import RocksJournal
 from holdfast.stores.rocks.ledger_claims import LedgerClaims
 from holdfast.stores.rocks.ledgers import Ledgers
-from holdfast.stores.rocks.pieces import PIECES_ABOVE, with_payload
+from holdfast.stores.rocks.pieces import with_payload
 from holdfast.stores.rocks.reading import Reader
 from holdfast.stores.rocks.reopening import (
     CLOSING_S,
