@@ -4,7 +4,6 @@ from zlib import crc32
 
 from msgspec.structs import replace
 
-from holdfast.model.errors import StoreUnavailable
 from holdfast.model.message import JSON, State
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Filter, Move, Redrive, Verb, states_of
@@ -12,16 +11,15 @@ from holdfast.model.verdicts import alter
 from holdfast.stores.contract import AlterStep, QueueRow
 from holdfast.stores.notices import Notices
 from holdfast.stores.objects import layout
+from holdfast.stores.objects.attempts import Busy, until_unchanged
 from holdfast.stores.objects.bucket import Changed
 from holdfast.stores.objects.counting import Counting
 from holdfast.stores.objects.directory import Directory
 from holdfast.stores.objects.documents import MessageBody
 from holdfast.stores.objects.index import Entry
-from holdfast.stores.objects.messages import Messages, Moving, pause
+from holdfast.stores.objects.messages import Messages, Moving
 from holdfast.stores.objects.reading import Reading
-from holdfast.stores.objects.sheets import Busy, Write
-
-_TRIES = 50
+from holdfast.stores.objects.sheets import Write
 
 
 class Altering:
@@ -37,14 +35,11 @@ class Altering:
         row = await self._directory.require(ref)
         target = await self._directory.require_open(verb.to) if isinstance(verb, Move) else row
         async with self._messages.moving:
-            for _ in range(_TRIES):
-                try:
-                    return await self._step(row, target, verb, which, after, limit, now_ms, notices)
-                except Changed:
-                    continue  # somebody claimed one of them: it is not meant any more, or it is
-                except Busy:
-                    await pause()
-        raise StoreUnavailable(f"messages of {ref} change all the time: later")
+            # If somebody claims one of them, it is not meant any more, or it is: that is looked at again.
+            return await until_unchanged(
+                lambda: self._step(row, target, verb, which, after, limit, now_ms, notices),
+                f"messages of {ref} change all the time: later",
+            )
 
     async def _step(
         self,

@@ -8,12 +8,13 @@ from holdfast.model.message import State
 from holdfast.model.names import QueueRef
 from holdfast.model.policy import Quotas
 from holdfast.stores.objects import layout
-from holdfast.stores.objects.bucket import Item, Unanswered
+from holdfast.stores.objects.attempts import Busy, answered
+from holdfast.stores.objects.bucket import Item
 from holdfast.stores.objects.directory import Directory
 from holdfast.stores.objects.documents import RoomBody, encode, message_of
 from holdfast.stores.objects.index import Entry
 from holdfast.stores.objects.messages import Messages
-from holdfast.stores.objects.sheets import Busy, Held, Write, unavailable
+from holdfast.stores.objects.sheets import Held, Write
 from holdfast.stores.quotas import check_quotas
 
 
@@ -54,11 +55,9 @@ class Counting:
     async def _walk(self, ref: QueueRef, now_ms: int, after: int | None, *, dead: bool) -> AsyncIterator[list[Entry]]:
         prefix = layout.messages(ref, dead=dead)
         start = None if after is None else layout.message(ref, after, dead=dead)
-        try:
+        with answered():
             async for page in self._messages.sheets.bucket.pages(prefix, start):
                 yield await self._read_page(ref, page, now_ms)
-        except Unanswered as error:
-            raise unavailable(error) from None
 
     async def _read_page(self, ref: QueueRef, page: list[Item], now_ms: int) -> list[Entry]:
         shelf = self._messages.shelves.of(ref)

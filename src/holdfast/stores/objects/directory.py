@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Callable
 from msgspec.structs import replace
 
 from holdfast.clock import Clock
-from holdfast.model.errors import StoreUnavailable
 from holdfast.model.names import QueueRef
 from holdfast.model.policy import TenantConfig
 from holdfast.stores.answers import being_deleted, no_such_queue
@@ -21,13 +20,13 @@ from holdfast.stores.contract import QueueChange, QueueRow, TenantRow
 from holdfast.stores.driver import Driver, on_driver, on_driver_with_notices
 from holdfast.stores.notices import Notices
 from holdfast.stores.objects import layout
+from holdfast.stores.objects.attempts import until_unchanged
 from holdfast.stores.objects.bucket import Changed
 from holdfast.stores.objects.papers import HeldPaper, Papers, QueuePaper, TenantPaper, TenantsPaper
 from holdfast.stores.quotas import check_room_for_queue, default_ttl_ms
 
 # For how long what another process set may go unseen by claims.
 FRESH_MS = 1_000
-_TRIES = 50
 
 QueueInfo = QueueRow
 
@@ -88,33 +87,29 @@ class Directory:
         return held
 
     async def _change_tenant(self, name: str, change: Callable[[TenantPaper], TenantPaper]) -> HeldPaper[TenantPaper]:
-        for _ in range(_TRIES):
+        async def write() -> HeldPaper[TenantPaper]:
             held = await self._read_tenant(name)
             paper = TenantPaper(tenant_id=await self._take_number(name)) if held is None else held.paper
             changed = change(paper)
             if held is not None and changed == paper:
                 return held
-            try:
-                written = await self._papers.write(layout.tenant(name), changed, held)
-            except Changed:
-                continue
+            written = await self._papers.write(layout.tenant(name), changed, held)
             self._note_tenant(name, written)
             return written
-        raise StoreUnavailable(f"tenant {name} is changed by others all the time: later")
+
+        return await until_unchanged(write, f"tenant {name} is changed by others all the time: later")
 
     async def _take_number(self, name: str) -> int:
-        for _ in range(_TRIES):
+        async def take() -> int:
             held = await self._papers.read(layout.TENANTS, TenantsPaper)
             known = {} if held is None else held.paper.tenants
             if name in known:
                 return known[name]
             number = max(known.values(), default=0) + 1
-            try:
-                await self._papers.write(layout.TENANTS, TenantsPaper(tenants={**known, name: number}), held)
-            except Changed:
-                continue
+            await self._papers.write(layout.TENANTS, TenantsPaper(tenants={**known, name: number}), held)
             return number
-        raise StoreUnavailable("tenants are made by others all the time: later")
+
+        return await until_unchanged(take, "tenants are made by others all the time: later")
 
     # --- Queues ----------------------------------------------------------------------------------------------
 
@@ -154,18 +149,16 @@ class Directory:
 
     @on_driver
     async def create_queue(self, ref: QueueRef, now_ms: int) -> QueueRow:
-        for _ in range(_TRIES):
+        async def write() -> QueueRow:
             held = await self._papers.read(layout.policy(ref), QueuePaper)
             if held is not None and not held.paper.is_deleted:
                 return await self._note_row(ref, held.paper)
             used = None if held is None else held.paper.queue_id
             number = await self._take_queue_number(ref, used)
-            try:
-                written = await self._papers.write(layout.policy(ref), QueuePaper(queue_id=number), held)
-            except Changed:
-                continue
+            written = await self._papers.write(layout.policy(ref), QueuePaper(queue_id=number), held)
             return await self._note_row(ref, written.paper)
-        raise StoreUnavailable(f"queue {ref} is made and deleted all the time: later")
+
+        return await until_unchanged(write, f"queue {ref} is made and deleted all the time: later")
 
     async def _take_queue_number(self, ref: QueueRef, used: int | None) -> int:
         """Its number in the tenant's list, if it has one that no deleted queue had; else the next."""
@@ -190,16 +183,14 @@ class Directory:
         return row
 
     async def _change_queue(self, ref: QueueRef, change: QueueChange) -> QueueRow:
-        for _ in range(_TRIES):
+        async def write() -> QueueRow:
             held = await self._papers.read(layout.policy(ref), QueuePaper)
             if held is None or held.paper.is_deleted:
                 raise no_such_queue(ref)
-            try:
-                written = await self._papers.write(layout.policy(ref), replace(held.paper, **change.fields()), held)
-            except Changed:
-                continue
+            written = await self._papers.write(layout.policy(ref), replace(held.paper, **change.fields()), held)
             return await self._note_row(ref, written.paper)
-        raise StoreUnavailable(f"queue {ref} is changed by others all the time: later")
+
+        return await until_unchanged(write, f"queue {ref} is changed by others all the time: later")
 
     async def remove(self, row: QueueRow) -> None:
         """The last step of a deletion; may be done again."""

@@ -10,8 +10,8 @@ from holdfast.model.names import QueueRef
 from holdfast.stores.contract import Listener
 from holdfast.stores.driver import Driver, Work
 from holdfast.stores.notices import Notices
+from holdfast.stores.objects.attempts import Busy
 from holdfast.stores.objects.bucket import Changed, Missing, Unanswered
-from holdfast.stores.objects.sheets import Busy
 
 T = TypeVar("T")
 

@@ -2,11 +2,11 @@
 
 from holdfast.model.names import QueueRef
 from holdfast.stores.objects import layout
-from holdfast.stores.objects.bucket import Item, Unanswered
+from holdfast.stores.objects.attempts import answered
+from holdfast.stores.objects.bucket import Item
 from holdfast.stores.objects.directory import Directory
 from holdfast.stores.objects.documents import message_of
 from holdfast.stores.objects.messages import Messages
-from holdfast.stores.objects.sheets import unavailable
 
 # Metadata of which it is remembered that nothing waits in it.
 _REMEMBERED = 500_000
@@ -27,13 +27,11 @@ class Gathering:
                     await self._gather(layout.messages(row.ref, dead=dead), row.ref, now_ms)
 
     async def _gather(self, prefix: str, ref: QueueRef, now_ms: int) -> None:
-        try:
+        with answered():
             async for page in self._messages.sheets.bucket.pages(prefix):
                 unknown = [item for item in page if item.key.endswith(layout.METADATA) and not self._is_known(item)]
                 if unknown:
                     await self._messages.sheets.each(unknown, lambda item: self._look(item, now_ms))
-        except Unanswered as error:
-            raise unavailable(error) from None
 
     def _is_known(self, item: Item) -> bool:
         return item.key in self._messages.dirty or self._empty.get(item.key) == item.mark

@@ -20,11 +20,12 @@ import msgspec
 from holdfast.model.message import State
 from holdfast.model.names import QueueRef
 from holdfast.stores.objects import layout
-from holdfast.stores.objects.bucket import Changed, Unanswered
+from holdfast.stores.objects.attempts import Busy, answered
+from holdfast.stores.objects.bucket import Changed
 from holdfast.stores.objects.documents import Batch, encode
 from holdfast.stores.objects.index import Entry
 from holdfast.stores.objects.messages import Messages
-from holdfast.stores.objects.sheets import Busy, Held, unavailable
+from holdfast.stores.objects.sheets import Held
 from holdfast.stores.objects.shelves import Shelf
 
 # How long a group that another process holds is left alone, if its lease does not end sooner.
@@ -102,7 +103,7 @@ class Groups:
     async def _first(self, ref: QueueRef, group: str, limit: int, now_ms: int) -> list[Entry]:
         """The group's oldest, as they are stored: up to `limit`, and up to the first that is not due."""
         found: list[Entry] = []
-        try:
+        with answered():
             async for page in self._sheets.bucket.pages(layout.group_members(ref, group)):
                 for item in page:
                     entry = await self._messages.read(ref, int(layout.own_name(item.key)), now_ms)
@@ -114,6 +115,4 @@ class Groups:
                     found.append(entry)
                     if len(found) == limit:
                         return found
-        except Unanswered as error:
-            raise unavailable(error) from None
         return found

@@ -23,13 +23,14 @@ from holdfast.stores.answers import being_deleted, no_such_queue
 from holdfast.stores.contract import QueueRow
 from holdfast.stores.notices import Notices
 from holdfast.stores.objects import layout
-from holdfast.stores.objects.bucket import Changed, Unanswered
+from holdfast.stores.objects.attempts import Busy, answered, until_unchanged
+from holdfast.stores.objects.bucket import Changed
 from holdfast.stores.objects.counting import Counting
 from holdfast.stores.objects.directory import Directory
 from holdfast.stores.objects.documents import KeyBody, MessageBody, encode
-from holdfast.stores.objects.messages import Messages, pause
+from holdfast.stores.objects.messages import Messages
 from holdfast.stores.objects.nodes import Nodes
-from holdfast.stores.objects.sheets import Busy, Held, Write, unavailable
+from holdfast.stores.objects.sheets import Held, Write
 
 # Until another's step with one of our keys has ended.
 _TRIES = 300
@@ -96,12 +97,10 @@ class Intake:
         ids = [id if draft.pieces is None else draft.pieces.place for id, draft in zip(ids, drafts, strict=True)]
         firsts = first_of_keys(drafts)
         has_payloads = is_again = False
-        for _ in range(_TRIES):
-            try:
-                seen = await self._seen(ref, firsts, now_ms)
-            except Busy:
-                await pause()
-                continue
+
+        async def enqueue() -> list[Enqueued]:
+            nonlocal row, has_payloads, is_again
+            seen = await self._seen(ref, firsts, now_ms)
             window_ms = DEFAULT_WINDOW_MS if row is None else row.policy.dedup_window_ms
             repeated = {key: each.first for key, each in seen.items() if each.first is not None}
             places = new_places(drafts, firsts, repeated, remembers_keys=window_ms > 0)
@@ -110,9 +109,6 @@ class Intake:
             sizes = [draft.bytes for draft, _ in fresh]
             try:
                 room = await self._counting.make_room(ref.tenant, sizes, now_ms, whose=whose) if fresh else []
-            except Busy:
-                await pause()
-                continue
             except OverQuota:
                 if has_payloads:  # there was room at the first look, and others took it
                     keys = [layout.message(ref, id) for draft, id in zip(drafts, ids, strict=True) if draft.payload]
@@ -125,20 +121,15 @@ class Intake:
             if not has_payloads:
                 await self._put_payloads(ref, fresh)
                 has_payloads = True
-            try:
-                await self._write(row, fresh, seen, now_ms, notices, reason, also, room, is_again=is_again)
-            except Changed:
-                if also:
-                    raise
-                is_again = True
-                continue
-            except Busy:
-                is_again = True
-                await pause()
-                continue
+            was_again, is_again = is_again, True
+            await self._write(row, fresh, seen, now_ms, notices, reason, also, room, is_again=was_again)
             return results_of(drafts, places, [id for _, id in fresh], repeated)
-        raise StoreUnavailable(
-            f"others enqueue to {ref} with a key of this call, or to its tenant with quotas, all the time: later"
+
+        return await until_unchanged(
+            enqueue,
+            f"others enqueue to {ref} with a key of this call, or to its tenant with quotas, all the time: later",
+            tries=_TRIES,
+            on=(Busy,) if also else (Changed, Busy),
         )
 
     async def _seen(self, ref: QueueRef, keys: Collection[str], now_ms: int) -> dict[str, _Seen]:
@@ -162,13 +153,11 @@ class Intake:
     async def _put_payloads(self, ref: QueueRef, fresh: list[tuple[Draft, int]]) -> None:
         async def put(each: tuple[Draft, int]) -> None:
             draft, id = each
-            try:
+            with answered():
                 if draft.group is not None:
                     await self._sheets.bucket.put(layout.group_member(ref, draft.group, id), b"")
                 if draft.payload:
                     await self._sheets.bucket.put(layout.payload_of(layout.message(ref, id)), draft.payload)
-            except Unanswered as error:
-                raise unavailable(error) from None
 
         if work := [each for each in fresh if each[0].payload or each[0].group is not None]:
             await self._sheets.each(work, put)

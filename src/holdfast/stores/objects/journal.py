@@ -17,18 +17,19 @@ from collections.abc import Mapping
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.model.errors import InvalidArgument, StoreUnavailable
+from holdfast.model.errors import InvalidArgument
 from holdfast.model.events import Event, JournalEvent, parse_position
 from holdfast.model.names import QueueRef
 from holdfast.stores.contract import JOURNAL_STEP, JournalPage
 from holdfast.stores.objects import layout
-from holdfast.stores.objects.bucket import Changed, Unanswered
+from holdfast.stores.objects.attempts import answered, until_unchanged
+from holdfast.stores.objects.bucket import Changed
 from holdfast.stores.objects.documents import MessageBody, Note, SegmentBody, encode, message_of
 from holdfast.stores.objects.gathering import Gathering
 from holdfast.stores.objects.index import Entry
-from holdfast.stores.objects.messages import Messages, pause
+from holdfast.stores.objects.messages import Messages
 from holdfast.stores.objects.papers import JournalPaper, Papers
-from holdfast.stores.objects.sheets import Busy, Held, unavailable
+from holdfast.stores.objects.sheets import Held
 
 # Metadata that one segment is collected from.
 SEGMENT = 1_000
@@ -36,7 +37,6 @@ SEGMENT = 1_000
 LAG_MS = 5_000
 # A position tells the segment and the event in it.
 PER_SEGMENT = 1 << 20
-_TRIES = 50
 
 _segment_of = msgspec.msgpack.Decoder(SegmentBody).decode
 
@@ -66,19 +66,19 @@ class Journal:
     async def collect(self, before_ms: int | None = None) -> int:
         """One segment of what this process wrote, or found; of what changes still only what is that old. Answers how
         many messages' events it has."""
+
+        async def collect() -> int:
+            keys = [
+                key
+                for key, (since_ms, is_gone) in self._messages.dirty.items()
+                if before_ms is None or is_gone or since_ms <= before_ms
+            ][:SEGMENT]
+            if keys:
+                await self._append(await self._finish_last() + 1, keys)
+            return len(keys)
+
         async with self._lock:
-            for _ in range(_TRIES):
-                keys = [
-                    key
-                    for key, (since_ms, is_gone) in self._messages.dirty.items()
-                    if before_ms is None or is_gone or since_ms <= before_ms
-                ][:SEGMENT]
-                if not keys:
-                    return 0
-                last = await self._finish_last()
-                if await self._append(last + 1, keys):
-                    return len(keys)
-        raise StoreUnavailable("the journal is written by others all the time: later")
+            return await until_unchanged(collect, "the journal is written by others all the time: later", on=(Changed,))
 
     async def collect_all(self) -> None:
         # Those whose step is under way stay: they are another call's, which has not been answered.
@@ -98,7 +98,8 @@ class Journal:
         self._emptied_upto = number
         return number
 
-    async def _append(self, number: int, keys: list[str]) -> bool:
+    async def _append(self, number: int, keys: list[str]) -> None:
+        """Write a segment; `Changed` if another process wrote it first."""
         found: list[tuple[Held, MessageBody]] = []
         done: list[str] = []
 
@@ -119,27 +120,21 @@ class Journal:
         for key in done:
             self._messages.dirty.pop(key, None)
         if not found:
-            return True
+            return
         notes = _in_order([body.outbox for _, body in found])
         first = number * PER_SEGMENT
         events = [replace(note.event, seq=first + at) for at, note in enumerate(notes)]
         emptied = [(held.key, body.noted) for held, body in found]
         if events:
-            try:
-                await self._sheets.write(layout.segment(number), encode(SegmentBody(events, emptied)), None)
-            except Changed:
-                return False
+            await self._sheets.write(layout.segment(number), encode(SegmentBody(events, emptied)), None)
         await self._empty(emptied, {held.key: (held, body) for held, body in found})
         if events:
             await self._note_emptied(number)
             self._emptied_upto = number
-        return True
 
     async def _note_emptied(self, number: int) -> None:
-        try:
+        with answered():
             await self._sheets.bucket.put(layout.JOURNAL_HEAD, msgspec.json.encode(JournalPaper(emptied_upto=number)))
-        except Unanswered as error:
-            raise unavailable(error) from None
 
     async def _empty(
         self, emptied: list[tuple[str, int]], known: Mapping[str, tuple[Held, MessageBody]] | None = None
@@ -152,45 +147,39 @@ class Journal:
 
         await self._sheets.each(emptied, empty)
 
-    async def _empty_one(self, key: str, upto: int, known: tuple[Held, MessageBody] | None) -> None:
-        for _ in range(_TRIES):
-            if known is None:
-                held = await self._sheets.read(key)
-                if held is None or held.body is None:
-                    break
-                known = held, message_of(held.body)
-            held, body = known
-            known = None
-            if body.moved_to is not None:
-                key = body.moved_to  # the outbox went with it
-                continue
-            left = [note for note in body.outbox if note.number > upto]
-            if body.is_gone and not left:
-                await self._messages.delete(key, body)
-                break
-            if len(left) == len(body.outbox):
-                break
-            after = replace(body, outbox=left)
-            try:
-                written = await self._sheets.write(key, encode(after), held)
-            except Changed:
-                continue
-            except Busy:
-                await pause()
-                continue
-            shelf = self._messages.shelves.known(QueueRef(body.tenant, body.queue))
-            entry = None if shelf is None else shelf.index.entries.get(body.id)
-            # In the place of the entry, and not into it: a call that has it goes by what it says as a whole. If that is
-            # about to be written, it finds out by itself.
-            is_known = entry is not None and entry.held.stamp.etag == held.stamp.etag and entry.held.key == key
-            if shelf is not None and entry is not None and is_known and not entry.is_taken:
-                shelf.index.put(Entry(written, after), self._messages.shelves.lease_ends_at(after))
-            if not left:
-                self._messages.dirty.pop(key, None)
+    async def _empty_one(self, key: str, upto: int, known: tuple[Held | None, MessageBody | None] | None) -> None:
+        async def empty() -> None:
+            nonlocal key, known
+            (held, body), known = known or await self._there(key), None
+            if held is not None and body is not None:
+                if body.moved_to is not None:
+                    key = body.moved_to  # the outbox went with it
+                    raise Changed("it moved")
+                left = [note for note in body.outbox if note.number > upto]
+                if body.is_gone and not left:
+                    await self._messages.delete(key, body)
+                elif len(left) < len(body.outbox):
+                    after = replace(body, outbox=left)
+                    self._note_written(held, await self._sheets.write(key, encode(after), held), after)
+                    if left:
+                        return
+            self._messages.dirty.pop(key, None)
+
+        await until_unchanged(empty, f"{key} changes all the time: later")
+
+    async def _there(self, key: str) -> tuple[Held | None, MessageBody | None]:
+        held = await self._sheets.read(key)
+        return (None, None) if held is None or held.body is None else (held, message_of(held.body))
+
+    def _note_written(self, before: Held, written: Held, body: MessageBody) -> None:
+        """In the place of the entry, and not into it: a call that has it goes by what it says as a whole. If that is
+        about to be written, it finds out by itself."""
+        shelf = self._messages.shelves.known(QueueRef(body.tenant, body.queue))
+        entry = None if shelf is None else shelf.index.entries.get(body.id)
+        if shelf is None or entry is None or entry.is_taken:
             return
-        else:
-            raise StoreUnavailable(f"{key} changes all the time: later")
-        self._messages.dirty.pop(key, None)
+        if entry.held.stamp.etag == before.stamp.etag and entry.held.key == before.key:
+            shelf.index.put(Entry(written, body), self._messages.shelves.lease_ends_at(body))
 
     # --- Reading ---------------------------------------------------------------------------------------------
 
@@ -245,12 +234,10 @@ class Journal:
 
     async def _first_from(self, number: int) -> int | None:
         """The first segment above one that is not there, as a listing has it."""
-        try:
+        with answered():
             async for page in self._sheets.bucket.pages(layout.JOURNAL, layout.segment(number)):
                 for item in page:
                     return int(layout.own_name(item.key))
-        except Unanswered as error:
-            raise unavailable(error) from None
         return None
 
     # --- Trimming --------------------------------------------------------------------------------------------

@@ -20,15 +20,16 @@ from holdfast.stores.answers import delivery_of
 from holdfast.stores.driver import Driver, on_driver, on_driver_with_notices
 from holdfast.stores.notices import Notices
 from holdfast.stores.objects import layout
-from holdfast.stores.objects.bucket import Changed, Missing
+from holdfast.stores.objects.attempts import until_unchanged
+from holdfast.stores.objects.bucket import Missing
 from holdfast.stores.objects.directory import Directory
 from holdfast.stores.objects.documents import LedgerBody, encode
 from holdfast.stores.objects.messages import Messages
 from holdfast.stores.objects.settling import Settling
-from holdfast.stores.objects.sheets import Busy, Held
+from holdfast.stores.objects.sheets import Held
 from holdfast.stores.objects.states import States
 
-_TRIES = 50
+_GAVE_UP = "the ledger changes all the time: later"
 
 _ledger_of = msgspec.msgpack.Decoder(LedgerBody).decode
 
@@ -100,32 +101,27 @@ class Ledgers:
     ) -> list[Delivery] | None:
         """Open the number with these. If it was opened meanwhile: what that one holds."""
         receipts = [tuple(each.receipt) for each in deliveries]
-        for _ in range(_TRIES):
+
+        async def note() -> list[Delivery] | None:
             body, held = await self.read(ref, consumer)
             if number in body.open or number <= body.closed_upto:
                 return await self._deliveries(ref, receipts_of(body, number), now_ms)
             after = replace(body, open={**body.open, number: (now_ms, receipts)})
-            try:
-                await self._messages.sheets.write(layout.ledger(ref, consumer), encode(after), held)
-            except (Changed, Busy):
-                continue
+            await self._messages.sheets.write(layout.ledger(ref, consumer), encode(after), held)
             return None
-        raise StoreUnavailable("the ledger changes all the time: later")
+
+        return await until_unchanged(note, _GAVE_UP)
 
     async def _close(self, ref: QueueRef, consumer: str, upto: int) -> None:
-        for _ in range(_TRIES):
+        async def close() -> None:
             body, held = await self.read(ref, consumer)
             closed = closed_by(body.open, upto)
             left = {number: claim for number, claim in body.open.items() if number not in closed}
             after = replace(body, open=left, closed_upto=closed_after(body.closed_upto, upto))
-            if after == body:
-                return
-            try:
+            if after != body:
                 await self._messages.sheets.write(layout.ledger(ref, consumer), encode(after), held)
-            except (Changed, Busy):
-                continue
-            return
-        raise StoreUnavailable("the ledger changes all the time: later")
+
+        await until_unchanged(close, _GAVE_UP)
 
     async def _deliveries(self, ref: QueueRef, receipts: Iterable[Receipt], now_ms: int) -> list[Delivery]:
         """Of those that are still held."""

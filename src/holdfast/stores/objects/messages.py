@@ -24,16 +24,15 @@ from holdfast.model.lifecycle import Change
 from holdfast.model.names import QueueRef
 from holdfast.stores.notices import Notices
 from holdfast.stores.objects import layout
+from holdfast.stores.objects.attempts import Busy, answered, unavailable
 from holdfast.stores.objects.bucket import Changed, Missing, Unanswered
 from holdfast.stores.objects.changes import Changes
 from holdfast.stores.objects.documents import MessageBody, encode, message_of, new_nonce
 from holdfast.stores.objects.index import Entry
-from holdfast.stores.objects.sheets import Busy, Held, Sheets, Write, unavailable
+from holdfast.stores.objects.sheets import Held, Sheets, Write
 from holdfast.stores.objects.shelves import Shelves
 
 _TRIES = 8
-# Until a step that another makes has ended.
-_PAUSE_S = 0.02
 
 
 class Moving(NamedTuple):
@@ -85,21 +84,17 @@ class Messages:
         body = entry.body
         if not body.size:
             return b""
-        try:
+        with answered():
             content = (await self.sheets.bucket.read(entry.payload_key)).content
-        except Unanswered as error:
-            raise unavailable(error) from None
         if len(content) != body.size or crc32(content) != body.checksum:
             raise StoreUnavailable(f"the payload of message {to_uuid(body.id)} is damaged: restore a backup")
         return content
 
     async def find_payload(self, entry: Entry) -> None:
         """`Missing` if it is not there. Reads no more than its last byte."""
-        try:
+        with answered():
             if entry.body.size:
                 await anext(self.sheets.bucket.stream(entry.payload_key, entry.body.size - 1), None)
-        except Unanswered as error:
-            raise unavailable(error) from None
 
     # --- Writing ---------------------------------------------------------------------------------------------
 
@@ -253,7 +248,3 @@ class Messages:
 
 def not_found(id: int) -> MessageNotFound:
     return MessageNotFound(f"there is no message {to_uuid(id)}", id=to_uuid(id))
-
-
-async def pause() -> None:
-    await asyncio.sleep(_PAUSE_S)

@@ -8,9 +8,9 @@ from msgspec.structs import replace
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.policy import QueuePolicy, TenantConfig
 from holdfast.model.requests import Progress
-from holdfast.stores.objects.bucket import Bucket, Changed, Missing, Unanswered
+from holdfast.stores.objects.attempts import read_object, unavailable
+from holdfast.stores.objects.bucket import Bucket, Changed, Unanswered
 from holdfast.stores.objects.documents import new_nonce
-from holdfast.stores.objects.sheets import unavailable
 
 
 class Paper(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,14 +66,11 @@ class Papers:
         self._bucket = bucket
 
     async def read(self, key: str, kind: type[P]) -> HeldPaper[P] | None:
-        try:
-            raw, stamp = await self._bucket.read(key)
-        except Missing:
+        found = await read_object(self._bucket, key)
+        if found is None:
             return None
-        except Unanswered as error:
-            raise unavailable(error) from None
         try:
-            return HeldPaper(msgspec.json.decode(raw, type=kind), stamp.etag)
+            return HeldPaper(msgspec.json.decode(found.content, type=kind), found.stamp.etag)
         except msgspec.MsgspecError as error:
             raise StoreUnavailable(f"{key} is damaged ({error}): mend it, or restore a backup") from None
 

@@ -15,12 +15,12 @@ from holdfast.stores.contract import PayloadReader
 from holdfast.stores.driver import Driver, on_driver
 from holdfast.stores.link import Link
 from holdfast.stores.objects import layout
-from holdfast.stores.objects.bucket import Missing, Unanswered, Upload
+from holdfast.stores.objects.attempts import answered
+from holdfast.stores.objects.bucket import Missing, Upload
 from holdfast.stores.objects.counting import Counting
 from holdfast.stores.objects.directory import Directory
 from holdfast.stores.objects.messages import Messages
 from holdfast.stores.objects.nodes import Nodes
-from holdfast.stores.objects.sheets import unavailable
 from holdfast.stores.pieces import damaged, payload_gone
 from holdfast.stores.quotas import check_room_for_queue
 from holdfast.stores.staging import StageWriter
@@ -78,10 +78,8 @@ class Payloads:
             check_room_for_queue(ref.tenant, (await self._directory.config(ref.tenant)).quotas, len(queues))
         [id] = self._nodes.take_ids(1, now_ms)
         key = layout.payload_of(layout.message(ref, id))
-        try:
+        with answered():
             upload = await self.messages.sheets.bucket.upload(key)
-        except Unanswered as error:
-            raise unavailable(error) from None
         return BucketStage(self, link, ref, draft, id, upload)
 
     async def check(self, staged: "BucketStage", size: int) -> None:
@@ -113,20 +111,16 @@ class BucketStage(StageWriter):
 
         async def put() -> None:
             await self._payloads.check(self, self.bytes_with(piece))
-            try:
+            with answered():
                 await self._upload.write(piece)
-            except Unanswered as error:
-                raise unavailable(error) from None
             self.note(piece)
 
         await self._link.call(put())
 
     async def _complete(self) -> None:
         async def finish() -> None:
-            try:
+            with answered():
                 await self._upload.finish()
-            except Unanswered as error:
-                raise unavailable(error) from None
 
         await self._link.call(finish())
         self._is_finished = True
@@ -178,14 +172,13 @@ class BucketReader(PayloadReader):
         body = None if entry is None else entry.body
         if entry is None or body is None or (body.size, body.checksum) != (self._pieces.size, self._pieces.checksum):
             raise payload_gone(self._id)
+        if self._parts is None:
+            self._parts = self._messages.sheets.bucket.stream(entry.payload_key, self._at)
         try:
-            if self._parts is None:
-                self._parts = self._messages.sheets.bucket.stream(entry.payload_key, self._at)
-            part = await anext(self._parts, None)
+            with answered():
+                part = await anext(self._parts, None)
         except Missing:
             raise payload_gone(self._id) from None
-        except Unanswered as error:
-            raise unavailable(error) from None
         if not part:
             raise damaged(self._pieces)
         self._at += len(part)

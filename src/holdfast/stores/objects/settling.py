@@ -15,13 +15,10 @@ from holdfast.model.verdicts import judge
 from holdfast.stores.answers import settled, stale
 from holdfast.stores.contract import QueueRow
 from holdfast.stores.notices import Notices
-from holdfast.stores.objects.bucket import Changed
+from holdfast.stores.objects.attempts import until_unchanged
 from holdfast.stores.objects.directory import Directory
 from holdfast.stores.objects.index import Entry
-from holdfast.stores.objects.messages import Messages, pause
-from holdfast.stores.objects.sheets import Busy
-
-_TRIES = 50
+from holdfast.stores.objects.messages import Messages
 
 
 class Settling:
@@ -61,8 +58,11 @@ class Settling:
 
     async def _try_to_settle(self, row: QueueRow, verdict: Verdict, now_ms: int, notices: Notices) -> Result:
         receipt = verdict.receipt
-        entry = self._known(row.ref, receipt.id)
-        for _ in range(_TRIES):
+        known = self._known(row.ref, receipt.id)
+
+        async def settle() -> Result:
+            nonlocal known
+            entry, known = known, None
             if entry is None or not lifecycle.holds(entry.body.life, receipt, now_ms):
                 # What is known may be old: another process may have granted this lease.
                 entry = await self._messages.read(row.ref, receipt.id, now_ms)
@@ -71,17 +71,10 @@ class Settling:
             envelope = entry.body.envelope()
             change = judge(entry.body.life, envelope, verdict, row.policy, now_ms, self._dice.roll)
             body = self._messages.changes.after(entry.body, change, now_ms)
-            try:
-                await self._messages.write(entry, body, now_ms, notices)
-            except Changed:
-                entry = None
-                continue
-            except Busy:
-                await pause()
-                entry = None
-                continue
+            await self._messages.write(entry, body, now_ms, notices)
             return settled(envelope, change.life)
-        raise StoreUnavailable("the message changes all the time: later")
+
+        return await until_unchanged(settle, "the message changes all the time: later")
 
     def _known(self, ref: QueueRef, id: int) -> Entry | None:
         shelf = self._messages.shelves.known(ref)

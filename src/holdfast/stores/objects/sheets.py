@@ -23,6 +23,7 @@ import msgspec
 from holdfast.clock import Clock
 from holdfast.model.errors import StoreUnavailable
 from holdfast.stores.objects import layout
+from holdfast.stores.objects.attempts import Busy, answered, read_object, unavailable, until_unchanged
 from holdfast.stores.objects.bucket import Bucket, Changed, Missing, Stamp, Unanswered
 from holdfast.stores.objects.documents import Sheet, StepBody, decode_sheet, encode, encode_sheet, new_nonce
 
@@ -42,10 +43,6 @@ _KEEP_REFUSED_MS = 3_600_000
 NOTHING = b""
 
 _step_of = msgspec.msgpack.Decoder(StepBody).decode
-
-
-class Busy(Exception):
-    """A step is being made that writes this sheet: later."""
 
 
 @dataclass(slots=True)
@@ -102,12 +99,10 @@ class Sheets:
         """What holds. None: there is no sheet."""
         looked_for: str | None = None
         while True:
-            try:
-                raw, stamp = await self.bucket.read(key)
-            except Missing:
+            found = await read_object(self.bucket, key)
+            if found is None:
                 return None
-            except Unanswered as error:
-                raise unavailable(error) from None
+            raw, stamp = found
             sheet = decode_sheet(key, raw)
             if sheet.step is None:
                 return Held(key, sheet.body or None, sheet, stamp)
@@ -130,13 +125,8 @@ class Sheets:
         known = self._decided.get(step)
         if known is not None or step in self._own:
             return known
-        try:
-            raw, _ = await self.bucket.read(layout.step(step))
-        except Missing:
-            return None
-        except Unanswered as error:
-            raise unavailable(error) from None
-        return self._note(step, _step_of(decode_sheet(step, raw).body).holds)
+        found = await read_object(self.bucket, layout.step(step))
+        return None if found is None else self._note(step, _step_of(decode_sheet(step, found.content).body).holds)
 
     def _note(self, step: str, holds: bool) -> bool:
         if len(self._decided) > 10_000:
@@ -167,20 +157,13 @@ class Sheets:
 
     async def _was_written(self, key: str, sheet: Sheet, error: Exception) -> Held:
         """The sheet after all, if it is only the answer that was lost."""
-        try:
-            raw, stamp = await self.bucket.read(key)
-        except Missing:
-            if isinstance(error, Changed):
-                raise Changed(str(error)) from None
-            raise unavailable(error) from None
-        except Unanswered as again:
-            raise unavailable(again) from None
-        there = decode_sheet(key, raw)
-        if there.nonce == sheet.nonce:
-            return Held(key, there.body, there, stamp)
-        if sheet.nonce in there.past:
-            # Written, and written over since: whoever goes on from here must read it again.
-            return Held(key, sheet.body, sheet, Stamp("overwritten", "overwritten"))
+        if (found := await read_object(self.bucket, key)) is not None:
+            there = decode_sheet(key, found.content)
+            if there.nonce == sheet.nonce:
+                return Held(key, there.body, there, found.stamp)
+            if sheet.nonce in there.past:
+                # Written, and written over since: whoever goes on from here must read it again.
+                return Held(key, sheet.body, sheet, Stamp("overwritten", "overwritten"))
         if isinstance(error, Changed):
             raise Changed(str(error)) from None
         raise unavailable(error) from None
@@ -224,13 +207,10 @@ class Sheets:
             try:
                 await self._write(layout.step(step), encode(wanted), None, None)
             except Changed:
-                try:
-                    raw, _ = await self.bucket.read(layout.step(step))
-                except Missing:
+                found = await read_object(self.bucket, layout.step(step))
+                if found is None:
                     continue  # refused, though there is none
-                except Unanswered as error:
-                    raise unavailable(error) from None
-                return self._note(step, _step_of(decode_sheet(step, raw).body).holds)
+                return self._note(step, _step_of(decode_sheet(step, found.content).body).holds)
             return self._note(step, wanted.holds)
         raise StoreUnavailable("the record of a step can be neither made nor read: later")
 
@@ -257,10 +237,8 @@ class Sheets:
         """An empty sheet in its place; gone where the bucket can delete exactly this one."""
         emptied = await self.write(held.key, NOTHING, held)
         if self.bucket.deletes_exactly:
-            try:
+            with answered():
                 await self.bucket.delete_exactly(held.key, emptied.stamp.etag)
-            except Unanswered as error:
-                raise unavailable(error) from None
 
     async def finish_due(self, limit: int, now_ms: int) -> None:
         """Steps whose time has come."""
@@ -272,13 +250,10 @@ class Sheets:
 
     async def finish(self, key: str, now_ms: int) -> bool:
         """Of a step's record, some time after: settle what it wrote, then delete it. False: it must stay for now."""
-        try:
-            raw, _ = await self.bucket.read(key)
-        except Missing:
+        found = await read_object(self.bucket, key)
+        if found is None:
             return True
-        except Unanswered as error:
-            raise unavailable(error) from None
-        body = _step_of(decode_sheet(key, raw).body)
+        body = _step_of(decode_sheet(key, found.content).body)
         step = layout.own_name(key)
         if not body.holds:
             if now_ms - _began_at(step) < _KEEP_REFUSED_MS:
@@ -290,29 +265,19 @@ class Sheets:
         return True
 
     async def _settle_of(self, step: str, key: str) -> None:
-        for _ in range(5):
+        async def settle() -> None:
             held = await self.read(key)
-            if held is None or held.sheet.step != step:
-                return
-            try:
+            if held is not None and held.sheet.step == step:
                 await self.settle(held)
-            except (Changed, Busy):
-                continue
-            return
-        raise StoreUnavailable(f"{key} changes all the time: later")
+
+        await until_unchanged(settle, f"{key} changes all the time: later", tries=_TRIES)
 
     # --- Deleting --------------------------------------------------------------------------------------------
 
     async def delete(self, keys: Sequence[str]) -> None:
-        try:
+        with answered():
             await self.bucket.delete(keys)
-        except Unanswered as error:
-            raise unavailable(error) from None
 
 
 def _began_at(step: str) -> int:
     return int(step.partition("-")[0])
-
-
-def unavailable(error: Exception) -> StoreUnavailable:
-    return StoreUnavailable(f"the bucket does not answer: {error}")

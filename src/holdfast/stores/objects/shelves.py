@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from holdfast.model.message import State
 from holdfast.model.names import QueueRef
 from holdfast.stores.objects import layout
+from holdfast.stores.objects.attempts import answered, unavailable
 from holdfast.stores.objects.bucket import PAGE, Item, Unanswered
 from holdfast.stores.objects.documents import MessageBody, message_of
 from holdfast.stores.objects.index import Entry, Index
-from holdfast.stores.objects.sheets import Held, Sheets, unavailable
+from holdfast.stores.objects.sheets import Held, Sheets
 
 # Messages of a queue that are known whole, and those of which only the mark is.
 WINDOW = 10_000
@@ -205,14 +206,12 @@ class Shelves:
         if shelf.ends_at is not None and shelf.ends_at <= now_ms:
             shelf.ends_at = None
         pages = 0
-        try:
+        with answered():
             async for page in self._sheets.bucket.pages(layout.messages(shelf.ref)):
                 pages += 1
                 await self._read_page(shelf, page, now_ms)
                 if len(page) >= PAGE:
                     yield
-        except Unanswered as error:
-            raise unavailable(error) from None
         shelf.next_pass_at = now_ms + max(_SWEEP_MS, pages * _SWEEP_PER_PAGE_MS)
 
     async def _go_on(self, shelf: Shelf, now_ms: int) -> bool:

@@ -14,8 +14,8 @@ import logging
 
 from holdfast.clock import Clock, SystemClock
 from holdfast.model.errors import StoreUnavailable
-from holdfast.stores.objects.bucket import Bucket, Missing, Unanswered
-from holdfast.stores.objects.sheets import unavailable
+from holdfast.stores.objects.attempts import answered
+from holdfast.stores.objects.bucket import Bucket, Missing
 
 _log = logging.getLogger("holdfast")
 
@@ -51,11 +51,10 @@ class Skew:
         if not self.is_measured:
             return
         try:
-            written_at = await self._bucket.written_at(key)
+            with answered():
+                written_at = await self._bucket.written_at(key)
         except Missing:
             return  # somebody removed it: the next write measures again
-        except Unanswered as error:
-            raise unavailable(error) from None
         self.skew_ms = provable_ms(before_ms, after_ms, written_at, self._bucket.time_step_ms)
         if self.is_beyond and isinstance(self._clock, SystemClock):
             # It was set by the wall when the process started. If the wall was corrected since, go by it again.

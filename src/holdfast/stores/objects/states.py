@@ -17,15 +17,16 @@ from holdfast.model.names import QueueRef
 from holdfast.model.requests import NO_STATE, StateChange, StateDocument
 from holdfast.model.state_documents import lease_lost, saved
 from holdfast.stores.notices import Notices
+from holdfast.stores.objects.attempts import Busy, until_unchanged
 from holdfast.stores.objects.bucket import Changed
 from holdfast.stores.objects.index import Entry
 from holdfast.stores.objects.messages import Messages
 from holdfast.stores.objects.papers import Papers, StatePaper
-from holdfast.stores.objects.sheets import Busy
 
 _log = logging.getLogger("holdfast")
 
 _TRIES = 20
+_GAVE_UP = "the state of a message changes all the time: later"
 
 
 class States:
@@ -44,43 +45,37 @@ class States:
         if not entry.body.has_state:
             return NO_STATE
         key, version = entry.state_key, entry.body.life.version
-        for _ in range(_TRIES):
+
+        async def take_over() -> StateDocument:
             held = await self._papers.read(key, StatePaper)
             if held is not None and held.paper.version >= version:
                 return _document(held.paper)
             paper = StatePaper(version=version) if held is None else replace(held.paper, version=version)
-            try:
-                return _document((await self._papers.write(key, paper, held)).paper)
-            except Changed:
-                continue
-        raise StoreUnavailable("the state of a message changes all the time: later")
+            return _document((await self._papers.write(key, paper, held)).paper)
+
+        return await until_unchanged(take_over, _GAVE_UP, tries=_TRIES)
 
     async def save(self, ref: QueueRef, receipt: Receipt, change: StateChange, now_ms: int) -> str | None:
-        for _ in range(_TRIES):
+        async def save() -> str | None:
             entry = await self._messages.read(ref, receipt.id, now_ms)
             if entry is None or not lifecycle.holds(entry.body.life, receipt, now_ms):
                 raise lease_lost(receipt.id)
             key = entry.state_key
             if not entry.body.has_state:
                 saved(NO_STATE, change)  # refused before anything is written
-                try:
-                    await self._messages.write(entry, replace(entry.body, has_state=True), now_ms, Notices())
-                except (Changed, Busy):
-                    continue
+                await self._messages.write(entry, replace(entry.body, has_state=True), now_ms, Notices())
             held = await self._papers.read(key, StatePaper)
             paper = StatePaper(version=receipt.version) if held is None else held.paper
             # Read after the state: a later claim writes the state, so our conditional write would then fail.
             entry = await self._messages.read(ref, receipt.id, now_ms)
             if entry is None or not lifecycle.holds(entry.body.life, receipt, now_ms):
-                continue
+                raise Changed("the lease ended meanwhile")
             after = saved(_document(paper), change)
-            try:
-                await self._papers.write(key, _with(paper, after), held)
-            except Changed:
-                continue
+            await self._papers.write(key, _with(paper, after), held)
             await self._note_written(entry, now_ms)
             return after.etag
-        raise StoreUnavailable("the state of a message changes all the time: later")
+
+        return await until_unchanged(save, _GAVE_UP, tries=_TRIES)
 
     async def _note_written(self, entry: Entry, now_ms: int) -> None:
         """Record that the document must be there. The state is saved, whatever becomes of this."""

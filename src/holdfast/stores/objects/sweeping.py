@@ -11,7 +11,8 @@ from holdfast.stores.contract import QueueRow, Swept
 from holdfast.stores.notices import Notices
 from holdfast.stores.objects import layout
 from holdfast.stores.objects.altering import Altering
-from holdfast.stores.objects.bucket import PAGE, Changed, Item, Unanswered
+from holdfast.stores.objects.attempts import Busy, answered
+from holdfast.stores.objects.bucket import PAGE, Changed, Item
 from holdfast.stores.objects.claiming import Claiming
 from holdfast.stores.objects.counting import Counting
 from holdfast.stores.objects.directory import Directory
@@ -20,7 +21,7 @@ from holdfast.stores.objects.index import Entry
 from holdfast.stores.objects.intake import key_of
 from holdfast.stores.objects.journal import LAG_MS, Journal
 from holdfast.stores.objects.messages import Messages
-from holdfast.stores.objects.sheets import Busy, Sheets, unavailable
+from holdfast.stores.objects.sheets import Sheets
 from holdfast.stores.objects.shelves import Shelf
 
 # How often everything is looked at, for what other processes left.
@@ -188,21 +189,19 @@ class Sweeping:
 
     async def _delete_listed(self, prefix: str, is_meant: Callable[[Item], bool]) -> int:
         deleted = 0
-        try:
+        with answered():
             async for page in self._sheets.bucket.pages(prefix):
                 keys = [item.key for item in page if is_meant(item)]
                 if keys:
                     await self._sheets.delete(keys)
                     deleted += len(keys)
-        except Unanswered as error:
-            raise unavailable(error) from None
         return deleted
 
     # --- What was left ---------------------------------------------------------------------------------------------
 
     async def _look_everywhere(self, now_ms: int) -> AsyncIterator[None]:
         """Whoever makes this pass may rest whenever it yields."""
-        try:
+        with answered():
             async for page in self._sheets.bucket.pages(layout.STEPS):
                 for item in page:
                     finish_at = _began_at(item.key) + _STEP_MS
@@ -214,8 +213,6 @@ class Sweeping:
                         yield
                     async for _ in self._delete_orphans(row.ref, now_ms):
                         yield
-        except Unanswered as error:
-            raise unavailable(error) from None
 
     async def _delete_orphans(self, ref: QueueRef, now_ms: int) -> AsyncIterator[None]:
         """Payloads, states and places in a group of no message, old enough to be nobody's who is writing one."""

@@ -13,12 +13,12 @@ from holdfast.stores.contract import DueSchedules
 from holdfast.stores.driver import Driver, on_driver, on_driver_with_notices
 from holdfast.stores.notices import Notices
 from holdfast.stores.objects import layout
-from holdfast.stores.objects.bucket import Changed, Unanswered
+from holdfast.stores.objects.attempts import Busy, answered, pause, until_unchanged
+from holdfast.stores.objects.bucket import Changed
 from holdfast.stores.objects.directory import Directory
 from holdfast.stores.objects.documents import encode
 from holdfast.stores.objects.intake import Intake
-from holdfast.stores.objects.messages import pause
-from holdfast.stores.objects.sheets import Busy, Held, Sheets, Write, unavailable
+from holdfast.stores.objects.sheets import Held, Sheets, Write
 
 # How often the schedules of all queues are listed, for those that other processes put.
 LIST_MS = 10_000
@@ -71,11 +71,9 @@ class Timetable:
     async def names(self, ref: QueueRef, after: str | None = None) -> list[str]:
         start = None if after is None else layout.schedule(ref, after)
         names: list[str] = []
-        try:
+        with answered():
             async for page in self._sheets.bucket.pages(layout.schedules(ref), start):
                 names += [item.key[item.key.rfind("/") + 1 :].removesuffix(".pb") for item in page]
-        except Unanswered as error:
-            raise unavailable(error) from None
         return sorted(names)
 
     @on_driver
@@ -156,29 +154,22 @@ class Timetable:
     @on_driver
     async def delete(self, ref: QueueRef, name: str, now_ms: int) -> bool:
         await self._directory.require(ref)
-        while True:
-            there, held = await self._read(ref, name)
-            if there is None or held is None:
-                return False
-            try:
-                await self._sheets.write_nothing(held)
-            except (Changed, Busy):
-                continue
-            self._note(ref, name, None)
-            return True
+        return await self._delete(ref, name)
 
     async def delete_all(self, ref: QueueRef) -> None:
         for name in await self.names(ref):
-            while True:
-                there, held = await self._read(ref, name)
-                if there is None or held is None:
-                    break
-                try:
-                    await self._sheets.write_nothing(held)
-                except (Changed, Busy):
-                    continue
-                self._note(ref, name, None)
-                break
+            await self._delete(ref, name)
+
+    async def _delete(self, ref: QueueRef, name: str) -> bool:
+        async def delete() -> bool:
+            there, held = await self._read(ref, name)
+            if there is None or held is None:
+                return False
+            await self._sheets.write_nothing(held)
+            self._note(ref, name, None)
+            return True
+
+        return await until_unchanged(delete, f"schedule {name} of {ref} changes all the time: later")
 
     @on_driver
     async def due(self, limit: int, now_ms: int) -> DueSchedules:

@@ -1,0 +1,67 @@
+"""Calls to a bucket that another process may defeat: repeated, and ended by an error that a caller understands."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from holdfast.model.errors import StoreUnavailable
+from holdfast.stores.objects.bucket import Bucket, Changed, Missing, Read, Unanswered
+
+T = TypeVar("T")
+
+# How often a call begins again because another process changed what it had read.
+TRIES = 50
+# Until a step that another makes has ended.
+_PAUSE_S = 0.02
+
+
+class Busy(Exception):
+    """A step is being made that writes this sheet: later."""
+
+
+def unavailable(error: Exception) -> StoreUnavailable:
+    return StoreUnavailable(f"the bucket does not answer: {error}")
+
+
+@contextmanager
+def answered() -> Iterator[None]:
+    """Raise `StoreUnavailable` if the bucket does not answer a call made within."""
+    try:
+        yield
+    except Unanswered as error:
+        raise unavailable(error) from None
+
+
+async def read_object(bucket: Bucket, key: str) -> Read | None:
+    """Return an object and its stamp, or None if there is none; raise `StoreUnavailable`."""
+    try:
+        with answered():
+            return await bucket.read(key)
+    except Missing:
+        return None
+
+
+async def until_unchanged(
+    attempt: Callable[[], Awaitable[T]],
+    gave_up: str,
+    *,
+    tries: int = TRIES,
+    on: tuple[type[Exception], ...] = (Changed, Busy),
+) -> T:
+    """Return what `attempt` returns, repeated while it raises one of `on`: at once after `Changed`, after a pause
+    while another's step is under way. Each attempt reads anew what it changes.
+
+    Raise `StoreUnavailable` with the words of `gave_up` after so many tries.
+    """
+    for _ in range(tries):
+        try:
+            return await attempt()
+        except on as error:
+            if isinstance(error, Busy):
+                await pause()
+    raise StoreUnavailable(gave_up)
+
+
+async def pause() -> None:
+    await asyncio.sleep(_PAUSE_S)
