@@ -5,9 +5,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from holdfast.model.errors import InvalidArgument, PayloadTooLarge
+from holdfast.model.errors import InvalidArgument, OverQuota, PayloadTooLarge
 from holdfast.model.message import Draft
-from holdfast.model.schedules import MAX_PAYLOAD, Change, Schedule, Tick, changed, draft_at, due_tick, fired, skipped
+from holdfast.model.names import QueueRef
+from holdfast.model.schedules import (
+    MAX_PAYLOAD,
+    MAX_SCHEDULES,
+    Change,
+    Schedule,
+    Tick,
+    changed,
+    check_room,
+    draft_at,
+    due_tick,
+    fired,
+    skipped,
+)
 
 NOW = 1_750_000_000_000
 MESSAGE = Draft(payload=b"{}", headers={"a": "b"})
@@ -92,3 +105,11 @@ def test_a_payload_has_the_limit_of_any_other_and_fits_into_memory(most: int) ->
 def test_a_message_that_no_tick_could_enqueue_is_refused(message: Draft) -> None:
     with pytest.raises(InvalidArgument):
         put(None, every_ms=1_000, message=message)
+
+
+def test_a_queue_has_at_most_so_many_schedules() -> None:
+    ref = QueueRef("acme", "mail")
+    check_room(ref, MAX_SCHEDULES - 1)
+    with pytest.raises(OverQuota, match=f"queue acme/mail has {MAX_SCHEDULES} schedules, which is the most") as refused:
+        check_room(ref, MAX_SCHEDULES)
+    assert refused.value.facts["limit"] == MAX_SCHEDULES

@@ -12,8 +12,9 @@ from msgspec.structs import replace
 from holdfast.model import cron, ids
 from holdfast.model.checks import check_integer
 from holdfast.model.durations import MAX_MS
-from holdfast.model.errors import InvalidArgument
+from holdfast.model.errors import InvalidArgument, OverQuota
 from holdfast.model.message import JSON, Draft, check_draft
+from holdfast.model.names import QueueRef
 
 MAX_SCHEDULES = 1_000
 LEAST_EVERY_MS = 1_000
@@ -204,6 +205,14 @@ def reason_of(schedule: Schedule, at_ms: int) -> str:
 
 def fired(schedule: Schedule, tick: Tick, id: int) -> Schedule:
     return replace(schedule, next_at=tick.next_at, last_at=tick.at, last_id=id, last_error=None)
+
+
+def check_room(ref: QueueRef, count: int) -> None:
+    """Refuse another schedule for a queue that has this many."""
+    if count >= MAX_SCHEDULES:
+        raise OverQuota(
+            f"queue {ref} has {count} schedules, which is the most", quota="max_schedules", limit=MAX_SCHEDULES
+        )
 
 
 def skipped(schedule: Schedule, next_at: int | None, error: str) -> Schedule:

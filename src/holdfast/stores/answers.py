@@ -4,6 +4,7 @@ from msgspec.structs import replace
 
 from holdfast.model.answers import Delivery, Result
 from holdfast.model.errors import Draining, Internal, QueueNotFound, StaleLease
+from holdfast.model.events import Event, JournalEvent
 from holdfast.model.lifecycle import Life
 from holdfast.model.message import JSON, Envelope, Receipt, State
 from holdfast.model.names import QueueRef
@@ -54,6 +55,43 @@ def edited(envelope: Envelope, edit: Edit) -> Envelope:
         pieces=None,
         content_type=edit.content_type,
         is_json=edit.content_type == JSON,
+    )
+
+
+def event_of(
+    event: Event,
+    ref: QueueRef,
+    envelope: Envelope,
+    before: Life,
+    now_ms: int,
+    after: Life | None = None,
+    *,
+    reason: str | None = None,
+    error: str | None = None,
+) -> JournalEvent:
+    """Return an event for the journal, without its number. `after` is the life that it led to; None: the one before.
+
+    A lease that the event ends is named still: when it was claimed tells how long the work took.
+    """
+    life = after or before
+    lease = life.lease or before.lease
+    return JournalEvent(
+        seq=0,
+        shard=0,
+        at=now_ms,
+        event=event,
+        tenant=ref.tenant,
+        queue=ref.queue,
+        snowflake=envelope.id,
+        given_correlation_id=envelope.given_correlation_id,
+        attempt=life.attempt,
+        version=life.version,
+        priority=life.priority,
+        enqueued_at=envelope.enqueued_at,
+        claimed_at=None if lease is None else lease.claimed_at,
+        bytes=envelope.bytes,
+        error=error,
+        reason=reason,
     )
 
 

@@ -2,9 +2,8 @@
 
 from sortedcontainers import SortedDict, SortedList
 
-from holdfast.model.errors import OverQuota
 from holdfast.model.names import QueueRef
-from holdfast.model.schedules import MAX_SCHEDULES
+from holdfast.model.schedules import check_room
 
 Due = tuple[int, QueueRef, str]
 
@@ -24,10 +23,8 @@ class Timetable:
 
     def check_room(self, ref: QueueRef, name: str) -> None:
         known = self._queues.get(ref, ())
-        if name not in known and len(known) >= MAX_SCHEDULES:
-            raise OverQuota(
-                f"queue {ref} has {len(known)} schedules, which is the most", quota="max_schedules", limit=MAX_SCHEDULES
-            )
+        if name not in known:
+            check_room(ref, len(known))
 
     def note(self, ref: QueueRef, name: str, next_at: int | None) -> None:
         known = self._queues.get(ref)

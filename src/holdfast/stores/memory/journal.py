@@ -3,9 +3,12 @@
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 
+from msgspec.structs import replace
+
 from holdfast.model.events import Event, JournalEvent, parse_position
 from holdfast.model.lifecycle import Life
 from holdfast.model.names import QueueRef
+from holdfast.stores.answers import event_of
 from holdfast.stores.contract import JOURNAL_STEP, JournalPage
 from holdfast.stores.memory.shelf import Entry
 
@@ -31,28 +34,8 @@ class MemoryJournal:
         """`after` is the life the event led to; without one, the message's last."""
         assert event is not None
         self._tallies[ref][event] += 1
-        life = after or entry.life
-        lease = life.lease or entry.life.lease
-        self._events.append(
-            JournalEvent(
-                seq=self._first + len(self._events),
-                shard=0,
-                at=now_ms,
-                event=event,
-                tenant=ref.tenant,
-                queue=ref.queue,
-                snowflake=entry.envelope.id,
-                given_correlation_id=entry.envelope.given_correlation_id,
-                attempt=life.attempt,
-                version=life.version,
-                priority=life.priority,
-                enqueued_at=entry.envelope.enqueued_at,
-                claimed_at=None if lease is None else lease.claimed_at,
-                bytes=entry.bytes,
-                error=error,
-                reason=reason,
-            )
-        )
+        told = event_of(event, ref, entry.envelope, entry.life, now_ms, after, reason=reason, error=error)
+        self._events.append(replace(told, seq=self._first + len(self._events)))
 
     def take_tallies(self) -> Mapping[QueueRef, Mapping[Event, int]]:
         taken, self._tallies = self._tallies, defaultdict(Counter)

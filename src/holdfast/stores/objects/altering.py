@@ -62,9 +62,9 @@ class Altering:
             async with self._counting.lock(target.ref.tenant):
                 room = await self._room(row, target, verb, meant, now_ms)
                 await self._change(row, target, verb, meant, room, now_ms, notices)
-            self._tell(target, notices)
+            self._messages.shelves.tell(target, notices)
             if target is not row:
-                self._tell(row, notices)
+                self._messages.shelves.tell(row, notices)
         return AlterStep(len(meant), len(meant), meant[-1].id if len(meant) == limit else None)
 
     async def _room(self, row: QueueRow, target: QueueRow, verb: Verb, meant: list[Entry], now_ms: int) -> list[Write]:
@@ -130,12 +130,6 @@ class Altering:
         if changes:
             await self._messages.write_all(changes, now_ms, notices)
 
-    def _tell(self, row: QueueRow, notices: Notices) -> None:
-        shelf = self._messages.shelves.of(row.ref)
-        if not row.is_paused:
-            notices.ready(row.ref, shelf.index.next_at())
-        notices.deadline(shelf.index.next_deadline())
-
     # --- Dead letters --------------------------------------------------------------------------------------------
 
     async def carry(self, ref: QueueRef, limit: int, now_ms: int, notices: Notices) -> int:
@@ -157,11 +151,6 @@ class Altering:
         return carried
 
     async def _carry(self, entries: list[Entry], now_ms: int, notices: Notices) -> None:
-        movings = [
-            Moving(
-                entry, layout.message(QueueRef(entry.body.tenant, entry.body.queue), entry.id, dead=True), entry.body
-            )
-            for entry in entries
-        ]
+        movings = [Moving(entry, layout.message(entry.body.ref, entry.id, dead=True), entry.body) for entry in entries]
         room = await self._counting.keep_room(entries[0].body.tenant)
         await self._messages.move_all(movings, now_ms, notices, turns=room)

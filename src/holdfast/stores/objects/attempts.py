@@ -1,7 +1,7 @@
 """Calls to a bucket that another process may defeat: repeated, and ended by an error that a caller understands."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -9,7 +9,10 @@ from holdfast.model.errors import StoreUnavailable
 from holdfast.stores.objects.bucket import Bucket, Changed, Missing, Read, Unanswered
 
 T = TypeVar("T")
+R = TypeVar("R")
 
+# Requests of one call that are under way at once.
+AT_ONCE = 32
 # How often a call begins again because another process changed what it had read.
 TRIES = 50
 # Until a step that another makes has ended.
@@ -61,6 +64,28 @@ async def until_unchanged(
             if isinstance(error, Busy):
                 await pause()
     raise StoreUnavailable(gave_up)
+
+
+async def side_by_side(items: Iterable[T], do: Callable[[T], Awaitable[R]], at_once: int = AT_ONCE) -> list[R]:
+    """Return what `do` returns for each item, in order; up to so many are under way at once.
+
+    Raise the first error once all have ended.
+    """
+    turns = asyncio.Semaphore(at_once)
+
+    async def one(item: T) -> R:
+        async with turns:
+            return await do(item)
+
+    items = list(items)
+    if len(items) == 1:
+        return [await do(items[0])]
+    results: list[R] = []
+    for outcome in await asyncio.gather(*map(one, items), return_exceptions=True):
+        if isinstance(outcome, BaseException):
+            raise outcome
+        results.append(outcome)
+    return results
 
 
 async def pause() -> None:

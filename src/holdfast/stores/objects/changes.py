@@ -2,9 +2,10 @@
 
 from msgspec.structs import replace
 
-from holdfast.model.events import Event, JournalEvent
+from holdfast.model.events import Event
 from holdfast.model.lifecycle import Change, Life
 from holdfast.model.names import QueueRef
+from holdfast.stores.answers import event_of
 from holdfast.stores.objects.documents import MessageBody, Note
 
 
@@ -35,26 +36,7 @@ class Changes:
         ref: QueueRef | None = None,
     ) -> MessageBody:
         """`after` is the life the event led to; without one, the message's last."""
-        life = after or body.life
-        lease = life.lease or body.life.lease
         self._order += 1
-        told = JournalEvent(
-            seq=0,
-            shard=0,
-            at=now_ms,
-            event=event,
-            tenant=body.tenant if ref is None else ref.tenant,
-            queue=body.queue if ref is None else ref.queue,
-            snowflake=body.id,
-            given_correlation_id=body.given_correlation_id,
-            attempt=life.attempt,
-            version=life.version,
-            priority=life.priority,
-            enqueued_at=body.enqueued_at,
-            claimed_at=None if lease is None else lease.claimed_at,
-            bytes=body.bytes,
-            error=error,
-            reason=reason,
-        )
+        told = event_of(event, ref or body.ref, body.envelope(), body.life, now_ms, after, reason=reason, error=error)
         note = Note(body.noted + 1, self._order, told)
         return replace(body, noted=note.number, outbox=[*body.outbox, note])

@@ -19,6 +19,7 @@ from holdfast.model.requests import Ask, StateDocument
 from holdfast.stores.answers import being_deleted, delivery_of
 from holdfast.stores.contract import Claims, QueueRow
 from holdfast.stores.notices import Notices
+from holdfast.stores.objects.attempts import side_by_side
 from holdfast.stores.objects.bucket import Missing
 from holdfast.stores.objects.directory import Directory
 from holdfast.stores.objects.documents import MessageBody
@@ -83,7 +84,7 @@ class Claiming:
         if ledger is not None and per_ask[0]:
             noted = await self._ledgers.note(ref, *ledger, per_ask[0], now_ms)
             if noted is not None:  # the same claim was made twice at once, and the other stands
-                await self._messages.sheets.each(per_ask[0], lambda each: self._unsend(row, each, now_ms, notices))
+                await side_by_side(per_ask[0], lambda each: self._unsend(row, each, now_ms, notices))
                 return Claims([noted], self._next_at(row, shelf, now_ms), is_reread=True)
         notices.deadline(shelf.index.next_deadline())
         return Claims(per_ask, self._next_at(row, shelf, now_ms, may_hold_more=not is_all))
@@ -108,9 +109,7 @@ class Claiming:
             if not picks:
                 return
             try:
-                await self._messages.sheets.each(
-                    picks, lambda pick: self._take(row, pick, asks[pick.ask], now_ms, notices)
-                )
+                await side_by_side(picks, lambda pick: self._take(row, pick, asks[pick.ask], now_ms, notices))
             finally:
                 for pick in picks:
                     for entry in pick.entries:
@@ -236,19 +235,13 @@ class Claiming:
 
         work = [(entry, expire) for entry in index.ended(index.leases, limit, now_ms)]
         work += [(entry, end_by_ttl) for entry in index.ended(index.ttls, limit - len(work), now_ms)]
-        ended = 0
 
-        async def end(each: tuple[Entry, Callable[[MessageBody], Change]]) -> None:
-            nonlocal ended
+        async def end(each: tuple[Entry, Callable[[MessageBody], Change]]) -> bool:
             entry, make = each
             entry.is_taken = True
             try:
-                written = await self._messages.change(entry, make, now_ms, notices)
+                return await self._messages.change(entry, make, now_ms, notices) is not None
             finally:
                 entry.is_taken = False
-            if written is not None:
-                ended += 1
 
-        if work:
-            await self._messages.sheets.each(work, end)
-        return ended
+        return sum(await side_by_side(work, end))

@@ -8,7 +8,7 @@ from holdfast.model.message import State
 from holdfast.model.names import QueueRef
 from holdfast.model.policy import Quotas
 from holdfast.stores.objects import layout
-from holdfast.stores.objects.attempts import Busy, answered
+from holdfast.stores.objects.attempts import Busy, answered, side_by_side
 from holdfast.stores.objects.bucket import Item
 from holdfast.stores.objects.directory import Directory
 from holdfast.stores.objects.documents import RoomBody, encode, message_of
@@ -63,15 +63,14 @@ class Counting:
         shelf = self._messages.shelves.of(ref)
         found: list[Entry] = []
 
-        async def read(item: Item) -> None:
+        async def read(item: Item) -> Entry | None:
             held = await self._messages.sheets.read(item.key)
             if held is None or held.body is None:
-                return
+                return None
             body = message_of(held.body)
-            if body.is_message:
-                found.append(
-                    (not held.is_busy and self._messages.shelves.note(held, body, now_ms)) or Entry(held, body)
-                )
+            if not body.is_message:
+                return None
+            return (not held.is_busy and self._messages.shelves.note(held, body, now_ms)) or Entry(held, body)
 
         unknown: list[Item] = []
         for item in page:
@@ -83,8 +82,7 @@ class Counting:
                 found.append(entry)
             elif (passed := shelf.passed.get(id)) is None or passed != (item.mark, None) or "/dlq/" in item.key:
                 unknown.append(item)
-        if unknown:
-            await self._messages.sheets.each(unknown, read)
+        found += [entry for entry in await side_by_side(unknown, read) if entry is not None]
         found.sort(key=lambda entry: entry.id)
         return found
 

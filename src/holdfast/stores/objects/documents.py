@@ -22,6 +22,7 @@ from holdfast.model.errors import StoreUnavailable
 from holdfast.model.events import JournalEvent
 from holdfast.model.lifecycle import Life
 from holdfast.model.message import Envelope, Pieces, State
+from holdfast.model.names import QueueRef
 
 FORMAT = 1
 NONCE_BYTES = 12
@@ -98,6 +99,10 @@ class MessageBody(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
             max_retries=self.max_retries,
             is_json=self.is_json,
         )
+
+    @property
+    def ref(self) -> QueueRef:
+        return QueueRef(self.tenant, self.queue)
 
     @property
     def is_message(self) -> bool:

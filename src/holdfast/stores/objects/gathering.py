@@ -2,7 +2,7 @@
 
 from holdfast.model.names import QueueRef
 from holdfast.stores.objects import layout
-from holdfast.stores.objects.attempts import answered
+from holdfast.stores.objects.attempts import answered, side_by_side
 from holdfast.stores.objects.bucket import Item
 from holdfast.stores.objects.directory import Directory
 from holdfast.stores.objects.documents import message_of
@@ -31,7 +31,7 @@ class Gathering:
             async for page in self._messages.sheets.bucket.pages(prefix):
                 unknown = [item for item in page if item.key.endswith(layout.METADATA) and not self._is_known(item)]
                 if unknown:
-                    await self._messages.sheets.each(unknown, lambda item: self._look(item, now_ms))
+                    await side_by_side(unknown, lambda item: self._look(item, now_ms))
 
     def _is_known(self, item: Item) -> bool:
         return item.key in self._messages.dirty or self._empty.get(item.key) == item.mark

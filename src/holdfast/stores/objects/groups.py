@@ -20,7 +20,7 @@ import msgspec
 from holdfast.model.message import State
 from holdfast.model.names import QueueRef
 from holdfast.stores.objects import layout
-from holdfast.stores.objects.attempts import Busy, answered
+from holdfast.stores.objects.attempts import Busy, answered, side_by_side
 from holdfast.stores.objects.bucket import Changed
 from holdfast.stores.objects.documents import Batch, encode
 from holdfast.stores.objects.index import Entry
@@ -89,16 +89,8 @@ class Groups:
         self._left_until[ref, group] = now_ms + _LEAVE_MS
 
     async def _in_flight(self, ref: QueueRef, ids: list[int], now_ms: int) -> bool:
-        found = False
-
-        async def look(id: int) -> None:
-            nonlocal found
-            entry = await self._messages.read(ref, id, now_ms)
-            found = found or (entry is not None and entry.body.life.state is State.IN_FLIGHT)
-
-        if ids:
-            await self._sheets.each(ids, look)
-        return found
+        entries = await side_by_side(ids, lambda id: self._messages.read(ref, id, now_ms))
+        return any(entry is not None and entry.body.life.state is State.IN_FLIGHT for entry in entries)
 
     async def _first(self, ref: QueueRef, group: str, limit: int, now_ms: int) -> list[Entry]:
         """The group's oldest, as they are stored: up to `limit`, and up to the first that is not due."""

@@ -23,7 +23,7 @@ from holdfast.stores.answers import being_deleted, no_such_queue
 from holdfast.stores.contract import QueueRow
 from holdfast.stores.notices import Notices
 from holdfast.stores.objects import layout
-from holdfast.stores.objects.attempts import Busy, answered, until_unchanged
+from holdfast.stores.objects.attempts import Busy, answered, side_by_side, until_unchanged
 from holdfast.stores.objects.bucket import Changed
 from holdfast.stores.objects.counting import Counting
 from holdfast.stores.objects.directory import Directory
@@ -134,9 +134,8 @@ class Intake:
 
     async def _seen(self, ref: QueueRef, keys: Collection[str], now_ms: int) -> dict[str, _Seen]:
         """Return the state of each key in the call."""
-        seen: dict[str, _Seen] = {}
 
-        async def look(key: str) -> None:
+        async def look(key: str) -> _Seen:
             held = await self._sheets.read(layout.key(ref, key))
             if held is not None and held.is_busy:
                 raise Busy
@@ -144,11 +143,9 @@ class Intake:
             first = None
             if body is not None and body.ends_at > now_ms:
                 first = Enqueued(snowflake=body.id, given_correlation_id=body.given_correlation_id, duplicate=True)
-            seen[key] = _Seen(first, held)
+            return _Seen(first, held)
 
-        if keys:
-            await self._sheets.each(keys, look)
-        return seen
+        return dict(zip(keys, await side_by_side(keys, look), strict=True))
 
     async def _put_payloads(self, ref: QueueRef, fresh: list[tuple[Draft, int]]) -> None:
         async def put(each: tuple[Draft, int]) -> None:
@@ -159,8 +156,7 @@ class Intake:
                 if draft.payload:
                     await self._sheets.bucket.put(layout.payload_of(layout.message(ref, id)), draft.payload)
 
-        if work := [each for each in fresh if each[0].payload or each[0].group is not None]:
-            await self._sheets.each(work, put)
+        await side_by_side([each for each in fresh if each[0].payload or each[0].group is not None], put)
 
     async def _write(
         self,
@@ -201,15 +197,8 @@ class Intake:
         await self._check_queue(row, bodies, helds[: len(bodies)], now_ms, notices)
 
     async def _left(self, ref: QueueRef, bodies: list[MessageBody]) -> dict[str, Held]:
-        left: dict[str, Held] = {}
-
-        async def look(body: MessageBody) -> None:
-            held = await self._sheets.read(layout.message(ref, body.id))
-            if held is not None:
-                left[held.key] = held
-
-        await self._sheets.each(bodies, look)
-        return left
+        helds = await side_by_side(bodies, lambda body: self._sheets.read(layout.message(ref, body.id)))
+        return {held.key: held for held in helds if held is not None}
 
     async def _check_queue(
         self, row: QueueRow, bodies: list[MessageBody], helds: list[Held], now_ms: int, notices: Notices

@@ -22,7 +22,7 @@ from holdfast.model.events import Event, JournalEvent, parse_position
 from holdfast.model.names import QueueRef
 from holdfast.stores.contract import JOURNAL_STEP, JournalPage
 from holdfast.stores.objects import layout
-from holdfast.stores.objects.attempts import answered, until_unchanged
+from holdfast.stores.objects.attempts import answered, side_by_side, until_unchanged
 from holdfast.stores.objects.bucket import Changed
 from holdfast.stores.objects.documents import MessageBody, Note, SegmentBody, encode, message_of
 from holdfast.stores.objects.gathering import Gathering
@@ -116,7 +116,7 @@ class Journal:
                 else:
                     done.append(key)
 
-        await self._sheets.each(keys, read)
+        await side_by_side(keys, read)
         for key in done:
             self._messages.dirty.pop(key, None)
         if not found:
@@ -145,7 +145,7 @@ class Journal:
             key, upto = each
             await self._empty_one(key, upto, known.get(key))
 
-        await self._sheets.each(emptied, empty)
+        await side_by_side(emptied, empty)
 
     async def _empty_one(self, key: str, upto: int, known: tuple[Held | None, MessageBody | None] | None) -> None:
         async def empty() -> None:
@@ -174,7 +174,7 @@ class Journal:
     def _note_written(self, before: Held, written: Held, body: MessageBody) -> None:
         """In the place of the entry, and not into it: a call that has it goes by what it says as a whole. If that is
         about to be written, it finds out by itself."""
-        shelf = self._messages.shelves.known(QueueRef(body.tenant, body.queue))
+        shelf = self._messages.shelves.known(body.ref)
         entry = None if shelf is None else shelf.index.entries.get(body.id)
         if shelf is None or entry is None or entry.is_taken:
             return

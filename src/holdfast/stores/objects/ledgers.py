@@ -20,7 +20,7 @@ from holdfast.stores.answers import delivery_of
 from holdfast.stores.driver import Driver, on_driver, on_driver_with_notices
 from holdfast.stores.notices import Notices
 from holdfast.stores.objects import layout
-from holdfast.stores.objects.attempts import until_unchanged
+from holdfast.stores.objects.attempts import side_by_side, until_unchanged
 from holdfast.stores.objects.bucket import Missing
 from holdfast.stores.objects.directory import Directory
 from holdfast.stores.objects.documents import LedgerBody, encode
@@ -125,22 +125,18 @@ class Ledgers:
 
     async def _deliveries(self, ref: QueueRef, receipts: Iterable[Receipt], now_ms: int) -> list[Delivery]:
         """Of those that are still held."""
-        found: dict[int, Delivery] = {}
 
-        async def read(receipt: Receipt) -> None:
+        async def read(receipt: Receipt) -> Delivery | None:
             entry = await self._messages.read(ref, receipt.id, now_ms)
             if entry is None or not lifecycle.holds(entry.body.life, receipt, now_ms):
-                return
+                return None
             try:
                 payload = await self._messages.payload(entry)
             except Missing:
-                return
-            state = await self._states.read(entry)
-            found[receipt.id] = delivery_of(entry.body.envelope(payload), entry.body.life, state)
+                return None
+            return delivery_of(entry.body.envelope(payload), entry.body.life, await self._states.read(entry))
 
-        receipts = list(receipts)
-        await self._messages.sheets.each(receipts, read)
-        return [found[receipt.id] for receipt in receipts if receipt.id in found]
+        return [each for each in await side_by_side(receipts, read) if each is not None]
 
 
 def receipts_of(body: LedgerBody, number: int) -> list[Receipt]:

@@ -24,7 +24,7 @@ from holdfast.model.lifecycle import Change
 from holdfast.model.names import QueueRef
 from holdfast.stores.notices import Notices
 from holdfast.stores.objects import layout
-from holdfast.stores.objects.attempts import Busy, answered, unavailable
+from holdfast.stores.objects.attempts import Busy, answered, side_by_side, unavailable
 from holdfast.stores.objects.bucket import Changed, Missing, Unanswered
 from holdfast.stores.objects.changes import Changes
 from holdfast.stores.objects.documents import MessageBody, encode, message_of, new_nonce
@@ -124,8 +124,7 @@ class Messages:
                 return None
             except Changed:
                 # It may have been written though nothing about it changed: its events were collected.
-                ref = QueueRef(entry.body.tenant, entry.body.queue)
-                again = await self.read(ref, entry.id, now_ms)
+                again = await self.read(entry.body.ref, entry.id, now_ms)
                 if again is None or again.body.life != life or again.held.key != entry.held.key:
                     return None
                 entry = again
@@ -180,7 +179,7 @@ class Messages:
             writes[target] = (Write(target, encode(body), there), body)
             writes[source] = (Write(source, encode(stub), entry.held), stub)
 
-        await self.sheets.each(movings, prepare)
+        await side_by_side(movings, prepare)
         helds = await self.sheets.write_all([write for write, _ in writes.values()], turns)
         by_key = {held.key: held for held in helds}
         left: list[str] = []
@@ -206,8 +205,7 @@ class Messages:
             if moving.body.has_state and not is_back:
                 state_at = await self._bring_state(entry.state_key, layout.state_of(target))
             if moving.body.group is not None:
-                ref = QueueRef(moving.body.tenant, moving.body.queue)
-                await bucket.put(layout.group_member(ref, moving.body.group, moving.body.id), b"")
+                await bucket.put(layout.group_member(moving.body.ref, moving.body.group, moving.body.id), b"")
         except Missing:
             raise Changed(f"the payload of {entry.held.key} is not there") from None
         except Unanswered as error:
@@ -240,7 +238,7 @@ class Messages:
                 keys.append(layout.group_member(layout.parse_queue(each), body.group, body.id))
         await self.sheets.delete(keys)
         await self.sheets.delete([*body.stubs, key])
-        shelf = self.shelves.known(QueueRef(body.tenant, body.queue))
+        shelf = self.shelves.known(body.ref)
         if shelf is not None:
             shelf.passed.pop(body.id, None)
             shelf.leftovers.pop(key, None)

@@ -10,6 +10,7 @@ from holdfast.model.message import State
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Filter
 from holdfast.stores.contract import Listing
+from holdfast.stores.objects.attempts import side_by_side
 from holdfast.stores.objects.bucket import Missing
 from holdfast.stores.objects.counting import Counting
 from holdfast.stores.objects.index import Entry
@@ -88,14 +89,7 @@ class Reading:
                     yield entry
 
     async def _all_found(self, entries: list[Entry]) -> list[Found]:
-        found: dict[int, Found | None] = {}
-
-        async def read(entry: Entry) -> None:
-            found[entry.id] = await self._found(entry)
-
-        if entries:
-            await self._messages.sheets.each(entries, read)
-        return [each for entry in entries if (each := found[entry.id]) is not None]
+        return [found for found in await side_by_side(entries, self._found) if found is not None]
 
     async def _found(self, entry: Entry) -> Found | None:
         body = entry.body

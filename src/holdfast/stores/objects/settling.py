@@ -15,7 +15,7 @@ from holdfast.model.verdicts import judge
 from holdfast.stores.answers import settled, stale
 from holdfast.stores.contract import QueueRow
 from holdfast.stores.notices import Notices
-from holdfast.stores.objects.attempts import until_unchanged
+from holdfast.stores.objects.attempts import side_by_side, until_unchanged
 from holdfast.stores.objects.directory import Directory
 from holdfast.stores.objects.index import Entry
 from holdfast.stores.objects.messages import Messages
@@ -43,10 +43,8 @@ class Settling:
         shelf = self._messages.shelves.of(ref)
         # Claims of this process see all of a call's verdicts, or none.
         with self._messages.shelves.hiding(shelf, set(by_id), now_ms):
-            await self._messages.sheets.each(by_id.values(), settle)
-        if not row.is_paused:
-            notices.ready(ref, shelf.index.next_at())
-        notices.deadline(shelf.index.next_deadline())
+            await side_by_side(by_id.values(), settle)
+        self._messages.shelves.tell(row, notices)
         return [each for each in results if each is not None]
 
     async def _settle_one(self, row: QueueRow, verdict: Verdict, now_ms: int, notices: Notices) -> Result:

@@ -12,9 +12,8 @@ safe at any time; to wait a while first only spares a slow process from doing it
     write sheets without step, delete record   dies here: the next sweep does it
 """
 
-import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
@@ -23,7 +22,7 @@ import msgspec
 from holdfast.clock import Clock
 from holdfast.model.errors import StoreUnavailable
 from holdfast.stores.objects import layout
-from holdfast.stores.objects.attempts import Busy, answered, read_object, unavailable, until_unchanged
+from holdfast.stores.objects.attempts import Busy, answered, read_object, side_by_side, unavailable, until_unchanged
 from holdfast.stores.objects.bucket import Bucket, Changed, Missing, Stamp, Unanswered
 from holdfast.stores.objects.documents import Sheet, StepBody, decode_sheet, encode, encode_sheet, new_nonce
 
@@ -31,8 +30,6 @@ _log = logging.getLogger("holdfast")
 
 T = TypeVar("T")
 
-# Requests of one call that are under way at once.
-AT_ONCE = 32
 _TRIES = 5
 # A step that holds is finished after this long.
 _FINISH_MS = 5_000
@@ -75,23 +72,6 @@ class Sheets:
         self._own: set[str] = set()
         # Records of steps that are to be finished, and from when on: what is written meanwhile anyway costs nothing.
         self.unfinished: dict[str, int] = {}
-
-    async def each(self, what: Iterable[T], do: Callable[[T], Awaitable[None]]) -> None:
-        """Side by side, so many at once; the first error once all have ended."""
-
-        turns = asyncio.Semaphore(AT_ONCE)
-
-        async def one(each: T) -> None:
-            async with turns:
-                await do(each)
-
-        items = list(what)
-        if len(items) == 1:
-            await do(items[0])
-            return
-        for outcome in await asyncio.gather(*(one(each) for each in items), return_exceptions=True):
-            if isinstance(outcome, BaseException):
-                raise outcome
 
     # --- Reading ---------------------------------------------------------------------------------------------
 
@@ -187,7 +167,7 @@ class Sheets:
 
             for each in sorted(turns, key=lambda turn: turn.key):
                 await write(each)
-            await self.each(writes, write)
+            await side_by_side(writes, write)
             if self.clock.now_ms() - began_at > _KEEP_REFUSED_MS // 2:
                 raise StoreUnavailable("the bucket is too slow: a step took longer than any may take")
             holds = await self._decide(step, StepBody(True, [each.key for each in (*turns, *writes)]))
@@ -260,7 +240,7 @@ class Sheets:
                 return False
             await self.delete([key])
             return True
-        await self.each(body.keys, lambda each: self._settle_of(step, each))
+        await side_by_side(body.keys, lambda each: self._settle_of(step, each))
         await self.delete([key])
         return True
 

@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 
 from holdfast.model.message import State
 from holdfast.model.names import QueueRef
+from holdfast.stores.contract import QueueRow
+from holdfast.stores.notices import Notices
 from holdfast.stores.objects import layout
-from holdfast.stores.objects.attempts import answered, unavailable
+from holdfast.stores.objects.attempts import answered, side_by_side, unavailable
 from holdfast.stores.objects.bucket import PAGE, Item, Unanswered
 from holdfast.stores.objects.documents import MessageBody, message_of
 from holdfast.stores.objects.index import Entry, Index
@@ -92,6 +94,13 @@ class Shelves:
     def forget(self, ref: QueueRef) -> None:
         self._shelves.pop(ref, None)
 
+    def tell(self, row: QueueRow, notices: Notices) -> None:
+        """After a change: say when a claim, and when a sweep, may next find something in the queue."""
+        index = self.of(row.ref).index
+        if not row.is_paused:
+            notices.ready(row.ref, index.next_at())
+        notices.deadline(index.next_deadline())
+
     def lease_ends_at(self, body: MessageBody) -> int:
         """When the lease has run out for certain: another's clock may be behind ours."""
         lease = body.life.lease
@@ -103,7 +112,7 @@ class Shelves:
 
     def note(self, held: Held, body: MessageBody, now_ms: int, *, is_new: bool = False) -> Entry | None:
         """A message of this queue as it is now; None: it is not in the window. `is_new`: this process enqueued it."""
-        shelf = self.of(QueueRef(body.tenant, body.queue))
+        shelf = self.of(body.ref)
         id = body.id
         is_dead = layout.is_dead(held.key)
         if id in shelf.hidden and not is_dead:
@@ -155,7 +164,7 @@ class Shelves:
 
     def lost(self, entry: Entry) -> None:
         """Another wrote it: what is known of it is wrong."""
-        shelf = self.of(QueueRef(entry.body.tenant, entry.body.queue))
+        shelf = self.of(entry.body.ref)
         if shelf.index.entries.get(entry.id) is entry:
             shelf.index.drop(entry.id)
         shelf.passed.pop(entry.id, None)
@@ -260,7 +269,7 @@ class Shelves:
                 self._find(shelf, held, now_ms)
 
         if unknown:
-            await self._sheets.each(unknown, read)
+            await side_by_side(unknown, read)
 
     def _find(self, shelf: Shelf, held: Held, now_ms: int) -> None:
         id = layout.parse_message(held.key)

@@ -11,7 +11,7 @@ from holdfast.stores.contract import QueueRow, Swept
 from holdfast.stores.notices import Notices
 from holdfast.stores.objects import layout
 from holdfast.stores.objects.altering import Altering
-from holdfast.stores.objects.attempts import Busy, answered
+from holdfast.stores.objects.attempts import Busy, answered, side_by_side
 from holdfast.stores.objects.bucket import PAGE, Changed, Item
 from holdfast.stores.objects.claiming import Claiming
 from holdfast.stores.objects.counting import Counting
@@ -255,7 +255,7 @@ class Sweeping:
         """Yields after each full page."""
         async for page in self._sheets.bucket.pages(prefix):
             if meant := [item.key for item in page if is_meant(item)]:
-                await self._sheets.each(meant, look)
+                await side_by_side(meant, look)
             if len(page) >= PAGE:
                 yield
 

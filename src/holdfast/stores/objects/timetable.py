@@ -1,19 +1,17 @@
 """Schedules: each a sheet of its own, replaced only where nobody else has, and fired together with its message."""
 
-import asyncio
 from collections.abc import Callable
 
 import msgspec
 
 from holdfast.model.answers import Enqueued
-from holdfast.model.errors import OverQuota
 from holdfast.model.names import QueueRef
-from holdfast.model.schedules import MAX_SCHEDULES, Schedule, Tick, draft_at, fired, reason_of
+from holdfast.model.schedules import MAX_SCHEDULES, Schedule, Tick, check_room, draft_at, fired, reason_of
 from holdfast.stores.contract import DueSchedules
 from holdfast.stores.driver import Driver, on_driver, on_driver_with_notices
 from holdfast.stores.notices import Notices
 from holdfast.stores.objects import layout
-from holdfast.stores.objects.attempts import Busy, answered, pause, until_unchanged
+from holdfast.stores.objects.attempts import Busy, answered, pause, side_by_side, until_unchanged
 from holdfast.stores.objects.bucket import Changed
 from holdfast.stores.objects.directory import Directory
 from holdfast.stores.objects.documents import encode
@@ -88,13 +86,14 @@ class Timetable:
                     found.append(schedule)
         return found
 
-    async def _is_full(self, ref: QueueRef) -> bool:
+    async def _count(self, ref: QueueRef) -> int:
+        """Return the number of the queue's schedules, or of all names listed where that is below the limit."""
         names = await self.names(ref)
         if len(names) < MAX_SCHEDULES:
-            return False
+            return len(names)
         # What was deleted is listed too, until a sweep takes what is left of it.
-        read = await asyncio.gather(*(self._read(ref, name) for name in names))
-        return sum(schedule is not None for schedule, _ in read) >= MAX_SCHEDULES
+        read = await side_by_side(names, lambda name: self._read(ref, name))
+        return sum(schedule is not None for schedule, _ in read)
 
     @on_driver_with_notices
     async def put(self, notices: Notices, ref: QueueRef, was: Schedule | None, schedule: Schedule, now_ms: int) -> bool:
@@ -103,13 +102,8 @@ class Timetable:
         if there != was:
             return False
         if there is None:
-            count = len([name for each, name in self._known if each == ref])
-            if count >= MAX_SCHEDULES or await self._is_full(ref):
-                raise OverQuota(
-                    f"queue {ref} has {MAX_SCHEDULES} schedules, which is the most",
-                    quota="max_schedules",
-                    limit=MAX_SCHEDULES,
-                )
+            check_room(ref, len([name for each, name in self._known if each == ref]))
+            check_room(ref, await self._count(ref))
         try:
             await self._sheets.write(layout.schedule(ref, schedule.name), encode(schedule), held)
         except (Changed, Busy):

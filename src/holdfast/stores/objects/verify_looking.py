@@ -1,6 +1,5 @@
 """Documents as they stand, read without the steps that other readers take on the way."""
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
 from zlib import crc32
@@ -9,6 +8,7 @@ import msgspec
 
 from holdfast.model.errors import StoreUnavailable
 from holdfast.stores.objects import layout
+from holdfast.stores.objects.attempts import side_by_side
 from holdfast.stores.objects.bucket import Bucket, Missing
 from holdfast.stores.objects.documents import StepBody, decode_sheet
 from holdfast.stores.objects.papers import P
@@ -26,16 +26,7 @@ class Looking:
         self.now_ms = now_ms
 
     async def each(self, what: Iterable[T], do: Callable[[T], Awaitable[None]]) -> None:
-        """Side by side, so many at once; the first error once all have ended."""
-        turns = asyncio.Semaphore(_AT_ONCE)
-
-        async def one(item: T) -> None:
-            async with turns:
-                await do(item)
-
-        for outcome in await asyncio.gather(*map(one, what), return_exceptions=True):
-            if isinstance(outcome, BaseException):
-                raise outcome
+        await side_by_side(what, do, _AT_ONCE)
 
     async def sheet(self, key: str) -> bytes | None:
         """What holds under this key; None: nothing does. `StoreUnavailable`, naming it, if it is damaged."""

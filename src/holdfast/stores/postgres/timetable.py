@@ -5,9 +5,8 @@ from typing import Any
 import msgspec
 
 from holdfast.model.answers import Enqueued
-from holdfast.model.errors import OverQuota
 from holdfast.model.names import QueueRef
-from holdfast.model.schedules import MAX_SCHEDULES, Schedule, Tick, draft_at, fired, reason_of
+from holdfast.model.schedules import Schedule, Tick, check_room, draft_at, fired, reason_of
 from holdfast.stores.answers import being_deleted
 from holdfast.stores.contract import DueSchedules
 from holdfast.stores.driver import Driver, on_driver, on_driver_with_notices
@@ -78,12 +77,8 @@ class Timetable:
             raw = await connection.fetchval(_FIND_LOCKED, info.key, schedule.name)
             if (None if raw is None else _decode(raw)) != was:
                 return False
-            if raw is None and (count := await connection.fetchval(_COUNT, info.key)) >= MAX_SCHEDULES:
-                raise OverQuota(
-                    f"queue {ref} has {count} schedules, which is the most",
-                    quota="max_schedules",
-                    limit=MAX_SCHEDULES,
-                )
+            if raw is None:
+                check_room(ref, await connection.fetchval(_COUNT, info.key))
             await connection.execute(_PUT, info.key, schedule.name, _encode(schedule), schedule.next_at)
             return True
 
