@@ -15,8 +15,9 @@ from holdfast.model import lifecycle
 from holdfast.model.message import Receipt
 from holdfast.service import session
 from holdfast.service.gate import Gate
+from holdfast.stores.logic import verdicts as verdicts_logic
 from holdfast.stores.memory.shelf import Shelf
-from holdfast.testing.simulation.memory import DurableMemoryStore
+from holdfast.testing.simulation.memory import DurableMemoryStore, DurableUnits
 
 Patch = pytest.MonkeyPatch
 MUTANTS: dict[str, Callable[[Patch], None]] = {}
@@ -56,18 +57,18 @@ def a_lease_that_ran_out_still_acks(patch: Patch) -> None:
 @mutant
 def an_extension_is_answered_and_not_kept(patch: Patch) -> None:
     def apply(original: Any) -> Any:
-        def skip(self: DurableMemoryStore, shelf: Any, entry: Any, change: Any, now_ms: int) -> None:
+        def skip(self: DurableUnits, queue: Any, entry: Any, change: Any) -> None:
             if change.event is not lifecycle.Event.EXTENDED:
-                original(self, shelf, entry, change, now_ms)
+                original(self, queue, entry, change)
 
         return skip
 
-    _wrap(patch, DurableMemoryStore, "_apply", apply)
+    _wrap(patch, DurableUnits, "apply_one", apply)
 
 
 @mutant
 def a_key_is_not_remembered(patch: Patch) -> None:
-    patch.setattr(DurableMemoryStore, "_remember_key", lambda *given: None)
+    patch.setattr(DurableUnits, "remember_key", lambda *given: None)
 
 
 @mutant
@@ -101,8 +102,12 @@ def an_expired_lease_gives_the_message_back_to_its_place_for_ever(patch: Patch) 
 @mutant
 def a_power_cut_undoes_an_ack(patch: Patch) -> None:
     async def settle(self: DurableMemoryStore, ref: Any, verdicts: Any, now_ms: int) -> Any:
-        self._begin()
-        return await super(DurableMemoryStore, self).settle(ref, verdicts, now_ms)
+        async def work(unit: DurableUnits) -> Any:
+            results = await verdicts_logic.settle(unit, ref, verdicts, self._dice.roll)
+            unit.is_durable = False
+            return results
+
+        return await self._units.run(ref, work, now_ms)
 
     patch.setattr(DurableMemoryStore, "settle", settle)
 
@@ -112,7 +117,7 @@ def versions_go_back_with_the_power(patch: Patch) -> None:
     def crash(original: Any) -> Any:
         def forget(self: DurableMemoryStore, undone: int) -> None:
             original(self, undone)
-            self._version_floor = 0
+            self._units.floor = 0
 
         return forget
 
@@ -125,7 +130,7 @@ def a_crash_forgets_the_leases_deadlines(patch: Patch) -> None:
 
     async def open(self: DurableMemoryStore, listener: Any, runtime: Any) -> None:
         self._directory.is_closed = False
-        self._listener = listener
+        self._units.open(listener)
 
     patch.setattr(DurableMemoryStore, "open", open)
 
@@ -257,15 +262,16 @@ def a_message_is_handed_to_two(patch: Patch) -> None:
 def a_receipt_of_another_message_will_do(patch: Patch) -> None:
     """The id is taken from the oldest lease instead of the receipt."""
 
-    def settle_one(original: Any) -> Any:
-        def settle(self: DurableMemoryStore, shelf: Shelf, verdict: Any, now_ms: int) -> Any:
-            if shelf.leases:
-                entry = shelf.entries[shelf.leases[0][1]]
+    def make(original: Any) -> Any:
+        async def settle(self: DurableMemoryStore, ref: Any, verdicts: Any, now_ms: int) -> Any:
+            queue = self._directory.find(ref)
+            if queue is not None and queue.leases:
+                entry = queue.entries[queue.leases[0][1]]
                 assert entry.life.lease is not None
                 receipt = Receipt(entry.envelope.id, entry.life.lease.token, entry.life.version)
-                verdict = lifecycle.replace(verdict, receipt=receipt)
-            return original(self, shelf, verdict, now_ms)
+                verdicts = [lifecycle.replace(verdict, receipt=receipt) for verdict in verdicts]
+            return await original(self, ref, verdicts, now_ms)
 
         return settle
 
-    _wrap(patch, DurableMemoryStore, "_settle_one", settle_one)
+    _wrap(patch, DurableMemoryStore, "settle", make)

@@ -3,27 +3,40 @@
 Each is the memory store with one thing wrong, on some of the messages it meets.
 """
 
-from collections import Counter
-from collections.abc import Iterable
-
 from msgspec.structs import replace
 
 from holdfast.dice import Dice
-from holdfast.model import lifecycle
 from holdfast.model.answers import Counts, Delivery, Enqueued, Result
 from holdfast.model.errors import InvalidArgument, StoreUnavailable
 from holdfast.model.events import Event
+from holdfast.model.ids import IdMaker
 from holdfast.model.lifecycle import Change
 from holdfast.model.message import Draft, Receipt, State
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Ask, Verdict
 from holdfast.stores.contract import Claims
 from holdfast.stores.memory import MemoryStore
+from holdfast.stores.memory.directory import MemoryDirectory
+from holdfast.stores.memory.journal import MemoryJournal
 from holdfast.stores.memory.shelf import Entry, Shelf
+from holdfast.stores.memory.unit import MemoryUnits
 from holdfast.testing.history.rules import Rule
 
 _DAY_MS = 86_400_000
 _NOBODYS = bytes(16)
+
+
+class FaultyUnits(MemoryUnits):
+    """Atomic steps with a fault in them."""
+
+    def __init__(self, directory: MemoryDirectory, journal: MemoryJournal, ids: IdMaker) -> None:
+        super().__init__(directory, journal, ids)
+        self._met = 0
+
+    def _is_turn(self, every: int) -> bool:
+        """Every so many times it is asked: a fault that always strikes would be caught by anything."""
+        self._met += 1
+        return self._met % every == 0
 
 
 class Mutant(MemoryStore):
@@ -33,12 +46,11 @@ class Mutant(MemoryStore):
 
     def __init__(self, dice: Dice) -> None:
         super().__init__(dice, _DAY_MS)
-        self._met: Counter[str] = Counter()
+        self._met = 0
 
-    def _is_turn(self, every: int, what: str = "") -> bool:
-        """Every so many times it is asked: a fault that always strikes would be caught by anything."""
-        self._met[what] += 1
-        return self._met[what] % every == 0
+    def _is_turn(self, every: int) -> bool:
+        self._met += 1
+        return self._met % every == 0
 
 
 class DropsMessages(Mutant):
@@ -46,10 +58,11 @@ class DropsMessages(Mutant):
 
     breaks = Rule.LOST
 
-    def _put_new(self, shelf: Shelf, draft: Draft, id: int, now_ms: int, reason: str | None = None) -> None:
-        super()._put_new(shelf, draft, id, now_ms, reason)
-        if draft.group is None and self._is_turn(5):
-            self._directory.drop(shelf, shelf.entries[id])
+    class units_class(FaultyUnits):
+        def add_one(self, queue: Shelf, draft: Draft, id: int, reason: str | None) -> None:
+            super().add_one(queue, draft, id, reason)
+            if draft.group is None and self._is_turn(5):
+                self._directory.drop(queue, queue.entries[id])
 
 
 class DropsExpired(Mutant):
@@ -57,10 +70,11 @@ class DropsExpired(Mutant):
 
     breaks = Rule.LOST
 
-    def _apply(self, shelf: Shelf, entry: Entry, change: Change, now_ms: int) -> None:
-        if change.event is Event.EXPIRED and entry.envelope.group is None and self._is_turn(3):
-            change = Change(None, change.event)
-        super()._apply(shelf, entry, change, now_ms)
+    class units_class(FaultyUnits):
+        def apply_one(self, queue: Shelf, entry: Entry, change: Change) -> None:
+            if change.event is Event.EXPIRED and entry.envelope.group is None and self._is_turn(3):
+                change = Change(None, change.event)
+            super().apply_one(queue, entry, change)
 
 
 class Resurrects(Mutant):
@@ -68,11 +82,12 @@ class Resurrects(Mutant):
 
     breaks = Rule.RESURRECTED
 
-    def _apply(self, shelf: Shelf, entry: Entry, change: Change, now_ms: int) -> None:
-        super()._apply(shelf, entry, change, now_ms)
-        if change.event is Event.SUCCEEDED and entry.life.version == 1 and self._is_turn(3):
-            entry.life = replace(entry.life, state=State.READY, lease=None)
-            self._directory.put(shelf, entry)
+    class units_class(FaultyUnits):
+        def apply_one(self, queue: Shelf, entry: Entry, change: Change) -> None:
+            super().apply_one(queue, entry, change)
+            if change.event is Event.SUCCEEDED and entry.life.version == 1 and self._is_turn(3):
+                entry.life = replace(entry.life, state=State.READY, lease=None)
+                self._directory.put(queue, entry)
 
 
 class LeasesTwice(Mutant):
@@ -80,34 +95,36 @@ class LeasesTwice(Mutant):
 
     breaks = Rule.DOUBLE_LEASE
 
-    def _claim_for(self, shelf: Shelf, ask: Ask, now_ms: int) -> list[Delivery]:
-        held = [shelf.entries[id] for _, id in shelf.leases if shelf.entries[id].envelope.group is None]
-        deliveries = super()._claim_for(shelf, ask, now_ms)
-        if held and len(deliveries) < ask.limit and self._is_turn(3):
-            [token] = self._dice.tokens(1)
-            free = replace(held[0].life, state=State.READY, lease=None)
-            change = lifecycle.claim(free, shelf.row.policy, now_ms, token=token, lease_ms=ask.lease_ms)
-            self._apply(shelf, held[0], change, now_ms)
-            deliveries.append(self._delivery(held[0], with_state=ask.with_state))
-        return deliveries
+    class units_class(FaultyUnits):
+        async def take_due(self, queue: Shelf, limits: list[int]) -> list[list[Entry]]:
+            held = [queue.entries[id] for _, id in queue.leases if queue.entries[id].envelope.group is None]
+            taken = await super().take_due(queue, limits)
+            if held and len(taken[0]) < limits[0] and self._is_turn(3):
+                queue.change(held[0], replace(held[0].life, state=State.READY, lease=None))
+                taken[0].append(held[0])
+            return taken
 
 
 class ForgetsExpiry(Mutant):
     """Takes a receipt whose lease has run out, for a while."""
 
     breaks = Rule.STALE_ACCEPTED
-    _while_ms = 200
 
-    def _apply(self, shelf: Shelf, entry: Entry, change: Change, now_ms: int) -> None:
-        if change.event is Event.CLAIMED and change.life is not None and change.life.lease is not None:
-            lease = change.life.lease
-            lease = replace(lease, expires_at=lease.expires_at + self._while_ms)
-            change = change._replace(life=replace(change.life, lease=lease))
-        super()._apply(shelf, entry, change, now_ms)
+    class units_class(FaultyUnits):
+        _while_ms = 200
 
-    def _delivery(self, entry: Entry, *, with_state: bool) -> Delivery:
-        delivery = super()._delivery(entry, with_state=with_state)
-        return replace(delivery, lease_expires_at=delivery.lease_expires_at - self._while_ms)
+        def apply_one(self, queue: Shelf, entry: Entry, change: Change) -> None:
+            if change.event is Event.CLAIMED and change.life is not None and change.life.lease is not None:
+                lease = change.life.lease
+                lease = replace(lease, expires_at=lease.expires_at + self._while_ms)
+                change = change._replace(life=replace(change.life, lease=lease))
+            super().apply_one(queue, entry, change)
+
+        async def deliveries(
+            self, queue: Shelf, entries: list[Entry], *, with_state: bool, streams: bool
+        ) -> list[Delivery]:
+            deliveries = await super().deliveries(queue, entries, with_state=with_state, streams=streams)
+            return [replace(each, lease_expires_at=each.lease_expires_at - self._while_ms) for each in deliveries]
 
 
 class ForgetsToken(Mutant):
@@ -115,12 +132,16 @@ class ForgetsToken(Mutant):
 
     breaks = Rule.STALE_ACCEPTED
 
-    def _settle_one(self, shelf: Shelf, verdict: Verdict, now_ms: int) -> Result:
-        entry = shelf.entries.get(verdict.receipt.id)
-        if entry is not None and entry.life.lease is not None:
-            current = Receipt(entry.envelope.id, entry.life.lease.token, entry.life.version)
-            verdict = replace(verdict, receipt=current)
-        return super()._settle_one(shelf, verdict, now_ms)
+    async def settle(self, ref: QueueRef, verdicts: list[Verdict], now_ms: int) -> list[Result]:
+        return await super().settle(ref, [self._with_current(ref, verdict) for verdict in verdicts], now_ms)
+
+    def _with_current(self, ref: QueueRef, verdict: Verdict) -> Verdict:
+        queue = self._directory.find(ref)
+        entry = None if queue is None else queue.entries.get(verdict.receipt.id)
+        if entry is None or entry.life.lease is None:
+            return verdict
+        current = Receipt(entry.envelope.id, entry.life.lease.token, entry.life.version)
+        return replace(verdict, receipt=current)
 
 
 class RobsTheHolder(Mutant):
@@ -128,13 +149,15 @@ class RobsTheHolder(Mutant):
 
     breaks = Rule.ROBBED
 
-    def _settle_one(self, shelf: Shelf, verdict: Verdict, now_ms: int) -> Result:
-        result = super()._settle_one(shelf, verdict, now_ms)
-        entry = shelf.entries.get(verdict.receipt.id)
-        if not result.ok and entry is not None and entry.life.lease is not None:
-            lease = replace(entry.life.lease, token=_NOBODYS)
-            shelf.change(entry, replace(entry.life, lease=lease))
-        return result
+    async def settle(self, ref: QueueRef, verdicts: list[Verdict], now_ms: int) -> list[Result]:
+        results = await super().settle(ref, verdicts, now_ms)
+        queue = self._directory.find(ref)
+        for result in results:
+            entry = None if queue is None else queue.entries.get(result.snowflake)
+            if not result.ok and queue is not None and entry is not None and entry.life.lease is not None:
+                lease = replace(entry.life.lease, token=_NOBODYS)
+                queue.change(entry, replace(entry.life, lease=lease))
+        return results
 
 
 class ReusesVersions(Mutant):
@@ -142,10 +165,11 @@ class ReusesVersions(Mutant):
 
     breaks = Rule.VERSION
 
-    def _apply(self, shelf: Shelf, entry: Entry, change: Change, now_ms: int) -> None:
-        if change.event is Event.CLAIMED and change.life is not None and entry.life.version and self._is_turn(2):
-            change = change._replace(life=replace(change.life, version=entry.life.version))
-        super()._apply(shelf, entry, change, now_ms)
+    class units_class(FaultyUnits):
+        def apply_one(self, queue: Shelf, entry: Entry, change: Change) -> None:
+            if change.event is Event.CLAIMED and change.life is not None and entry.life.version and self._is_turn(2):
+                change = change._replace(life=replace(change.life, version=entry.life.version))
+            super().apply_one(queue, entry, change)
 
 
 class IgnoresKeys(Mutant):
@@ -153,8 +177,9 @@ class IgnoresKeys(Mutant):
 
     breaks = Rule.DUPLICATED
 
-    def _seen_keys(self, shelf: Shelf | None, keys: Iterable[str], now_ms: int) -> dict[str, Enqueued]:
-        return {}
+    class units_class(FaultyUnits):
+        async def known_keys(self, queue: Shelf, drafts: list[Draft]) -> dict[str, Enqueued]:
+            return {}
 
 
 class StoresTwice(Mutant):
@@ -162,11 +187,12 @@ class StoresTwice(Mutant):
 
     breaks = Rule.DUPLICATED
 
-    def _put_new(self, shelf: Shelf, draft: Draft, id: int, now_ms: int, reason: str | None = None) -> None:
-        super()._put_new(shelf, draft, id, now_ms, reason)
-        if draft.key is None and draft.group is None and self._is_turn(5):
-            [twin] = self._ids.take(1, now_ms)
-            super()._put_new(shelf, draft, twin, now_ms, reason)
+    class units_class(FaultyUnits):
+        def add_one(self, queue: Shelf, draft: Draft, id: int, reason: str | None) -> None:
+            super().add_one(queue, draft, id, reason)
+            if draft.key is None and draft.group is None and self._is_turn(5):
+                [twin] = self._ids.take(1, self.now_ms)
+                super().add_one(queue, draft, twin, reason)
 
 
 class Corrupts(Mutant):
@@ -174,9 +200,14 @@ class Corrupts(Mutant):
 
     breaks = Rule.CORRUPT
 
-    def _delivery(self, entry: Entry, *, with_state: bool) -> Delivery:
-        delivery = super()._delivery(entry, with_state=with_state)
-        return replace(delivery, payload=delivery.payload[:-1] + b"\0") if self._is_turn(5) else delivery
+    class units_class(FaultyUnits):
+        async def deliveries(
+            self, queue: Shelf, entries: list[Entry], *, with_state: bool, streams: bool
+        ) -> list[Delivery]:
+            deliveries = await super().deliveries(queue, entries, with_state=with_state, streams=streams)
+            return [
+                replace(each, payload=each.payload[:-1] + b"\0") if self._is_turn(5) else each for each in deliveries
+            ]
 
 
 class SwapsPayloads(Mutant):
@@ -184,12 +215,15 @@ class SwapsPayloads(Mutant):
 
     breaks = Rule.CORRUPT
 
-    def _claim_for(self, shelf: Shelf, ask: Ask, now_ms: int) -> list[Delivery]:
-        deliveries = super()._claim_for(shelf, ask, now_ms)
-        if len(deliveries) > 1:
-            first, second, *others = deliveries
-            return [replace(first, payload=second.payload), replace(second, payload=first.payload), *others]
-        return deliveries
+    class units_class(FaultyUnits):
+        async def deliveries(
+            self, queue: Shelf, entries: list[Entry], *, with_state: bool, streams: bool
+        ) -> list[Delivery]:
+            deliveries = await super().deliveries(queue, entries, with_state=with_state, streams=streams)
+            if len(deliveries) > 1:
+                first, second, *others = deliveries
+                return [replace(first, payload=second.payload), replace(second, payload=first.payload), *others]
+            return deliveries
 
 
 class _Leaks(Mutant):
@@ -200,7 +234,7 @@ class _Leaks(Mutant):
 
     async def claim(self, ref: QueueRef, asks: list[Ask], now_ms: int) -> Claims:
         claims = await super().claim(ref, asks, now_ms)
-        if not any(claims.per_ask) and self._is_turn(4) and self._met[""] < 100:
+        if not any(claims.per_ask) and self._is_turn(4) and self._met < 100:
             for tenant in await self._directory.list_tenants():
                 for shelf in self._directory.shelves_of(tenant.tenant):
                     if self._is_other(ref, shelf.row.ref) and not shelf.row.is_paused:
@@ -227,10 +261,11 @@ class NeverGivesUp(Mutant):
 
     breaks = Rule.OVER_BUDGET
 
-    def _apply(self, shelf: Shelf, entry: Entry, change: Change, now_ms: int) -> None:
-        if change.life is not None and change.life.state is State.READY:
-            change = change._replace(life=replace(change.life, failures=0, expiries=0))
-        super()._apply(shelf, entry, change, now_ms)
+    class units_class(FaultyUnits):
+        def apply_one(self, queue: Shelf, entry: Entry, change: Change) -> None:
+            if change.life is not None and change.life.state is State.READY:
+                change = change._replace(life=replace(change.life, failures=0, expiries=0))
+            super().apply_one(queue, entry, change)
 
 
 class ForgetsAttempts(Mutant):
@@ -238,8 +273,12 @@ class ForgetsAttempts(Mutant):
 
     breaks = Rule.ATTEMPT
 
-    def _delivery(self, entry: Entry, *, with_state: bool) -> Delivery:
-        return replace(super()._delivery(entry, with_state=with_state), attempt=1)
+    class units_class(FaultyUnits):
+        async def deliveries(
+            self, queue: Shelf, entries: list[Entry], *, with_state: bool, streams: bool
+        ) -> list[Delivery]:
+            deliveries = await super().deliveries(queue, entries, with_state=with_state, streams=streams)
+            return [replace(each, attempt=1) for each in deliveries]
 
 
 class ForgetsGroups(Mutant):
@@ -247,8 +286,9 @@ class ForgetsGroups(Mutant):
 
     breaks = Rule.GROUP_ORDER
 
-    def _put_new(self, shelf: Shelf, draft: Draft, id: int, now_ms: int, reason: str | None = None) -> None:
-        super()._put_new(shelf, replace(draft, group=None), id, now_ms, reason)
+    class units_class(FaultyUnits):
+        def add_one(self, queue: Shelf, draft: Draft, id: int, reason: str | None) -> None:
+            super().add_one(queue, replace(draft, group=None), id, reason)
 
 
 class Miscounts(Mutant):
@@ -266,13 +306,14 @@ class Strands(Mutant):
 
     breaks = Rule.STUCK
 
-    def _return_expired(self, shelf: Shelf, limit: int, now_ms: int) -> int:
-        if shelf.leases and shelf.leases[0][0] <= now_ms and self._is_turn(3):
-            entry = shelf.entries[shelf.leases[0][1]]
-            assert entry.life.lease is not None
-            lease = replace(entry.life.lease, token=_NOBODYS, expires_at=now_ms + 10_000 * _DAY_MS)
-            shelf.change(entry, replace(entry.life, lease=lease))
-        return super()._return_expired(shelf, limit, now_ms)
+    class units_class(FaultyUnits):
+        async def ended(self, queue: Shelf, limit: int) -> tuple[list[Entry], list[Entry]]:
+            if queue.leases and queue.leases[0][0] <= self.now_ms and self._is_turn(3):
+                entry = queue.entries[queue.leases[0][1]]
+                assert entry.life.lease is not None
+                lease = replace(entry.life.lease, token=_NOBODYS, expires_at=self.now_ms + 10_000 * _DAY_MS)
+                queue.change(entry, replace(entry.life, lease=lease))
+            return await super().ended(queue, limit)
 
 
 class TearsBatches(Mutant):
@@ -304,10 +345,11 @@ class ForgetsEvents(Mutant):
 
     breaks = Rule.JOURNAL
 
-    def _apply(self, shelf: Shelf, entry: Entry, change: Change, now_ms: int) -> None:
-        if change.event is Event.SUCCEEDED and self._is_turn(5):
-            change = change._replace(event=None)
-        super()._apply(shelf, entry, change, now_ms)
+    class units_class(FaultyUnits):
+        def apply_one(self, queue: Shelf, entry: Entry, change: Change) -> None:
+            if change.event is Event.SUCCEEDED and self._is_turn(5):
+                change = change._replace(event=None)
+            super().apply_one(queue, entry, change)
 
 
 class Refuses(Mutant):

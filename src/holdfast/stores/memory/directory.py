@@ -1,6 +1,6 @@
 """Tenants and queues in memory, with what each tenant keeps."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
@@ -12,6 +12,7 @@ from holdfast.stores.answers import being_deleted, no_such_queue
 from holdfast.stores.contract import QueueChange, QueueRow, TenantRow
 from holdfast.stores.memory.shelf import Entry, Shelf
 from holdfast.stores.quotas import check_quotas, check_room_for_queue, default_ttl_ms
+from holdfast.stores.unit import Sized
 
 
 @dataclass(slots=True)
@@ -125,16 +126,12 @@ class MemoryDirectory:
 
     # --- What tenants keep -----------------------------------------------------------------------------------
 
-    def check_quotas(self, tenant: str, sizes: list[int]) -> None:
-        """Refuse messages of these sizes if they would take the tenant past a quota."""
+    def check_quotas(self, tenant: str, added: Sequence[Sized], freed: Sequence[Sized] = ()) -> None:
+        """Refuse the messages `added` if they would take the tenant past a quota, once those in `freed` are gone."""
         known = self._tenants.get(tenant)
         if known is not None:
-            check_quotas(tenant, known.row.config.quotas, known.messages, known.bytes, sizes)
-
-    def check_edit(self, tenant: str, size: int, new_size: int) -> None:
-        """Refuse to let a message grow past a quota."""
-        known = self._tenants[tenant]
-        check_quotas(tenant, known.row.config.quotas, known.messages - 1, known.bytes - size, [new_size])
+            messages, size = known.messages - len(freed), known.bytes - sum(each.bytes for each in freed)
+            check_quotas(tenant, known.row.config.quotas, messages, size, [each.bytes for each in added])
 
     def default_ttl_ms(self, shelf: Shelf) -> int | None:
         return default_ttl_ms(shelf.row.policy, self.config(shelf.row.ref.tenant).quotas)

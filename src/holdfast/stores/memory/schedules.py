@@ -1,35 +1,22 @@
 """Schedules in memory."""
 
-from collections.abc import Callable
-
 from holdfast.model.answers import Enqueued
-from holdfast.model.message import Draft
 from holdfast.model.names import QueueRef
 from holdfast.model.schedules import Schedule, Tick, draft_at, fired, reason_of
 from holdfast.stores.contract import DueSchedules
+from holdfast.stores.logic.enqueue import enqueue
+from holdfast.stores.logic.queues import require_open
 from holdfast.stores.memory.directory import MemoryDirectory
-from holdfast.stores.memory.shelf import Shelf
+from holdfast.stores.memory.unit import MemoryUnits
 from holdfast.stores.timetable import Timetable
-
-# With what the journal is to say of it.
-EnqueueOne = Callable[[Shelf, Draft, int, str], Enqueued]
 
 
 class MemorySchedules:
     """`ScheduleStore`."""
 
-    def __init__(
-        self,
-        directory: MemoryDirectory,
-        enqueue: EnqueueOne,
-        tell: Callable[[Shelf, int], None],
-        tell_scheduled: Callable[[int], None],
-    ) -> None:
-        """`tell` and `tell_scheduled` tell the listener about a queue, and about the next tick of a schedule."""
+    def __init__(self, directory: MemoryDirectory, units: MemoryUnits) -> None:
         self._directory = directory
-        self._enqueue = enqueue
-        self._tell = tell
-        self._tell_scheduled = tell_scheduled
+        self._units = units
         self._schedules: dict[tuple[QueueRef, str], Schedule] = {}
         self._timetable = Timetable()
 
@@ -50,15 +37,16 @@ class MemorySchedules:
         return True
 
     async def fire(self, ref: QueueRef, schedule: Schedule, tick: Tick, now_ms: int) -> Enqueued | None:
-        shelf = self._directory.require_open(ref)
-        if self._schedules.get((ref, schedule.name)) != schedule:
-            return None
-        draft = draft_at(schedule, tick.at)
-        self._directory.check_quotas(ref.tenant, [draft.bytes])
-        enqueued = self._enqueue(shelf, draft, now_ms, reason_of(schedule, tick.at))
-        self._put(ref, fired(schedule, tick, enqueued.snowflake))
-        self._tell(shelf, now_ms)
-        return enqueued
+        async def work(unit: MemoryUnits) -> Enqueued | None:
+            await require_open(unit, ref)
+            if self._schedules.get((ref, schedule.name)) != schedule:
+                return None
+            draft, reason = draft_at(schedule, tick.at), reason_of(schedule, tick.at)
+            [enqueued] = await enqueue(unit, ref, [draft], auto_create=False, reason=reason)
+            self._put(ref, fired(schedule, tick, enqueued.snowflake))
+            return enqueued
+
+        return await self._units.run(ref, work, now_ms)
 
     async def delete(self, ref: QueueRef, name: str, now_ms: int) -> bool:
         self._directory.require(ref)
@@ -80,4 +68,4 @@ class MemorySchedules:
         self._schedules[ref, schedule.name] = schedule
         self._timetable.note(ref, schedule.name, schedule.next_at)
         if schedule.next_at is not None:
-            self._tell_scheduled(schedule.next_at)
+            self._units.listener.scheduled(schedule.next_at)

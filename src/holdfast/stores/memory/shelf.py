@@ -3,7 +3,7 @@
 import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import takewhile
+from itertools import islice, takewhile
 from operator import itemgetter
 
 from sortedcontainers import SortedDict, SortedList
@@ -11,10 +11,11 @@ from sortedcontainers import SortedDict, SortedList
 from holdfast.model.answers import Counts
 from holdfast.model.ledgers import NONE_CLOSED
 from holdfast.model.lifecycle import Life, is_over
-from holdfast.model.message import Envelope, Receipt, State
+from holdfast.model.message import Envelope, State
 from holdfast.model.requests import NO_STATE, StateDocument
 from holdfast.stores.contract import QueueRow
 from holdfast.stores.orders import LAST_ID, Group, Orders, Place
+from holdfast.stores.unit import OpenClaim
 
 
 @dataclass(slots=True)
@@ -37,7 +38,7 @@ class Ledger:
     """A consumer's numbered claims."""
 
     closed_upto: int = NONE_CLOSED
-    open: "SortedDict[int, tuple[int, list[Receipt]]]" = field(default_factory=SortedDict)
+    open: "SortedDict[int, OpenClaim]" = field(default_factory=SortedDict)
 
 
 class Shelf(Orders):
@@ -72,23 +73,20 @@ class Shelf(Orders):
 
     # --- What a claim takes ------------------------------------------------------------------------------------
 
-    def take_due(self, now_ms: int) -> Iterator[Entry]:
-        """Due messages in the order of delivery. The caller takes each away (by a change) before it asks for more."""
-        for priority in list(self.levels):
-            while (level := self.levels.get(priority)) and level[0][0] <= now_ms:
-                entry = self.entries[level[0][1]]
-                if entry.envelope.group is None:
-                    yield entry
-                else:
-                    yield from self._take_group(self.groups[entry.envelope.group], now_ms)
+    def due_batches(self, now_ms: int) -> Iterator[Iterator[Entry]]:
+        """Due messages in the order of delivery: a single one, or those of a group that go together. Nothing may change
+        while they are looked at."""
+        for level in self.levels.values():
+            for _, id in level.irange(maximum=(now_ms, LAST_ID)):
+                entry = self.entries[id]
+                group = entry.envelope.group
+                batch = iter([entry]) if group is None else self._group_batch(self.groups[group], now_ms)
+                yield (each for each in batch if not is_over(each.life, now_ms))
 
-    def _take_group(self, group: Group, now_ms: int) -> Iterator[Entry]:
-        """The group's oldest due messages: one batch, in order of id, up to the first that is not due."""
-        for id in list(group.ready):
-            entry = self.entries[id]
-            if entry.life.visible_at > now_ms:
-                return
-            yield entry
+    def _group_batch(self, group: Group, now_ms: int) -> Iterator[Entry]:
+        """The group's oldest due messages, in order of id, up to the first that is not due."""
+        entries = (self.entries[id] for id in group.ready)
+        return takewhile(lambda entry: entry.life.visible_at <= now_ms, entries)
 
     def peek_due(self, now_ms: int) -> Iterator[Entry]:
         """What claims would take next, with nothing taken. A claim ends overdue TTLs first: so here they count as gone,
@@ -115,7 +113,11 @@ class Shelf(Orders):
     def next_at(self) -> int | None:
         return None if self.row.is_paused else super().next_at()
 
-    # --- What a sweep looks for --------------------------------------------------------------------------------
+    # --- What time has ended --------------------------------------------------------------------------------
+
+    def ended(self, ends: "SortedList[tuple[int, int]]", limit: int, now_ms: int) -> list[Entry]:
+        """The first messages of an index of ends whose time has come."""
+        return [self.entries[id] for _, id in islice(ends.irange(maximum=(now_ms, LAST_ID)), limit)]
 
     def next_deadline(self, now_ms: int) -> int | None:
         ends = [index[0][0] for index in (self.leases, self.ttls, self.kept, self.key_ends) if index]

@@ -1,0 +1,87 @@
+"""Claims: due messages, in their order, under new leases."""
+
+from collections.abc import Callable
+
+from holdfast.model import lifecycle
+from holdfast.model.answers import Delivery
+from holdfast.model.lifecycle import Change
+from holdfast.model.names import QueueRef
+from holdfast.model.requests import Ask
+from holdfast.stores.answers import being_deleted, receipt_of
+from holdfast.stores.contract import Claims
+from holdfast.stores.logic.ledgers import reread
+from holdfast.stores.logic.sweep import end_by_time
+from holdfast.stores.unit import E, OpenClaim, Q, Unit
+
+# Leases and TTLs that one claim ends before it looks for messages; the next pass ends the rest.
+ENDED_PER_CLAIM = 1_000
+
+# Returns this many new lease tokens: `Dice.tokens`.
+Tokens = Callable[[int], list[bytes]]
+
+
+async def claim(
+    unit: Unit[Q, E], ref: QueueRef, asks: list[Ask], tokens: Tokens, *, ends: int = ENDED_PER_CLAIM
+) -> Claims:
+    """Serve the asks in order, as `Store.claim` says. An ask with a ledger comes alone.
+
+    `ends` is the number of leases and TTLs to end first; 0 for a store that has ended them in an earlier step."""
+    queue = await unit.find(ref)
+    if queue is None:
+        return Claims([[] for _ in asks], None)
+    if queue.row.drain_until is not None:
+        raise being_deleted(ref)
+    unit.tells_ready = False
+    ledger = asks[0].ledger
+    if ledger is not None:
+        held = await reread(unit, queue, *ledger, streams=asks[0].streams)
+        if held is not None:
+            return Claims([held], await unit.next_at(queue), is_reread=True)
+    else:
+        unit.is_durable = False
+    if ends:
+        await end_by_time(unit, queue, ends)
+    per_ask: list[list[Delivery]] = (
+        [[] for _ in asks] if queue.row.is_paused else await _serve(unit, queue, asks, tokens)
+    )
+    # If every ask got something, there may be more at once: that costs nothing to say.
+    return Claims(per_ask, unit.now_ms if all(per_ask) else await unit.next_at(queue))
+
+
+async def _serve(unit: Unit[Q, E], queue: Q, asks: list[Ask], tokens: Tokens) -> list[list[Delivery]]:
+    if queue.row.is_paused:
+        return [[] for _ in asks]
+    taken = await unit.take_due(queue, [ask.limit for ask in asks])
+    policy, now_ms, version_floor = queue.row.policy, unit.now_ms, unit.version_floor
+    changes: list[tuple[E, Change]] = []
+    for ask, entries in zip(asks, taken, strict=True):
+        if not entries:
+            continue
+        lease_ms, owner, ledger = ask.lease_ms, ask.owner, ask.ledger
+        changes += [
+            (
+                entry,
+                lifecycle.claim(
+                    entry.life,
+                    policy,
+                    now_ms,
+                    token=token,
+                    lease_ms=lease_ms,
+                    owner=owner,
+                    ledger=ledger,
+                    version_floor=version_floor(entry),
+                ),
+            )
+            for entry, token in zip(entries, tokens(len(entries)), strict=True)
+        ]
+    if not changes:
+        return [[] for _ in asks]
+    unit.apply(queue, changes)
+    if asks[0].ledger is not None:
+        consumer, number = asks[0].ledger
+        receipts = [receipt_of(entry.envelope, entry.life) for entry in taken[0]]
+        await unit.put_claim(queue, consumer, OpenClaim(number, now_ms, receipts))
+    return [
+        await unit.deliveries(queue, entries, with_state=ask.with_state, streams=ask.streams) if entries else []
+        for ask, entries in zip(asks, taken, strict=True)
+    ]

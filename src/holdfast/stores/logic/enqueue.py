@@ -1,0 +1,30 @@
+"""Enqueueing: new messages, and drafts that repeat a message by its idempotency key."""
+
+from holdfast.model.answers import Enqueued
+from holdfast.model.idempotency import first_of_keys, new_places, results_of
+from holdfast.model.message import Draft
+from holdfast.model.names import QueueRef
+from holdfast.stores.answers import being_deleted, no_such_queue
+from holdfast.stores.unit import E, Q, Unit
+
+
+async def enqueue(
+    unit: Unit[Q, E], ref: QueueRef, drafts: list[Draft], *, auto_create: bool, reason: str | None = None
+) -> list[Enqueued]:
+    """Enqueue all drafts or none, as `Store.enqueue` says. `reason` is for the journal."""
+    queue = await unit.find(ref)
+    if queue is None:
+        if not auto_create:
+            raise no_such_queue(ref)
+    elif queue.row.drain_until is not None:
+        raise being_deleted(ref)
+    firsts = first_of_keys(drafts)
+    seen: dict[str, Enqueued] = {}
+    if firsts and queue is not None:
+        seen = await unit.known_keys(queue, [drafts[place] for place in firsts.values()])
+    remembers_keys = queue is None or queue.row.policy.dedup_window_ms > 0
+    places = new_places(drafts, firsts, seen, remembers_keys=remembers_keys)
+    fresh = drafts if len(places) == len(drafts) else [drafts[place] for place in places]
+    await unit.check_quotas(ref, fresh)
+    ids = await unit.add(queue or await unit.create(ref), fresh, reason)
+    return results_of(drafts, places, ids, seen)

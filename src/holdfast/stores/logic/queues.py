@@ -1,0 +1,21 @@
+"""The queue that a step works on."""
+
+from holdfast.model.names import QueueRef
+from holdfast.stores.answers import being_deleted, no_such_queue
+from holdfast.stores.unit import E, Q, Unit
+
+
+async def require(unit: Unit[Q, E], ref: QueueRef) -> Q:
+    """Return the queue, or raise `QueueNotFound`."""
+    queue = await unit.find(ref)
+    if queue is None:
+        raise no_such_queue(ref)
+    return queue
+
+
+async def require_open(unit: Unit[Q, E], ref: QueueRef) -> Q:
+    """Return the queue, or raise `QueueNotFound`, or `Draining` if it is being deleted."""
+    queue = await require(unit, ref)
+    if queue.row.drain_until is not None:
+        raise being_deleted(ref)
+    return queue

@@ -1,0 +1,41 @@
+"""What time ends: leases, TTLs, the keeping of succeeded messages, and the messages of a queue being deleted."""
+
+from collections.abc import Sequence
+
+from holdfast.model import lifecycle
+from holdfast.stores.unit import E, Q, Unit
+
+
+async def end_by_time(unit: Unit[Q, E], queue: Q, limit: int) -> int:
+    """Return expired leases and end overdue TTLs, up to `limit` messages in all; return how many."""
+    expired, overdue = await unit.ended(queue, limit)
+    if expired:
+        policy, now_ms = queue.row.policy, unit.now_ms
+        unit.apply(queue, [(entry, lifecycle.expire(entry.life, entry.envelope, policy, now_ms)) for entry in expired])
+    if overdue:
+        end_ttls(unit, queue, overdue)
+    return len(expired) + len(overdue)
+
+
+def end_ttls(unit: Unit[Q, E], queue: Q, overdue: Sequence[E]) -> None:
+    """End Ready messages whose TTL has ended."""
+    policy, now_ms = queue.row.policy, unit.now_ms
+    unit.apply(queue, [(entry, lifecycle.end_by_ttl(entry.life, policy, now_ms)) for entry in overdue])
+
+
+async def end_kept(unit: Unit[Q, E], queue: Q, limit: int) -> int:
+    """Forget succeeded messages that were kept long enough; return how many."""
+    kept = await unit.kept(queue, limit)
+    if kept:
+        unit.drop(queue, kept)
+    return len(kept)
+
+
+async def delete_some(unit: Unit[Q, E], queue: Q, limit: int) -> int:
+    """Continue the deletion of a queue: remove up to `limit` messages, and the queue with its last message. Return the
+    number of messages and 1 for the queue, so that a sweep with a limit always gets on."""
+    doomed = await unit.oldest(queue, limit)
+    if doomed:
+        unit.apply(queue, [(entry, lifecycle.remove(entry.life, "queue deleted")) for entry in doomed])
+    await unit.remove_if_empty(queue)
+    return len(doomed) + 1

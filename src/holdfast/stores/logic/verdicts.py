@@ -1,0 +1,74 @@
+"""Verdicts and state documents: the holder of a lease settles its message or saves state for it."""
+
+from collections.abc import Callable
+
+from holdfast.model import lifecycle
+from holdfast.model.answers import Result
+from holdfast.model.lifecycle import Change
+from holdfast.model.message import Receipt
+from holdfast.model.names import QueueRef
+from holdfast.model.requests import Settle, StateChange, Verdict
+from holdfast.model.state_documents import lease_lost, saved
+from holdfast.model.verdicts import judge
+from holdfast.stores.answers import settled, stale
+from holdfast.stores.unit import E, Q, Unit
+
+# Read once: to find a member in its class costs as much as the rest of a loop over a batch.
+_EXTEND = Settle.EXTEND
+
+
+async def settle(unit: Unit[Q, E], ref: QueueRef, verdicts: list[Verdict], roll: Callable[[], float]) -> list[Result]:
+    """Settle each verdict whose receipt holds the message's current lease; the others get `stale_lease`.
+
+    Verdicts take effect in order: an extension and an ack of one message both hold, a second ack does not. `roll` gives
+    the random part of a backoff."""
+    queue = await unit.find(ref)
+    if queue is None:
+        return [stale(verdict.receipt.id) for verdict in verdicts]
+    for verdict in verdicts:
+        if verdict.settle is not _EXTEND:
+            break
+    else:
+        unit.is_durable = False
+    return await settle_in(unit, queue, verdicts, roll)
+
+
+async def settle_in(unit: Unit[Q, E], queue: Q, verdicts: list[Verdict], roll: Callable[[], float]) -> list[Result]:
+    """Settle verdicts on a queue that the step has opened."""
+    entries = await unit.load(queue, [verdict.receipt.id for verdict in verdicts])
+    policy, now_ms = queue.row.policy, unit.now_ms
+    results: list[Result] = []
+    changes: dict[int, tuple[E, Change]] = {}
+    for verdict in verdicts:
+        receipt = verdict.receipt
+        id = receipt.id
+        if id in changes:
+            # An earlier verdict on the same message counts for this one.
+            unit.apply(queue, list(changes.values()))
+            changes = {}
+        entry = entries.get(id)
+        if entry is None or not lifecycle.holds(entry.life, receipt, now_ms):
+            results.append(stale(id, None if entry is None else entry.envelope))
+            continue
+        change = judge(entry.life, entry.envelope, verdict, policy, now_ms, roll)
+        life = change.life
+        changes[id] = entry, change
+        if life is None or life.is_gone:
+            del entries[id]
+        results.append(settled(entry.envelope, life))
+    unit.apply(queue, list(changes.values()))
+    return results
+
+
+async def save_state(unit: Unit[Q, E], ref: QueueRef, receipt: Receipt, change: StateChange) -> str | None:
+    """Save the state document or the progress of a message that the receipt holds, and return the document's ETag.
+
+    Raise `StaleLease` if the receipt holds no lease, `Conflict` if the document was changed since it was read."""
+    queue = await unit.find(ref)
+    entry = None if queue is None else (await unit.load(queue, [receipt.id])).get(receipt.id)
+    if queue is None or entry is None or not lifecycle.holds(entry.life, receipt, unit.now_ms):
+        raise lease_lost(receipt.id)
+    [state] = await unit.states(queue, [entry])
+    state = saved(state, change)
+    await unit.put_state(queue, entry, state)
+    return state.etag
