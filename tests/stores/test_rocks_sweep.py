@@ -155,7 +155,7 @@ def work_of(amount: int, done: list[int]) -> Work:
     done.append(0)
     place = len(done) - 1
 
-    def work(limit: int) -> int:
+    async def work(limit: int) -> int:
         step = min(limit, amount - done[place])
         done[place] += step
         return step
@@ -177,10 +177,10 @@ def work_of(amount: int, done: list[int]) -> Work:
         ([9] * 12, [1] * 10 + [0, 0]),
     ],
 )
-def test_a_limit_is_shared_so_that_the_one_with_the_least_gets_the_most_it_can(
+async def test_a_limit_is_shared_so_that_the_one_with_the_least_gets_the_most_it_can(
     amounts: list[int], expected: list[int]
 ) -> None:
     done: list[int] = []
     works = [work_of(amount, done) for amount in amounts]
-    assert share(10, works) == sum(expected)
+    assert await share(10, works) == sum(expected)
     assert done == expected

@@ -119,9 +119,6 @@ class Unit(Protocol[Q, E]):
         """Return messages in flight whose lease has ended, and Ready messages whose TTL has ended; in each the earliest
         end first. Up to `limit` in all, leases before TTLs."""
 
-    async def kept(self, queue: Q, limit: int) -> list[E]:
-        """Return Succeeded messages that were kept long enough (`Life.keep_until`)."""
-
     async def oldest(self, queue: Q, limit: int) -> list[E]:
         """Return the queue's first messages by id, in any state."""
 
@@ -149,10 +146,12 @@ class Unit(Protocol[Q, E]):
 
     # --- Changing messages -----------------------------------------------------------------------------------
 
-    def apply(self, queue: Q, changes: Sequence[tuple[E, Change]]) -> None:
+    def apply(self, queue: Q, changes: Sequence[tuple[E, Change]], *, by_time: bool = False) -> None:
         """Take each message one step along its life: its life, its indexes, its counts and its event for the journal.
 
-        Each message stands here once. Afterwards `entry.life` is the new life, unless the message is gone."""
+        Each message stands here once. Afterwards `entry.life` is the new life, unless the message is gone. With
+        `by_time` the clock alone causes the changes, and would cause them again after a crash: a store may let claims
+        see them before they are durable."""
 
     def drop(self, queue: Q, entries: Sequence[E]) -> None:
         """Forget messages without an event: only their records were kept."""

@@ -26,19 +26,18 @@ async def claim(
     """Serve the asks in order, as `Store.claim` says. An ask with a ledger comes alone.
 
     `ends` is the number of leases and TTLs to end first; 0 for a store that has ended them in an earlier step."""
+    ledger = asks[0].ledger
+    unit.is_durable = ledger is not None
+    unit.tells_ready = False
     queue = await unit.find(ref)
     if queue is None:
         return Claims([[] for _ in asks], None)
     if queue.row.drain_until is not None:
         raise being_deleted(ref)
-    unit.tells_ready = False
-    ledger = asks[0].ledger
     if ledger is not None:
         held = await reread(unit, queue, *ledger, streams=asks[0].streams)
         if held is not None:
             return Claims([held], await unit.next_at(queue), is_reread=True)
-    else:
-        unit.is_durable = False
     if ends:
         await end_by_time(unit, queue, ends)
     per_ask: list[list[Delivery]] = (

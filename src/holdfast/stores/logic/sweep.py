@@ -1,4 +1,4 @@
-"""What time ends: leases, TTLs, the keeping of succeeded messages, and the messages of a queue being deleted."""
+"""What time ends: leases, TTLs, and the messages of a queue being deleted."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,8 @@ async def end_by_time(unit: Unit[Q, E], queue: Q, limit: int) -> int:
     expired, overdue = await unit.ended(queue, limit)
     if expired:
         policy, now_ms = queue.row.policy, unit.now_ms
-        unit.apply(queue, [(entry, lifecycle.expire(entry.life, entry.envelope, policy, now_ms)) for entry in expired])
+        changes = [(entry, lifecycle.expire(entry.life, entry.envelope, policy, now_ms)) for entry in expired]
+        unit.apply(queue, changes, by_time=True)
     if overdue:
         end_ttls(unit, queue, overdue)
     return len(expired) + len(overdue)
@@ -20,15 +21,7 @@ async def end_by_time(unit: Unit[Q, E], queue: Q, limit: int) -> int:
 def end_ttls(unit: Unit[Q, E], queue: Q, overdue: Sequence[E]) -> None:
     """End Ready messages whose TTL has ended."""
     policy, now_ms = queue.row.policy, unit.now_ms
-    unit.apply(queue, [(entry, lifecycle.end_by_ttl(entry.life, policy, now_ms)) for entry in overdue])
-
-
-async def end_kept(unit: Unit[Q, E], queue: Q, limit: int) -> int:
-    """Forget succeeded messages that were kept long enough; return how many."""
-    kept = await unit.kept(queue, limit)
-    if kept:
-        unit.drop(queue, kept)
-    return len(kept)
+    unit.apply(queue, [(entry, lifecycle.end_by_ttl(entry.life, policy, now_ms)) for entry in overdue], by_time=True)
 
 
 async def delete_some(unit: Unit[Q, E], queue: Q, limit: int) -> int:

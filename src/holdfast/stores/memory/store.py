@@ -34,7 +34,7 @@ from holdfast.stores.logic.claims import claim
 from holdfast.stores.logic.enqueue import enqueue
 from holdfast.stores.logic.ledgers import Ledgers
 from holdfast.stores.logic.queues import require
-from holdfast.stores.logic.sweep import delete_some, end_by_time, end_kept
+from holdfast.stores.logic.sweep import delete_some, end_by_time
 from holdfast.stores.logic.verdicts import save_state, settle
 from holdfast.stores.memory.directory import MemoryDirectory
 from holdfast.stores.memory.journal import MemoryJournal
@@ -160,7 +160,9 @@ async def _sweep_queue(unit: MemoryUnits, ref: QueueRef, limit: int) -> int:
     unit.tell(queue)
     changed = await end_by_time(unit, queue, limit)
     changed += unit.forget_keys(queue, limit - changed)
-    changed += await end_kept(unit, queue, limit - changed)
+    kept = queue.ended(queue.kept, limit - changed, unit.now_ms)
+    unit.drop(queue, kept)
+    changed += len(kept)
     drain_until = queue.row.drain_until
     if drain_until is not None and changed < limit and (not queue.leases or drain_until <= unit.now_ms):
         changed += await delete_some(unit, queue, limit - changed)

@@ -96,9 +96,6 @@ class MemoryUnits:
         expired = queue.ended(queue.leases, limit, self.now_ms)
         return expired, queue.ended(queue.ttls, limit - len(expired), self.now_ms)
 
-    async def kept(self, queue: Shelf, limit: int) -> list[Entry]:
-        return queue.ended(queue.kept, limit, self.now_ms)
-
     async def oldest(self, queue: Shelf, limit: int) -> list[Entry]:
         return list(queue.entries.values())[:limit]
 
@@ -126,7 +123,7 @@ class MemoryUnits:
 
     # --- Changing messages -------------------------------------------------------------------------------------
 
-    def apply(self, queue: Shelf, changes: Sequence[tuple[Entry, Change]]) -> None:
+    def apply(self, queue: Shelf, changes: Sequence[tuple[Entry, Change]], *, by_time: bool = False) -> None:
         self._changed[queue.row.ref] = queue
         for entry, change in changes:
             self.apply_one(queue, entry, change)

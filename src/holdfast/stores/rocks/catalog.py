@@ -161,16 +161,15 @@ class Catalog:
     def has_quotas(self, tenant: str) -> bool:
         return tenant in self._limited
 
-    def check_quotas(self, tenant: str, sizes: list[int], on_their_way: Sequence[int] = ()) -> None:
-        """Refuse messages of these sizes if they, after those on their way, would take the tenant past a quota."""
+    def check_quotas(
+        self, tenant: str, sizes: list[int], on_their_way: Sequence[int] = (), freed: Sequence[int] = ()
+    ) -> None:
+        """Refuse messages of these sizes if they, after those on their way and without those that are freed, would take
+        the tenant past a quota."""
         totals = self._totals.get(tenant) or Totals()
-        messages, size = totals.messages + len(on_their_way), totals.bytes + sum(on_their_way)
+        messages = totals.messages + len(on_their_way) - len(freed)
+        size = totals.bytes + sum(on_their_way) - sum(freed)
         check_quotas(tenant, self.config(tenant).quotas, messages, size, sizes)
-
-    def check_edit(self, tenant: str, size: int, new_size: int) -> None:
-        """Refuse to let a message grow past a quota."""
-        totals = self._totals[tenant]
-        check_quotas(tenant, self.config(tenant).quotas, totals.messages - 1, totals.bytes - size, [new_size])
 
     def default_ttl_ms(self, shelf: Shelf) -> int | None:
         return default_ttl_ms(shelf.row.policy, self.config(shelf.row.ref.tenant).quotas)

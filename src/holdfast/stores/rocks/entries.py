@@ -1,5 +1,6 @@
 """Messages read from disk, and those kept in memory because they will be wanted soon."""
 
+from collections.abc import Iterable
 from itertools import islice
 
 import msgspec
@@ -64,12 +65,23 @@ class Entries:
         read = dict(zip(missing, self._read(shelf, missing), strict=True))
         return [read.get(id, entry) for id, entry in zip(wanted, found, strict=True)]
 
-    def warm(self, shelf: Shelf, wanted: list[int]) -> None:
-        """Have these in memory, read at once: what follows asks for them one by one."""
-        if any(id not in self._cached for id in wanted):
-            for entry in self.load(shelf, wanted):
+    def by_id(self, shelf: Shelf, wanted: Iterable[int]) -> dict[int, Entry]:
+        """Entries of these ids, from memory or disk; missing ones are left out."""
+        cached, p = self._cached, shelf.p
+        found: dict[int, Entry] = {}
+        missing: list[int] = []
+        for id in wanted:
+            entry = cached.get(id)
+            if entry is not None and entry.p == p:
+                found[id] = entry
+            else:
+                missing.append(id)
+        if missing:
+            for id, entry in zip(missing, self._read(shelf, missing), strict=True):
                 if entry is not None:
+                    found[id] = entry
                     self.remember(entry)
+        return found
 
     def _read(self, shelf: Shelf, wanted: list[int]) -> list[Entry | None]:
         self._engine.write()

@@ -54,7 +54,6 @@ class RocksJournal:
         event: Event,
         now_ms: int,
         after: Life | None = None,
-        *,
         reason: str | None = None,
         error: str | None = None,
     ) -> None:

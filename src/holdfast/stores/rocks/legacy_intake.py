@@ -20,6 +20,7 @@ from holdfast.stores.rocks.legacy import LegacyMessage, Place
 from holdfast.stores.rocks.pieces import in_pieces
 from holdfast.stores.rocks.shelf import Entry, Shelf
 from holdfast.stores.rocks.store import RocksStore
+from holdfast.stores.rocks.unit import RocksUnits
 
 # All that was in a legacy database is in this queue.
 LEGACY_QUEUE = QueueRef()
@@ -56,27 +57,32 @@ class LegacyIntake:
 
     async def put(self, messages: Sequence[LegacyMessage], progress: MigrationProgress, now_ms: int) -> None:
         """Answers when it is written: what a power cut takes, it takes with the progress, and it is done again."""
-        store = self._store
-        engine, facts = store._engine, store._facts
-        store._intake._room.check(now_ms)
-        known = store._catalog.find(LEGACY_QUEUE)
-        if known is not None:
-            known.prepare()  # nothing may be read in the middle of a step
-        engine.begin()
-        shelf = known or store._intake._create(LEGACY_QUEUE, [])
-        shelf.count_due(now_ms)
-        engine.is_mid_change = True
+        self._store._room.check(now_ms)
+        await self._store._units.run(LEGACY_QUEUE, lambda unit: self._put(unit, messages, progress), now_ms)
+
+    async def _put(self, unit: RocksUnits, messages: Sequence[LegacyMessage], progress: MigrationProgress) -> None:
+        queue = await unit.find(LEGACY_QUEUE) or await unit.create(LEGACY_QUEUE)
+        engine, facts = self._store._engine, self._store._facts
+        engine.is_mid_change = True  # nothing may be read from here on
         own = [own_id(message.id) for message in messages]
         highest = max((id for id in own if id is not None), default=0)
         if highest > facts.ids.highest:
             # Ids that come after must not be given twice.
             facts.ids = ids.IdMaker(facts.ids.node, highest)
-        fresh = iter(facts.ids.take(own.count(None), now_ms))
+        fresh = iter(facts.ids.take(own.count(None), unit.now_ms))
+        held = []
         for message, id in zip(messages, own, strict=True):
-            self._put_one(shelf, message, id, next(fresh) if id is None else id, progress.begun_at, now_ms)
+            is_held = message.is_held(progress.begun_at)
+            entry = self._put_one(queue, message, id, next(fresh) if id is None else id, is_held, unit.now_ms)
+            if is_held and message.lease_expires_at is not None:
+                # Nobody has a receipt for it: it becomes ready when the lease it had ends.
+                [token] = self._dice.tokens(1)
+                lease_ms = max(0, message.lease_expires_at - unit.now_ms)
+                change = lifecycle.claim(entry.life, queue.row.policy, unit.now_ms, token=token, lease_ms=lease_ms)
+                held.append((entry, change))
         engine.put(_PROGRESS, _encode(progress), None)
         engine.is_mid_change = False
-        await engine.committed()
+        unit.apply(queue, held)
 
     async def note(self, progress: MigrationProgress | None) -> None:
         """The progress alone; None: it is over, and forgotten."""
@@ -89,24 +95,18 @@ class LegacyIntake:
         await engine.committed()
 
     def _put_one(
-        self, shelf: Shelf, message: LegacyMessage, own_id: int | None, id: int, begun_at: int, now_ms: int
-    ) -> None:
+        self, queue: Shelf, message: LegacyMessage, own_id: int | None, id: int, is_held: bool, now_ms: int
+    ) -> Entry:
         store = self._store
         headers = {LEGACY_ID: message.id.hex()} if own_id is None else {}
         draft = Draft(payload=message.payload, headers=headers)
         envelope = in_pieces(store._engine, seal(draft, id, now_ms))
-        is_held = message.is_held(begun_at)
         visible_at = message.visible_at if is_held else message.ready_at()
-        entry = Entry(shelf.p, envelope, Life(visible_at=visible_at), keys.id_bytes(id), draft.bytes)
-        shelf.put(entry)
+        entry = Entry(queue.p, envelope, Life(visible_at=visible_at), keys.id_bytes(id), draft.bytes)
+        queue.put(entry)
         store._entries.remember(entry)
-        store._journal.append(shelf, entry, Event.ENQUEUED, now_ms, reason="legacy")
-        if is_held and message.lease_expires_at is not None:
-            # Nobody has a receipt for it: it becomes ready when the lease it had ends.
-            [token] = self._dice.tokens(1)
-            lease_ms = max(0, message.lease_expires_at - now_ms)
-            change = lifecycle.claim(entry.life, shelf.row.policy, now_ms, token=token, lease_ms=lease_ms)
-            store._changes.apply(shelf, entry, change, now_ms)
+        store._journal.append(queue, entry, Event.ENQUEUED, now_ms, reason="legacy")
+        return entry
 
 
 def own_id(raw: bytes) -> int | None:

@@ -7,11 +7,14 @@ from holdfast.model.errors import StoreUnavailable
 from holdfast.model.names import QueueRef
 from holdfast.model.schedules import Schedule, Tick, draft_at, fired, reason_of
 from holdfast.stores.contract import DueSchedules, Listener
+from holdfast.stores.logic.enqueue import enqueue
+from holdfast.stores.logic.queues import require_open
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.catalog import Catalog
 from holdfast.stores.rocks.engine import Engine
-from holdfast.stores.rocks.intake import Intake
 from holdfast.stores.rocks.shelf import Shelf
+from holdfast.stores.rocks.unit import RocksUnits
+from holdfast.stores.room import DiskRoom
 from holdfast.stores.timetable import Timetable
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -21,10 +24,11 @@ _decode = msgspec.msgpack.Decoder(Schedule).decode
 class Schedules:
     """`ScheduleStore`."""
 
-    def __init__(self, engine: Engine, catalog: Catalog, intake: Intake, listener: Listener) -> None:
+    def __init__(self, engine: Engine, catalog: Catalog, units: RocksUnits, room: DiskRoom, listener: Listener) -> None:
         self._engine = engine
         self._catalog = catalog
-        self._intake = intake
+        self._units = units
+        self._room = room
         self._listener = listener
         self._timetable = Timetable()
 
@@ -75,16 +79,18 @@ class Schedules:
         return True
 
     async def fire(self, ref: QueueRef, schedule: Schedule, tick: Tick, now_ms: int) -> Enqueued | None:
-        shelf = self._catalog.require_open(ref)
-        if self._read(shelf, schedule.name) != schedule:
-            return None
-
-        def advance(enqueued: list[Enqueued]) -> None:
-            self._write(shelf, fired(schedule, tick, enqueued[0].snowflake))
-
         draft, reason = draft_at(schedule, tick.at), reason_of(schedule, tick.at)
-        [enqueued] = await self._intake.enqueue(ref, [draft], now_ms, auto_create=False, reason=reason, also=advance)
-        return enqueued
+
+        async def work(unit: RocksUnits) -> Enqueued | None:
+            queue = await require_open(unit, ref)
+            if self._read(queue, schedule.name) != schedule:
+                return None
+            self._room.check(now_ms, draft.bytes)
+            [enqueued] = await enqueue(unit, ref, [draft], auto_create=False, reason=reason)
+            self._write(queue, fired(schedule, tick, enqueued.snowflake))
+            return enqueued
+
+        return await self._units.run(ref, work, now_ms)
 
     async def delete(self, ref: QueueRef, name: str, now_ms: int) -> bool:
         shelf = self._catalog.require(ref)

@@ -144,13 +144,21 @@ class Shelf:
                 first = key
         return None if first is None else keys.parse_instant(first)
 
+    def has_expired(self, now_ms: int) -> bool:
+        key = self._leases.peek()
+        return key is not None and keys.parse_instant(key) <= now_ms
+
+    def pop_expired(self, limit: int, now_ms: int) -> list[bytes]:
+        """Take the keys of up to `limit` expired leases out of the index, expires_at 8 | id 16; the earliest first."""
+        return self._leases.pop_below(keys.instant(now_ms + 1), limit)
+
     def first_expiry(self) -> tuple[int, bytes] | None:
         """The lease that ends first: when, and whose."""
         key = self._leases.peek()
         return None if key is None else (keys.parse_instant(key), key[8:])
 
-    def heal_expiry(self, at_ms: int, id16: bytes) -> None:
-        key = _KEY.pack(at_ms, id16)
+    def heal_expiry(self, key: bytes) -> None:
+        """Drop an index entry that has no lease behind it."""
         self._leases.discard(key)
         self._engine.delete(self.p + key, self._families.li)
 
@@ -178,11 +186,15 @@ class Shelf:
         for name in groups:
             self._groups.start_empty(name)
 
-    def prepare(self, groups: Iterable[str] = (), changes: int = 1) -> None:
-        """Read all that changes of these groups will need, so that nothing is read once the first key is written."""
+    def begin(self, now_ms: int) -> None:
+        """Begin an operation: read what changes of messages without a group will need, and count what has come due."""
         if self._levels is None:
             self._in_use()
         self._groups.forget_some()
+        self.count_due(now_ms)
+
+    def prepare(self, groups: Iterable[str], changes: int = 1) -> None:
+        """Read all that changes of these groups will need, so that nothing is read once the first key is written."""
         for name in groups:
             self._groups.prepare(name, changes)
 

@@ -3,22 +3,18 @@
 import dataclasses
 import logging
 import os
-from collections.abc import Iterable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
 
 from holdfast.clock import go_on_from
 from holdfast.dice import Dice
-from holdfast.model import lifecycle
-from holdfast.model.answers import Counts, Delivery, Enqueued, Found, Result
-from holdfast.model.claims import next_claim_at
+from holdfast.model.answers import Counts, Enqueued, Found, Result
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.events import Event
 from holdfast.model.message import Draft, Receipt, State
 from holdfast.model.names import QueueRef
-from holdfast.model.requests import Ask, Filter, StateChange, Verb, Verdict
+from holdfast.model.requests import Ask, Filter, Move, StateChange, Verb, Verdict
 from holdfast.runtime import Runtime
-from holdfast.stores.answers import delivery_of, stale
 from holdfast.stores.contract import (
     AlterStep,
     Capabilities,
@@ -30,24 +26,22 @@ from holdfast.stores.contract import (
     Swept,
 )
 from holdfast.stores.directory_lock import DirectoryLock
+from holdfast.stores.logic.bulk import alter
+from holdfast.stores.logic.claims import claim
+from holdfast.stores.logic.enqueue import enqueue
+from holdfast.stores.logic.ledgers import Ledgers
+from holdfast.stores.logic.verdicts import save_state, settle
 from holdfast.stores.pieces import PIECES_ABOVE
 from holdfast.stores.rocks import keys
-from holdfast.stores.rocks.altering import Altering
 from holdfast.stores.rocks.board import Board
 from holdfast.stores.rocks.catalog import Catalog
-from holdfast.stores.rocks.changes import Changes
-from holdfast.stores.rocks.claiming import Claiming
 from holdfast.stores.rocks.counters import Counters, Totals
 from holdfast.stores.rocks.database import Database, HandleNotClosed, lock_directory
 from holdfast.stores.rocks.directory import RocksDirectory
 from holdfast.stores.rocks.engine import Durability, Engine
 from holdfast.stores.rocks.entries import Entries
 from holdfast.stores.rocks.facts import Facts
-from holdfast.stores.rocks.intake import Intake
 from holdfast.stores.rocks.journal import RocksJournal
-from holdfast.stores.rocks.ledger_claims import LedgerClaims
-from holdfast.stores.rocks.ledgers import Ledgers
-from holdfast.stores.rocks.pieces import with_payload
 from holdfast.stores.rocks.reading import Reader
 from holdfast.stores.rocks.reopening import (
     CLOSING_S,
@@ -59,16 +53,13 @@ from holdfast.stores.rocks.reopening import (
 )
 from holdfast.stores.rocks.schedules import Schedules
 from holdfast.stores.rocks.seen import SeenKeys
-from holdfast.stores.rocks.settling import Settling
 from holdfast.stores.rocks.shelf import Entry, Shelf
 from holdfast.stores.rocks.staging import Staging
 from holdfast.stores.rocks.sweeping import Sweeping
+from holdfast.stores.rocks.unit import RocksUnits
 from holdfast.stores.rocks.upkeep import Upkeep
 from holdfast.stores.room import LOW_DISK_BYTES, DiskRoom
 from holdfast.telemetry.figures import Figures
-
-# Leases and TTLs that one claim ends before it looks for messages; the rest is found by the next pass.
-_ENDED_PER_CLAIM = 1_000
 
 _log = logging.getLogger("holdfast")
 
@@ -140,35 +131,17 @@ class RocksStore:
             self._engine, runtime, self._catalog, self._entries, self._seen, self._facts, self._room, listener
         )
         self._staging.load()
-        self._ledgers = Ledgers(self._engine)
         self._upkeep = Upkeep(self._engine, self._catalog, listener, shards=self._shards)
-        self._changes = Changes(
-            *(self._engine, self._board, self._catalog, self._entries),
-            *(self._journal, self._seen, self._staging, listener),
+        self._units = RocksUnits(
+            *(self._engine, self._board, self._catalog, self._entries, self._reader, self._journal),
+            *(self._seen, self._staging, self._facts, self._upkeep, listener),
         )
-        self._intake = Intake(
-            self._engine, self._catalog, self._seen, self._staging, self._facts, self._changes, self._room
-        )
-        self._schedules = Schedules(self._engine, self._catalog, self._intake, listener)
+        self._ledgers = Ledgers(self._units, self._dice.roll)
+        self._schedules = Schedules(self._engine, self._catalog, self._units, self._room, listener)
         self._directory = RocksDirectory(self._engine, self._board, self._catalog, self._schedules, self._upkeep)
-        self._claiming = Claiming(self._board, self._changes, self._entries, self._ledgers, self._facts, self._dice)
-        self._settling = Settling(self._engine, self._entries, self._changes, self._upkeep, self._dice)
-        self._ledger_claims = LedgerClaims(
-            self._catalog, self._ledgers, self._settling, self._held, partial(self._delivery, with_state=True)
-        )
-        self._altering = Altering(
-            self._engine, self._board, self._catalog, self._entries, self._reader, self._changes, self._upkeep
-        )
         self._sweeping = Sweeping(
-            self._engine,
-            self._board,
-            self._catalog,
-            self._reader,
-            self._changes,
-            self._seen,
-            self._journal,
-            self._staging,
-            self._upkeep,
+            *(self._engine, self._board, self._catalog, self._units, self._seen, self._journal),
+            *(self._staging, self._upkeep),
             shards=self._shards,
         )
         self._engine.before_write = self._before_write
@@ -221,8 +194,7 @@ class RocksStore:
         self._board.close()
         for name in (
             *("_catalog", "_entries", "_reader", "_journal", "_seen", "_staging", "_ledgers", "_facts", "_upkeep"),
-            *("_changes", "_intake", "_schedules", "_directory", "_claiming", "_settling", "_ledger_claims"),
-            *("_altering", "_sweeping"),
+            *("_units", "_schedules", "_directory", "_sweeping"),
         ):
             self.__dict__.pop(name, None)
 
@@ -293,9 +265,9 @@ class RocksStore:
         return self._schedules
 
     @property
-    def ledgers(self) -> LedgerClaims:
+    def ledgers(self) -> Ledgers[Shelf, Entry]:
         self._engine.check()
-        return self._ledger_claims
+        return self._ledgers
 
     @property
     def payloads(self) -> Staging:
@@ -306,53 +278,21 @@ class RocksStore:
 
     async def enqueue(self, ref: QueueRef, drafts: list[Draft], now_ms: int, *, auto_create: bool) -> list[Enqueued]:
         self._engine.check()
-        return await self._intake.enqueue(ref, drafts, now_ms, auto_create=auto_create)
+        self._room.check(now_ms, sum([draft.bytes for draft in drafts]))
+        self._staging.check(drafts)
+        return await self._units.run(ref, lambda unit: enqueue(unit, ref, drafts, auto_create=auto_create), now_ms)
 
     async def claim(self, ref: QueueRef, asks: list[Ask], now_ms: int) -> Claims:
         self._engine.check()
-        if self._catalog.find(ref) is None:
-            return Claims([[] for _ in asks], None)
-        shelf = self._catalog.require_open(ref)
-        ledger = asks[0].ledger
-        if ledger is not None and (receipts := self._ledgers.receipts(shelf, *ledger)) is not None:
-            held = self._held(shelf, receipts, now_ms)
-            deliveries = [self._delivery(shelf, entry, with_state=True, streams=asks[0].streams) for entry in held]
-            await self._engine.committed()  # the first answer may still wait for it
-            return Claims([deliveries], self._board.next_at(shelf), is_reread=True)
-        shelf.prepare()
-        self._engine.begin()
-        shelf.count_due(now_ms)
-        self._changes.end_by_time(shelf, _ENDED_PER_CLAIM, now_ms)
-        taken = [[] if shelf.row.is_paused else self._claiming.claim(shelf, ask, now_ms) for ask in asks]
-        per_ask = [
-            [self._delivery(shelf, entry, with_state=ask.with_state, streams=ask.streams) for entry in entries]
-            for ask, entries in zip(asks, taken, strict=True)
-        ]
-        if ledger is None:
-            self._engine.written()
-            if shelf.counters.in_flight:
-                self._upkeep.note(shelf, now_ms)
-        else:
-            self._upkeep.note_after_commit(shelf, now_ms)
-            await self._engine.committed()
-        next_at = next_claim_at(
-            is_paused=shelf.row.is_paused,
-            is_served=all(per_ask),
-            now_ms=now_ms,
-            soonest=lambda: self._board.next_at(shelf),
-        )
-        return Claims(per_ask, next_at)
+        return await self._units.run(ref, lambda unit: claim(unit, ref, asks, self._dice.tokens), now_ms)
 
     async def settle(self, ref: QueueRef, verdicts: list[Verdict], now_ms: int) -> list[Result]:
         self._engine.check()
-        shelf = self._catalog.find(ref)
-        if shelf is None:
-            return [stale(each.receipt.id) for each in verdicts]
-        return await self._settling.settle(shelf, verdicts, now_ms)
+        return await self._units.run(ref, lambda unit: settle(unit, ref, verdicts, self._dice.roll), now_ms)
 
     async def save_state(self, ref: QueueRef, receipt: Receipt, change: StateChange, now_ms: int) -> str | None:
         self._engine.check()
-        return await self._settling.save_state(self._catalog.find(ref), receipt, change, now_ms)
+        return await self._units.run(ref, lambda unit: save_state(unit, ref, receipt, change), now_ms)
 
     # --- Inspection --------------------------------------------------------------------------------------------
 
@@ -398,7 +338,10 @@ class RocksStore:
         self, ref: QueueRef, verb: Verb, which: Filter, after: int | None, limit: int, now_ms: int
     ) -> AlterStep:
         self._engine.check()
-        return await self._altering.alter(ref, verb, which, after, limit, now_ms)
+        target = verb.to if isinstance(verb, Move) else None
+        return await self._units.run(
+            ref, lambda unit: alter(unit, ref, verb, which, after, limit), now_ms, target=target
+        )
 
     # --- Upkeep ------------------------------------------------------------------------------------------------
 
@@ -443,16 +386,6 @@ class RocksStore:
         )
 
     # --- Answers -----------------------------------------------------------------------------------------------
-
-    def _held(self, shelf: Shelf, receipts: Iterable[Receipt], now_ms: int) -> list[Entry]:
-        found = [(receipt, self._entries.get(shelf, receipt.id)) for receipt in receipts]
-        return [entry for receipt, entry in found if entry and lifecycle.holds(entry.life, receipt, now_ms)]
-
-    def _delivery(self, shelf: Shelf, entry: Entry, *, with_state: bool, streams: bool = False) -> Delivery:
-        envelope = entry.envelope
-        if envelope.pieces is not None and not streams:
-            envelope = with_payload(self._engine, envelope)
-        return delivery_of(envelope, entry.life, self._entries.state(shelf, entry) if with_state else None)
 
     def _found(self, shelf: Shelf, entry: Entry) -> Found:
         return Found(entry.envelope, entry.life, self._entries.state(shelf, entry))

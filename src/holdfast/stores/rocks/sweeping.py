@@ -1,22 +1,22 @@
 """One sweep: everything that time has ended, up to a limit that all shards and kinds of work share."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 from holdfast.stores.contract import Swept
+from holdfast.stores.logic.sweep import delete_some, end_by_time
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.board import Board
 from holdfast.stores.rocks.catalog import Catalog
-from holdfast.stores.rocks.changes import Changes
 from holdfast.stores.rocks.engine import Engine
 from holdfast.stores.rocks.journal import RocksJournal
-from holdfast.stores.rocks.reading import Reader
 from holdfast.stores.rocks.seen import SeenKeys
 from holdfast.stores.rocks.staging import Staging
+from holdfast.stores.rocks.unit import RocksUnits
 from holdfast.stores.rocks.upkeep import Upkeep
 
 # Does up to so much, and answers how much it did.
-Work = Callable[[int], int]
+Work = Callable[[int], Awaitable[int]]
 
 
 class Sweeping:
@@ -25,8 +25,7 @@ class Sweeping:
         engine: Engine,
         board: Board,
         catalog: Catalog,
-        reader: Reader,
-        changes: Changes,
+        units: RocksUnits,
         seen: SeenKeys,
         journal: RocksJournal,
         staging: Staging,
@@ -37,8 +36,7 @@ class Sweeping:
         self._engine = engine
         self._board = board
         self._catalog = catalog
-        self._reader = reader
-        self._changes = changes
+        self._units = units
         self._seen = seen
         self._journal = journal
         self._staging = staging
@@ -46,7 +44,7 @@ class Sweeping:
         self._shards = shards
 
     async def sweep(self, limit: int, now_ms: int) -> Swept:
-        changed = share(limit, self._works(limit, now_ms))
+        changed = await share(limit, self._works(limit, now_ms))
         await self._engine.committed()
         ends = [
             *(self._upkeep.next_at(), self._seen.next_at()),
@@ -67,46 +65,45 @@ class Sweeping:
                 # Not before the leases were returned: what they held may be overdue as well.
                 overdue.extend(self._board.overdue_ttls_by_shard(self._shards, limit, now_ms))
             ended, overdue[shard] = overdue[shard][:part], overdue[shard][part:]
-            self._changes.end_ttls(ended, now_ms)
+            self._units.end_overdue(ended)
             return len(ended)
 
         return [
             *(partial(self._end_leases, shard, now_ms=now_ms) for shard in shards),
-            *(self._step(partial(end_ttls, shard)) for shard in shards),
-            self._step(partial(self._changes.end_kept, now_ms=now_ms)),
-            self._step(partial(self._seen.forget_old, now_ms=now_ms)),
-            self._step(partial(self._journal.trim, now_ms=now_ms)),
-            self._step(self._staging.delete_abandoned),
+            *(self._step(partial(end_ttls, shard), now_ms) for shard in shards),
+            self._step(self._units.end_kept, now_ms),
+            self._step(partial(self._seen.forget_old, now_ms=now_ms), now_ms),
+            self._step(partial(self._journal.trim, now_ms=now_ms), now_ms),
+            self._step(self._staging.delete_abandoned, now_ms),
         ]
 
-    def _step(self, work: Work) -> Work:
-        def run(limit: int) -> int:
-            self._engine.begin()
+    def _step(self, work: Callable[[int], int], now_ms: int) -> Work:
+        async def run(limit: int) -> int:
+            self._units.begin(now_ms)
             changed = work(limit)
             self._engine.end()
             return changed
 
         return run
 
-    def _end_leases(self, shard: int, limit: int, now_ms: int) -> int:
+    async def _end_leases(self, shard: int, limit: int, now_ms: int) -> int:
         """Return the expired leases of a shard's queues, and carry on the deletion of those that are going."""
         changed = 0
         while changed < limit and (shelf := self._upkeep.pop_due(shard, now_ms)) is not None:
-            shelf.prepare()
-            self._engine.begin()
-            shelf.count_due(now_ms)
-            changed += self._changes.end_by_time(shelf, limit - changed, now_ms)
+            self._units.begin(now_ms)
+            shelf.begin(now_ms)
+            changed += await end_by_time(self._units, shelf, limit - changed)
             drain_until = shelf.row.drain_until
             is_going = drain_until is not None and (not shelf.counters.in_flight or drain_until <= now_ms)
             if is_going and changed < limit:
-                changed += self._changes.delete_some(self._reader, shelf, limit - changed, now_ms)
+                changed += await delete_some(self._units, shelf, limit - changed)
             self._engine.end()
             if self._catalog.find(shelf.row.ref) is shelf:
                 self._upkeep.note(shelf, now_ms)
         return changed
 
 
-def share(limit: int, works: list[Work]) -> int:
+async def share(limit: int, works: list[Work]) -> int:
     """Every work gets an equal part of the limit, and of what the others leave of theirs, again and again.
 
     So none waits for a backlog of another, and all of the limit is used as long as one has more to do. With more works
@@ -120,7 +117,7 @@ def share(limit: int, works: list[Work]) -> int:
             allowed = min(part, limit - changed)
             if allowed <= 0:
                 break
-            done = work(allowed)
+            done = await work(allowed)
             changed += done
             if done >= allowed:
                 still_busy.append(work)

@@ -1,0 +1,412 @@
+"""Atomic steps on RocksDB: each change of a message, with its keys, its indexes and its event.
+
+A step is one part of the open batch (see `engine.py`). Reading hands that batch to the operating system first, so a
+step reads all that its changes need before it puts their first key: `apply`, `add`, `move` and `edit` are each written
+as a whole. No step suspends before its end.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Self, TypeVar
+
+from holdfast.model.answers import Delivery, Enqueued
+from holdfast.model.errors import StoreUnavailable
+from holdfast.model.lifecycle import TRANSITIONS, Cause, Change, first_life, is_over
+from holdfast.model.message import Draft, Envelope, State, seal
+from holdfast.model.names import QueueRef
+from holdfast.model.requests import Filter, StateDocument
+from holdfast.stores.answers import delivery_of
+from holdfast.stores.contract import Listener
+from holdfast.stores.logic.sweep import end_ttls
+from holdfast.stores.pieces import PIECES_ABOVE
+from holdfast.stores.rocks import keys
+from holdfast.stores.rocks.board import Board
+from holdfast.stores.rocks.catalog import Catalog
+from holdfast.stores.rocks.engine import Engine
+from holdfast.stores.rocks.entries import Entries
+from holdfast.stores.rocks.facts import Facts
+from holdfast.stores.rocks.journal import RocksJournal
+from holdfast.stores.rocks.ledgers import LedgerKeys
+from holdfast.stores.rocks.pieces import in_pieces, with_payload
+from holdfast.stores.rocks.reading import Reader
+from holdfast.stores.rocks.seen import SeenKeys
+from holdfast.stores.rocks.shelf import Entry, Shelf
+from holdfast.stores.rocks.staging import Staging
+from holdfast.stores.rocks.upkeep import Upkeep
+from holdfast.stores.rocks.window import Window
+from holdfast.stores.unit import OpenClaim, Sized
+
+T = TypeVar("T")
+
+_ENQUEUED = TRANSITIONS[None, Cause.ENQUEUE].event
+_READY = State.READY
+
+
+class RocksUnits:
+    """The unit of work of every step: steps never overlap, so one object serves them all."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        board: Board,
+        catalog: Catalog,
+        entries: Entries,
+        reader: Reader,
+        journal: RocksJournal,
+        seen: SeenKeys,
+        staging: Staging,
+        facts: Facts,
+        upkeep: Upkeep,
+        listener: Listener,
+    ) -> None:
+        self._engine = engine
+        self._board = board
+        self._catalog = catalog
+        self._entries = entries
+        self._reader = reader
+        self._journal = journal
+        self._seen = seen
+        self._staging = staging
+        self._ledgers = LedgerKeys(engine)
+        self._facts = facts
+        self._upkeep = upkeep
+        self._listener = listener
+        self.now_ms = 0
+        self.is_durable = self.tells_ready = True
+        self._has_changed = False
+        # The queue in which the step gave or moved a lease, or that is being deleted: a sweep must visit it in time.
+        self._to_visit: Shelf | None = None
+        # The queue that the step has created: nothing of it is on disk, and nothing need be read.
+        self._created: Shelf | None = None
+
+    async def run(
+        self, ref: QueueRef, work: Callable[[Self], Awaitable[T]], now_ms: int, *, target: QueueRef | None = None
+    ) -> T:
+        engine = self._engine
+        self.begin(now_ms)
+        try:
+            result = await work(self)
+        except BaseException:
+            if not self._has_changed:
+                engine.end()  # it was refused
+            raise
+        queue = self._to_visit
+        if self.is_durable:
+            if queue is not None:
+                self._upkeep.note_after_commit(queue, now_ms)
+            await engine.committed()
+        else:
+            engine.written()
+            if queue is not None:
+                self._upkeep.note(queue, now_ms)
+        return result
+
+    def begin(self, now_ms: int) -> None:
+        """Begin a step that its caller ends: by `Engine.end`, if nobody waits for it."""
+        self._engine.begin()
+        self.now_ms = now_ms
+        self.is_durable = True
+        self._has_changed = False
+        self._to_visit = self._created = None
+
+    # --- Queues ------------------------------------------------------------------------------------------------
+
+    async def find(self, ref: QueueRef) -> Shelf | None:
+        queue = self._catalog.find(ref)
+        if queue is not None:
+            queue.begin(self.now_ms)
+        return queue
+
+    async def create(self, ref: QueueRef) -> Shelf:
+        self._catalog.check_room_for_queue(ref.tenant)
+        self._has_changed = True
+        self._created = queue = self._catalog.create(ref)
+        queue.begin(self.now_ms)
+        return queue
+
+    async def remove_if_empty(self, queue: Shelf) -> None:
+        if queue.counters.messages:
+            return
+        self._has_changed = True
+        for space in keys.PER_QUEUE_SPACES:
+            self._engine.delete_range(space + queue.p, keys.after(space + queue.p), self._engine.database.families.ix)
+        self._board.forget(queue)
+        self._catalog.remove(queue)
+
+    def default_ttl_ms(self, queue: Shelf) -> int | None:
+        return self._catalog.default_ttl_ms(queue)
+
+    async def check_quotas(self, ref: QueueRef, added: Sequence[Sized], freed: Sequence[Sized] = ()) -> None:
+        if self._catalog.has_quotas(ref.tenant):
+            sizes = [each.bytes for each in added]
+            self._catalog.check_quotas(ref.tenant, sizes, freed=[each.bytes for each in freed])
+
+    # --- Finding messages --------------------------------------------------------------------------------------
+
+    async def load(self, queue: Shelf, ids: Iterable[int]) -> dict[int, Entry]:
+        return self._entries.by_id(queue, ids)
+
+    load_whole = load
+
+    async def take_due(self, queue: Shelf, limits: list[int]) -> list[list[Entry]]:
+        return [self._take_due(queue, limit) for limit in limits]
+
+    def _take_due(self, queue: Shelf, limit: int) -> list[Entry]:
+        """Take due messages, and their keys out of the windows. On the way, index entries without a Ready message
+        behind them are dropped, and overdue TTLs ended."""
+        taken: list[Entry] = []
+        now_ms = self.now_ms
+        for priority in queue.priorities():
+            while len(taken) < limit and (candidates := queue.pop_due(priority, limit - len(taken), now_ms)):
+                entries = self._entries.load(queue, [keys.parse_id(key[8:]) for key in candidates])
+                for key, entry in zip(candidates, entries, strict=True):
+                    if entry is None or not queue.is_shown(entry, priority, key):
+                        queue.heal_visible(priority, key)
+                    elif len(taken) >= limit:
+                        queue.show(priority, key)  # a group's batch took its place
+                    elif is_over(entry.life, now_ms):
+                        end_ttls(self, queue, [entry])
+                    elif entry.envelope.group is None:
+                        taken.append(entry)
+                    else:
+                        taken += self._take_group(queue, entry.envelope.group, limit - len(taken))
+        return taken
+
+    def _take_group(self, queue: Shelf, name: str, limit: int) -> list[Entry]:
+        """Return the group's oldest due messages: one batch, in order of id, up to the first that is not due."""
+        taken: list[Entry] = []
+        ids = [keys.parse_id(id16) for id16 in queue.group_batch(name, limit)]
+        for entry in self._entries.load(queue, ids):
+            if entry is None:
+                raise StoreUnavailable(f"group {name!r} of {queue.row.ref} names a message that is not there")
+            if entry.life.visible_at > self.now_ms or not self._board.is_committed(entry):
+                break
+            if not is_over(entry.life, self.now_ms):
+                taken.append(entry)
+        return taken
+
+    async def ended(self, queue: Shelf, limit: int) -> tuple[Sequence[Entry], Sequence[Entry]]:
+        expired = self._expired(queue, limit) if queue.has_expired(self.now_ms) else ()
+        left = limit - len(expired)
+        overdue = [
+            entry
+            for key in self._board.overdue_ttls(queue, left, self.now_ms)
+            if (entry := self._overdue(queue, key)) is not None
+        ]
+        return expired, overdue
+
+    def _expired(self, queue: Shelf, limit: int) -> list[Entry]:
+        popped = queue.pop_expired(limit, self.now_ms)
+        expired = []
+        for key, entry in zip(
+            popped, self._entries.load(queue, [keys.parse_id(key[8:]) for key in popped]), strict=True
+        ):
+            lease = None if entry is None else entry.life.lease
+            if entry is None or lease is None or lease.expires_at != keys.parse_instant(key):
+                queue.heal_expiry(key)
+            else:
+                expired.append(entry)
+        return expired
+
+    def _overdue(self, queue: Shelf, key: bytes) -> Entry | None:
+        """Return the Ready message behind the end of a TTL; an index entry without one is dropped."""
+        entry = self._entries.get(queue, keys.parse_id(key[16:]))
+        if entry is not None and entry.life.state is _READY and entry.life.expires_at == keys.parse_instant(key):
+            return entry
+        self._heal(self._board.ttls, keys.TTLS, key)
+        return None
+
+    def _heal(self, window: Window, space: bytes, key: bytes) -> None:
+        """Drop an index entry that has no message behind it."""
+        window.discard(key)
+        self._engine.delete(space + key, self._engine.database.families.ix)
+
+    async def oldest(self, queue: Shelf, limit: int) -> list[Entry]:
+        return self._reader.first(queue, limit)
+
+    async def matching(
+        self, queue: Shelf, states: frozenset[State], which: Filter, after: int | None, limit: int
+    ) -> tuple[list[Entry], int | None]:
+        found = self._reader.matching(queue, states, which, after, limit, self.now_ms)
+        return found, found[-1].envelope.id if len(found) == limit else None
+
+    async def next_at(self, queue: Shelf) -> int | None:
+        return self._board.next_at(queue)
+
+    def version_floor(self, entry: Entry) -> int:
+        return self._facts.version_floor(entry.envelope.id)
+
+    # --- Reading messages --------------------------------------------------------------------------------------
+
+    async def deliveries(
+        self, queue: Shelf, entries: list[Entry], *, with_state: bool, streams: bool
+    ) -> list[Delivery]:
+        made: list[Delivery] = []
+        for entry in entries:
+            envelope = entry.envelope
+            if envelope.pieces is not None and not streams:
+                envelope = with_payload(self._engine, envelope)
+            made.append(delivery_of(envelope, entry.life, self._entries.state(queue, entry) if with_state else None))
+        return made
+
+    async def states(self, queue: Shelf, entries: list[Entry]) -> list[StateDocument]:
+        return [self._entries.state(queue, entry) for entry in entries]
+
+    # --- Changing messages -------------------------------------------------------------------------------------
+
+    def apply(self, queue: Shelf, changes: Sequence[tuple[Entry, Change]], *, by_time: bool = False) -> None:
+        if not changes:
+            return
+        self._begin_change(queue, [entry for entry, _ in changes])
+        self._board.ends_by_time = by_time
+        entries, append, now_ms = self._entries, self._journal.append, self.now_ms
+        has_lease = False
+        for entry, change in changes:
+            life, event, reason, error = change
+            if event is not None:
+                append(queue, entry, event, now_ms, life, reason, error)
+            if life is None or life.is_gone:
+                entries.forget(entry)
+                queue.drop(entry)
+                continue
+            queue.change(entry, life)
+            if life.lease is not None:
+                has_lease = True
+                entries.remember(entry)
+            elif life.keep_until is not None:
+                self._listener.deadline(life.keep_until)
+            elif life.expires_at is not None and life.state is _READY:
+                self._listener.deadline(life.expires_at)
+        if has_lease or queue.row.drain_until is not None:
+            self._to_visit = queue
+        self._engine.is_mid_change = self._board.ends_by_time = False
+
+    def _begin_change(self, queue: Shelf, entries: Sequence[Entry], target: Shelf | None = None) -> None:
+        """Read all that changes of these messages need. From now on a read would part what belongs together."""
+        groups = {group for entry in entries if (group := entry.envelope.group) is not None}
+        if groups:
+            queue.prepare(groups, changes=len(entries))
+            if target is not None:
+                target.prepare(groups, changes=len(entries))
+        self._has_changed = self._engine.is_mid_change = True
+
+    def drop(self, queue: Shelf, entries: Sequence[Entry]) -> None:
+        self._begin_change(queue, entries)
+        for entry in entries:
+            self._entries.forget(entry)
+            queue.drop(entry)
+        self._engine.is_mid_change = False
+
+    async def move(self, queue: Shelf, target: Shelf, changes: Sequence[tuple[Entry, Change]]) -> None:
+        entries, append, now_ms = self._entries, self._journal.append, self.now_ms
+        states = [entries.state(queue, entry) for entry, _ in changes]
+        self._begin_change(queue, [entry for entry, _ in changes], target)
+        for (entry, change), state in zip(changes, states, strict=True):
+            assert change.event is not None
+            entries.forget(entry)
+            queue.drop(entry, is_moved=True)
+            entry.has_life = False
+            target.put(entry)
+            if entry.has_state:
+                entries.put_state(target, entry, state)
+            append(queue, entry, change.event, now_ms, None, f"to {target.row.ref}")
+            append(target, entry, change.event, now_ms, None, f"from {queue.row.ref}")
+        self._engine.is_mid_change = False
+
+    async def edit(self, queue: Shelf, entry: Entry, envelope: Envelope) -> None:
+        self._begin_change(queue, [entry])
+        self._entries.forget(entry)
+        queue.edit(entry, envelope)
+        self._engine.is_mid_change = False
+
+    async def put_state(self, queue: Shelf, entry: Entry, state: StateDocument) -> None:
+        self._has_changed = True
+        self._entries.put_state(queue, entry, state)
+
+    # --- New messages ------------------------------------------------------------------------------------------
+
+    async def known_keys(self, queue: Shelf, drafts: list[Draft]) -> dict[str, Enqueued]:
+        return self._seen.known(queue, [draft.key for draft in drafts if draft.key is not None], self.now_ms)
+
+    async def add(self, queue: Shelf, drafts: list[Draft], reason: str | None) -> Sequence[int]:
+        groups = {draft.group for draft in drafts if draft.group is not None}
+        if groups:
+            if queue is self._created:
+                queue.start_empty(groups)
+            else:
+                queue.prepare(groups)
+        now_ms, default_ttl_ms = self.now_ms, self._catalog.default_ttl_ms(queue)
+        append, remember, deadline = self._journal.append, self._entries.remember, self._listener.deadline
+        assert _ENQUEUED is not None
+        self._has_changed = self._engine.is_mid_change = True
+        ids = self._facts.ids.take(len(drafts), now_ms)
+        for draft, id in zip(drafts, ids, strict=True):
+            envelope = seal(draft, id, now_ms)
+            if draft.pieces is not None:
+                self._staging.take(draft.pieces)
+            elif len(draft.payload) > PIECES_ABOVE:
+                envelope = in_pieces(self._engine, envelope)
+            life = first_life(draft, default_ttl_ms, now_ms)
+            entry = Entry(queue.p, envelope, life, keys.id_bytes(id), draft.bytes)
+            if draft.group is not None:
+                self._board.note_uncommitted(entry)
+            queue.put(entry)
+            remember(entry)
+            append(queue, entry, _ENQUEUED, now_ms, life, reason)
+            if life.expires_at is not None:
+                deadline(life.expires_at)
+            if draft.key is not None:
+                until = now_ms + queue.row.policy.dedup_window_ms
+                self._seen.remember(queue, draft.key, entry, until)
+                deadline(until)
+        self._engine.is_mid_change = False
+        return ids
+
+    # --- Ledgers -----------------------------------------------------------------------------------------------
+
+    async def closed_upto(self, queue: Shelf, consumer: str) -> int:
+        return self._ledgers.closed_upto(queue, consumer)
+
+    async def open_claims(
+        self, queue: Shelf, consumer: str, *, number: int | None = None, upto: int | None = None
+    ) -> list[OpenClaim]:
+        return self._ledgers.open_claims(queue, consumer, number, upto)
+
+    async def put_claim(self, queue: Shelf, consumer: str, claim: OpenClaim) -> None:
+        self._has_changed = True
+        self._ledgers.put(queue, consumer, claim)
+
+    async def close_claims(self, queue: Shelf, consumer: str, numbers: list[int], closed_upto: int) -> None:
+        self._has_changed = True
+        self._ledgers.close(queue, consumer, numbers, closed_upto)
+
+    # --- Telling -----------------------------------------------------------------------------------------------
+
+    def tell(self, queue: Shelf) -> None:
+        self._board.tell_after_commit(queue)
+
+    # --- Deadlines of all queues -------------------------------------------------------------------------------
+
+    def end_overdue(self, overdue: list[bytes]) -> None:
+        """End the TTLs of Ready messages in any queue, by their keys in the index of ends."""
+        for key in overdue:
+            queue = self._catalog.of_prefix(key[8:16])
+            if queue is None:
+                self._heal(self._board.ttls, keys.TTLS, key)
+            elif (entry := self._overdue(queue, key)) is not None:
+                queue.begin(self.now_ms)
+                end_ttls(self, queue, [entry])
+
+    def end_kept(self, limit: int) -> int:
+        """Forget succeeded messages in any queue that were kept long enough; return how many index entries went."""
+        ended = 0
+        kept = self._board.kept
+        while ended < limit and (key := kept.peek()) is not None and keys.parse_instant(key) <= self.now_ms:
+            queue = self._catalog.of_prefix(key[8:16])
+            entry = None if queue is None else self._entries.get(queue, keys.parse_id(key[16:]))
+            if queue is None or entry is None or entry.life.keep_until != keys.parse_instant(key):
+                self._heal(kept, keys.KEPT, key)
+            else:
+                queue.begin(self.now_ms)
+                self.drop(queue, [entry])
+            ended += 1
+        return ended
