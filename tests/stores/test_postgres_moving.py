@@ -16,9 +16,9 @@ from holdfast.model.requests import EVERYTHING, Ask, Filter, Move, Settle, Verdi
 from holdfast.runtime import LoopRuntime
 from holdfast.stores.notices import Notices
 from holdfast.stores.postgres import PostgresStore, moving
+from holdfast.stores.postgres.locks import UPKEEP_LOCK, admit_groups
 from holdfast.stores.postgres.slots import slot_of
 from holdfast.stores.postgres.statements import SQL
-from holdfast.stores.postgres.upkeep import UPKEEP_LOCK
 from holdfast.testing import ManualClock
 from tests.postgres.landing import WEEK_MS, Deaf, connected
 from tests.postgres.server import PostgresServer
@@ -144,7 +144,7 @@ async def test_an_upkeep_that_comes_while_a_queue_gets_its_first_group_waits_and
             key = await mover.fetchval("SELECT key FROM queues WHERE queue = $1", target.queue)
             transaction = mover.transaction()
             await transaction.start()
-            await store._upkeep.admit_groups(mover, key)
+            await admit_groups(mover, key)
             upkeep = asyncio.create_task(store._upkeep.end_on(shard, key, 100, now, Notices()))
             assert await until_done_or_waiting(watch, upkeep, 1)
             settling = asyncio.create_task(store.claim(target, [Ask()], now))

@@ -16,7 +16,7 @@ from holdfast.model.names import QueueRef
 from holdfast.server.embedded import Embedded, open_on_loop
 from holdfast.service.refreshing import REFRESH_MS
 from holdfast.stores.postgres import PostgresStore
-from holdfast.stores.postgres.upkeep import UPKEEP_LOCK
+from holdfast.stores.postgres.locks import UPKEEP_LOCK
 from holdfast.testing import ManualClock
 from holdfast.testing.laws.journal import events_of
 from holdfast.testing.laws.waiting_tasks import soon, start_claim

@@ -17,7 +17,7 @@ A step reads first, refuses if it must, and then changes:
   them in their old place.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
 from holdfast.model.answers import Delivery, Enqueued
@@ -168,9 +168,9 @@ class Unit(Protocol[Q, E]):
 
     # --- New messages ----------------------------------------------------------------------------------------
 
-    async def known_keys(self, queue: Q, drafts: list[Draft]) -> dict[str, Enqueued]:
-        """Return the first message of each of these drafts' idempotency keys that the queue has seen within its window,
-        as a duplicate. Every draft has a key, and each key stands here once.
+    async def known_keys(self, queue: Q, drafts: list[Draft], firsts: Mapping[str, int]) -> dict[str, Enqueued]:
+        """Return the first message of each of these idempotency keys that the queue has seen within its window, as a
+        duplicate. `drafts` are all drafts of the step; `firsts` says which of them is the first with each key.
 
         PostgreSQL reserves the other keys here, so that a concurrent call waits; `add` then uses the ids it gave."""
 

@@ -3,6 +3,8 @@
 Each is the memory store with one thing wrong, on some of the messages it meets.
 """
 
+from collections.abc import Mapping
+
 from msgspec.structs import replace
 
 from holdfast.dice import Dice
@@ -178,7 +180,7 @@ class IgnoresKeys(Mutant):
     breaks = Rule.DUPLICATED
 
     class units_class(FaultyUnits):
-        async def known_keys(self, queue: Shelf, drafts: list[Draft]) -> dict[str, Enqueued]:
+        async def known_keys(self, queue: Shelf, drafts: list[Draft], firsts: Mapping[str, int]) -> dict[str, Enqueued]:
             return {}
 
 

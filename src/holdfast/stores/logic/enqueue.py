@@ -21,7 +21,7 @@ async def enqueue(
     firsts = first_of_keys(drafts)
     seen: dict[str, Enqueued] = {}
     if firsts and queue is not None:
-        seen = await unit.known_keys(queue, [drafts[place] for place in firsts.values()])
+        seen = await unit.known_keys(queue, drafts, firsts)
     remembers_keys = queue is None or queue.row.policy.dedup_window_ms > 0
     places = new_places(drafts, firsts, seen, remembers_keys=remembers_keys)
     fresh = drafts if len(places) == len(drafts) else [drafts[place] for place in places]

@@ -24,11 +24,17 @@ def end_ttls(unit: Unit[Q, E], queue: Q, overdue: Sequence[E]) -> None:
     unit.apply(queue, [(entry, lifecycle.end_by_ttl(entry.life, policy, now_ms)) for entry in overdue], by_time=True)
 
 
-async def delete_some(unit: Unit[Q, E], queue: Q, limit: int) -> int:
-    """Continue the deletion of a queue: remove up to `limit` messages, and the queue with its last message. Return the
-    number of messages and 1 for the queue, so that a sweep with a limit always gets on."""
+async def remove_oldest(unit: Unit[Q, E], queue: Q, limit: int) -> int:
+    """Remove up to `limit` messages of a queue that is deleted; return how many."""
     doomed = await unit.oldest(queue, limit)
     if doomed:
         unit.apply(queue, [(entry, lifecycle.remove(entry.life, "queue deleted")) for entry in doomed])
+    return len(doomed)
+
+
+async def delete_some(unit: Unit[Q, E], queue: Q, limit: int) -> int:
+    """Continue the deletion of a queue: remove up to `limit` messages, and the queue with its last message. Return the
+    number of messages and 1 for the queue, so that a sweep with a limit always gets on."""
+    removed = await remove_oldest(unit, queue, limit)
     await unit.remove_if_empty(queue)
-    return len(doomed) + 1
+    return removed + 1

@@ -1,6 +1,6 @@
 """Atomic steps on the memory store. Nothing here suspends, so a step is atomic by itself."""
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Self, TypeVar
 
@@ -161,8 +161,8 @@ class MemoryUnits:
 
     # --- New messages ------------------------------------------------------------------------------------------
 
-    async def known_keys(self, queue: Shelf, drafts: list[Draft]) -> dict[str, Enqueued]:
-        found = ((draft.key, queue.keys.get(draft.key)) for draft in drafts if draft.key is not None)
+    async def known_keys(self, queue: Shelf, drafts: list[Draft], firsts: Mapping[str, int]) -> dict[str, Enqueued]:
+        found = ((key, queue.keys.get(key)) for key in firsts)
         return {
             key: Enqueued(snowflake=seen.id, given_correlation_id=seen.given_correlation_id, duplicate=True)
             for key, seen in found

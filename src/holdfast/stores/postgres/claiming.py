@@ -1,62 +1,85 @@
-"""Claims: in one statement, or under the queue's lock where groups or a ledger are to be kept."""
+"""Claims: in one statement, or in a step where groups or a ledger are to be kept."""
 
 from typing import Any
 
 from holdfast.dice import Dice
-from holdfast.model import lifecycle
 from holdfast.model.answers import Delivery
 from holdfast.model.claims import next_claim_at
 from holdfast.model.events import Event
-from holdfast.model.lifecycle import is_over
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Ask
-from holdfast.stores.answers import being_deleted, delivery_of, receipt_of
+from holdfast.stores.answers import being_deleted
 from holdfast.stores.contract import Claims
+from holdfast.stores.logic.claims import ENDED_PER_CLAIM, claim
 from holdfast.stores.notices import Notices
-from holdfast.stores.postgres.cluster import Cluster, QueueMoved
+from holdfast.stores.postgres.cluster import Cluster
 from holdfast.stores.postgres.directory import Directory
-from holdfast.stores.postgres.ledgers import Ledgers
-from holdfast.stores.postgres.queues import QueueInfo, info_of
-from holdfast.stores.postgres.rows import Entry, deliveries_of, whole_entry_of
+from holdfast.stores.postgres.queues import QueueInfo
+from holdfast.stores.postgres.rows import deliveries_of
 from holdfast.stores.postgres.statements import SQL
-from holdfast.stores.postgres.steps import Step
+from holdfast.stores.postgres.unit import PostgresUnit
+from holdfast.stores.postgres.units import Steps
 from holdfast.stores.postgres.upkeep import Upkeep
 from holdfast.stores.reserved import Reserved
 
-# Leases and TTLs that one claim ends before it looks for messages; the rest is found by the next pass.
-_ENDED_PER_CLAIM = 1_000
-
 
 class Claiming:
-    def __init__(self, cluster: Cluster, directory: Directory, upkeep: Upkeep, ledgers: Ledgers, dice: Dice) -> None:
+    def __init__(
+        self, cluster: Cluster, directory: Directory, steps: Steps, upkeep: Upkeep, dice: Dice, *, uses_shortcuts: bool
+    ) -> None:
         self._cluster = cluster
         self._directory = directory
+        self._steps = steps
         self._upkeep = upkeep
-        self._ledgers = ledgers
         self._dice = dice
+        self._uses_shortcuts = uses_shortcuts
 
     async def claim(self, ref: QueueRef, asks: list[Ask], now_ms: int, notices: Notices) -> Claims:
         info = await self._directory.known(ref)
         if info is None:
             return Claims([[] for _ in asks], None)
+        if self._uses_shortcuts:
+            claims = await self._claim_at_once(info, asks, now_ms, notices)
+            if claims is not None:
+                return claims
+        else:
+            await self._upkeep.end_by_time(info, ENDED_PER_CLAIM, now_ms, notices)
+        return await self._claim_in_step(ref, asks, now_ms, notices)
+
+    async def _claim_at_once(self, info: QueueInfo, asks: list[Ask], now_ms: int, notices: Notices) -> Claims | None:
+        """None: this takes a step."""
         rows = await self._take(info, asks, now_ms, waits_for_ends=True)
         if not rows:  # it was deleted, and perhaps made again
-            info = await self._directory.load(ref)
-            rows = [] if info is None else await self._take(info, asks, now_ms, waits_for_ends=True)
-            if info is None or not rows:
+            loaded = await self._directory.load(info.ref)
+            rows = [] if loaded is None else await self._take(loaded, asks, now_ms, waits_for_ends=True)
+            if loaded is None or not rows:
                 return Claims([[] for _ in asks], None)
+            info = loaded
         if rows[0]["drain_until"] is not None:
-            raise being_deleted(ref)
+            raise being_deleted(info.ref)
         if rows[0]["is_due"]:
-            await self._upkeep.end_by_time(info, _ENDED_PER_CLAIM, now_ms, notices)
+            await self._upkeep.end_by_time(info, ENDED_PER_CLAIM, now_ms, notices)
             rows = await self._take(info, asks, now_ms, waits_for_ends=False) or rows[:1]
         if rows[0]["has_groups"] or asks[0].ledger is not None:
-            return await self._claim_in_step(info, asks, now_ms, notices)
+            return None
         if not any(ask.limit for ask in asks):
             [row] = await info.shard.fetch(SQL["next_at"], info.key, False)
             is_still = rows[0]["is_paused"] or row["next_at"] is None
             return Claims([[] for _ in asks], None if is_still else self._cluster.callers(row["next_at"]))
         return self._share(info, asks, rows, now_ms, notices)
+
+    async def _claim_in_step(self, ref: QueueRef, asks: list[Ask], now_ms: int, notices: Notices) -> Claims:
+        async def work(unit: PostgresUnit) -> Claims:
+            queue = await unit.open(ref, is_locked=True)
+            # Leases and TTLs were ended before, in a step of their own: its locks come in another order.
+            claims = await claim(unit, ref, asks, self._dice.tokens, ends=0)
+            if queue is not None and claims.next_at == unit.now_ms and _is_short(asks, claims.per_ask):
+                # All that was due is taken. To claim again at once would cost a transaction, and find nothing.
+                claims = claims._replace(next_at=await unit.next_at(queue))
+            return claims
+
+        claims = await self._steps.run(ref, work, now_ms, notices)
+        return claims._replace(next_at=None if claims.next_at is None else self._cluster.callers(claims.next_at))
 
     async def claim_reserved(
         self,
@@ -128,94 +151,19 @@ class Claiming:
         self, asks: list[Ask], per_ask: list[list[Delivery]], stored_ms: int, ends: list[int] | None
     ) -> int | None:
         """By the caller's clock. `ends` is None for a paused queue."""
-        # A short ask has taken all there was, and the statement told of the next instant already.
-        is_short = any(len(given) < ask.limit for ask, given in zip(asks, per_ask, strict=True))
+        # After a short ask nothing is due, and the statement told of the next instant already.
         next_at = next_claim_at(
             is_paused=ends is None,
-            is_served=not is_short and all(per_ask),
+            is_served=not _is_short(asks, per_ask) and all(per_ask),
             now_ms=stored_ms,
             soonest=lambda: min(ends or [], default=None),
         )
         return None if next_at is None else self._cluster.callers(next_at)
 
-    # --- Under the queue's lock --------------------------------------------------------------------------------
 
-    async def _claim_in_step(self, info: QueueInfo, asks: list[Ask], now_ms: int, notices: Notices) -> Claims:
-        given = self._cluster.given(now_ms)
-
-        async def work(connection: Any) -> tuple[Claims, Notices]:
-            fresh = Notices()
-            row = await connection.fetchrow(SQL["queue_locked"], info.ref.tenant, info.ref.queue, given)
-            if row is None or row["key"] != info.key:
-                return Claims([[] for _ in asks], None), fresh
-            if row["moving_to"] is not None:
-                raise QueueMoved(info.ref)
-            queue = info_of(row, info.shard)
-            if queue.row.drain_until is not None:
-                raise being_deleted(info.ref)
-            step = Step(connection, row["now"], given, fresh)
-            ledger, is_reread = asks[0].ledger, False
-            if ledger is not None and (held := await self._ledgers.reread(step, queue, *ledger)) is not None:
-                per_ask, is_reread = [held], True
-            else:
-                per_ask = await self._serve(step, queue, asks)
-                await step.write()
-            ends = None
-            if not queue.row.is_paused:
-                next_at = await connection.fetchval(SQL["next_at"], queue.key, queue.has_groups)
-                ends = [] if next_at is None else [next_at]
-            fresh.ready_at.clear()  # a claim's own changes are told by its answer
-            return Claims(per_ask, self._next_at(asks, per_ask, row["now"], ends), is_reread), fresh
-
-        claims, fresh = await info.shard.step(work)
-        notices.add(fresh)
-        return claims
-
-    async def _serve(self, step: Step, info: QueueInfo, asks: list[Ask]) -> list[list[Delivery]]:
-        total = sum(ask.limit for ask in asks)
-        if info.row.is_paused or not total:
-            return [[] for _ in asks]
-        rows = await step.connection.fetch(SQL["due"], info.key, step.now_ms, total)
-        candidates = [whole_entry_of(row) for row in rows]
-        candidates.reverse()
-        per_ask = []
-        for ask in asks:
-            taken = await self._fill(step, info, candidates, ask.limit)
-            for entry, token in zip(taken, self._dice.tokens(len(taken)), strict=True):
-                change = lifecycle.claim(
-                    entry.life,
-                    info.row.policy,
-                    step.now_ms,
-                    token=token,
-                    lease_ms=ask.lease_ms,
-                    owner=ask.owner,
-                    ledger=ask.ledger,
-                )
-                step.apply(info, entry, change)
-            if ask.ledger is not None and taken:
-                receipts = [receipt_of(entry.envelope, entry.life) for entry in taken]
-                await self._ledgers.put(step, info, *ask.ledger, receipts)
-            per_ask.append(
-                [delivery_of(entry.envelope, entry.life, entry.state if ask.with_state else None) for entry in taken]
-            )
-        return per_ask
-
-    async def _fill(self, step: Step, info: QueueInfo, candidates: list[Entry], limit: int) -> list[Entry]:
-        """Out of the candidates, the first of them last; of a group one batch, with what stands behind its head."""
-        taken: list[Entry] = []
-        while candidates and len(taken) < limit:
-            entry = candidates.pop()
-            group = entry.envelope.group
-            if group is None:
-                taken.append(entry)
-                continue
-            for row in await step.connection.fetch(SQL["of_group"], info.key, group, limit - len(taken)):
-                member = whole_entry_of(row)
-                if member.life.visible_at > step.now_ms:
-                    break
-                if not is_over(member.life, step.now_ms):
-                    taken.append(member)
-        return taken
+def _is_short(asks: list[Ask], per_ask: list[list[Delivery]]) -> bool:
+    """Return whether an ask got fewer messages than it may: then it has taken all that was due."""
+    return any(len(given) < ask.limit for ask, given in zip(asks, per_ask, strict=True))
 
 
 def _columns(reserved: list[Reserved]) -> list[list[Any]]:

@@ -30,6 +30,8 @@ from holdfast.stores.postgres.loading import Changed, Loaded, Loading
 from holdfast.stores.postgres.nodes import Nodes
 from holdfast.stores.postgres.pieces import Payloads
 from holdfast.stores.postgres.shard import Shard
+from holdfast.stores.postgres.unit import Parts
+from holdfast.stores.postgres.units import Steps
 
 # How often a transaction begins again because a queue was changed or moved meanwhile, and how long it waits then.
 _TRIES = 50
@@ -50,7 +52,8 @@ class Loader:
         self._directory = Directory(self._cluster, self._grants)
         self._nodes = Nodes(self._cluster)
         payloads = Payloads(self._cluster, self._directory, self._nodes)
-        self._intake = Intake(self._cluster, self._directory, self._nodes, self._grants, payloads)
+        parts = Parts(self._cluster, self._directory, self._nodes, self._grants, payloads)
+        self._intake = Intake(parts, Steps(parts))
         self._loading = Loading(self._cluster, self._directory, self._nodes, self._grants)
         self._loop = asyncio.new_event_loop()
         try:

@@ -26,13 +26,14 @@ from holdfast.stores.notices import Notices
 from holdfast.stores.pieces import count_of
 from holdfast.stores.postgres.cluster import Cluster
 from holdfast.stores.postgres.grants import Granted, Grants, Part, Short
+from holdfast.stores.postgres.locks import admit_groups
 from holdfast.stores.postgres.pieces import Payloads
 from holdfast.stores.postgres.queues import QueueInfo
-from holdfast.stores.postgres.rows import Entry, entry_of, whole_entry_of
+from holdfast.stores.postgres.rows import Entry, whole_entry_of
 from holdfast.stores.postgres.shard import Shard
 from holdfast.stores.postgres.statements import SQL, WHOLE
-from holdfast.stores.postgres.steps import Step
-from holdfast.stores.postgres.upkeep import Upkeep
+from holdfast.stores.postgres.unit import PostgresUnit
+from holdfast.stores.postgres.units import Steps
 
 # An arrival this old is one whose server died, or is slow: whoever finds it ends it.
 _ABANDONED_S = 10.0
@@ -66,9 +67,9 @@ def _called_off() -> StoreUnavailable:
 
 
 class Moving:
-    def __init__(self, cluster: Cluster, upkeep: Upkeep, grants: Grants, payloads: Payloads) -> None:
+    def __init__(self, cluster: Cluster, steps: Steps, grants: Grants, payloads: Payloads) -> None:
         self._cluster = cluster
-        self._upkeep = upkeep
+        self._steps = steps
         self._grants = grants
         self._payloads = payloads
 
@@ -126,11 +127,11 @@ class Moving:
 
         granted: Granted | None = None
 
-        async def work(connection: Any) -> None:
-            opened = await self._upkeep.open(connection, target.shard, target.key, now_ms, Notices())
-            if opened is None:
+        async def work(unit: PostgresUnit) -> None:
+            connection = unit.connection
+            queue = await unit.open_key(target.key)
+            if queue is None:
                 raise no_such_queue(target.ref)
-            queue = opened[0]
             if queue.row.drain_until is not None:
                 raise being_deleted(target.ref)
             if target.ref.tenant == info.ref.tenant:
@@ -143,7 +144,7 @@ class Moving:
 
         for _ in range(_TRIES):
             try:
-                await target.shard.step(work)
+                await self._steps.run_on(target.shard, work, now_ms, Notices())
                 return
             except Short as short:
                 if target.ref.tenant == info.ref.tenant:
@@ -178,76 +179,65 @@ class Moving:
     ) -> list[int]:
         as_seen = {entry.envelope.id: entry for entry in seen}
 
-        async def work(connection: Any) -> tuple[list[int], Notices]:
-            fresh = Notices()
-            opened = await self._upkeep.open(connection, info.shard, info.key, now_ms, fresh)
-            if opened is None:
-                return [], fresh
-            queue, step = opened
-            rows = await connection.fetch(SQL["lock_by_ids"], queue.key, sorted(as_seen))
+        async def work(unit: PostgresUnit) -> list[int]:
+            queue = await unit.open_key(info.key)
+            if queue is None:
+                return []
             gone, went = [], Part(0, 0)
-            for row in rows:
-                entry = entry_of(row)
-                known = as_seen[entry.envelope.id]
+            for id, entry in (await unit.load(queue, as_seen)).items():
+                known = as_seen[id]
                 if entry.life != known.life or entry.envelope.pieces != known.envelope.pieces:
                     continue
-                change = alter(entry.life, entry.envelope, verb, queue.default_ttl_ms, step.now_ms)
-                step.tell(queue, entry, change, reason=f"to {target.ref}")
-                step.leave(queue, entry)
-                gone.append(entry.envelope.id)
+                change = alter(entry.life, entry.envelope, verb, queue.default_ttl_ms, unit.now_ms)
+                unit.tell_event(queue, entry, change, reason=f"to {target.ref}")
+                unit.leave(queue, entry)
+                gone.append(id)
                 went = went.plus(Part(1, entry.bytes))
-            if await connection.fetchval(_DECIDE, move, gone) is None:
+            if await unit.connection.fetchval(_DECIDE, move, gone) is None:
                 raise _called_off()
-            await step.write()
+            await unit.write()
             if target.ref.tenant == info.ref.tenant:
-                await self._grants.lower_by(connection, queue.key, went)
-            return gone, fresh
+                await self._grants.lower_by(unit.connection, queue.key, went)
+            return gone
 
-        gone, fresh = await info.shard.step(work)
-        notices.add(fresh)
-        return gone
+        return await self._steps.run_on(info.shard, work, now_ms, notices)
 
     async def _arrive(self, move: UUID, shard: Shard, ids: list[int], now_ms: int, notices: Notices) -> None:
         wanted = set(ids)
 
-        async def work(connection: Any) -> Notices:
-            fresh = Notices()
+        async def work(unit: PostgresUnit) -> None:
+            connection = unit.connection
             arrival = await connection.fetchrow(_ARRIVAL, move)
             if arrival is None:
-                return fresh  # another has done it
+                return  # another has done it
             await connection.execute(_ARRIVED, move)
             body = _decode(arrival["body"])
             if any(row[0] in wanted and row[_GROUP] is not None for row in body):
-                await self._upkeep.admit_groups(connection, arrival["queue_key"])
-            opened = await self._upkeep.open(connection, shard, arrival["queue_key"], now_ms, fresh)
+                await admit_groups(connection, arrival["queue_key"])
+            queue = await unit.open_key(arrival["queue_key"])
             # If the queue was deleted meanwhile, these go with it.
-            rows = [] if opened is None else [row for row in body if row[0] in wanted]
-            others = body if opened is None else [row for row in body if row[0] not in wanted]
+            rows = [] if queue is None else [row for row in body if row[0] in wanted]
+            others = body if queue is None else [row for row in body if row[0] not in wanted]
             places = [row[_PLACE] for row in others if row[_PLACE] is not None]
             if places:
                 await connection.execute(SQL["give_up_places"], places)
             missing = Part(len(others), sum(row[_BYTES] for row in others))
             await self._grants.lower_by(connection, arrival["queue_key"], missing)
-            if opened is None:
-                return fresh
-            queue, step = opened
-            if rows:
+            if queue is not None and rows:
                 await connection.executemany(_INSERT, [(queue.key, *row) for row in rows])
-                await self._show(step, queue, [row[0] for row in rows], arrival["from_queue"])
-                await step.write()
-            return fresh
+                await self._show(unit, queue, [row[0] for row in rows], arrival["from_queue"])
 
-        notices.add(await shard.step(work))
+        await self._steps.run_on(shard, work, now_ms, notices)
 
-    async def _show(self, step: Step, queue: QueueInfo, ids: list[int], from_queue: str) -> None:
-        entries = [entry_of(row) for row in await step.connection.fetch(SQL["lock_by_ids"], queue.key, ids)]
+    async def _show(self, unit: PostgresUnit, queue: QueueInfo, ids: list[int], from_queue: str) -> None:
+        entries = (await unit.load(queue, ids)).values()
         grouped = [entry.envelope.id for entry in entries if entry.envelope.group is not None]
         if grouped:
-            await step.connection.execute(SQL["has_groups"], queue.key, max(grouped))
+            await unit.connection.execute(SQL["has_groups"], queue.key, max(grouped))
         for entry in entries:
             event = TRANSITIONS[entry.life.state, Cause.MOVE].event
-            step.tell(queue, entry, Change(entry.life, event), reason=f"from {from_queue}")
-            step.arrive(None, queue, entry)
+            unit.tell_event(queue, entry, Change(entry.life, event), reason=f"from {from_queue}")
+            unit.arrive(None, queue, entry)
 
     # --- What a crash left -------------------------------------------------------------------------------------
 

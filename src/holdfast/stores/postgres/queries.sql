@@ -5,6 +5,7 @@
 -- the planner, who has seen the table empty, would begin with all rows of the queue.
 
 -- name: enqueue
+-- Equals holdfast.stores.logic.enqueue.enqueue: see shortcuts.py.
 -- $3, $4 the revisions this call was checked against: if the queue or its tenant has changed since, nothing is written
 -- and `key` is NULL. $5 what the journal says of it; from $6 on the messages by column; of a group's none is shown yet.
 WITH t AS MATERIALIZED (SELECT now_ms($2) AS now),
@@ -52,6 +53,7 @@ counted AS (
 SELECT t.now, q.key, q.is_paused, (SELECT min(visible_at) FROM given) AS visible_at FROM t LEFT JOIN q ON true;
 
 -- name: claim
+-- Equals holdfast.stores.logic.claims.claim: see shortcuts.py.
 -- $3 how many; $4 what the tokens are made of; $5-$8 the asks: their first and last place, lease and owner; $9 whether
 -- nothing is taken while something of the queue waits to be ended by time. The rows tell of the queue, with as many
 -- messages as there are; without a row it does not exist. Which of them are taken is said by one of the two below.
@@ -167,6 +169,7 @@ WHERE queue_key = $1 AND status = 0 AND deliver_after <= (SELECT now_ms($2))
 ORDER BY priority, deliver_after, id LIMIT $3;
 
 -- name: ack
+-- Equals holdfast.stores.logic.verdicts.settle, of acks: see shortcuts.py.
 -- $3-$5 the receipts. Those of messages in groups, and of a queue that keeps what succeeded, are not dealt with here.
 WITH t AS MATERIALIZED (SELECT now_ms($2) AS now),
 q AS MATERIALIZED (

@@ -1,7 +1,7 @@
 """A step that reads messages, decides in Python and writes what came of it, in one transaction."""
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from holdfast.model.lifecycle import Change, Life
@@ -29,14 +29,16 @@ _COUNTED = {READY: 0, BEHIND: 0, DELAYED: 0, IN_FLIGHT: 2, FAILED: 3, SUCCEEDED:
 
 
 class Step:
-    """What a transaction has decided so far; `write` writes it. Of one database, of any number of its queues."""
+    """The changes that a transaction has decided on so far, on any number of queues of one database. `write` writes
+    them."""
 
-    def __init__(self, connection: Any, now_ms: int, given_now: int | None, notices: Notices) -> None:
+    def __init__(self, connection: Any, given_now: int | None) -> None:
         self.connection = connection
-        self.now_ms = now_ms
-        # What statements are given for their time: None, or the time that stands still.
+        # The time that statements are given: None, or the time that stands still.
         self.given_now = given_now
-        self.notices = notices
+        # By the database, from the first queue that is opened on.
+        self.now_ms = 0
+        self.notices = Notices()
         self._lives: defaultdict[int, dict[int, tuple[int, Life]]] = defaultdict(dict)
         self._gone: defaultdict[int, list[int]] = defaultdict(list)
         self._counts: defaultdict[int, list[int]] = defaultdict(lambda: [0] * 6)
@@ -44,10 +46,13 @@ class Step:
         self._events: list[tuple[Any, ...]] = []
         self._told = 0
 
-    def apply(self, info: QueueInfo, entry: Entry, change: Change) -> None:
-        """One step of a message: its life, its counts and its event."""
+    def apply(self, queue: QueueInfo, changes: Collection[tuple[Entry, Change]], *, by_time: bool = False) -> None:
+        for entry, change in changes:
+            self._apply(queue, entry, change)
+
+    def _apply(self, info: QueueInfo, entry: Entry, change: Change) -> None:
         if change.event is not None:
-            self.tell(info, entry, change, reason=change.reason)
+            self.tell_event(info, entry, change, reason=change.reason)
         key, id, group = info.key, entry.envelope.id, entry.envelope.group
         was, life = entry.status, change.life
         if group is not None:
@@ -62,9 +67,9 @@ class Step:
             self.count(key, was, entry.status, entry.bytes)
         self._tell_listener(info.ref, life, group, was)
 
-    def drop(self, info: QueueInfo, entry: Entry) -> None:
-        """Without an event: its record was only kept."""
-        self._go(info, entry)
+    def drop(self, queue: QueueInfo, entries: Sequence[Entry]) -> None:
+        for entry in entries:
+            self._go(queue, entry)
 
     def leave(self, info: QueueInfo, entry: Entry) -> None:
         """It goes to another database; what is told of it is told."""
@@ -124,9 +129,10 @@ class Step:
         self._counts[key][5] += size
 
     def touch_groups(self, key: int, groups: Iterable[str]) -> None:
+        """Show the heads of these groups when the changes are written."""
         self._groups[key].update(groups)
 
-    def tell(self, info: QueueInfo, entry: Entry, change: Change, *, reason: str | None) -> None:
+    def tell_event(self, info: QueueInfo, entry: Entry, change: Change, *, reason: str | None) -> None:
         assert change.event is not None
         life = change.life or entry.life
         lease = life.lease or entry.life.lease

@@ -5,9 +5,9 @@ from contextlib import suppress
 from holdfast.dice import Dice
 from holdfast.model.answers import Enqueued, Result
 from holdfast.model.errors import InvalidArgument, StoreUnavailable
-from holdfast.model.message import Draft
+from holdfast.model.message import Draft, Receipt
 from holdfast.model.names import QueueRef
-from holdfast.model.requests import Ask, Verdict
+from holdfast.model.requests import Ask, StateChange, Verdict
 from holdfast.runtime import Runtime
 from holdfast.stores.contract import (
     Capabilities,
@@ -16,6 +16,7 @@ from holdfast.stores.contract import (
     Listener,
 )
 from holdfast.stores.link import Link
+from holdfast.stores.logic.verdicts import save_state
 from holdfast.stores.notices import Notices
 from holdfast.stores.pieces import PIECES_ABOVE
 from holdfast.stores.postgres.altering import Altering
@@ -28,7 +29,7 @@ from holdfast.stores.postgres.grants import Grants
 from holdfast.stores.postgres.ground import Ground
 from holdfast.stores.postgres.intake import Intake
 from holdfast.stores.postgres.journal import Journal
-from holdfast.stores.postgres.ledgers import Ledgers
+from holdfast.stores.postgres.ledgers import PostgresLedgers
 from holdfast.stores.postgres.moving import Moving
 from holdfast.stores.postgres.nodes import Nodes
 from holdfast.stores.postgres.pieces import Payloads, is_filled
@@ -39,6 +40,8 @@ from holdfast.stores.postgres.staging import Staging
 from holdfast.stores.postgres.sweeping import Sweeping
 from holdfast.stores.postgres.tenants import PostgresDirectory
 from holdfast.stores.postgres.timetable import Timetable
+from holdfast.stores.postgres.unit import Parts
+from holdfast.stores.postgres.units import PostgresUnits, Steps
 from holdfast.stores.postgres.upkeep import Upkeep
 from holdfast.stores.postgres.vacuum import Vacuum
 from holdfast.telemetry.figures import Figures
@@ -56,39 +59,42 @@ class PostgresStore:
         durability: str = "fsync",
         shard_map: str = "slots",
         goes_by_caller: bool = False,
+        uses_shortcuts: bool = True,
     ) -> None:
-        """`goes_by_caller` is for tests: time is what callers say, not what the databases' clock says."""
+        """`goes_by_caller` is for tests: time is what callers say, not what the databases' clock says. So is
+        `uses_shortcuts`: False lets every call run the shared logic, as shortcuts.py says."""
         self._cluster = Cluster(urls, durability=durability, shard_map=shard_map, goes_by_caller=goes_by_caller)
         self._grants = Grants(self._cluster)
         self._directory = Directory(self._cluster, self._grants)
         self._nodes = Nodes(self._cluster)
         self._driver = PostgresDriver(self._cluster, self._directory, self._ring)
         self._bell = Bell(self._cluster, self._nodes, self._driver.hear)
-        self._upkeep = Upkeep(self._cluster)
         self._pieces = Payloads(self._cluster, self._directory, self._nodes)
-        self._intake = Intake(self._cluster, self._directory, self._nodes, self._grants, self._pieces)
-        self._settling = Settling(self._driver, self._cluster, self._directory, self._upkeep, dice)
+        parts = Parts(self._cluster, self._directory, self._nodes, self._grants, self._pieces)
+        steps = Steps(parts)
+        self._units = PostgresUnits(self._driver, parts, steps)
+        self._upkeep = Upkeep(steps)
+        self._intake = Intake(parts, steps, uses_shortcuts=uses_shortcuts)
+        self._settling = Settling(self._cluster, self._directory, steps, dice, uses_shortcuts=uses_shortcuts)
         self._reading = Reading(self._driver, self._cluster, self._directory)
-        self._moving = Moving(self._cluster, self._upkeep, self._grants, self._pieces)
-        self._altering = Altering(
-            *(self._driver, self._cluster, self._directory, self._reading, self._upkeep),
-            *(self._grants, self._moving, self._pieces),
-        )
+        self._moving = Moving(self._cluster, steps, self._grants, self._pieces)
+        self._altering = Altering(self._driver, self._cluster, self._directory, self._reading, steps, self._moving)
         self.directory = PostgresDirectory(self._driver, self._cluster, self._directory, self._grants)
-        self.schedules = Timetable(self._driver, self._cluster, self._directory, self._intake)
-        self.ledgers = Ledgers(self._driver, self._cluster, self._directory, self._settling, self._pieces)
+        self.schedules = Timetable(self._driver, self._cluster, self._directory, steps)
+        self.ledgers = PostgresLedgers(self._driver, self._units, self._pieces, dice.roll)
         self.payloads = Staging(self._driver, self._cluster, self._directory, self._pieces)
-        self._claiming = Claiming(self._cluster, self._directory, self._upkeep, self.ledgers, dice)
+        self._claiming = Claiming(
+            self._cluster, self._directory, steps, self._upkeep, dice, uses_shortcuts=uses_shortcuts
+        )
         self._journal = Journal(self._cluster, journal_retention_ms)
         resharding = Resharding(self._cluster, self._grants)
         self._sweeping = Sweeping(
-            *(self._driver, self._cluster, self._directory, self._upkeep, self._journal, self._moving),
+            *(self._driver, self._cluster, self._directory, steps, self._upkeep, self._journal, self._moving),
             *(self.payloads, resharding, journal_retention_ms),
         )
         self._vacuum = Vacuum(self._cluster)
         # The methods of the contract that one part does alone.
         self.shard_of = self._cluster.number_of
-        self.save_state = self._settling.save_state
         self.get = self._reading.get
         self.peek = self._reading.peek
         self.browse = self._reading.browse
@@ -154,6 +160,9 @@ class PostgresStore:
         if not verdicts:
             return []
         return await self._driver.change(lambda notices: self._settling.settle(ref, verdicts, now_ms, notices))
+
+    async def save_state(self, ref: QueueRef, receipt: Receipt, change: StateChange, now_ms: int) -> str | None:
+        return await self._units.run(ref, lambda unit: save_state(unit, ref, receipt, change), now_ms)
 
     # --- Upkeep ------------------------------------------------------------------------------------------------
 

@@ -3,23 +3,22 @@
 import asyncio
 from typing import Any
 
-from holdfast.model import lifecycle
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.names import QueueRef
 from holdfast.stores.contract import Swept
 from holdfast.stores.driver import Driver, on_driver_with_notices
+from holdfast.stores.logic.sweep import delete_some, remove_oldest
 from holdfast.stores.notices import Notices
 from holdfast.stores.postgres.cluster import Cluster
 from holdfast.stores.postgres.directory import Directory
 from holdfast.stores.postgres.journal import Journal
 from holdfast.stores.postgres.moving import Moving
-from holdfast.stores.postgres.queues import info_of
 from holdfast.stores.postgres.resharding import Resharding
-from holdfast.stores.postgres.rows import entry_of
 from holdfast.stores.postgres.shard import Shard
 from holdfast.stores.postgres.staging import Staging
 from holdfast.stores.postgres.statements import SQL
-from holdfast.stores.postgres.steps import Step
+from holdfast.stores.postgres.unit import PostgresUnit
+from holdfast.stores.postgres.units import Steps
 from holdfast.stores.postgres.upkeep import Upkeep
 
 # Other servers' leases end too, and nobody says so: each server looks this often at least.
@@ -34,6 +33,7 @@ class Sweeping:
         driver: Driver,
         cluster: Cluster,
         directory: Directory,
+        steps: Steps,
         upkeep: Upkeep,
         journal: Journal,
         moving: Moving,
@@ -44,6 +44,7 @@ class Sweeping:
         self.driver = driver
         self._cluster = cluster
         self._directory = directory
+        self._steps = steps
         self._upkeep = upkeep
         self._journal = journal
         self._moving = moving
@@ -111,56 +112,29 @@ class Sweeping:
         return ends
 
     async def _delete_some(self, shard: Shard, queue: Any, limit: int, now_ms: int, notices: Notices) -> int:
-        """Carry on the deletion of a queue; with its last message goes the queue."""
+        """Continue the deletion of a queue."""
 
-        async def work(connection: Any) -> tuple[int, bool, Notices]:
-            fresh = Notices()
-            await connection.execute(SQL["lock_queue"], queue["key"])
-            opened = await self._upkeep.open(connection, shard, queue["key"], now_ms, fresh)
-            if opened is None:
-                return 0, False, fresh
-            info, step = opened
-            rows = await connection.fetch(SQL["oldest"], info.key, limit)
-            for row in rows:
-                entry = entry_of(row)
-                step.apply(info, entry, lifecycle.remove(entry.life, "queue deleted"))
-            await step.write()
-            is_last = len(rows) < limit
-            if is_last:
-                await connection.execute(SQL["end_queue"], info.key, step.now_ms)
-                if self._cluster.home_of(info.ref.tenant) is shard:
-                    await connection.execute(SQL["directory_drop"], info.ref.tenant, info.ref.queue, info.row.queue_id)
-            return len(rows) + 1, is_last, fresh
+        async def work(unit: PostgresUnit) -> int:
+            await unit.connection.execute(SQL["lock_queue"], queue["key"])
+            opened = await unit.open_key(queue["key"])
+            return 0 if opened is None else await delete_some(unit, opened, limit)
 
         ref = QueueRef(queue["tenant"], queue["queue"])
         home = self._cluster.home_of(ref.tenant)
         if home is not shard:
             # First here: a queue that is made again meanwhile has a number of its own.
             await home.fetch(SQL["directory_drop"], ref.tenant, ref.queue, queue["queue_id"])
-        changed, is_gone, fresh = await shard.step(work)
-        if is_gone:
-            self._directory.forget(ref)
-        notices.add(fresh)
+        changed = await self._steps.run_on(shard, work, now_ms, notices)
+        self._directory.forget(ref)
         return changed
 
     async def _end_strays(self, shard: Shard, key: int, limit: int, now_ms: int, notices: Notices) -> int:
         """An enqueue that began before its queue was being deleted may commit after it is gone."""
 
-        async def work(connection: Any) -> tuple[int, Notices]:
-            fresh = Notices()
-            given = self._cluster.given(now_ms)
-            row = await connection.fetchrow(SQL["queue_by_key"], key, given)
-            info, step = info_of(row, shard), Step(connection, row["now"], given, fresh)
-            rows = await connection.fetch(SQL["oldest"], key, limit)
-            for each in rows:
-                entry = entry_of(each)
-                step.apply(info, entry, lifecycle.remove(entry.life, "queue deleted"))
-            await step.write()
-            return len(rows), fresh
+        async def work(unit: PostgresUnit) -> int:
+            return await remove_oldest(unit, await unit.open_gone(key), limit)
 
-        removed, fresh = await shard.step(work)
-        notices.add(fresh)
-        return removed
+        return await self._steps.run_on(shard, work, now_ms, notices)
 
 
 async def _execute(shard: Shard, sql: str, *args: Any) -> int:

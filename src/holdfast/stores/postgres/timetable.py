@@ -10,12 +10,13 @@ from holdfast.model.schedules import Schedule, Tick, check_room, draft_at, fired
 from holdfast.stores.answers import being_deleted
 from holdfast.stores.contract import DueSchedules
 from holdfast.stores.driver import Driver, on_driver, on_driver_with_notices
+from holdfast.stores.logic.enqueue import enqueue
 from holdfast.stores.notices import Notices
 from holdfast.stores.postgres.cluster import Cluster, QueueMoved
 from holdfast.stores.postgres.directory import Directory
-from holdfast.stores.postgres.intake import Intake
-from holdfast.stores.postgres.queues import QueueInfo
 from holdfast.stores.postgres.statements import SQL
+from holdfast.stores.postgres.unit import PostgresUnit
+from holdfast.stores.postgres.units import Steps
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Schedule).decode
@@ -45,11 +46,11 @@ class _Taken(Exception):
 class Timetable:
     """`ScheduleStore`."""
 
-    def __init__(self, driver: Driver, cluster: Cluster, directory: Directory, intake: Intake) -> None:
+    def __init__(self, driver: Driver, cluster: Cluster, directory: Directory, steps: Steps) -> None:
         self.driver = driver
         self._cluster = cluster
         self._directory = directory
-        self._intake = intake
+        self._steps = steps
 
     @on_driver
     async def find(self, ref: QueueRef, name: str) -> Schedule | None:
@@ -93,23 +94,20 @@ class Timetable:
     ) -> Enqueued | None:
         await self._directory.require_open(ref)
 
-        async def move_on(connection: Any, info: QueueInfo, enqueued: list[Enqueued]) -> None:
-            raw = await connection.fetchval(_FIND_LOCKED, info.key, schedule.name)
+        async def work(unit: PostgresUnit) -> Enqueued:
+            draft = draft_at(schedule, tick.at)
+            queue = await unit.open(ref, is_locked=draft.group is not None)
+            [enqueued] = await enqueue(unit, ref, [draft], auto_create=False, reason=reason_of(schedule, tick.at))
+            assert queue is not None
+            raw = await unit.connection.fetchval(_FIND_LOCKED, queue.key, schedule.name)
             if raw is None or _decode(raw) != schedule:
                 raise _Taken
-            after = fired(schedule, tick, enqueued[0].snowflake)
-            await connection.execute(_PUT, info.key, after.name, _encode(after), after.next_at)
+            after = fired(schedule, tick, enqueued.snowflake)
+            await unit.connection.execute(_PUT, queue.key, after.name, _encode(after), after.next_at)
+            return enqueued
 
         try:
-            [enqueued] = await self._intake.enqueue_in_step(
-                ref,
-                [draft_at(schedule, tick.at)],
-                now_ms,
-                notices,
-                auto_create=False,
-                reason=reason_of(schedule, tick.at),
-                also=move_on,
-            )
+            enqueued = await self._steps.run(ref, work, now_ms, notices)
         except _Taken:
             return None
         if tick.next_at is not None:

@@ -5,7 +5,7 @@ step reads all that its changes need before it puts their first key: `apply`, `a
 as a whole. No step suspends before its end.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Self, TypeVar
 
 from holdfast.model.answers import Delivery, Enqueued
@@ -324,8 +324,8 @@ class RocksUnits:
 
     # --- New messages ------------------------------------------------------------------------------------------
 
-    async def known_keys(self, queue: Shelf, drafts: list[Draft]) -> dict[str, Enqueued]:
-        return self._seen.known(queue, [draft.key for draft in drafts if draft.key is not None], self.now_ms)
+    async def known_keys(self, queue: Shelf, drafts: list[Draft], firsts: Mapping[str, int]) -> dict[str, Enqueued]:
+        return self._seen.known(queue, list(firsts), self.now_ms)
 
     async def add(self, queue: Shelf, drafts: list[Draft], reason: str | None) -> Sequence[int]:
         groups = {draft.group for draft in drafts if draft.group is not None}
