@@ -40,47 +40,42 @@ async def claim(
             return Claims([held], await unit.next_at(queue), is_reread=True)
     if ends:
         await end_by_time(unit, queue, ends)
-    per_ask: list[list[Delivery]] = (
-        [[] for _ in asks] if queue.row.is_paused else await _serve(unit, queue, asks, tokens)
-    )
+    if queue.row.is_paused:
+        return Claims([[] for _ in asks], None)
+    taken = await unit.take_due(queue, [ask.limit for ask in asks])
+    changes: list[tuple[E, Change]] = []
+    for ask, entries in zip(asks, taken, strict=True):
+        if entries:
+            _lease(unit, queue, ask, entries, tokens(len(entries)), changes)
+    if not changes:
+        return Claims([[] for _ in asks], await unit.next_at(queue))
+    unit.apply(queue, changes)
+    if ledger is not None:
+        consumer, number = ledger
+        receipts = [receipt_of(entry.envelope, entry.life) for entry in taken[0]]
+        await unit.put_claim(queue, consumer, OpenClaim(number, unit.now_ms, receipts))
+    per_ask: list[list[Delivery]] = []
+    for ask, entries in zip(asks, taken, strict=True):
+        per_ask.append(await unit.deliveries(queue, entries, with_state=ask.with_state, streams=ask.streams))
     # If every ask got something, there may be more at once: that costs nothing to say.
     return Claims(per_ask, unit.now_ms if all(per_ask) else await unit.next_at(queue))
 
 
-async def _serve(unit: Unit[Q, E], queue: Q, asks: list[Ask], tokens: Tokens) -> list[list[Delivery]]:
-    if queue.row.is_paused:
-        return [[] for _ in asks]
-    taken = await unit.take_due(queue, [ask.limit for ask in asks])
+def _lease(
+    unit: Unit[Q, E], queue: Q, ask: Ask, entries: list[E], tokens: list[bytes], changes: list[tuple[E, Change]]
+) -> None:
+    """Add the changes of the messages that one ask takes."""
     policy, now_ms, version_floor = queue.row.policy, unit.now_ms, unit.version_floor
-    changes: list[tuple[E, Change]] = []
-    for ask, entries in zip(asks, taken, strict=True):
-        if not entries:
-            continue
-        lease_ms, owner, ledger = ask.lease_ms, ask.owner, ask.ledger
-        changes += [
-            (
-                entry,
-                lifecycle.claim(
-                    entry.life,
-                    policy,
-                    now_ms,
-                    token=token,
-                    lease_ms=lease_ms,
-                    owner=owner,
-                    ledger=ledger,
-                    version_floor=version_floor(entry),
-                ),
-            )
-            for entry, token in zip(entries, tokens(len(entries)), strict=True)
-        ]
-    if not changes:
-        return [[] for _ in asks]
-    unit.apply(queue, changes)
-    if asks[0].ledger is not None:
-        consumer, number = asks[0].ledger
-        receipts = [receipt_of(entry.envelope, entry.life) for entry in taken[0]]
-        await unit.put_claim(queue, consumer, OpenClaim(number, now_ms, receipts))
-    return [
-        await unit.deliveries(queue, entries, with_state=ask.with_state, streams=ask.streams) if entries else []
-        for ask, entries in zip(asks, taken, strict=True)
-    ]
+    lease_ms, owner, ledger = ask.lease_ms, ask.owner, ask.ledger
+    for entry, token in zip(entries, tokens, strict=True):
+        change = lifecycle.claim(
+            entry.life,
+            policy,
+            now_ms,
+            token=token,
+            lease_ms=lease_ms,
+            owner=owner,
+            ledger=ledger,
+            version_floor=version_floor(entry),
+        )
+        changes.append((entry, change))

@@ -1,5 +1,7 @@
 """Enqueueing: new messages, and drafts that repeat a message by its idempotency key."""
 
+from collections.abc import Sequence
+
 from holdfast.model.answers import Enqueued
 from holdfast.model.idempotency import first_of_keys, new_places, results_of
 from holdfast.model.message import Draft
@@ -20,11 +22,14 @@ async def enqueue(
         raise being_deleted(ref)
     firsts = first_of_keys(drafts)
     seen: dict[str, Enqueued] = {}
-    if firsts and queue is not None:
-        seen = await unit.known_keys(queue, drafts, firsts)
-    remembers_keys = queue is None or queue.row.policy.dedup_window_ms > 0
-    places = new_places(drafts, firsts, seen, remembers_keys=remembers_keys)
-    fresh = drafts if len(places) == len(drafts) else [drafts[place] for place in places]
+    places: Sequence[int] = range(len(drafts))
+    fresh = drafts
+    if firsts:
+        if queue is not None:
+            seen = await unit.known_keys(queue, drafts, firsts)
+        remembers_keys = queue is None or queue.row.policy.dedup_window_ms > 0
+        places = new_places(drafts, firsts, seen, remembers_keys=remembers_keys)
+        fresh = [drafts[place] for place in places]
     await unit.check_quotas(ref, fresh)
     ids = await unit.add(queue or await unit.create(ref), fresh, reason)
     return results_of(drafts, places, ids, seen)

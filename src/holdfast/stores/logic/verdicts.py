@@ -44,19 +44,19 @@ async def settle_in(unit: Unit[Q, E], queue: Q, verdicts: list[Verdict], roll: C
         id = receipt.id
         if id in changes:
             # An earlier verdict on the same message counts for this one.
-            unit.apply(queue, list(changes.values()))
+            unit.apply(queue, changes.values())
+            for changed, (_, made) in changes.items():
+                if made.life is None or made.life.is_gone:
+                    del entries[changed]
             changes = {}
         entry = entries.get(id)
         if entry is None or not lifecycle.holds(entry.life, receipt, now_ms):
             results.append(stale(id, None if entry is None else entry.envelope))
             continue
         change = judge(entry.life, entry.envelope, verdict, policy, now_ms, roll)
-        life = change.life
         changes[id] = entry, change
-        if life is None or life.is_gone:
-            del entries[id]
-        results.append(settled(entry.envelope, life))
-    unit.apply(queue, list(changes.values()))
+        results.append(settled(entry.envelope, change.life))
+    unit.apply(queue, changes.values())
     return results
 
 

@@ -15,9 +15,9 @@ class Board:
         self._engine = engine
         self._listener = listener
         # Queues whose counters the open batch must carry.
-        self._dirty: dict[bytes, Shelf] = {}
+        self.dirty: dict[bytes, Shelf] = {}
         # Queues in which something was shown since the last commit: their waiters are to be told.
-        self._shown: dict[bytes, Shelf] = {}
+        self.shown: dict[bytes, Shelf] = {}
         # Keys of `vi` that are written but not committed: no claim may find them yet.
         self._uncommitted: set[bytes] = set()
         # The same for messages of groups, which would be taken along behind their head.
@@ -66,36 +66,33 @@ class Board:
 
     # --- Counters ----------------------------------------------------------------------------------------------
 
-    def mark_dirty(self, shelf: Shelf) -> None:
-        self._dirty[shelf.p] = shelf
-
     def write_counters(self) -> None:
-        for p, shelf in self._dirty.items():
+        for p, shelf in self.dirty.items():
             self._engine.put(keys.COUNTERS + p, encode_counters(shelf.counters), None)
-        self._dirty.clear()
+        self.dirty.clear()
 
     def close(self) -> None:
-        self._dirty.clear()
-        self._shown.clear()
+        self.dirty.clear()
+        self.shown.clear()
 
     def forget(self, shelf: Shelf) -> None:
         """The queue is gone: nothing of it is to be written or told any more."""
-        self._dirty.pop(shelf.p, None)
-        self._shown.pop(shelf.p, None)
+        self.dirty.pop(shelf.p, None)
+        self.shown.pop(shelf.p, None)
 
     # --- What may be claimed -----------------------------------------------------------------------------------
 
     def show_after_commit(self, shelf: Shelf, priority: int, key: bytes) -> None:
-        if self._engine.is_os or (self.ends_by_time and keys.parse_id(key[8:]) not in self._uncommitted_ids):
-            # Nobody waits for a commit; or the clock alone says it, and says it again after a crash.
+        if self.ends_by_time and keys.parse_id(key[8:]) not in self._uncommitted_ids:
+            # The clock alone says it, and says it again after a crash.
             shelf.show(priority, key)
-            self._shown[shelf.p] = shelf
+            self.shown[shelf.p] = shelf
             return
         full_key = keys.level(shelf.p, priority) + key
         self._uncommitted.add(full_key)
 
         def show() -> None:
-            self._shown[shelf.p] = shelf
+            self.shown[shelf.p] = shelf
             if full_key in self._uncommitted:  # else it went before it was ever seen
                 self._uncommitted.discard(full_key)
                 shelf.show(priority, key)
@@ -122,14 +119,17 @@ class Board:
         """Something about the queue changes what a claim finds, though nothing new is shown."""
 
         def note() -> None:
-            self._shown[shelf.p] = shelf
+            self.shown[shelf.p] = shelf
 
         self._engine.publish_after_commit(note)
 
     def tell_shown(self) -> None:
         """Those who wait for what was shown, once per queue."""
-        shown, self._shown = self._shown, {}
-        for shelf in shown.values():
+        if not self.shown:
+            return
+        shown = list(self.shown.values())
+        self.shown.clear()
+        for shelf in shown:
             self.tell(shelf)
 
     def tell(self, shelf: Shelf) -> None:

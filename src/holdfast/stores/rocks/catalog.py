@@ -30,6 +30,8 @@ class Catalog:
         # Tenants that may not keep as much as they like.
         self._limited: set[str] = set()
         self._shelves: dict[QueueRef, Shelf] = {}
+        # The dictionary's own method: every operation begins with it.
+        self.find: Callable[[QueueRef], Shelf | None] = self._shelves.get
         self._queues_of: dict[str, set[QueueRef]] = {}
         self._names: dict[bytes, QueueRef] = {}
         # The highest queue_id given in each tenant, to queues that are gone too.
@@ -92,9 +94,6 @@ class Catalog:
         self._queues_of[row.tenant] = set()
 
     # --- Queues ------------------------------------------------------------------------------------------------
-
-    def find(self, ref: QueueRef) -> Shelf | None:
-        return self._shelves.get(ref)
 
     def require(self, ref: QueueRef) -> Shelf:
         shelf = self._shelves.get(ref)
@@ -172,7 +171,8 @@ class Catalog:
         check_quotas(tenant, self.config(tenant).quotas, messages, size, sizes)
 
     def default_ttl_ms(self, shelf: Shelf) -> int | None:
-        return default_ttl_ms(shelf.row.policy, self.config(shelf.row.ref.tenant).quotas)
+        row = shelf.row
+        return default_ttl_ms(row.policy, self._tenants[row.ref.tenant].config.quotas)
 
 
 def _queue_key(row: QueueRow) -> bytes:

@@ -32,15 +32,16 @@ class Facts:
         self._written = self._number(_HIGHEST) or 0
         self.ids = IdMaker(node, self._written)
         raw = engine.database.get(keys.DIRECTORY, _FLOOR)
-        self._floor, self._floor_id = (0, 0) if raw is None else _PAIR.unpack(raw)
+        # The version that claims of messages up to this id must exceed.
+        self.floor, self.floor_id = (0, 0) if raw is None else _PAIR.unpack(raw)
 
     def begin_session(self) -> None:
         """Mark the store as in use. If it still is, it was not closed in order: a power cut may have undone claims, so
         the versions of all messages of that time jump beyond any that was given."""
         if self._engine.database.get(keys.DIRECTORY, _IN_USE) is not None:
-            self._floor += _JUMP
-            self._floor_id = self._written
-            self._engine.put(_FLOOR, _PAIR.pack(self._floor, self._floor_id), None)
+            self.floor += _JUMP
+            self.floor_id = self._written
+            self._engine.put(_FLOOR, _PAIR.pack(self.floor, self.floor_id), None)
         self._engine.put(_IN_USE, b"", None)
         self._engine.write()
 
@@ -48,9 +49,6 @@ class Facts:
         self._engine.put(_HIGHEST, _NUMBER.pack(self.ids.highest), None)
         self._engine.delete(_IN_USE, None)
         self._engine.write()
-
-    def version_floor(self, id: int) -> int:
-        return self._floor if id <= self._floor_id else 0
 
     def write_highest_id(self) -> None:
         """With a batch that gave ids beyond those set aside: the next start goes on above them."""

@@ -42,6 +42,10 @@ class Surroundings(Protocol):
     # Deadlines of all queues: ends of TTLs, and of keeping what succeeded.
     ttls: Window
     kept: Window
+    # Queues, by their prefix, whose counters are to be written with the batch.
+    dirty: "dict[bytes, Shelf]"
+    # Queues, by their prefix, in which a claim may find something new: their waiters are to be told.
+    shown: "dict[bytes, Shelf]"
 
     def scanner(self, family: str, prefix: bytes) -> Callable[[bytes, int], list[bytes]]:
         """Reads the keys of a space in order, without its prefix; not those that are not yet committed."""
@@ -50,9 +54,6 @@ class Surroundings(Protocol):
 
     def hide(self, shelf: "Shelf", priority: int, key: bytes) -> None:
         """It goes before it was shown."""
-
-    def mark_dirty(self, shelf: "Shelf") -> None:
-        """Its counters are to be written with the batch."""
 
 
 class Shelf:
@@ -63,6 +64,7 @@ class Shelf:
         self._totals = totals
         self._engine = engine
         self._board = board
+        self._dirty, self._shown = board.dirty, board.shown
         self._families = engine.database.families
         # Per priority in use: visible_at 8 | id 16 of what a claim may take. None: not looked for yet.
         self._levels: dict[int, Window] | None = None if counters.ready else {}
@@ -119,7 +121,9 @@ class Shelf:
 
     def show(self, priority: int, key: bytes) -> None:
         """From now on a claim may find this key."""
-        levels = self._in_use()
+        levels = self._levels
+        if levels is None:
+            levels = self._in_use()
         window = levels.get(priority)
         if window is None:
             window = levels[priority] = self._level_window(priority, is_empty=True)
@@ -190,11 +194,15 @@ class Shelf:
         """Begin an operation: read what changes of messages without a group will need, and count what has come due."""
         if self._levels is None:
             self._in_use()
-        self._groups.forget_some()
-        self.count_due(now_ms)
+        counters = self.counters
+        if counters.delayed:
+            self.count_due(now_ms)
+        elif now_ms > counters.counted_at:
+            counters.counted_at = now_ms
 
     def prepare(self, groups: Iterable[str], changes: int = 1) -> None:
         """Read all that changes of these groups will need, so that nothing is read once the first key is written."""
+        self._groups.forget_some()
         for name in groups:
             self._groups.prepare(name, changes)
 
@@ -212,7 +220,7 @@ class Shelf:
             window.pop()
             self._engine.delete(keys.DELAYED + self.p + key, self._families.ix)
             counters.delayed -= 1
-            self._board.mark_dirty(self)
+            self._dirty[self.p] = self
 
     def counts(self, now_ms: int) -> Counts:
         counters = self.counters
@@ -238,9 +246,11 @@ class Shelf:
             self._groups.prepare(group)
         self._engine.put(self.p + entry.id16, encode_message(entry.envelope, entry.life), self._families.m)
         entry.p = self.p
-        self._board.mark_dirty(self)
-        self._count_bytes(entry.bytes)
-        self._totals.messages += 1
+        self._dirty[self.p] = self
+        totals, size = self._totals, entry.bytes
+        self.counters.bytes += size
+        totals.bytes += size
+        totals.messages += 1
         life = entry.life
         self._index(entry, keeps_life=life.version > 0 or life.state is not State.READY)
         if group is not None:
@@ -250,7 +260,7 @@ class Shelf:
         group = entry.envelope.group
         if group is not None:
             self._groups.prepare(group)
-        self._board.mark_dirty(self)
+        self._dirty[self.p] = self
         self._unindex(entry)
         entry.life = life
         self._index(entry, keeps_life=life.state is not State.IN_FLIGHT)
@@ -262,7 +272,7 @@ class Shelf:
         engine, name, group = self._engine, self.p + entry.id16, entry.envelope.group
         if group is not None:
             self._groups.prepare(group)
-        self._board.mark_dirty(self)
+        self._dirty[self.p] = self
         self._unindex(entry)
         engine.delete(name, self._families.m)
         if entry.has_life:
@@ -278,7 +288,7 @@ class Shelf:
 
     def edit(self, entry: Entry, envelope: Envelope) -> None:
         """Give a message that is not in flight another payload."""
-        self._board.mark_dirty(self)
+        self._dirty[self.p] = self
         if entry.envelope.pieces is not None:
             delete_pieces(self._engine, entry.envelope.pieces)
         self._count_bytes(envelope.bytes - entry.bytes)
@@ -381,13 +391,23 @@ class Shelf:
     def _put_visible(self, priority: int, visible_at: int, id16: bytes) -> None:
         key = _KEY.pack(visible_at, id16)
         self._engine.put(self.p + keys.PRIORITIES[priority] + key, b"", self._families.vi)
-        self._board.show_after_commit(self, priority, key)
+        if self._engine.is_os:
+            # Nobody waits for a commit.
+            self.show(priority, key)
+            self._shown[self.p] = self
+        else:
+            self._board.show_after_commit(self, priority, key)
 
     def _delete_visible(self, priority: int, visible_at: int, id16: bytes) -> None:
         key = _KEY.pack(visible_at, id16)
         self._engine.delete(self.p + keys.PRIORITIES[priority] + key, self._families.vi)
-        self._board.hide(self, priority, key)
-        if (window := self._in_use().get(priority)) is not None:
+        if not self._engine.is_os:
+            self._board.hide(self, priority, key)
+        levels = self._levels
+        if levels is None:
+            levels = self._in_use()
+        window = levels.get(priority)
+        if window is not None:
             window.discard(key)
 
     def _show_head(self, name: str) -> None:

@@ -5,7 +5,7 @@ step reads all that its changes need before it puts their first key: `apply`, `a
 as a whole. No step suspends before its end.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Self, TypeVar
 
 from holdfast.model.answers import Delivery, Enqueued
@@ -38,7 +38,7 @@ from holdfast.stores.unit import OpenClaim, Sized
 T = TypeVar("T")
 
 _ENQUEUED = TRANSITIONS[None, Cause.ENQUEUE].event
-_READY = State.READY
+_READY, _SUCCEEDED = State.READY, State.SUCCEEDED
 
 
 class RocksUnits:
@@ -101,7 +101,7 @@ class RocksUnits:
         return result
 
     def begin(self, now_ms: int) -> None:
-        """Begin a step that its caller ends: by `Engine.end`, if nobody waits for it."""
+        """Begin a step. A sweep, for which nobody waits, ends its own by `Engine.end`."""
         self._engine.begin()
         self.now_ms = now_ms
         self.is_durable = True
@@ -233,7 +233,8 @@ class RocksUnits:
         return self._board.next_at(queue)
 
     def version_floor(self, entry: Entry) -> int:
-        return self._facts.version_floor(entry.envelope.id)
+        facts = self._facts
+        return facts.floor if entry.envelope.id <= facts.floor_id else 0
 
     # --- Reading messages --------------------------------------------------------------------------------------
 
@@ -253,10 +254,14 @@ class RocksUnits:
 
     # --- Changing messages -------------------------------------------------------------------------------------
 
-    def apply(self, queue: Shelf, changes: Sequence[tuple[Entry, Change]], *, by_time: bool = False) -> None:
+    def apply(self, queue: Shelf, changes: Collection[tuple[Entry, Change]], *, by_time: bool = False) -> None:
         if not changes:
             return
-        self._begin_change(queue, [entry for entry, _ in changes])
+        for entry, _ in changes:
+            if entry.envelope.group is not None:
+                self._prepare_groups(queue, [each for each, _ in changes])
+                break
+        self._has_changed = self._engine.is_mid_change = True
         self._board.ends_by_time = by_time
         entries, append, now_ms = self._entries, self._journal.append, self.now_ms
         has_lease = False
@@ -264,7 +269,7 @@ class RocksUnits:
             life, event, reason, error = change
             if event is not None:
                 append(queue, entry, event, now_ms, life, reason, error)
-            if life is None or life.is_gone:
+            if life is None or (life.keep_until is None and life.state is _SUCCEEDED):  # `Life.is_gone`
                 entries.forget(entry)
                 queue.drop(entry)
                 continue
@@ -280,17 +285,14 @@ class RocksUnits:
             self._to_visit = queue
         self._engine.is_mid_change = self._board.ends_by_time = False
 
-    def _begin_change(self, queue: Shelf, entries: Sequence[Entry], target: Shelf | None = None) -> None:
-        """Read all that changes of these messages need. From now on a read would part what belongs together."""
-        groups = {group for entry in entries if (group := entry.envelope.group) is not None}
-        if groups:
-            queue.prepare(groups, changes=len(entries))
-            if target is not None:
-                target.prepare(groups, changes=len(entries))
-        self._has_changed = self._engine.is_mid_change = True
+    def _prepare_groups(self, queue: Shelf, entries: Sequence[Entry]) -> None:
+        """Read all that changes of these messages need: once the first key is put, a read would part what belongs
+        together."""
+        queue.prepare([group for entry in entries if (group := entry.envelope.group) is not None], len(entries))
 
     def drop(self, queue: Shelf, entries: Sequence[Entry]) -> None:
-        self._begin_change(queue, entries)
+        self._prepare_groups(queue, entries)
+        self._has_changed = self._engine.is_mid_change = True
         for entry in entries:
             self._entries.forget(entry)
             queue.drop(entry)
@@ -299,7 +301,9 @@ class RocksUnits:
     async def move(self, queue: Shelf, target: Shelf, changes: Sequence[tuple[Entry, Change]]) -> None:
         entries, append, now_ms = self._entries, self._journal.append, self.now_ms
         states = [entries.state(queue, entry) for entry, _ in changes]
-        self._begin_change(queue, [entry for entry, _ in changes], target)
+        for each in (queue, target):
+            self._prepare_groups(each, [entry for entry, _ in changes])
+        self._has_changed = self._engine.is_mid_change = True
         for (entry, change), state in zip(changes, states, strict=True):
             assert change.event is not None
             entries.forget(entry)
@@ -313,7 +317,8 @@ class RocksUnits:
         self._engine.is_mid_change = False
 
     async def edit(self, queue: Shelf, entry: Entry, envelope: Envelope) -> None:
-        self._begin_change(queue, [entry])
+        self._prepare_groups(queue, [entry])
+        self._has_changed = self._engine.is_mid_change = True
         self._entries.forget(entry)
         queue.edit(entry, envelope)
         self._engine.is_mid_change = False
@@ -328,12 +333,12 @@ class RocksUnits:
         return self._seen.known(queue, list(firsts), self.now_ms)
 
     async def add(self, queue: Shelf, drafts: list[Draft], reason: str | None) -> Sequence[int]:
-        groups = {draft.group for draft in drafts if draft.group is not None}
-        if groups:
-            if queue is self._created:
-                queue.start_empty(groups)
-            else:
-                queue.prepare(groups)
+        for draft in drafts:
+            if draft.group is not None:
+                groups = {each.group for each in drafts if each.group is not None}
+                # Nothing of a queue that was just created lies on disk.
+                (queue.start_empty if queue is self._created else queue.prepare)(groups)
+                break
         now_ms, default_ttl_ms = self.now_ms, self._catalog.default_ttl_ms(queue)
         append, remember, deadline = self._journal.append, self._entries.remember, self._listener.deadline
         assert _ENQUEUED is not None
