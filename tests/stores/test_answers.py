@@ -1,10 +1,13 @@
 import pytest
+from msgspec.structs import replace
 
+from holdfast.model.errors import Draining, QueueNotFound
 from holdfast.model.events import Event
 from holdfast.model.lifecycle import Lease, Life
 from holdfast.model.message import Envelope, State
 from holdfast.model.names import QueueRef
-from holdfast.stores.answers import event_of
+from holdfast.stores.answers import check_accepts, event_of
+from holdfast.stores.contract import QueueRow
 
 REF = QueueRef("acme", "mail")
 ENVELOPE = Envelope(id=7, enqueued_at=1, payload=b"abc", headers={"a": "bc"}, given_correlation_id="c")
@@ -25,3 +28,13 @@ def test_an_event_tells_of_the_life_after_it_and_of_a_lease_that_it_ends(
     assert (event.snowflake, event.given_correlation_id, event.enqueued_at, event.bytes) == (7, "c", 1, 6)
     assert (event.attempt, event.priority, event.claimed_at) == (attempt, 3, claimed_at)
     assert (event.reason, event.error) == ("r", "e")
+
+
+def test_a_queue_takes_new_messages_unless_it_is_being_deleted_or_missing() -> None:
+    row = QueueRow(ref=REF, tenant_id=1, queue_id=1)
+    check_accepts(REF, row, auto_create=False)
+    check_accepts(REF, None, auto_create=True)
+    with pytest.raises(QueueNotFound):
+        check_accepts(REF, None, auto_create=False)
+    with pytest.raises(Draining):
+        check_accepts(REF, replace(row, drain_until=5), auto_create=True)

@@ -9,6 +9,7 @@ from holdfast.model.lifecycle import Life
 from holdfast.model.message import JSON, Envelope, Receipt, State
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Edit, StateDocument
+from holdfast.stores.contract import QueueRow
 
 
 def no_such_queue(ref: QueueRef) -> QueueNotFound:
@@ -17,6 +18,15 @@ def no_such_queue(ref: QueueRef) -> QueueNotFound:
 
 def being_deleted(ref: QueueRef) -> Draining:
     return Draining(f"queue {ref} is being deleted", tenant=ref.tenant, queue=ref.queue)
+
+
+def check_accepts(ref: QueueRef, row: QueueRow | None, *, auto_create: bool) -> None:
+    """Refuse a new message for a queue that is being deleted, or does not exist and is not to be created."""
+    if row is None:
+        if not auto_create:
+            raise no_such_queue(ref)
+    elif row.drain_until is not None:
+        raise being_deleted(ref)
 
 
 def receipt_of(envelope: Envelope, life: Life) -> Receipt:

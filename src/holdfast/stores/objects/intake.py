@@ -19,7 +19,7 @@ from holdfast.model.idempotency import first_of_keys, new_places, results_of
 from holdfast.model.message import JSON, Draft, seal
 from holdfast.model.names import QueueRef
 from holdfast.model.policy import QueuePolicy
-from holdfast.stores.answers import being_deleted, no_such_queue
+from holdfast.stores.answers import being_deleted, check_accepts, no_such_queue
 from holdfast.stores.contract import QueueRow
 from holdfast.stores.notices import Notices
 from holdfast.stores.objects import layout
@@ -72,10 +72,7 @@ class Intake:
     ) -> list[Enqueued]:
         """`also` is written in the same step, or `Changed`."""
         row = await self._directory.find(ref)
-        if row is None and not auto_create:
-            raise no_such_queue(ref)
-        if row is not None and row.drain_until is not None:
-            raise being_deleted(ref)
+        check_accepts(ref, row, auto_create=auto_create)
         config = await self._directory.config(ref.tenant)
         if not config.quotas.are_counted:
             return await self._enqueue(ref, row, drafts, now_ms, notices, reason, also, ids)
@@ -116,8 +113,7 @@ class Intake:
                 raise
             if row is None:
                 row = await self._directory.create_queue(ref, now_ms)
-                if row.drain_until is not None:
-                    raise being_deleted(ref)
+                check_accepts(ref, row, auto_create=True)
             if not has_payloads:
                 await self._put_payloads(ref, fresh)
                 has_payloads = True

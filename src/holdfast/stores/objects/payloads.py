@@ -10,7 +10,7 @@ from zlib import crc32
 
 from holdfast.model.message import Draft, Pieces
 from holdfast.model.names import QueueRef
-from holdfast.stores.answers import being_deleted, no_such_queue
+from holdfast.stores.answers import check_accepts
 from holdfast.stores.contract import PayloadReader
 from holdfast.stores.driver import Driver, on_driver
 from holdfast.stores.link import Link
@@ -69,10 +69,7 @@ class Payloads:
     @on_driver
     async def _stage(self, link: Link, ref: QueueRef, draft: Draft, now_ms: int, *, auto_create: bool) -> "BucketStage":
         row = await self._directory.find(ref)
-        if row is None and not auto_create:
-            raise no_such_queue(ref)
-        if row is not None and row.drain_until is not None:
-            raise being_deleted(ref)
+        check_accepts(ref, row, auto_create=auto_create)
         if row is None:
             queues = await self._directory.list_queues(ref.tenant)
             check_room_for_queue(ref.tenant, (await self._directory.config(ref.tenant)).quotas, len(queues))

@@ -20,7 +20,7 @@ from holdfast.model.errors import StoreUnavailable
 from holdfast.model.message import Draft, Pieces
 from holdfast.model.names import QueueRef
 from holdfast.model.policy import Quotas, TenantConfig
-from holdfast.stores.answers import being_deleted, no_such_queue
+from holdfast.stores.answers import check_accepts
 from holdfast.stores.driver import Driver, on_driver
 from holdfast.stores.notices import Notices
 from holdfast.stores.pieces import PIECE
@@ -57,10 +57,7 @@ class Staging:
     @on_driver
     async def stage(self, ref: QueueRef, draft: Draft, now_ms: int, *, auto_create: bool) -> "PostgresStage":
         info = await self._directory.load(ref)
-        if info is not None and info.row.drain_until is not None:
-            raise being_deleted(ref)
-        if info is None and not auto_create:
-            raise no_such_queue(ref)
+        check_accepts(ref, None if info is None else info.row, auto_create=auto_create)
         quotas = await self._quotas_of_new(ref.tenant) if info is None else info.config.quotas
         shard = self._cluster.shard_of(ref) if info is None else info.shard
         place = self._payloads.take_place(now_ms)
