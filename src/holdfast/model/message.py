@@ -150,7 +150,8 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def bytes(self) -> int:
-        return self.payload_bytes + headers_bytes(self.headers) if self.headers else self.payload_bytes
+        size = len(self.payload) if self.pieces is None else self.pieces.size
+        return size + headers_bytes(self.headers) if self.headers else size
 
 
 class Identified(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -17,7 +17,7 @@ A step reads first, refuses if it must, and then changes:
   them in their old place.
 """
 
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
 from holdfast.model.answers import Delivery, Enqueued
@@ -146,7 +146,7 @@ class Unit(Protocol[Q, E]):
 
     # --- Changing messages -----------------------------------------------------------------------------------
 
-    def apply(self, queue: Q, changes: Collection[tuple[E, Change]], *, by_time: bool = False) -> None:
+    def apply(self, queue: Q, changes: Sequence[tuple[E, Change]], *, by_time: bool = False) -> None:
         """Take each message one step along its life: its life, its indexes, its counts and its event for the journal.
 
         Each message stands here once. Afterwards `entry.life` is the new life, unless the message is gone. With

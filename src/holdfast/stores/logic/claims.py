@@ -10,7 +10,7 @@ from holdfast.model.requests import Ask
 from holdfast.stores.answers import being_deleted, receipt_of
 from holdfast.stores.contract import Claims
 from holdfast.stores.logic.ledgers import reread
-from holdfast.stores.logic.sweep import end_by_time
+from holdfast.stores.logic.sweep import end_leases, end_ttls
 from holdfast.stores.unit import E, OpenClaim, Q, Unit
 
 # Leases and TTLs that one claim ends before it looks for messages; the next pass ends the rest.
@@ -39,7 +39,12 @@ async def claim(
         if held is not None:
             return Claims([held], await unit.next_at(queue), is_reread=True)
     if ends:
-        await end_by_time(unit, queue, ends)
+        # As `end_by_time` does. Mostly there is nothing to end, and every claim comes here.
+        expired, overdue = await unit.ended(queue, ends)
+        if expired:
+            end_leases(unit, queue, expired)
+        if overdue:
+            end_ttls(unit, queue, overdue)
     if queue.row.is_paused:
         return Claims([[] for _ in asks], None)
     taken = await unit.take_due(queue, [ask.limit for ask in asks])

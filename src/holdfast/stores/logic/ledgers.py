@@ -10,7 +10,7 @@ from holdfast.model.message import Receipt
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Settle, Verdict
 from holdfast.stores.logic.queues import require
-from holdfast.stores.logic.verdicts import settle_in
+from holdfast.stores.logic.verdicts import settle_loaded
 from holdfast.stores.unit import E, Q, Unit, Units
 
 
@@ -48,7 +48,8 @@ async def ack(unit: Unit[Q, E], ref: QueueRef, consumer: str, upto: int, roll: C
     claims = await unit.open_claims(queue, consumer, upto=upto)
     closed_upto = closed_after(await unit.closed_upto(queue, consumer), upto)
     verdicts = [Verdict(settle=Settle.ACK, receipt=receipt) for claim in claims for receipt in claim.receipts]
-    results = await settle_in(unit, queue, verdicts, roll)
+    entries = await unit.load(queue, [verdict.receipt.id for verdict in verdicts])
+    results = settle_loaded(unit, queue, entries, verdicts, roll)
     await unit.close_claims(queue, consumer, [claim.number for claim in claims], closed_upto)
     return results
 
@@ -65,7 +66,8 @@ async def extend(
         for claim in claims
         for receipt in claim.receipts
     ]
-    return await settle_in(unit, queue, verdicts, roll)
+    entries = await unit.load(queue, [verdict.receipt.id for verdict in verdicts])
+    return settle_loaded(unit, queue, entries, verdicts, roll)
 
 
 async def reread(unit: Unit[Q, E], queue: Q, consumer: str, number: int, *, streams: bool) -> list[Delivery] | None:

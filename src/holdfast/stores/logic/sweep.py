@@ -10,12 +10,17 @@ async def end_by_time(unit: Unit[Q, E], queue: Q, limit: int) -> int:
     """Return expired leases and end overdue TTLs, up to `limit` messages in all; return how many."""
     expired, overdue = await unit.ended(queue, limit)
     if expired:
-        policy, now_ms = queue.row.policy, unit.now_ms
-        changes = [(entry, lifecycle.expire(entry.life, entry.envelope, policy, now_ms)) for entry in expired]
-        unit.apply(queue, changes, by_time=True)
+        end_leases(unit, queue, expired)
     if overdue:
         end_ttls(unit, queue, overdue)
     return len(expired) + len(overdue)
+
+
+def end_leases(unit: Unit[Q, E], queue: Q, expired: Sequence[E]) -> None:
+    """Return messages whose lease has ended, or end them where the retry budget or the TTL is used up."""
+    policy, now_ms = queue.row.policy, unit.now_ms
+    changes = [(entry, lifecycle.expire(entry.life, entry.envelope, policy, now_ms)) for entry in expired]
+    unit.apply(queue, changes, by_time=True)
 
 
 def end_ttls(unit: Unit[Q, E], queue: Q, overdue: Sequence[E]) -> None:

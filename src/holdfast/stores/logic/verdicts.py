@@ -30,12 +30,14 @@ async def settle(unit: Unit[Q, E], ref: QueueRef, verdicts: list[Verdict], roll:
             break
     else:
         unit.is_durable = False
-    return await settle_in(unit, queue, verdicts, roll)
-
-
-async def settle_in(unit: Unit[Q, E], queue: Q, verdicts: list[Verdict], roll: Callable[[], float]) -> list[Result]:
-    """Settle verdicts on a queue that the step has opened."""
     entries = await unit.load(queue, [verdict.receipt.id for verdict in verdicts])
+    return settle_loaded(unit, queue, entries, verdicts, roll)
+
+
+def settle_loaded(
+    unit: Unit[Q, E], queue: Q, entries: dict[int, E], verdicts: list[Verdict], roll: Callable[[], float]
+) -> list[Result]:
+    """Settle verdicts on messages that the step has loaded. Missing ones are stale."""
     policy, now_ms = queue.row.policy, unit.now_ms
     results: list[Result] = []
     changes: dict[int, tuple[E, Change]] = {}
@@ -44,7 +46,7 @@ async def settle_in(unit: Unit[Q, E], queue: Q, verdicts: list[Verdict], roll: C
         id = receipt.id
         if id in changes:
             # An earlier verdict on the same message counts for this one.
-            unit.apply(queue, changes.values())
+            unit.apply(queue, list(changes.values()))
             for changed, (_, made) in changes.items():
                 if made.life is None or made.life.is_gone:
                     del entries[changed]
@@ -56,7 +58,8 @@ async def settle_in(unit: Unit[Q, E], queue: Q, verdicts: list[Verdict], roll: C
         change = judge(entry.life, entry.envelope, verdict, policy, now_ms, roll)
         changes[id] = entry, change
         results.append(settled(entry.envelope, change.life))
-    unit.apply(queue, changes.values())
+    if changes:
+        unit.apply(queue, list(changes.values()))
     return results
 
 

@@ -1,6 +1,6 @@
 """Atomic steps on the memory store. Nothing here suspends, so a step is atomic by itself."""
 
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Self, TypeVar
 
@@ -123,7 +123,7 @@ class MemoryUnits:
 
     # --- Changing messages -------------------------------------------------------------------------------------
 
-    def apply(self, queue: Shelf, changes: Collection[tuple[Entry, Change]], *, by_time: bool = False) -> None:
+    def apply(self, queue: Shelf, changes: Sequence[tuple[Entry, Change]], *, by_time: bool = False) -> None:
         self._changed[queue.row.ref] = queue
         for entry, change in changes:
             self.apply_one(queue, entry, change)

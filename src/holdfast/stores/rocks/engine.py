@@ -90,23 +90,26 @@ class Engine:
 
     async def committed(self) -> None:
         """End an operation; returns once it is as durable as was promised."""
+        ticket = self.commit()
+        if ticket is not None:
+            await ticket
+
+    def commit(self) -> Ticket[None] | None:
+        """End an operation. Return a ticket to wait on until it is as durable as was promised; None if it is."""
         self._is_in_step = False
         if self.is_os:
             if not self._is_turn_taken:
                 self._take_turn()
-                return
-            ticket = self._runtime.ticket()
-            self._waiting.append(ticket)
-            await ticket
-            return
+                return None
         # Also while a sync is under way: what this call answers from may be in it.
-        if len(self._batch) or self._is_unsynced or self._is_syncing:
-            ticket = self._runtime.ticket()
-            self._waiting.append(ticket)
-            if not self._is_syncing:
-                self._is_syncing = True
-                self._runtime.spawn(self._sync_waiting())
-            await ticket
+        elif not (len(self._batch) or self._is_unsynced or self._is_syncing):
+            return None
+        ticket = self._runtime.ticket()
+        self._waiting.append(ticket)
+        if not self.is_os and not self._is_syncing:
+            self._is_syncing = True
+            self._runtime.spawn(self._sync_waiting())
+        return ticket
 
     def _take_turn(self) -> None:
         if self._runtime.has_turns:
@@ -150,7 +153,9 @@ class Engine:
         self._is_unsynced = True
         self._writes += 1
         if self.is_os:
-            to_publish, self._to_publish = self._to_publish, []
+            to_publish = self._to_publish
+            if to_publish:
+                self._to_publish = []
             self._publish(to_publish)
 
     def delete_range(self, lower: bytes, upper: bytes, handle: ColumnFamily | None) -> None:

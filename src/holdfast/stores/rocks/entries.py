@@ -32,7 +32,7 @@ class Entries:
         cached = self._cached
         if entry.envelope.id not in cached:
             cached[entry.envelope.id] = entry
-            self._cached_bytes += _weight(entry)
+            self._cached_bytes += entry.bytes if entry.envelope.pieces is None else _weight(entry)
             while len(cached) > _MAX_CACHED or self._cached_bytes > _MAX_CACHED_BYTES:
                 self._forget_oldest()
 
@@ -59,9 +59,13 @@ class Entries:
         """Entries of these ids, from memory or disk; None where there is none."""
         cached = self._cached
         found = [cached.get(id) for id in wanted]
-        missing = [id for id, entry in zip(wanted, found, strict=True) if entry is None or entry.p != shelf.p]
-        if not missing:
+        p = shelf.p
+        for entry in found:
+            if entry is None or entry.p != p:
+                break
+        else:
             return found
+        missing = [id for id, entry in zip(wanted, found, strict=True) if entry is None or entry.p != p]
         read = dict(zip(missing, self._read(shelf, missing), strict=True))
         return [read.get(id, entry) for id, entry in zip(wanted, found, strict=True)]
 

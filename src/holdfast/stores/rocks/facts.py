@@ -50,11 +50,23 @@ class Facts:
         self._engine.delete(_IN_USE, None)
         self._engine.write()
 
-    def write_highest_id(self) -> None:
-        """With a batch that gave ids beyond those set aside: the next start goes on above them."""
-        if self.ids.highest > self._written:
-            self._written = self.ids.highest + (_BLOCK_MS << 22)
-            self._engine.put(_HIGHEST, _NUMBER.pack(self._written), None)
+    def take_ids(self, number: int, now_ms: int) -> list[int]:
+        """Return new ids. The first beyond those set aside puts a further block into the batch that they go with: the
+        next start goes on above it."""
+        taken = self.ids.take(number, now_ms)
+        if taken and taken[-1] > self._written:
+            self._set_aside(taken[-1])
+        return taken
+
+    def skip_ids(self, highest: int) -> None:
+        """Give no id up to this one any more, which came from elsewhere."""
+        if highest > self.ids.highest:
+            self.ids = IdMaker(self.ids.node, highest)
+            self._set_aside(highest)
+
+    def _set_aside(self, highest: int) -> None:
+        self._written = highest + (_BLOCK_MS << 22)
+        self._engine.put(_HIGHEST, _NUMBER.pack(self._written), None)
 
     def _number(self, key: bytes) -> int | None:
         raw = self._engine.database.get(keys.DIRECTORY, key)

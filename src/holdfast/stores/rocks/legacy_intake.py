@@ -65,11 +65,8 @@ class LegacyIntake:
         engine, facts = self._store._engine, self._store._facts
         engine.is_mid_change = True  # nothing may be read from here on
         own = [own_id(message.id) for message in messages]
-        highest = max((id for id in own if id is not None), default=0)
-        if highest > facts.ids.highest:
-            # Ids that come after must not be given twice.
-            facts.ids = ids.IdMaker(facts.ids.node, highest)
-        fresh = iter(facts.ids.take(own.count(None), unit.now_ms))
+        facts.skip_ids(max((id for id in own if id is not None), default=0))
+        fresh = iter(facts.take_ids(own.count(None), unit.now_ms))
         held = []
         for message, id in zip(messages, own, strict=True):
             is_held = message.is_held(progress.begun_at)

@@ -101,7 +101,8 @@ class Shelf:
     # --- What a claim takes ------------------------------------------------------------------------------------
 
     def priorities(self) -> list[int]:
-        return sorted(self._in_use())
+        levels = self._levels
+        return sorted(self._in_use() if levels is None else levels)
 
     def first_visible(self, priority: int) -> bytes | None:
         """The level's first key, visible_at 8 | id 16; an empty level is forgotten."""
@@ -114,10 +115,11 @@ class Shelf:
             del levels[priority]
         return key
 
-    def pop_due(self, priority: int, limit: int, now_ms: int) -> list[bytes]:
-        """Take up to `limit` due keys out of a level."""
-        window = self._in_use().get(priority)
-        return [] if window is None else window.pop_below(keys.instant(now_ms + 1), limit)
+    def pop_due(self, priority: int, limit: int, bound: bytes) -> list[bytes]:
+        """Take up to `limit` keys below the bound out of a level."""
+        levels = self._levels
+        window = (self._in_use() if levels is None else levels).get(priority)
+        return [] if window is None else window.pop_below(bound, limit)
 
     def show(self, priority: int, key: bytes) -> None:
         """From now on a claim may find this key."""
@@ -317,7 +319,7 @@ class Shelf:
                 engine.put(keys.TTLS + key, b"", self._families.ix)
                 self._board.ttls.push(key)
             if entry.envelope.group is None:
-                self._put_visible(life.priority, life.visible_at, id16)
+                self._put_visible(life.priority, _KEY.pack(life.visible_at, id16))
             else:
                 self._groups.join(entry.envelope.group, life.priority, life.visible_at, id16)
         elif state is State.IN_FLIGHT:
@@ -388,15 +390,21 @@ class Shelf:
         self._delayed.discard(key)
         self.counters.delayed -= 1
 
-    def _put_visible(self, priority: int, visible_at: int, id16: bytes) -> None:
-        key = _KEY.pack(visible_at, id16)
-        self._engine.put(self.p + keys.PRIORITIES[priority] + key, b"", self._families.vi)
-        if self._engine.is_os:
-            # Nobody waits for a commit.
-            self.show(priority, key)
-            self._shown[self.p] = self
-        else:
+    def _put_visible(self, priority: int, key: bytes) -> None:
+        """`key`: visible_at 8 | id 16."""
+        engine, p = self._engine, self.p
+        engine.put(p + keys.PRIORITIES[priority] + key, b"", self._families.vi)
+        if not engine.is_os:
             self._board.show_after_commit(self, priority, key)
+            return
+        # Nobody waits for a commit.
+        self._shown[p] = self
+        levels = self._levels
+        window = None if levels is None else levels.get(priority)
+        if window is None:
+            self.show(priority, key)
+        else:
+            window.push(key)
 
     def _delete_visible(self, priority: int, visible_at: int, id16: bytes) -> None:
         key = _KEY.pack(visible_at, id16)
@@ -416,4 +424,5 @@ class Shelf:
         if hidden is not None:
             self._delete_visible(*hidden)
         if shown is not None:
-            self._put_visible(*shown)
+            priority, visible_at, id16 = shown
+            self._put_visible(priority, _KEY.pack(visible_at, id16))

@@ -9,8 +9,6 @@ Every few pieces a writer waits for a sync all the same: one that comes at the e
 it to write, with every other caller waiting for it.
 """
 
-from collections.abc import Iterable
-
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.message import Draft, Envelope, Pieces
 from holdfast.model.names import QueueRef
@@ -71,7 +69,7 @@ class Staging:
             self._catalog.check_room_for_queue(ref.tenant)
         else:
             self._catalog.require_open(ref)
-        [place] = self._facts.ids.take(1, now_ms)
+        [place] = self._facts.take_ids(1, now_ms)
         writer = self._writers[place] = RocksStage(self, ref, draft, place)
         return writer
 
@@ -122,10 +120,10 @@ class Staging:
 
     # --- Enqueueing --------------------------------------------------------------------------------------------
 
-    def check(self, drafts: Iterable[Draft]) -> None:
-        for draft in drafts:
-            if draft.pieces is not None and draft.pieces.place not in self._writers:
-                raise StoreUnavailable("the store was reopened after this payload was uploaded: upload it again")
+    def check(self, pieces: Pieces) -> None:
+        """Refuse a payload that is not on its way any more."""
+        if pieces.place not in self._writers:
+            raise StoreUnavailable("the store was reopened after this payload was uploaded: upload it again")
 
     def take(self, pieces: Pieces) -> None:
         """It is a message's from this step on."""

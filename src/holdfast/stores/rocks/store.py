@@ -3,8 +3,9 @@
 import dataclasses
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from pathlib import Path
+from typing import Any
 
 from holdfast.clock import go_on_from
 from holdfast.dice import Dice
@@ -241,9 +242,8 @@ class RocksStore:
         return Shelf(row, self._engine, counters, totals, self._board)
 
     def _before_write(self) -> None:
-        """What every batch carries once: counters, the highest id, a block of the journal."""
+        """What every batch carries once: counters, a block of the journal."""
         self._board.write_counters()
-        self._facts.write_highest_id()
         self._journal.write_block()
 
     def shard_of(self, ref: QueueRef) -> int:
@@ -275,24 +275,34 @@ class RocksStore:
         return self._staging
 
     # --- Messages ----------------------------------------------------------------------------------------------
+    #
+    # These return the coroutine of the step itself: one of their own would cost as much as a key in the batch.
 
-    async def enqueue(self, ref: QueueRef, drafts: list[Draft], now_ms: int, *, auto_create: bool) -> list[Enqueued]:
+    def enqueue(
+        self, ref: QueueRef, drafts: list[Draft], now_ms: int, *, auto_create: bool
+    ) -> Coroutine[Any, Any, list[Enqueued]]:
         self._engine.check()
-        self._room.check(now_ms, sum([draft.bytes for draft in drafts]))
-        self._staging.check(drafts)
-        return await self._units.run(ref, lambda unit: enqueue(unit, ref, drafts, auto_create=auto_create), now_ms)
+        size = 0
+        for draft in drafts:
+            size += draft.bytes
+            if draft.pieces is not None:
+                self._staging.check(draft.pieces)
+        self._room.check(now_ms, size)
+        return self._units.run(ref, lambda unit: enqueue(unit, ref, drafts, auto_create=auto_create), now_ms)
 
-    async def claim(self, ref: QueueRef, asks: list[Ask], now_ms: int) -> Claims:
+    def claim(self, ref: QueueRef, asks: list[Ask], now_ms: int) -> Coroutine[Any, Any, Claims]:
         self._engine.check()
-        return await self._units.run(ref, lambda unit: claim(unit, ref, asks, self._dice.tokens), now_ms)
+        return self._units.run(ref, lambda unit: claim(unit, ref, asks, self._dice.tokens), now_ms)
 
-    async def settle(self, ref: QueueRef, verdicts: list[Verdict], now_ms: int) -> list[Result]:
+    def settle(self, ref: QueueRef, verdicts: list[Verdict], now_ms: int) -> Coroutine[Any, Any, list[Result]]:
         self._engine.check()
-        return await self._units.run(ref, lambda unit: settle(unit, ref, verdicts, self._dice.roll), now_ms)
+        return self._units.run(ref, lambda unit: settle(unit, ref, verdicts, self._dice.roll), now_ms)
 
-    async def save_state(self, ref: QueueRef, receipt: Receipt, change: StateChange, now_ms: int) -> str | None:
+    def save_state(
+        self, ref: QueueRef, receipt: Receipt, change: StateChange, now_ms: int
+    ) -> Coroutine[Any, Any, str | None]:
         self._engine.check()
-        return await self._units.run(ref, lambda unit: save_state(unit, ref, receipt, change), now_ms)
+        return self._units.run(ref, lambda unit: save_state(unit, ref, receipt, change), now_ms)
 
     # --- Inspection --------------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ step reads all that its changes need before it puts their first key: `apply`, `a
 as a whole. No step suspends before its end.
 """
 
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Self, TypeVar
 
 from holdfast.model.answers import Delivery, Enqueued
@@ -93,7 +93,9 @@ class RocksUnits:
         if self.is_durable:
             if queue is not None:
                 self._upkeep.note_after_commit(queue, now_ms)
-            await engine.committed()
+            ticket = engine.commit()
+            if ticket is not None:
+                await ticket
         else:
             engine.written()
             if queue is not None:
@@ -155,8 +157,9 @@ class RocksUnits:
         behind them are dropped, and overdue TTLs ended."""
         taken: list[Entry] = []
         now_ms = self.now_ms
+        bound = keys.instant(now_ms + 1)
         for priority in queue.priorities():
-            while len(taken) < limit and (candidates := queue.pop_due(priority, limit - len(taken), now_ms)):
+            while len(taken) < limit and (candidates := queue.pop_due(priority, limit - len(taken), bound)):
                 entries = self._entries.load(queue, [keys.parse_id(key[8:]) for key in candidates])
                 for key, entry in zip(candidates, entries, strict=True):
                     if entry is None or not queue.is_shown(entry, priority, key):
@@ -254,7 +257,7 @@ class RocksUnits:
 
     # --- Changing messages -------------------------------------------------------------------------------------
 
-    def apply(self, queue: Shelf, changes: Collection[tuple[Entry, Change]], *, by_time: bool = False) -> None:
+    def apply(self, queue: Shelf, changes: Sequence[tuple[Entry, Change]], *, by_time: bool = False) -> None:
         if not changes:
             return
         for entry, _ in changes:
@@ -340,10 +343,10 @@ class RocksUnits:
                 (queue.start_empty if queue is self._created else queue.prepare)(groups)
                 break
         now_ms, default_ttl_ms = self.now_ms, self._catalog.default_ttl_ms(queue)
-        append, remember, deadline = self._journal.append, self._entries.remember, self._listener.deadline
+        append, remember = self._journal.append, self._entries.remember
         assert _ENQUEUED is not None
         self._has_changed = self._engine.is_mid_change = True
-        ids = self._facts.ids.take(len(drafts), now_ms)
+        ids = self._facts.take_ids(len(drafts), now_ms)
         for draft, id in zip(drafts, ids, strict=True):
             envelope = seal(draft, id, now_ms)
             if draft.pieces is not None:
@@ -358,11 +361,11 @@ class RocksUnits:
             remember(entry)
             append(queue, entry, _ENQUEUED, now_ms, life, reason)
             if life.expires_at is not None:
-                deadline(life.expires_at)
+                self._listener.deadline(life.expires_at)
             if draft.key is not None:
                 until = now_ms + queue.row.policy.dedup_window_ms
                 self._seen.remember(queue, draft.key, entry, until)
-                deadline(until)
+                self._listener.deadline(until)
         self._engine.is_mid_change = False
         return ids
 
