@@ -35,23 +35,17 @@ class Settling:
             return [stale(each.receipt.id) for each in verdicts]
         acked: dict[int, Result] = {}
         receipts = [verdict.receipt for verdict in verdicts if verdict.settle is _ACK]
-        if self._uses_shortcuts and len(receipts) == len(verdicts):
+        # Two verdicts on one message take effect in their order, which the statement does not know.
+        if self._uses_shortcuts and len({receipt.id for receipt in receipts}) == len(verdicts):
             acked = await self._ack(info, receipts, now_ms, notices)
             if len(acked) == len(verdicts):
                 return [acked[verdict.receipt.id] for verdict in verdicts]
-        # A receipt that stands here twice was good for once.
-        first = {verdict.receipt.id: place for place, verdict in reversed(list(enumerate(verdicts)))}
-        rest = [
-            place
-            for place, verdict in enumerate(verdicts)
-            if verdict.receipt.id not in acked or first[verdict.receipt.id] != place
-        ]
-        remaining = [verdicts[place] for place in rest]
-        found = await self._steps.run(ref, lambda unit: settle(unit, ref, remaining, self._dice.roll), now_ms, notices)
-        results = dict(zip(rest, found, strict=True))
-        return [
-            results[place] if place in results else acked[verdict.receipt.id] for place, verdict in enumerate(verdicts)
-        ]
+        rest = [verdict for verdict in verdicts if verdict.receipt.id not in acked]
+        found = await self._steps.run(ref, lambda unit: settle(unit, ref, rest, self._dice.roll), now_ms, notices)
+        if not acked:
+            return found
+        results = acked | {result.snowflake: result for result in found}
+        return [results[verdict.receipt.id] for verdict in verdicts]
 
     async def _ack(self, info: QueueInfo, receipts: list[Receipt], now_ms: int, notices: Notices) -> dict[int, Result]:
         """Return the results of the acks that one statement could settle."""
