@@ -305,3 +305,21 @@ def test_an_idempotency_key_is_known_for_its_window_even_after_the_ack(desk: Des
     [fresh] = desk.reopen().queue("mail").enqueue(b"a", key="k")
     assert not fresh.duplicate
     assert fresh != first
+
+
+@pytest.mark.parametrize("verdict", ["ack", "extend"])
+def test_a_receipt_that_stands_twice_in_one_call_counts_once_after_a_reopening(desk: Desk, verdict: str) -> None:
+    """The message is on disk alone then: it must not be read twice, as two messages."""
+    queue = desk.open().queue("mail")
+    queue.set_policy(keep_succeeded_ms=60_000)
+    queue.enqueue(b"a")
+    [held] = queue.claim(1, lease="10m")
+    queue = desk.reopen().queue("mail")
+    if verdict == "ack":
+        results = queue.ack([held.receipt, held.receipt])
+        assert [result.ok for result in results] == [True, False]
+        assert queue.get(str(held.id)).state == "succeeded"
+    else:
+        results = queue.extend([held.receipt, held.receipt], lease="20m")
+        assert [result.ok for result in results] == [True, True]
+        assert queue.get(str(held.id)).lease_expires_at == results[-1].lease_expires_at

@@ -70,18 +70,20 @@ class Entries:
         return [read.get(id, entry) for id, entry in zip(wanted, found, strict=True)]
 
     def by_id(self, shelf: Shelf, wanted: Iterable[int]) -> dict[int, Entry]:
-        """Entries of these ids, from memory or disk; missing ones are left out."""
+        """Return the entries of these ids, from memory or disk; missing ones are left out."""
         cached, p = self._cached, shelf.p
         found: dict[int, Entry] = {}
-        missing: list[int] = []
+        # An id may be wanted twice. Read twice it would be two entries, and memory would keep the one that the caller
+        # does not change.
+        missing: dict[int, None] = {}
         for id in wanted:
             entry = cached.get(id)
             if entry is not None and entry.p == p:
                 found[id] = entry
             else:
-                missing.append(id)
+                missing[id] = None
         if missing:
-            for id, entry in zip(missing, self._read(shelf, missing), strict=True):
+            for id, entry in zip(missing, self._read(shelf, list(missing)), strict=True):
                 if entry is not None:
                     found[id] = entry
                     self.remember(entry)
