@@ -6,13 +6,18 @@ The rows say it once more, apart from the tables they are checked against: a tab
 import io
 import json
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
+from urllib.parse import parse_qsl
 
 import msgspec
 
 from holdfast.model.ids import to_uuid
 from holdfast.model.message import Receipt
+from holdfast.model.names import QueueRef
+from holdfast.wire.http_routes import bound
+from holdfast.wire.operation import Operation
+from holdfast.wire.operations import OPERATIONS
 from tests.doors.serving import Api, caller
 
 SCOPES = ("none", "read", "write", "admin")
@@ -51,7 +56,7 @@ class Request(NamedTuple):
 class Row(NamedTuple):
     method: str
     path: str
-    # What of `NEEDS` a call of it goes through.
+    # The operations that a call of it goes through.
     operations: tuple[str, ...]
     scope: str
     request: Callable[[Place], Request]
@@ -145,7 +150,7 @@ _SETTLES: dict[str, Any] = {"changes": True, "names_things": True}
 _TENANT = "/v1/tenants/{tenant}"
 _QUEUE = _TENANT + "/queues/{queue}"
 
-ROWS: tuple[Row, ...] = (
+_WRITTEN: tuple[Row, ...] = (
     _in_body(
         "POST", "/v1/queue/enqueue", ("enqueue",), "write", lambda at: {"messages": [{"payload": 1}]}, changes=True
     ),
@@ -177,6 +182,14 @@ ROWS: tuple[Row, ...] = (
         "read",
         lambda at: {"verdicts": [{"receipt": at.receipt, "verdict": "ack"}]},
         name="with verdicts",
+        **_SETTLES,
+    ),
+    _in_body(
+        "POST",
+        "/v1/queue/exchange",
+        ("exchange",),
+        "read",
+        lambda at: {"verdicts": [{"receipt": at.receipt, "verdict": "ack"}], "wait_ms": 0},
         **_SETTLES,
     ),
     _in_body("POST", "/v1/queue/dequeueWithState", ("claim",), "read", lambda at: {"limit": 1}, changes=True),
@@ -312,6 +325,48 @@ ROWS: tuple[Row, ...] = (
         of_no_tenant=True,
     ),
 )
+
+
+def sample(operation: Operation[Any, Any], at: Place) -> Any:
+    """Return a request of an operation with its required fields, by their names or else by their types."""
+    named: dict[str, Callable[[], Any]] = {
+        "id": lambda: at.ready,
+        "name": lambda: "nightly",
+        "consumer": lambda: at.consumer,
+        "receipt": lambda: Receipt.parse(at.receipt),
+        "to": lambda: QueueRef(at.tenant or "acme", "moved"),
+    }
+    typed = {str: "x", int: 1, float: 1.0, bool: True}
+    required = [field for field in msgspec.structs.fields(operation.request) if field.required]
+    return operation.request(
+        **{each.name: named[each.name]() if each.name in named else typed.get(each.type, 1) for each in required}
+    )
+
+
+def _derived(operation: Operation[Any, Any], number: int) -> Row:
+    binding = bound(operation.name, number)
+    route = binding.route
+
+    def request(at: Place) -> Request:
+        path, body = binding.write(QueueRef(at.tenant or "acme", at.queue), sample(operation, at))
+        path, _, query = path.partition("?")
+        return Request(route.method, path, query=dict(parse_qsl(query)), body=body)
+
+    is_admin = operation.scope == "admin"
+    return Row(route.method, route.path, (operation.name,), str(operation.scope), request, changes=is_admin)
+
+
+def _rows() -> Iterator[Row]:
+    """The rows written by hand, and one for each further route of the table that is not hot."""
+    yield from _WRITTEN
+    written = {(row.method, row.path) for row in _WRITTEN}
+    for operation in OPERATIONS.values():
+        for number, route in enumerate(operation.routes):
+            if not operation.is_hot and (route.method, route.path) not in written:
+                yield _derived(operation, number)
+
+
+ROWS: tuple[Row, ...] = tuple(_rows())
 
 # No credential is asked for.
 OPEN_PATHS = frozenset({"/healthz", "/readyz", "/openapi.json"})

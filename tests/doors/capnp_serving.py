@@ -48,7 +48,7 @@ async def serve_capnp(
     drain, requests = Drain(), Requests()
     door = CapnpDoor(
         identity=identity or Open(),
-        open_session=lambda caller: Session(caller, core.messages, core.admin),
+        open_session=lambda caller: Session(caller, core.services),
         max_payload=parsed.max_payload,
         observer=requests,
         tracing=tracing or Tracing(),

@@ -21,10 +21,11 @@ from holdfast.doors.http.routes import make_rest
 from holdfast.doors.identity import Identity, Open
 from holdfast.model.errors import Unauthenticated
 from holdfast.model.names import QueueRef
+from holdfast.model.scopes import Scope
 from holdfast.runtime import LoopRuntime
 from holdfast.server.compose import Core, make_store
 from holdfast.server.settings import parse_settings
-from holdfast.service.access import Caller, Scope
+from holdfast.service.access import Caller
 from holdfast.service.drain import Drain
 from holdfast.service.session import Session
 from holdfast.stores.contract import Store
@@ -182,7 +183,7 @@ async def serve(
     door = HttpDoor(
         identity=identity or Open(),
         hosts=Hosts() if identity is None else None,
-        open_session=lambda caller: Session(caller, core.messages, core.admin),
+        open_session=lambda caller: Session(caller, core.services),
         limits=limits_for(parsed.max_payload),
         observer=requests,
         tracing=tracing or Tracing(),

@@ -6,19 +6,22 @@ Generated from the rows in access_rows.py: a route, an operation or a method of 
 import inspect
 import itertools
 from collections.abc import AsyncIterator
+from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
 
 from holdfast.doors.http import routes
 from holdfast.doors.http.app import HOT_ROUTES
-from holdfast.doors.http.health import Health
 from holdfast.model.errors import Forbidden
+from holdfast.model.message import Receipt
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Ask
-from holdfast.service.access import NEEDS
 from holdfast.service.session import Session
 from holdfast.testing import ManualClock
+from holdfast.wire.operation import Target
+from holdfast.wire.operations import OPERATIONS
 from tests.doors.access_rows import (
     OF_NO_ROUTE,
     OPEN_PATHS,
@@ -31,6 +34,7 @@ from tests.doors.access_rows import (
     everything,
     furnish,
     nowhere,
+    sample,
 )
 from tests.doors.serving import Api, Server, Tokens, caller, serve
 
@@ -60,12 +64,11 @@ async def world(clock: ManualClock) -> AsyncIterator[World]:
 
 
 def served(server: Server) -> set[tuple[str, str]]:
-    async def nothing() -> Any:
+    async def nothing(call: Any) -> None:
         raise AssertionError("asked for")
 
-    health = Health(drain=server.drain, check_store=nothing, render=nothing)
     hot = {(method, path) for path, (method, _, _) in HOT_ROUTES.items()}
-    return hot | {(way.method, way.path) for way in (*routes.WAYS, *health.ways())}
+    return hot | {(route.method, route.path) for route in routes.served_routes(nothing)}
 
 
 async def test_every_way_in_has_a_row_and_every_row_a_way_in(server: Server) -> None:
@@ -80,20 +83,23 @@ async def test_what_the_server_describes_is_what_the_rows_call(server: Server) -
 
 def test_every_operation_has_a_row_and_every_row_names_operations() -> None:
     rows = {operation for row in ROWS for operation in row.operations}
-    assert rows | OF_NO_ROUTE == set(NEEDS)
+    assert rows | OF_NO_ROUTE == set(OPERATIONS)
     assert not rows & OF_NO_ROUTE
 
 
 def test_every_method_of_a_session_asks_first() -> None:
     methods = {name for name, _ in inspect.getmembers(Session, inspect.isfunction) if not name.startswith("_")}
-    # It is told of what this very session claimed.
-    assert methods - {"give_back"} == set(NEEDS)
+    hot = {name for name, operation in OPERATIONS.items() if operation.is_hot}
+    # What this very session claimed may always be given back.
+    assert methods - {"give_back", "call", "check_metrics"} == hot - {"metrics"}
 
 
 def test_rows_and_operations_agree_on_scopes() -> None:
     for row in ROWS:
-        assert {str(NEEDS[operation].scope) for operation in row.operations} == {row.scope}, row
-        assert any(NEEDS[operation].of_operators_only for operation in row.operations) == row.of_operators_only, row
+        assert {str(OPERATIONS[operation].scope) for operation in row.operations} == {row.scope}, row
+        assert any(OPERATIONS[operation].of_operators_only for operation in row.operations) == row.of_operators_only, (
+            row
+        )
 
 
 # --- Credentials and scopes ------------------------------------------------------------------------------------
@@ -259,23 +265,30 @@ async def test_lists_and_journal_show_a_caller_its_own_alone(world: World) -> No
 # --- The session itself ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("operation", sorted(NEEDS))
+@pytest.mark.parametrize("operation", sorted(OPERATIONS))
 @pytest.mark.parametrize("scope", SCOPES)
 async def test_a_session_permits_before_it_looks(operation: str, scope: str) -> None:
     """There are no services behind it: what is permitted finds none, and what is not must not have looked."""
-    needs = NEEDS[operation]
+    needs = OPERATIONS[operation]
     has_scope = scope in (needs.scope, "admin")
     for tenant, is_own in (("acme", True), ("*", True), ("other", False)):
-        session = Session(caller(tenant, *([] if scope == "none" else [scope])), None, None)  # type: ignore[arg-type]
-        method = getattr(session, operation)
-        arguments = {name: _argument(name) for name in inspect.signature(method).parameters}
-        is_open = operation in ("tenants", "metrics", "backup")
+        session = Session(caller(tenant, *([] if scope == "none" else [scope])), SimpleNamespace(messages=None))  # type: ignore[arg-type]
+        is_open = needs.target is Target.SERVER
         is_allowed = has_scope and (is_own or is_open) and (tenant == "*" or not needs.of_operators_only)
-        if operation == "metrics" and is_allowed:
-            assert await method() is None
+        if operation == "metrics":
+            with nullcontext() if is_allowed else pytest.raises(Forbidden):
+                session.check_metrics()
             continue
+        if needs.is_hot:
+            method = getattr(session, operation)
+            work = method(**{name: _argument(name) for name in inspect.signature(method).parameters})
+        else:
+            work = session.call(needs, QueueRef("acme", "jobs"), sample(needs, _PLACE))
         with pytest.raises(AttributeError if is_allowed else Forbidden):
-            await method(**arguments)
+            await work
+
+
+_PLACE = Place("acme", "jobs", "1", "2", "3", 3, str(Receipt(1, bytes(16), 1)), "1", "nightly", "")
 
 
 def _argument(name: str) -> Any:

@@ -15,6 +15,7 @@ from msgspec import Raw, Struct
 from holdfast.model.policy import QueuePolicy, TenantConfig
 from holdfast.wire import compatible
 from holdfast.wire import http as wire_types
+from holdfast.wire.http_routes import bound
 from tests.doors.access_rows import ROWS, Place, everything, furnish
 from tests.doors.serving import Answer, Server
 
@@ -94,6 +95,10 @@ class Sample(NamedTuple):
         return f"{self.method} {self.path}"
 
 
+def body(operation: str) -> Any:
+    return bound(operation).body_type
+
+
 SAMPLES = (
     Sample(wire_types.EnqueueRequest, "POST", "/v1/queue/enqueue", {**OWN, "messages": [MESSAGE]}),
     Sample(
@@ -104,6 +109,7 @@ SAMPLES = (
     ),
     Sample(wire_types.DequeueRequest, "POST", "/v1/queue/dequeue", CLAIM),
     Sample(wire_types.DequeueRequest, "POST", "/v1/queue/dequeueWithState", CLAIM),
+    Sample(wire_types.ExchangeRequest, "POST", "/v1/queue/exchange", CLAIM),
     Sample(wire_types.SubscribeRequest, "POST", "/v1/queue/subscribe", SUBSCRIBE),
     Sample(wire_types.SubscribeRequest, "POST", "/v1/queue/subscribeWithState", SUBSCRIBE),
     Sample(wire_types.SettleRequest, "POST", "/v1/queue/ack", {**OWN, "receipts": [NACK]}),
@@ -117,7 +123,7 @@ SAMPLES = (
     ),
     Sample(wire_types.ExtendRequest, "POST", "/v1/queue/extend", {**OWN, "receipts": [NACK], "lease_ms": 5}),
     Sample(
-        wire_types.StateRequest,
+        body("save_state"),
         "PUT",
         "/v1/queue/state",
         {**OWN, "receipt": "RECEIPT", "document": 1, "etag": None, "progress": {"percent": 5, "text": "t"}},
@@ -131,34 +137,34 @@ SAMPLES = (
         "/v1/queue/ledger/claim",
         {**CLAIM, "consumer": "c", "number": 1, "with_state": True},
     ),
-    Sample(wire_types.LedgerAckRequest, "POST", "/v1/queue/ledger/ack", {**OWN, "consumer": "c", "upto": 1}),
-    Sample(wire_types.LedgerExtendRequest, "POST", "/v1/queue/ledger/extend", {**OWN, "consumer": "c", "lease_ms": 5}),
-    Sample(wire_types.Nothing, "POST", QUEUE + "/pause", {}),
-    Sample(wire_types.Nothing, "POST", QUEUE + "/resume", {}),
-    Sample(wire_types.PurgeRequest, "POST", QUEUE + "/purge", {"state": "failed"}),
-    Sample(wire_types.CancelRequest, "POST", QUEUE + "/cancel", {"filter": FILTER}),
-    Sample(wire_types.ReprioritiseRequest, "POST", QUEUE + "/reprioritise", {"filter": FILTER, "priority": 5}),
+    Sample(body("ledger_ack"), "POST", "/v1/queue/ledger/ack", {**OWN, "consumer": "c", "upto": 1}),
+    Sample(body("ledger_extend"), "POST", "/v1/queue/ledger/extend", {**OWN, "consumer": "c", "lease_ms": 5}),
+    Sample(body("pause"), "POST", QUEUE + "/pause", {}),
+    Sample(body("pause"), "POST", QUEUE + "/resume", {}),
+    Sample(body("purge"), "POST", QUEUE + "/purge", {"state": "failed"}),
+    Sample(body("cancel"), "POST", QUEUE + "/cancel", {"filter": FILTER}),
+    Sample(body("reprioritise"), "POST", QUEUE + "/reprioritise", {"filter": FILTER, "priority": 5}),
     Sample(
-        wire_types.MoveRequest,
+        body("move"),
         "POST",
         QUEUE + "/move",
         {"to": {"queue": "moved", "tenant": "acme"}, "filter": FILTER, "state": "failed"},
     ),
     Sample(
-        wire_types.RedriveRequest,
+        body("redrive"),
         "POST",
         QUEUE + "/redrive",
         {"filter": FILTER, "rate_per_s": 1e6, "dry_run": True, "edit": {"id": "FAILED", "payload": 1}},
     ),
-    Sample(wire_types.RedriveRequest, "POST", QUEUE + "/redrive", {"edit": {"id": "FAILED", "payload_base64": "YQ=="}}),
+    Sample(body("redrive"), "POST", QUEUE + "/redrive", {"edit": {"id": "FAILED", "payload_base64": "YQ=="}}),
     Sample(
-        wire_types.ScheduleRequest,
+        body("set_schedule"),
         "PUT",
         QUEUE + "/schedules/nightly",
         {"cron": "0 3 * * *", "timezone": "UTC", "message": SCHEDULED, "paused": False},
     ),
     Sample(
-        wire_types.ScheduleRequest,
+        body("set_schedule"),
         "PUT",
         QUEUE + "/schedules/nightly",
         {"every_ms": 60_000, "message": {"payload_base64": "YQ=="}},

@@ -8,7 +8,8 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from holdfast.doors.identity import Identity, PeerCertificate, make_identity
 from holdfast.doors.identity.certificates import MAX_NAMES, Name, NameKind
 from holdfast.model.errors import InvalidArgument, Unauthenticated
-from holdfast.service.access import ALL_SCOPES, Caller, Scope
+from holdfast.model.scopes import ALL_SCOPES, Scope
+from holdfast.service.access import Caller
 from holdfast.testing.clock import ManualClock
 from tests.doors.credentials import CANARY, Authority, bearer, token
 

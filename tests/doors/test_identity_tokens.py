@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from holdfast.doors.identity import Identity, make_identity
 from holdfast.doors.identity.tokens import MAX_REMEMBERED, MAX_TOKEN_BYTES
 from holdfast.model.errors import InvalidArgument, Unauthenticated
-from holdfast.service.access import ALL_SCOPES, Caller, Scope
+from holdfast.model.scopes import ALL_SCOPES, Scope
+from holdfast.service.access import Caller
 from holdfast.testing.clock import ManualClock
 from tests.doors.credentials import (
     CANARY,

@@ -108,6 +108,47 @@ async def test_verdicts_ride_on_a_dequeue_and_a_stale_one_does_not_stop_it(store
     assert len(answer.json["messages"]) == 1
 
 
+async def test_an_exchange_settles_and_claims_in_one_call(stored: Server) -> None:
+    await stored.enqueue(1, 2, 3)
+    first, second = await stored.dequeue(limit=2)
+    verdicts = [
+        {"receipt": first["receipt"], "verdict": "ack"},
+        {"receipt": second["receipt"], "verdict": "nack", "error": "e", "delay_ms": 60_000},
+        {"receipt": first["receipt"], "verdict": "release"},
+    ]
+    answer = await stored.post("/v1/queue/exchange", {**WHERE, "verdicts": verdicts, "limit": 5})
+    assert answer.status == 200
+    assert [each["ok"] for each in answer.json["results"]] == [True, True, False]
+    assert [each["payload"] for each in answer.json["messages"]] == [3]
+    empty = await stored.post("/v1/queue/exchange", {**WHERE, "verdicts": []})
+    assert empty.json == {"messages": [], "results": []}
+
+
+async def test_an_exchange_waits_for_a_message_once_its_verdicts_are_settled(stored: Server) -> None:
+    await stored.enqueue(1)
+    [held] = await stored.dequeue()
+    document = {**WHERE, "verdicts": [{"receipt": held["receipt"], "verdict": "ack"}], "wait_ms": None}
+    waiting = asyncio.create_task(stored.post("/v1/queue/exchange", document))
+    while (await stored.get("/v1/queue/stats", **WHERE)).json["waiters"] == 0:
+        await asyncio.sleep(0)
+    assert (await stored.get("/v1/queue/stats", **WHERE)).json["in_flight"] == 0
+    await stored.enqueue(2)
+    answer = await waiting
+    assert [each["ok"] for each in answer.json["results"]] == [True]
+    assert [each["payload"] for each in answer.json["messages"]] == [2]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{}, {"verdicts": None}, {"verdicts": [{"receipt": "x", "verdict": "ack"}]}, {"verdicts": [], "wait_ms": -1}],
+)
+async def test_an_exchange_without_verdicts_or_with_a_wrong_one_is_refused(
+    server: Server, wrong: dict[str, Any]
+) -> None:
+    answer = await server.post("/v1/queue/exchange", {**WHERE, **wrong})
+    assert (answer.status, answer.code) == (400, "invalid_argument")
+
+
 @pytest.mark.parametrize(
     "wrong", [{"wait_ms": -1}, {"limit": 0}, {"limit": 10_001}, {"lease_ms": 0}, {"owner": ""}, {"limits": 1}]
 )

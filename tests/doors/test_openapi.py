@@ -7,37 +7,29 @@ import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator, validate
 
 from holdfast.doors.http.app import HOT_ROUTES
-from holdfast.doors.http.descriptions import DESCRIPTIONS, OPEN_DESCRIPTIONS
 from holdfast.doors.http.openapi import make_document
-from holdfast.doors.http.routes import WAYS, Way
+from holdfast.doors.http.routes import served_routes
 from holdfast.wire.errors import STATUS_BY_CODE
+from tests.doors.access_rows import OPEN_PATHS
 from tests.doors.serving import Server
-
-
-async def _unused(call: object) -> None:
-    """A handler is not asked when a document is made."""
 
 
 @pytest.fixture(scope="module")
 def document() -> dict[str, Any]:
-    document = make_document([*WAYS, Way("GET", "/metrics", "metrics", _unused)])
-    return dict(msgspec.json.decode(msgspec.json.encode(document)))
+    return dict(msgspec.json.decode(msgspec.json.encode(make_document())))
 
 
 def routes() -> set[tuple[str, str]]:
+    async def unused(call: object) -> None:
+        """A handler is not asked when a document is made."""
+
     hot = {(method, path) for path, (method, _, _) in HOT_ROUTES.items()}
-    return hot | {(way.method, way.path) for way in WAYS} | {("GET", "/metrics")}
+    return hot | {(route.method, route.path) for route in served_routes(unused)}
 
 
 def test_every_route_is_described_and_nothing_else_is(document: dict[str, Any]) -> None:
     described = {(method.upper(), path) for path, methods in document["paths"].items() for method in methods}
-    assert described == routes() | {("GET", path) for path in OPEN_DESCRIPTIONS}
-    assert set(DESCRIPTIONS) == routes()
-
-
-def test_a_route_without_a_description_is_not_served() -> None:
-    with pytest.raises(KeyError):
-        make_document([Way("GET", "/v1/forgotten", "forgotten", _unused)])
+    assert described == routes() | {("GET", path) for path in OPEN_PATHS}
 
 
 def test_the_document_is_openapi_3_1(document: dict[str, Any]) -> None:
@@ -67,7 +59,7 @@ async def test_every_described_route_is_served(server: Server, document: dict[st
 def test_every_operation_tells_its_errors_and_its_correlation_id(document: dict[str, Any]) -> None:
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
-            if path in OPEN_DESCRIPTIONS:
+            if path in OPEN_PATHS:
                 continue
             assert {"400", "401", "403", "429", "500", "503"} <= set(operation["responses"]), (method, path)
             for response in operation["responses"].values():

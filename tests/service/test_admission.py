@@ -26,6 +26,7 @@ from holdfast.stores.memory import MemoryStore
 from holdfast.stores.rocks import RocksStore
 from holdfast.stores.rocks.engine import Durability
 from holdfast.testing import HeldCalls, ManualClock, with_faults
+from holdfast.wire.requests import ConfigureRequest
 
 WEEK_MS = 7 * 86_400_000
 REF = QueueRef("acme", "jobs")
@@ -120,7 +121,7 @@ class TestWithoutLimits:
         assert bench.admission.gate.is_idle
 
     async def test_other_tenants_limits_do_not_touch_it(self, bench: Bench) -> None:
-        await bench.admin.set_tenant("acme", {"limits": {"write_ops_per_s": 1}})
+        await bench.admin.set_tenant(REF, ConfigureRequest(changes={"limits": {"write_ops_per_s": 1}}))
         await bench.enqueue()
         for _ in range(50):
             await bench.enqueue(QueueRef("other", "jobs"))
@@ -129,7 +130,9 @@ class TestWithoutLimits:
 
 class TestRates:
     async def test_the_observer_hears_what_was_let_in_and_what_was_not(self, bench: Bench) -> None:
-        await bench.admin.set_tenant("acme", {"limits": {"write_ops_per_s": 2, "read_ops_per_s": 1}})
+        await bench.admin.set_tenant(
+            REF, ConfigureRequest(changes={"limits": {"write_ops_per_s": 2, "read_ops_per_s": 1}})
+        )
         await bench.enqueue(number=2)
         with pytest.raises(RateLimited):
             await bench.enqueue()
@@ -145,7 +148,7 @@ class TestRates:
         assert bench.notes.waits == []
 
     async def test_concurrent_calls_share_one_bucket(self, bench: Bench) -> None:
-        await bench.admin.set_tenant("acme", {"limits": {"write_ops_per_s": 25}})
+        await bench.admin.set_tenant(REF, ConfigureRequest(changes={"limits": {"write_ops_per_s": 25}}))
         refs = [QueueRef("acme", f"q{number % 7}") for number in range(100)]
         results = await asyncio.gather(*(bench.enqueue(ref) for ref in refs), return_exceptions=True)
         assert sum(not isinstance(each, Exception) for each in results) == 25
@@ -154,7 +157,7 @@ class TestRates:
         loop = asyncio.get_running_loop()
         calls = HeldCalls(loop.create_future, before=set(), after={"enqueue"})
         bench = await opened(with_faults(MemoryStore(SeededDice(1), WEEK_MS), calls))
-        await bench.admin.set_tenant("acme", {"limits": {"write_ops_per_s": 3}})
+        await bench.admin.set_tenant(REF, ConfigureRequest(changes={"limits": {"write_ops_per_s": 3}}))
         failing = bench.enqueue(number=2)
         await settle_loop()
         [(_, ticket)] = calls.held
@@ -172,14 +175,14 @@ class TestRates:
         await bench.close()
 
     async def test_a_claim_that_fails_costs_nothing(self, bench: Bench) -> None:
-        await bench.admin.set_tenant("acme", {"limits": {"read_ops_per_s": 1}})
+        await bench.admin.set_tenant(REF, ConfigureRequest(changes={"limits": {"read_ops_per_s": 1}}))
         await bench.core.store.close()
         for _ in range(5):
             with pytest.raises(StoreUnavailable):
                 await bench.claim()
 
     async def test_a_subscriber_over_its_rate_is_made_to_wait_and_not_sent_away(self, bench: Bench) -> None:
-        await bench.admin.set_policy(REF, {"limits": {"read_ops_per_s": 2}})
+        await bench.admin.set_policy(REF, ConfigureRequest(changes={"limits": {"read_ops_per_s": 2}}))
         await bench.enqueue(number=10)
         stream = await bench.messages.subscribe(REF, Ask(limit=4), 10)
         assert len(await stream.next(None)) == 4
@@ -201,7 +204,9 @@ class TestRates:
     async def test_a_verdict_asks_no_bucket(self, bench: Bench) -> None:
         await bench.enqueue()
         [held] = await bench.claim()
-        await bench.admin.set_tenant("acme", {"limits": {"read_ops_per_s": 0, "write_ops_per_s": 0}})
+        await bench.admin.set_tenant(
+            REF, ConfigureRequest(changes={"limits": {"read_ops_per_s": 0, "write_ops_per_s": 0}})
+        )
         [result] = await bench.messages.settle(REF, [Verdict(settle=Settle.ACK, receipt=held.receipt)])
         assert result.ok
         assert bench.notes.decisions == []
@@ -282,12 +287,12 @@ class TestTheGate:
         self, held: tuple[Bench, HeldCalls]
     ) -> None:
         bench, calls = held
-        await bench.admin.set_tenant("acme", {"limits": {"write_ops_per_s": 1, "burst_s": 1}})
+        await bench.admin.set_tenant(REF, ConfigureRequest(changes={"limits": {"write_ops_per_s": 1, "burst_s": 1}}))
         [bench.enqueue(QueueRef("noisy", "q")) for _ in range(4)]
         await settle_loop()
         late = bench.enqueue()
         await settle_loop()
-        await bench.admin.set_tenant("acme", {"limits": {"write_ops_per_s": 0.0001}})
+        await bench.admin.set_tenant(REF, ConfigureRequest(changes={"limits": {"write_ops_per_s": 0.0001}}))
         bench.clock.advance(5_000)
         with pytest.raises(RateLimited) as refused:
             await late
@@ -305,7 +310,7 @@ class TestTheGate:
         self, held: tuple[Bench, HeldCalls]
     ) -> None:
         bench, calls = held
-        await bench.admin.set_tenant("acme", {"limits": {"write_ops_per_s": 1}})
+        await bench.admin.set_tenant(REF, ConfigureRequest(changes={"limits": {"write_ops_per_s": 1}}))
         [bench.enqueue(QueueRef("noisy", "q")) for _ in range(4)]
         await settle_loop()
         for _ in range(10):
@@ -337,7 +342,7 @@ class TestTheGate:
 
 class TestCaps:
     async def test_the_observer_hears_of_waits_at_a_cap(self, bench: Bench) -> None:
-        await bench.admin.set_policy(REF, {"max_claims": 1})
+        await bench.admin.set_policy(REF, ConfigureRequest(changes={"max_claims": 1}))
         first = bench.claim(wait_ms=3_000)
         await settle_loop()
         second, third = bench.claim(wait_ms=None), bench.claim(wait_ms=1_000)
@@ -355,7 +360,7 @@ class TestCaps:
     async def test_what_capped_queues_need_goes_with_their_last_call(self, bench: Bench) -> None:
         for number in range(20):
             ref = QueueRef("acme", f"q{number}")
-            await bench.admin.set_policy(ref, {"max_claims": 1, "max_enqueues": 1})
+            await bench.admin.set_policy(ref, ConfigureRequest(changes={"max_claims": 1, "max_enqueues": 1}))
             await bench.enqueue(ref)
             claims = [bench.claim(ref, wait_ms=1_000) for _ in range(3)]
             await settle_loop()
@@ -365,12 +370,12 @@ class TestCaps:
         assert bench.admission._caps == {}
 
     async def test_a_cap_that_is_lifted_holds_nobody_back(self, bench: Bench) -> None:
-        await bench.admin.set_policy(REF, {"max_claims": 1})
+        await bench.admin.set_policy(REF, ConfigureRequest(changes={"max_claims": 1}))
         first = bench.claim(wait_ms=None)
         await settle_loop()
         over = bench.claim(wait_ms=None)
         await settle_loop()
-        await bench.admin.set_policy(REF, {"max_claims": None})
+        await bench.admin.set_policy(REF, ConfigureRequest(changes={"max_claims": None}))
         free = bench.claim(wait_ms=None)
         await settle_loop()
         await bench.enqueue(number=3)
@@ -378,7 +383,7 @@ class TestCaps:
         assert bench.admission._caps == {}
 
     async def test_claims_enter_in_the_order_they_came(self, bench: Bench) -> None:
-        await bench.admin.set_policy(REF, {"max_claims": 1})
+        await bench.admin.set_policy(REF, ConfigureRequest(changes={"max_claims": 1}))
         tasks = [bench.claim(wait_ms=None) for _ in range(5)]
         await settle_loop()
         for position in range(5):
@@ -394,9 +399,9 @@ class TestTheDirectory:
 
         capped = QueueRef("other", "capped")
         bench = await opened(store())
-        await bench.admin.set_tenant("acme", {"weight": 7, "limits": {"write_ops_per_s": 1}})
-        await bench.admin.set_policy(capped, {"max_claims": 3})
-        await bench.admin.set_policy(QueueRef("other", "plain"), {"max_retries": 3})
+        await bench.admin.set_tenant(REF, ConfigureRequest(changes={"weight": 7, "limits": {"write_ops_per_s": 1}}))
+        await bench.admin.set_policy(capped, ConfigureRequest(changes={"max_claims": 3}))
+        await bench.admin.set_policy(QueueRef("other", "plain"), ConfigureRequest(changes={"max_retries": 3}))
         await bench.close()
 
         bench = await opened(store())
@@ -412,10 +417,10 @@ class TestTheDirectory:
 
     async def test_what_has_the_defaults_again_is_forgotten(self, bench: Bench) -> None:
         directory = bench.core._directory
-        await bench.admin.set_tenant("acme", {"weight": 7, "limits": {"write_ops_per_s": 1}})
-        await bench.admin.set_policy(REF, {"max_claims": 3})
-        await bench.admin.set_tenant("acme", {"weight": 1, "limits": {"write_ops_per_s": None}})
-        await bench.admin.set_policy(REF, {"max_claims": None})
+        await bench.admin.set_tenant(REF, ConfigureRequest(changes={"weight": 7, "limits": {"write_ops_per_s": 1}}))
+        await bench.admin.set_policy(REF, ConfigureRequest(changes={"max_claims": 3}))
+        await bench.admin.set_tenant(REF, ConfigureRequest(changes={"weight": 1, "limits": {"write_ops_per_s": None}}))
+        await bench.admin.set_policy(REF, ConfigureRequest(changes={"max_claims": None}))
         assert directory._weights == directory.tenant_limits == directory.queue_limits == {}
 
 
@@ -446,7 +451,7 @@ async def test_a_quota_is_met_exactly_by_many_enqueues_at_once(tmp_path: Path, k
     )
     bench = await opened(store)
     limit = 100 if quota == "max_messages" else 1_000
-    await bench.admin.set_tenant("acme", {"quotas": {quota: limit}})
+    await bench.admin.set_tenant(REF, ConfigureRequest(changes={"quotas": {quota: limit}}))
     refs = [QueueRef("acme", f"q{number % 5}") for number in range(400)]
     tasks = [bench.enqueue(ref, number=1 + number % 3, size=10) for number, ref in enumerate(refs)]
     tasks += [bench.enqueue(refs[0], size=10) for _ in range(100)]

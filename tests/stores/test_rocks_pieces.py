@@ -21,13 +21,14 @@ from holdfast.model.errors import (
 )
 from holdfast.model.message import Draft, Receipt
 from holdfast.model.names import QueueRef
-from holdfast.model.requests import EVERYTHING, Ask
+from holdfast.model.requests import Ask
 from holdfast.service.uploads import Upload
 from holdfast.stores.contract import PayloadReader
 from holdfast.stores.pieces import PIECE
 from holdfast.stores.rocks import RocksStore, keys
 from holdfast.stores.rocks.verify import verify
 from holdfast.testing import ManualClock
+from holdfast.wire.requests import BrowseRequest
 from tests.crash.rocks import copy_store, core_of, open_store, sweep, verify_store
 
 MAX_PAYLOAD = 4 << 20
@@ -205,7 +206,7 @@ def test_a_page_with_payloads_ends_by_its_bytes_also_within_a_step(store: Store)
     messages = core_of(store.hf).messages
     cursor, pages = None, []
     while True:
-        page = store.run(messages.browse(MAIL, None, EVERYTHING, cursor, 10, with_payload=True))
+        page = store.run(messages.browse(MAIL, BrowseRequest(cursor=cursor, limit=10, payload=True)))
         pages.append([len(each.payload) for each in page])
         cursor = page.cursor
         if cursor is None:

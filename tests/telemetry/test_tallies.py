@@ -9,9 +9,7 @@ import pytest
 from holdfast.client.client import AsyncHoldfast
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.events import Event
-from holdfast.model.message import State
 from holdfast.model.names import QueueRef
-from holdfast.model.requests import EVERYTHING
 from holdfast.server.embedded import Embedded
 from holdfast.stores.contract import Store
 from holdfast.stores.memory import MemoryStore
@@ -19,6 +17,7 @@ from holdfast.stores.rocks import RocksStore
 from holdfast.stores.rocks.engine import Durability
 from holdfast.testing import EmbeddedSubject
 from holdfast.testing.laws.journal import events_of
+from holdfast.wire.requests import MoveRequest
 
 WEEK_MS = 7 * 86_400_000
 A, B = QueueRef("acme", "a"), QueueRef("acme", "b")
@@ -68,7 +67,7 @@ async def do_everything(subject: EmbeddedSubject, hf: AsyncHoldfast) -> None:
     await subject.sweep(hf)  # three ends by TTL
     await a.redrive()
     await a.remove((await a.peek(1))[0].id)
-    await cast(Embedded, hf._transport).core.admin.move(A, B, EVERYTHING, State.READY)
+    await cast(Embedded, hf._transport).core.admin.move(A, MoveRequest(to=B))
     await b.purge()
 
 

@@ -1,17 +1,16 @@
 """A worker on a queue that does not exist says so once, and works as soon as it does."""
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any
 
 import pytest
 
 import holdfast
 from holdfast.model.errors import Forbidden
 from holdfast.testing import ManualClock
-from holdfast.worker.link import carried, client_of
+from holdfast.worker.link import client_of
 from tests.worker.passing import PATIENCE_S, opened, until
 from tests.worker.slow import Slow
+from tests.worker.watched import watched
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -51,15 +50,13 @@ async def test_a_worker_warns_once_of_each_queue_that_does_not_exist_with_close_
 async def test_a_worker_that_may_not_list_queues_says_the_first_half(
     clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def carry(call: Coroutine[Any, Any, Any]) -> Any:
-        if call.__name__ in ("queues", "tenants"):
-            call.close()
+    async def refuse(name: str) -> None:
+        if name in ("queues", "tenants"):
             raise Forbidden("this credential is not for that")
-        return await call
 
     async with opened(clock) as hf:
         await hf.queue("mail").set_policy()
-        worker = holdfast.Worker(client_of(carried(hf._connected(), carry)), clock=clock)
+        worker = holdfast.Worker(client_of(watched(hf._connected(), refuse)), clock=clock)
         worker.handler("mial")(Slow())
         async with worker:
             await until(lambda: bool(warnings(caplog)))
@@ -71,15 +68,17 @@ async def test_a_look_that_is_never_answered_keeps_no_worker_from_working_or_sto
     slow = Slow()
     slow.let_go.set()
 
-    async def carry(call: Coroutine[Any, Any, Any]) -> Any:
-        if call.__name__ == "policy":
-            call.close()
+    looks: list[str] = []
+
+    async def keep_waiting(name: str) -> None:
+        if name == "policy":
+            looks.append(name)
             await asyncio.Event().wait()
-        return await call
 
     async with opened(clock) as hf:
-        worker = holdfast.Worker(client_of(carried(hf._connected(), carry)), clock=clock)
+        worker = holdfast.Worker(client_of(watched(hf._connected(), keep_waiting)), clock=clock)
         worker.handler("q")(slow)
         async with asyncio.timeout(PATIENCE_S), worker:
             await hf.queue("q").enqueue(1)
             await until(lambda: slow.done == [1])
+    assert looks

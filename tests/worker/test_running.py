@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-from collections.abc import Coroutine
 from typing import Any
 
 import pytest
@@ -10,9 +9,10 @@ import pytest
 import holdfast
 from holdfast.model.message import State
 from holdfast.testing import ManualClock
-from holdfast.worker.link import carried, client_of
+from holdfast.worker.link import client_of
 from tests.worker.passing import PATIENCE_S, opened, passing, turns, until
 from tests.worker.slow import Slow
+from tests.worker.watched import watched
 
 # --- Slots -----------------------------------------------------------------------------------------------------
 
@@ -69,13 +69,12 @@ async def test_a_verdict_rides_on_the_next_claim(clock: ManualClock) -> None:
     slow.let_go.set()
     calls: list[str] = []
 
-    async def carry(call: Coroutine[Any, Any, Any]) -> Any:
-        calls.append(call.__name__)
-        return await call
+    async def note(name: str) -> None:
+        calls.append(name)
 
     async with opened(clock) as hf:
         await hf.queue("q").enqueue(list(range(10)))
-        worker = holdfast.Worker(client_of(carried(hf._connected(), carry)), clock=clock)
+        worker = holdfast.Worker(client_of(watched(hf._connected(), note)), clock=clock)
         worker.handler("q")(slow)
         async with worker:
             await turns(1_000)

@@ -20,8 +20,9 @@ from holdfast.model.durations import parse_duration_ms
 from holdfast.model.errors import InvalidArgument, Unauthenticated, Unavailable
 from holdfast.model.extras import require_extra
 from holdfast.model.names import parse_name
+from holdfast.model.scopes import Scope
 from holdfast.server.settings import SETTINGS
-from holdfast.service.access import EVERY_TENANT, Scope
+from holdfast.service.access import EVERY_TENANT
 
 if TYPE_CHECKING:
     from holdfast.doors.identity import TokenIdentity

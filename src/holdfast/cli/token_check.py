@@ -12,7 +12,7 @@ from holdfast.cli.show import Output, duration, echo_json, instant
 from holdfast.cli.token import identity_of_key, read_private_key, verifying_identity
 from holdfast.clock import SystemClock
 from holdfast.model.errors import Unauthenticated
-from holdfast.service.access import Scope
+from holdfast.model.scopes import Scope
 
 if TYPE_CHECKING:
     from holdfast.doors.identity import TokenIdentity

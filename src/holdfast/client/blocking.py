@@ -1,38 +1,32 @@
 """The blocking API: a thin shell, call for call, over the async one."""
 
+import functools
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Protocol, Self, TypeVar, Unpack
+from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, Unpack
 
 from holdfast.client.client import AsyncHoldfast, AsyncTenant
 from holdfast.client.message import AsyncMessage
-from holdfast.client.options import NOT_GIVEN, ClaimOptions, EnqueueOptions, ScheduledOptions
+from holdfast.client.options import ClaimOptions, EnqueueOptions
 from holdfast.client.plain import PlainMessage
-from holdfast.client.queue import AsyncQueue, FilterLike, Settled
+from holdfast.client.queue import AsyncQueue
 from holdfast.client.sources import Source
 from holdfast.client.tracebacks import raises_plainly
 from holdfast.client.uploads import draft_of, upload_blocking
+from holdfast.client.verdicts import VerdictLike
 from holdfast.forking import forked_error, generation
 from holdfast.model.answers import (
-    Changed,
-    Events,
-    Info,
-    LedgerEntry,
-    Page,
-    QueueSummary,
     Result,
-    Stats,
-    TenantSummary,
 )
 from holdfast.model.durations import Duration
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.ids import MessageId
 from holdfast.model.names import DEFAULT, QueueRef
 from holdfast.model.policy import QueuePolicy, TenantConfig
-from holdfast.model.schedules import ScheduleInfo
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 
 class Run(Protocol):
@@ -49,6 +43,18 @@ class Driver:
         self.is_inherited = is_inherited
 
 
+def blocking(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Any, P], T]:
+    """Return the blocking form of a method of the async API, with its signature and its docstring."""
+    name = method.__name__
+
+    @functools.wraps(method)
+    def call(self: Any, /, *args: P.args, **named: P.kwargs) -> T:
+        result: T = self._run(getattr(self._inner, name)(*args, **named))
+        return result
+
+    return call
+
+
 @raises_plainly
 class BlockingMessage(PlainMessage):
     __slots__ = ("_inner", "_run")
@@ -58,31 +64,16 @@ class BlockingMessage(PlainMessage):
         self._inner = inner
         self._run = driver.run
 
-    def read_part(self, offset: int, limit: int) -> bytes:
-        return self._run(self._inner.read_part(offset, limit))
-
     def ack(self) -> None:
         self._run(self._inner.ack())
 
-    def nack(
-        self, error: str | None = None, *, delay: Duration | None = None, defer: bool = False, final: bool = False
-    ) -> Result:
-        return self._run(self._inner.nack(error, delay=delay, defer=defer, final=final))
-
-    def extend(self, lease: Duration | None = None) -> int:
-        return self._run(self._inner.extend(lease))
-
-    def release(self) -> None:
-        self._run(self._inner.release())
-
-    def save_state(self, document: Any, etag: str | None = None) -> str | None:
-        return self._run(self._inner.save_state(document, etag))
-
-    def progress(self, percent: float, text: str = "") -> None:
-        self._run(self._inner.progress(percent, text))
-
-    def close(self) -> None:
-        self._run(self._inner.close())
+    read_part = blocking(AsyncMessage.read_part)
+    nack = blocking(AsyncMessage.nack)
+    extend = blocking(AsyncMessage.extend)
+    release = blocking(AsyncMessage.release)
+    save_state = blocking(AsyncMessage.save_state)
+    progress = blocking(AsyncMessage.progress)
+    close = blocking(AsyncMessage.close)
 
     def __enter__(self) -> Self:
         return self
@@ -120,6 +111,19 @@ class Queue:
         driver = self._driver
         return [BlockingMessage(each, driver) for each in self._run(self._inner.claim(limit, **options))]
 
+    def exchange(
+        self, verdicts: Iterable[VerdictLike], limit: int = 1, **options: Unpack[ClaimOptions]
+    ) -> tuple[list[Result], list[BlockingMessage]]:
+        """Settle earlier deliveries and claim up to `limit` messages, in one round trip if some are ready.
+
+        The same as `AsyncQueue.exchange`; the messages are those of `claim`.
+
+            results, messages = q.exchange([done, {"receipt": failed, "verdict": "nack", "error": "no such user"}])
+        """
+        options["stream"] = _streams(options.get("stream"))
+        results, messages = self._run(self._inner.exchange(verdicts, limit, **options))
+        return results, [BlockingMessage(each, self._driver) for each in messages]
+
     def subscribe(
         self,
         prefetch: int = 32,
@@ -141,120 +145,35 @@ class Queue:
                 with suppress(StoreUnavailable):  # closed meanwhile: then there is nobody to give back to
                     self._run(_end_of(messages))
 
-    def ack(self, messages: Iterable[Settled]) -> list[Result]:
-        return self._run(self._inner.ack(messages))
-
-    def nack(
-        self,
-        messages: Iterable[Settled],
-        error: str | None = None,
-        *,
-        delay: Duration | None = None,
-        defer: bool = False,
-        final: bool = False,
-    ) -> list[Result]:
-        return self._run(self._inner.nack(messages, error, delay=delay, defer=defer, final=final))
-
-    def extend(self, messages: Iterable[Settled], lease: Duration | None = None) -> list[Result]:
-        return self._run(self._inner.extend(messages, lease))
-
-    def release(self, messages: Iterable[Settled]) -> list[Result]:
-        return self._run(self._inner.release(messages))
-
-    def save_state(self, message: Settled, document: Any, etag: str | None = None) -> str | None:
-        return self._run(self._inner.save_state(message, document, etag))
-
-    def stats(self) -> Stats:
-        return self._run(self._inner.stats())
-
-    def peek(self, limit: int = 1) -> list[Info]:
-        return self._run(self._inner.peek(limit))
-
-    def get(self, id: str | int, *, payload: bool = False) -> Info:
-        return self._run(self._inner.get(id, payload=payload))
-
-    def policy(self) -> QueuePolicy:
-        return self._run(self._inner.policy())
-
     def set_policy(self, **changes: Any) -> QueuePolicy:
+        """Change the fields given, create the queue if there is none; see `AsyncQueue.set_policy`."""
         return self._run(self._inner.set_policy(**changes))
 
-    def pause(self) -> None:
-        self._run(self._inner.pause())
-
-    def resume(self) -> None:
-        self._run(self._inner.resume())
-
-    def remove(self, which: Settled | int) -> None:
-        self._run(self._inner.remove(which))
-
-    def purge(self, state: str = "ready") -> Changed:
-        return self._run(self._inner.purge(state))
-
-    def cancel(self, filter: FilterLike = None) -> Changed:
-        return self._run(self._inner.cancel(filter))
-
-    def reprioritise(self, priority: int, filter: FilterLike = None) -> Changed:
-        return self._run(self._inner.reprioritise(priority, filter))
-
-    def move(self, to: str, *, tenant: str | None = None, filter: FilterLike = None, state: str = "ready") -> Changed:
-        return self._run(self._inner.move(to, tenant=tenant, filter=filter, state=state))
-
-    def redrive(
-        self,
-        filter: FilterLike = None,
-        *,
-        rate_per_s: float | None = None,
-        dry_run: bool = False,
-        edit: dict[str, Any] | None = None,
-    ) -> Changed:
-        return self._run(self._inner.redrive(filter, rate_per_s=rate_per_s, dry_run=dry_run, edit=edit))
-
-    def delete(self, force_after: Duration = 30) -> None:
-        self._run(self._inner.delete(force_after))
-
-    def schedule(
-        self,
-        name: str,
-        *,
-        cron: str | None = None,
-        every: Duration | None = None,
-        timezone: str | None = None,
-        payload: Any = NOT_GIVEN,
-        paused: bool | None = None,
-        **options: Unpack[ScheduledOptions],
-    ) -> ScheduleInfo:
-        inner = self._inner.schedule(
-            name, cron=cron, every=every, timezone=timezone, payload=payload, paused=paused, **options
-        )
-        return self._run(inner)
-
-    def schedules(self) -> list[ScheduleInfo]:
-        return self._run(self._inner.schedules())
-
-    def unschedule(self, name: str) -> None:
-        self._run(self._inner.unschedule(name))
-
-    def ledger(self, consumer: str, number: int | None = None) -> list[LedgerEntry]:
-        return self._run(self._inner.ledger(consumer, number))
-
-    def ledger_ack(self, consumer: str, upto: int) -> list[Result]:
-        return self._run(self._inner.ledger_ack(consumer, upto))
-
-    def ledger_extend(self, consumer: str, lease: Duration | None = None) -> list[Result]:
-        return self._run(self._inner.ledger_extend(consumer, lease))
-
-    # Last in the class: below it, `list` is this method.
-    def list(
-        self,
-        state: str | None = None,
-        limit: int = 100,
-        cursor: str | None = None,
-        *,
-        filter: FilterLike = None,
-        payload: bool = False,
-    ) -> Page[Info]:
-        return self._run(self._inner.list(state, limit, cursor, filter=filter, payload=payload))
+    ack = blocking(AsyncQueue.ack)
+    nack = blocking(AsyncQueue.nack)
+    extend = blocking(AsyncQueue.extend)
+    release = blocking(AsyncQueue.release)
+    save_state = blocking(AsyncQueue.save_state)
+    stats = blocking(AsyncQueue.stats)
+    peek = blocking(AsyncQueue.peek)
+    get = blocking(AsyncQueue.get)
+    list = blocking(AsyncQueue.list)
+    policy = blocking(AsyncQueue.policy)
+    pause = blocking(AsyncQueue.pause)
+    resume = blocking(AsyncQueue.resume)
+    remove = blocking(AsyncQueue.remove)
+    purge = blocking(AsyncQueue.purge)
+    cancel = blocking(AsyncQueue.cancel)
+    reprioritise = blocking(AsyncQueue.reprioritise)
+    move = blocking(AsyncQueue.move)
+    redrive = blocking(AsyncQueue.redrive)
+    delete = blocking(AsyncQueue.delete)
+    schedule = blocking(AsyncQueue.schedule)
+    schedules = blocking(AsyncQueue.schedules)
+    unschedule = blocking(AsyncQueue.unschedule)
+    ledger = blocking(AsyncQueue.ledger)
+    ledger_ack = blocking(AsyncQueue.ledger_ack)
+    ledger_extend = blocking(AsyncQueue.ledger_extend)
 
 
 def _streams(stream: bool | None) -> bool:
@@ -271,13 +190,11 @@ class Tenant:
     def name(self) -> str:
         return self._inner.name
 
-    def stats(self) -> Stats:
-        return self._run(self._inner.stats())
-
-    def get(self) -> TenantConfig:
-        return self._run(self._inner.get())
+    stats = blocking(AsyncTenant.stats)
+    get = blocking(AsyncTenant.get)
 
     def set(self, **changes: Any) -> TenantConfig:
+        """Change the fields given; see `AsyncTenant.set`."""
         return self._run(self._inner.set(**changes))
 
 
@@ -288,6 +205,7 @@ class Holdfast:
     def __init__(self, inner: AsyncHoldfast, driver: Driver) -> None:
         self._inner = inner
         self._driver = driver
+        self._run = driver.run
         self._is_closed = False
         driver.run(inner.__aenter__())
 
@@ -297,17 +215,10 @@ class Holdfast:
     def tenant(self, name: str = DEFAULT) -> Tenant:
         return Tenant(self._inner.tenant(name), self._driver)
 
-    def queues(self, tenant: str = DEFAULT) -> list[QueueSummary]:
-        return self._driver.run(self._inner.queues(tenant))
-
-    def tenants(self) -> list[TenantSummary]:
-        return self._driver.run(self._inner.tenants())
-
-    def journal(self, after: str | None = None, limit: int = 1_000, *, tenant: str | None = None) -> Events:
-        return self._driver.run(self._inner.journal(after, limit, tenant=tenant))
-
-    def backup(self, target: str) -> None:
-        self._driver.run(self._inner.backup(target))
+    queues = blocking(AsyncHoldfast.queues)
+    tenants = blocking(AsyncHoldfast.tenants)
+    journal = blocking(AsyncHoldfast.journal)
+    backup = blocking(AsyncHoldfast.backup)
 
     def close(self) -> None:
         if not self._is_closed:

@@ -1,21 +1,18 @@
 """What a verdict without an answer did, found out when it is repeated."""
 
-from typing import Protocol
-
 from msgspec.structs import replace
 
-from holdfast.model.answers import Info, Result
+from holdfast.client.transport import Operations
+from holdfast.model.answers import Result
 from holdfast.model.errors import HoldfastError, StaleLease
 from holdfast.model.message import MAX_ERROR, State
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Settle, Verdict
+from holdfast.wire.operations import GET
+from holdfast.wire.requests import GetRequest
 
 
-class Looks(Protocol):
-    async def get(self, ref: QueueRef, id: object, *, with_payload: bool = False) -> Info: ...
-
-
-async def clarify(looks: Looks, ref: QueueRef, verdict: Verdict, result: Result) -> Result:
+async def clarify(operations: Operations, ref: QueueRef, verdict: Verdict, result: Result) -> Result:
     """A repeated verdict that was refused as stale: was it the first try, unanswered, that settled the message?
 
     A message that is still there tells: its version is this lease's unless somebody claimed it since. One that is gone
@@ -27,7 +24,7 @@ async def clarify(looks: Looks, ref: QueueRef, verdict: Verdict, result: Result)
     if verdict.settle is Settle.EXTEND:
         return unsure  # the first try may have made the lease a shorter one, which has run out since
     try:
-        info = await looks.get(ref, result.snowflake)
+        info = await operations.call(GET, ref, GetRequest(id=result.snowflake))
     except HoldfastError:
         return unsure
     if info.version != verdict.receipt.version:

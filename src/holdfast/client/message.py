@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from holdfast.client.payloads import decode_json, encode_json
 from holdfast.client.reading import PART, Reading, Target, opened, write_all
 from holdfast.client.tracebacks import raises_plainly
-from holdfast.client.transport import Messages
+from holdfast.client.transport import Transport
 from holdfast.model.answers import Delivery, Result
 from holdfast.model.checks import plain
 from holdfast.model.durations import Duration, parse_duration_ms
@@ -20,7 +20,9 @@ from holdfast.model.errors import HoldfastError, InvalidArgument, StaleLease
 from holdfast.model.ids import MessageId
 from holdfast.model.message import Receipt
 from holdfast.model.names import QueueRef
-from holdfast.model.requests import Settle, StateChange, StateDocument, Verdict, check_progress
+from holdfast.model.requests import Settle, StateDocument, Verdict, check_progress
+from holdfast.wire.operations import SAVE_STATE
+from holdfast.wire.requests import StateRequest
 
 T = TypeVar("T")
 
@@ -179,17 +181,17 @@ class Message:
 
 @raises_plainly
 class AsyncMessage(Message):
-    __slots__ = ("_messages",)
+    __slots__ = ("_transport",)
 
-    def __init__(self, messages: Messages, held: Held) -> None:
+    def __init__(self, transport: Transport, held: Held) -> None:
         self._held = held
-        self._messages = messages
+        self._transport = transport
 
     async def read_part(self, offset: int, limit: int) -> bytes:
         """Of a payload that was left where it is."""
         held = self._held
         try:
-            return (await self._messages.read_part(held.ref, held.delivery.receipt, offset, limit)).data
+            return (await self._transport.messages.read_part(held.ref, held.delivery.receipt, offset, limit)).data
         except StaleLease:
             held.lost = held.lost or LOST
             raise
@@ -251,14 +253,18 @@ class AsyncMessage(Message):
         """Save if nobody else has since `etag` (left out: since this message read or saved it)."""
         known = self._held.state or StateDocument()
         body = encode_json(document)
-        change = StateChange(document=body, etag=known.etag if etag is None else etag)
-        saved = await self._messages.save_state(self._held.ref, self._held.delivery.receipt, change)
-        self._held.state = StateDocument(document=body, etag=saved, progress=known.progress)
-        return saved
+        request = StateRequest(
+            receipt=self._held.delivery.receipt,
+            document=msgspec.Raw(body),
+            etag=known.etag if etag is None else etag,
+        )
+        saved = await self._transport.call(SAVE_STATE, self._held.ref, request)
+        self._held.state = StateDocument(document=body, etag=saved.etag, progress=known.progress)
+        return saved.etag
 
     async def progress(self, percent: float, text: str = "") -> None:
-        change = StateChange(progress=check_progress(percent, text))
-        await self._messages.save_state(self._held.ref, self._held.delivery.receipt, change)
+        request = StateRequest(receipt=self._held.delivery.receipt, progress=check_progress(percent, text))
+        await self._transport.call(SAVE_STATE, self._held.ref, request)
 
     async def close(self) -> None:
         """Let go: without a verdict so far, it is nacked, to come back after claim's `on_close_delay`."""
@@ -268,7 +274,7 @@ class AsyncMessage(Message):
             await self._settle(Verdict(settle=Settle.NACK, receipt=receipt, error=error, delay_ms=delay_ms))
 
     async def _settle(self, verdict: Verdict) -> Result:
-        [result] = await self._messages.settle(self._held.ref, [verdict])
+        [result] = await self._transport.messages.settle(self._held.ref, [verdict])
         note_result(self._held, verdict, result)
         if not result.ok:
             raise result.failure(correlation_id=self.correlation_id)

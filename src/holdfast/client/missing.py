@@ -9,6 +9,8 @@ from contextlib import suppress
 from holdfast.client.transport import Transport
 from holdfast.model.errors import HoldfastError, QueueNotFound
 from holdfast.model.names import QueueRef
+from holdfast.wire.operations import POLICY, QUEUES, TENANTS
+from holdfast.wire.requests import Nothing
 
 # A look is made once, when a command or a worker starts. These keep it short where there is a lot to look at.
 _MOST_NAMES = 10_000
@@ -23,7 +25,7 @@ async def describe_missing(transport: Transport, ref: QueueRef, *, is_waiting: b
     as far as the caller may see them.
     """
     try:
-        await transport.admin.policy(ref)
+        await transport.call(POLICY, ref, Nothing())
     except QueueNotFound:
         what = "does not exist yet; waiting for its first message" if is_waiting else "does not exist"
         return ". ".join([f"queue {ref} {what}", *await _hints(transport, ref)])
@@ -36,7 +38,7 @@ async def describe_missing(transport: Transport, ref: QueueRef, *, is_waiting: b
 async def _hints(transport: Transport, ref: QueueRef) -> list[str]:
     hints = []
     with suppress(HoldfastError):
-        names = [each.queue for each in await transport.admin.queues(ref.tenant)]
+        names = [each.queue for each in await transport.call(QUEUES, ref, Nothing())]
         if similar := difflib.get_close_matches(ref.queue, names[:_MOST_NAMES], _MOST_HINTS):
             hints.append(f"Existing queues with similar names: {', '.join(similar)}")
     with suppress(HoldfastError):
@@ -47,11 +49,12 @@ async def _hints(transport: Transport, ref: QueueRef) -> list[str]:
 
 async def _tenants_with(transport: Transport, ref: QueueRef) -> list[str]:
     """Return other tenants that have a queue of this name. Only an operator sees any."""
-    others = [each.tenant for each in await transport.admin.tenants() if each.tenant != ref.tenant]
+    every = await transport.call(TENANTS, ref, Nothing())
+    others = [each.tenant for each in every if each.tenant != ref.tenant]
     found: list[str] = []
     for tenant in others[:_MOST_TENANTS]:
         with suppress(QueueNotFound):
-            await transport.admin.policy(QueueRef(tenant, ref.queue))
+            await transport.call(POLICY, QueueRef(tenant, ref.queue), Nothing())
             found.append(tenant)
         if len(found) == _MOST_HINTS:
             break

@@ -139,6 +139,11 @@ def ask_of(limit: int, options: Mapping[str, Any]) -> tuple[Ask, int | None]:
     return ask, None if wait is None else parse_duration_ms("wait", wait)
 
 
+def on_close_delay_of(options: Mapping[str, Any]) -> int | None:
+    delay = options.get("on_close_delay")
+    return None if delay is None else parse_duration_ms("on_close_delay", delay)
+
+
 def _ledger(value: object) -> tuple[str, int] | None:
     if value is None:
         return None

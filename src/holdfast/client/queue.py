@@ -3,6 +3,9 @@
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
 from typing import Any, Unpack
 
+from msgspec import Raw
+from msgspec.structs import asdict
+
 from holdfast.client.message import AsyncMessage, Held, Message, nack_verdict, note_result
 from holdfast.client.options import (
     NOT_GIVEN,
@@ -12,6 +15,7 @@ from holdfast.client.options import (
     ask_of,
     change_of,
     drafts_of,
+    on_close_delay_of,
 )
 from holdfast.client.payloads import encode, encode_json
 from holdfast.client.sources import AsyncSource
@@ -19,19 +23,20 @@ from holdfast.client.tracebacks import raises_plainly
 from holdfast.client.tracing import with_trace
 from holdfast.client.transport import Transport
 from holdfast.client.uploads import draft_of, upload
+from holdfast.client.verdicts import Settled, VerdictLike, receipt_of, verdicts_of
 from holdfast.forking import forked_error, generation
 from holdfast.model.answers import Changed, Delivery, Info, LedgerEntry, Page, Result, Stats
-from holdfast.model.checks import check_integer, plain
-from holdfast.model.durations import Duration, parse_duration_ms
+from holdfast.model.checks import check_integer, check_rate, check_text
+from holdfast.model.durations import MAX_MS, Duration, parse_duration_ms
 from holdfast.model.errors import InvalidArgument
 from holdfast.model.ids import MessageId, parse_id
 from holdfast.model.message import MAX_BATCH, Receipt, is_receipt
 from holdfast.model.names import QueueRef, parse_name, parse_ref
 from holdfast.model.policy import QueuePolicy
-from holdfast.model.requests import Edit, Filter, Settle, StateChange, Verdict, make_filter, parse_listing, parse_state
+from holdfast.model.requests import Edit, Filter, Settle, Verdict, make_filter, parse_listing, parse_state
 from holdfast.model.schedules import ScheduleInfo
+from holdfast.wire import operations, requests
 
-Settled = Message | Receipt | str
 FilterLike = Filter | Mapping[str, Any] | None
 
 
@@ -39,7 +44,6 @@ FilterLike = Filter | Mapping[str, Any] | None
 class AsyncQueue:
     def __init__(self, transport: Transport, ref: QueueRef) -> None:
         self._messages = transport.messages
-        self._admin = transport.admin
         self._transport = transport
         self.ref = ref
 
@@ -64,14 +68,37 @@ class AsyncQueue:
         `write_to()`.
         """
         ask, wait_ms = ask_of(limit, options)
-        on_close = options.get("on_close_delay")
-        on_close_delay_ms = None if on_close is None else parse_duration_ms("on_close_delay", on_close)
+        on_close_delay_ms = on_close_delay_of(options)
         deliveries = await self._messages.claim(self.ref, ask, wait_ms)
-        messages, ref = self._messages, self.ref
-        return [
-            AsyncMessage(messages, Held(each, ref, each.lease_expires_at, each.state, on_close_delay_ms))
-            for each in deliveries
-        ]
+        return self._in_hand(deliveries, on_close_delay_ms)
+
+    async def exchange(
+        self, verdicts: Iterable[VerdictLike], limit: int = 1, **options: Unpack[ClaimOptions]
+    ) -> tuple[list[Result], list[AsyncMessage]]:
+        """Settle earlier deliveries and claim up to `limit` messages, in one round trip if some are ready.
+
+        A verdict is a message or a receipt, which is acked, or a mapping with `receipt` (a message or a receipt) and
+        `verdict` (`ack`, `nack` or `release`); for a nack also with `error`, `delay_ms`, `defer` and `final`. The
+        options are those of `claim`. Return one result for each verdict, and the claimed messages.
+
+        A malformed verdict or claim is refused before anything is settled. If only the claim fails, the results are
+        returned without messages: the verdicts hold, and your next claim raises the error.
+
+            messages = []
+            while True:
+                results, messages = await q.exchange(messages, limit=10, wait=20)
+                for message in messages:
+                    handle(message.json())
+        """
+        ask, wait_ms = ask_of(limit, options)
+        on_close_delay_ms = on_close_delay_of(options)
+        judged = verdicts_of(verdicts)
+        passed = [verdict for _, verdict in judged]
+        results, deliveries = await self._messages.exchange(self.ref, passed, ask, wait_ms)
+        for (message, verdict), result in zip(judged, results, strict=True):
+            if message is not None:
+                note_result(message._held, verdict, result)
+        return results, self._in_hand(deliveries, on_close_delay_ms)
 
     async def subscribe(
         self,
@@ -99,16 +126,19 @@ class AsyncQueue:
         begun_in = generation()
         try:
             async for delivery in deliveries:
-                yield self._message(delivery, None)
+                yield self._in_hand([delivery], None)[0]
                 if generation() != begun_in:
                     raise forked_error("this subscription")
         finally:
             if isinstance(deliveries, AsyncGenerator) and generation() == begun_in:
                 await deliveries.aclose()
 
-    def _message(self, delivery: Delivery, on_close_delay_ms: int | None) -> AsyncMessage:
-        held = Held(delivery, self.ref, delivery.lease_expires_at, delivery.state, on_close_delay_ms)
-        return AsyncMessage(self._messages, held)
+    def _in_hand(self, deliveries: Iterable[Delivery], on_close_delay_ms: int | None) -> list[AsyncMessage]:
+        transport, ref = self._transport, self.ref
+        return [
+            AsyncMessage(transport, Held(each, ref, each.lease_expires_at, each.state, on_close_delay_ms))
+            for each in deliveries
+        ]
 
     # --- Verdicts on many ------------------------------------------------------------------------------------
 
@@ -146,12 +176,13 @@ class AsyncQueue:
     async def save_state(self, message: Settled, document: Any, etag: str | None = None) -> str | None:
         """Save the state document of a message or receipt if its ETag is still `etag` (None: there is none yet);
         answers the new one. `Conflict`, `StaleLease`."""
-        change = StateChange(document=encode_json(document), etag=etag)
-        return await self._messages.save_state(self.ref, _receipt_of(message), change)
+        body = Raw(encode_json(document))
+        request = requests.StateRequest(receipt=receipt_of(message), document=body, etag=etag)
+        return (await self._transport.call(operations.SAVE_STATE, self.ref, request)).etag
 
     async def _settle(self, messages: Iterable[Settled], judge: Callable[[Receipt], Verdict]) -> list[Result]:
         given = [messages] if isinstance(messages, Message | Receipt | str) else list(messages)
-        verdicts = [judge(_receipt_of(each)) for each in given]
+        verdicts = [judge(receipt_of(each)) for each in given]
         results = await self._messages.settle(self.ref, verdicts)
         for each, verdict, result in zip(given, verdicts, results, strict=True):
             if isinstance(each, Message):
@@ -161,29 +192,32 @@ class AsyncQueue:
     # --- Inspection ------------------------------------------------------------------------------------------
 
     async def stats(self) -> Stats:
-        return await self._messages.stats(self.ref)
+        return await self._transport.call(operations.STATS, self.ref, requests.Nothing())
 
     async def peek(self, limit: int = 1) -> list[Info]:
         """What would be claimed next, with payloads; nothing is leased."""
-        return await self._messages.peek(self.ref, limit)
+        request = requests.PeekRequest(limit=check_integer("limit", limit, 1, MAX_BATCH))
+        return await self._transport.call(operations.PEEK, self.ref, request)
 
     async def get(self, id: str | int, *, payload: bool = False) -> Info:
-        return await self._messages.get(self.ref, id, with_payload=payload)
+        request = requests.GetRequest(id=parse_id(id), payload=bool(payload))
+        return await self._transport.call(operations.GET, self.ref, request)
 
     # --- Operators -------------------------------------------------------------------------------------------
 
     async def policy(self) -> QueuePolicy:
-        return await self._admin.policy(self.ref)
+        return await self._transport.call(operations.POLICY, self.ref, requests.Nothing())
 
     async def set_policy(self, **changes: Any) -> QueuePolicy:
         """Change the fields given, create the queue if there is none; answers the whole policy."""
-        return await self._admin.set_policy(self.ref, changes)
+        request = requests.ConfigureRequest(changes=changes)
+        return await self._transport.call(operations.SET_POLICY, self.ref, request)
 
     async def pause(self) -> None:
-        await self._admin.pause(self.ref, True)
+        await self._transport.call(operations.PAUSE, self.ref, requests.PauseRequest(paused=True))
 
     async def resume(self) -> None:
-        await self._admin.pause(self.ref, False)
+        await self._transport.call(operations.PAUSE, self.ref, requests.PauseRequest(paused=False))
 
     async def remove(self, which: Settled | int) -> None:
         """Remove one message: by id, in whatever state, and a lease on it goes stale; or by its message or receipt, if
@@ -191,7 +225,8 @@ class AsyncQueue:
         if isinstance(which, Message | Receipt) or (isinstance(which, str) and is_receipt(which)):
             await self._remove_held(which)
         else:
-            await self._admin.remove(self.ref, which)
+            request = requests.RemoveRequest(id=parse_id(which))
+            await self._transport.call(operations.REMOVE, self.ref, request)
 
     async def _remove_held(self, which: Settled) -> None:
         [result] = await self._settle([which], lambda receipt: Verdict(settle=Settle.REMOVE, receipt=receipt))
@@ -200,21 +235,26 @@ class AsyncQueue:
 
     async def purge(self, state: str = "ready") -> Changed:
         """Remove everything that is ready (delayed too), or everything failed; never what is in flight."""
-        return await self._admin.purge(self.ref, parse_state(state))
+        request = requests.PurgeRequest(state=parse_state(state))
+        return await self._transport.call(operations.PURGE, self.ref, request)
 
     async def cancel(self, filter: FilterLike = None) -> Changed:
         """Remove what is ready and matches."""
-        return await self._admin.cancel(self.ref, make_filter(filter))
+        request = requests.CancelRequest(filter=make_filter(filter))
+        return await self._transport.call(operations.CANCEL, self.ref, request)
 
     async def reprioritise(self, priority: int, filter: FilterLike = None) -> Changed:
-        return await self._admin.reprioritise(self.ref, make_filter(filter), priority)
+        which = make_filter(filter)
+        request = requests.ReprioritiseRequest(priority=check_integer("priority", priority, 0, 255), filter=which)
+        return await self._transport.call(operations.REPRIORITISE, self.ref, request)
 
     async def move(
         self, to: str, *, tenant: str | None = None, filter: FilterLike = None, state: str = "ready"
     ) -> Changed:
         """Move what is ready, or failed, to another queue; ids, counts and state documents go along."""
         target = parse_ref(self.ref.tenant if tenant is None else tenant, to)
-        return await self._admin.move(self.ref, target, make_filter(filter), parse_state(state))
+        request = requests.MoveRequest(to=target, filter=make_filter(filter), state=parse_state(state))
+        return await self._transport.call(operations.MOVE, self.ref, request)
 
     async def redrive(
         self,
@@ -225,14 +265,17 @@ class AsyncQueue:
         edit: Mapping[str, Any] | None = None,
     ) -> Changed:
         """Bring failed messages back with a fresh retry budget. `edit` is `{"id": ..., "payload": ...}`."""
-        edited = None if edit is None else _edit_of(edit)
-        return await self._admin.redrive(
-            self.ref, make_filter(filter), rate_per_s=rate_per_s, dry_run=dry_run, edit=edited
-        )
+        edited, which = None if edit is None else _edit_of(edit), make_filter(filter)
+        if rate_per_s is not None:
+            check_rate("rate_per_s", rate_per_s)
+        request = requests.RedriveRequest(filter=which, rate_per_s=rate_per_s, dry_run=dry_run, edit=edited)
+        return await self._transport.call(operations.REDRIVE, self.ref, request)
 
     async def delete(self, force_after: Duration = 30) -> None:
         """Delete the queue: no enqueue or claim from now on; what is in flight may be settled for `force_after`."""
-        await self._admin.delete(self.ref, parse_duration_ms("force_after", force_after))
+        force_after_ms = check_integer("force_after", parse_duration_ms("force_after", force_after), 0, MAX_MS)
+        request = requests.DeleteRequest(force_after_ms=force_after_ms)
+        await self._transport.call(operations.DELETE, self.ref, request)
 
     # --- Schedules -------------------------------------------------------------------------------------------
 
@@ -249,31 +292,37 @@ class AsyncQueue:
     ) -> ScheduleInfo:
         """Enqueue a payload at every tick of a cron line, or of an interval; or change such a schedule: what is given
         changes, the rest stays. The payload comes with all of its options."""
-        return await self._admin.set_schedule(
-            self.ref,
-            parse_name("schedule", name),
-            change_of(cron, every, timezone, payload, paused, options),
-        )
+        parsed = parse_name("schedule", name)
+        change = change_of(cron, every, timezone, payload, paused, options)
+        request = requests.ScheduleRequest(name=parsed, **asdict(change))
+        return await self._transport.call(operations.SET_SCHEDULE, self.ref, request)
 
     async def schedules(self) -> list[ScheduleInfo]:
         """By name, without payloads."""
-        return await self._admin.schedules(self.ref)
+        return await self._transport.call(operations.SCHEDULES, self.ref, requests.Nothing())
 
     async def unschedule(self, name: str) -> None:
-        await self._admin.delete_schedule(self.ref, parse_name("schedule", name))
+        request = requests.ScheduleNameRequest(name=parse_name("schedule", name))
+        await self._transport.call(operations.DELETE_SCHEDULE, self.ref, request)
 
     # --- The claim ledger ------------------------------------------------------------------------------------
 
     async def ledger(self, consumer: str, number: int | None = None) -> list[LedgerEntry]:
         """The consumer's open claims, made with `claim(ledger=(consumer, number))`; with `number`, that one alone."""
-        return await self._messages.ledger(self.ref, plain(consumer), number)
+        if number is not None:
+            check_integer("number", number, 0, MAX_MS)
+        request = requests.LedgerRequest(consumer=check_text("consumer", consumer), number=number)
+        return await self._transport.call(operations.LEDGER, self.ref, request)
 
     async def ledger_ack(self, consumer: str, upto: int) -> list[Result]:
-        return await self._messages.ledger_ack(self.ref, plain(consumer), upto)
+        consumer, upto = check_text("consumer", consumer), check_integer("upto", upto, 0, MAX_MS)
+        request = requests.LedgerAckRequest(consumer=consumer, upto=upto)
+        return await self._transport.call(operations.LEDGER_ACK, self.ref, request)
 
     async def ledger_extend(self, consumer: str, lease: Duration | None = None) -> list[Result]:
-        lease_ms = None if lease is None else parse_duration_ms("lease", lease)
-        return await self._messages.ledger_extend(self.ref, plain(consumer), lease_ms)
+        lease_ms = None if lease is None else check_integer("lease", parse_duration_ms("lease", lease), 1, MAX_MS)
+        request = requests.LedgerExtendRequest(consumer=check_text("consumer", consumer), lease_ms=lease_ms)
+        return await self._transport.call(operations.LEDGER_EXTEND, self.ref, request)
 
     # Last in the class: below it, `list` is this method.
     async def list(
@@ -293,7 +342,14 @@ class AsyncQueue:
             q.list(state="in_flight", filter={"held_for_ms": 600_000})    # who has held a message for ten minutes?
         """
         parsed, which = parse_listing(state, make_filter(filter))
-        return await self._messages.browse(self.ref, parsed, which, cursor, limit, with_payload=payload)
+        request = requests.BrowseRequest(
+            state=parsed,
+            filter=which,
+            cursor=None if cursor is None else str(parse_id(cursor)),
+            limit=check_integer("limit", limit, 1, MAX_BATCH),
+            payload=bool(payload),
+        )
+        return await self._transport.call(operations.BROWSE, self.ref, request)
 
 
 def _edit_of(given: object) -> Edit:
@@ -301,7 +357,3 @@ def _edit_of(given: object) -> Edit:
         raise InvalidArgument('edit is {"id": ..., "payload": ...}', field="edit")
     payload, content_type = encode(given["payload"])
     return Edit(id=parse_id(given["id"]), payload=payload, content_type=content_type)
-
-
-def _receipt_of(given: Settled) -> Receipt:
-    return given._held.delivery.receipt if isinstance(given, Message) else Receipt.parse(given)

@@ -1,29 +1,17 @@
 """What the client needs of whatever carries its calls: the service itself when embedded, a network otherwise."""
 
-from collections.abc import AsyncIterator, Mapping
-from typing import Any, Protocol
+from collections.abc import AsyncIterator
+from typing import Protocol, TypeVar
 
-from holdfast.model.answers import (
-    Changed,
-    Delivery,
-    Enqueued,
-    Events,
-    Exchanged,
-    Info,
-    LedgerEntry,
-    Page,
-    Part,
-    QueueSummary,
-    Result,
-    Stats,
-    TenantSummary,
-)
+from holdfast.model.answers import Delivery, Enqueued, Exchanged, Part, Result
 from holdfast.model.errors import HoldfastError
-from holdfast.model.message import Draft, Receipt, State
+from holdfast.model.message import Draft, Receipt
 from holdfast.model.names import QueueRef
-from holdfast.model.policy import QueuePolicy, TenantConfig
-from holdfast.model.requests import Ask, Edit, Filter, StateChange, Verdict
-from holdfast.model.schedules import Change, ScheduleInfo
+from holdfast.model.requests import Ask, Verdict
+from holdfast.wire.operation import Operation
+
+R = TypeVar("R")
+A = TypeVar("A")
 
 
 class Interrupted(Exception):
@@ -48,6 +36,8 @@ class Upload(Protocol):
 
 
 class Messages(Protocol):
+    """The calls that every message goes through. They have hand-written paths over each wire."""
+
     async def enqueue(self, ref: QueueRef, drafts: list[Draft]) -> list[Enqueued]: ...
 
     async def upload(self, ref: QueueRef, draft: Draft, size: int | None = None) -> Upload:
@@ -55,9 +45,8 @@ class Messages(Protocol):
 
     async def claim(self, ref: QueueRef, ask: Ask, wait_ms: int | None) -> list[Delivery]: ...
 
-    async def exchange(self, ref: QueueRef, verdicts: list[Verdict], ask: Ask) -> Exchanged:
-        """Settle, then claim what is ready, in one round trip. It does not wait: the verdicts are to be heard of,
-        also where the claim is refused for now."""
+    async def exchange(self, ref: QueueRef, verdicts: list[Verdict], ask: Ask, wait_ms: int | None = 0) -> Exchanged:
+        """Settle, then claim. Return the results also where the claim is refused for now."""
 
     def stream(self, ref: QueueRef, ask: Ask, prefetch: int) -> AsyncIterator[Delivery]:
         """Deliveries as they become ready, for ever; at most `prefetch` are under way or unsettled."""
@@ -67,89 +56,16 @@ class Messages(Protocol):
     async def read_part(self, ref: QueueRef, receipt: Receipt, offset: int, limit: int) -> Part:
         """Of a payload that a claim left where it is (`Ask.streams`), as long as the receipt holds. `StaleLease`."""
 
-    async def save_state(self, ref: QueueRef, receipt: Receipt, change: StateChange) -> str | None: ...
 
-    async def get(self, ref: QueueRef, id: object, *, with_payload: bool = False) -> Info: ...
+class Operations(Protocol):
+    """Whatever carries out the other operations of the table, each by its row."""
 
-    async def peek(self, ref: QueueRef, limit: int) -> list[Info]: ...
-
-    async def browse(
-        self,
-        ref: QueueRef,
-        state: State | None,
-        which: Filter,
-        cursor: str | None,
-        limit: int,
-        *,
-        with_payload: bool = False,
-    ) -> Page[Info]: ...
-
-    async def stats(self, ref: QueueRef) -> Stats: ...
-
-    async def journal(self, after: str | None, limit: int, tenant: str | None) -> Events: ...
-
-    async def ledger(self, ref: QueueRef, consumer: str, number: int | None = None) -> list[LedgerEntry]: ...
-
-    async def ledger_ack(self, ref: QueueRef, consumer: str, upto: int) -> list[Result]: ...
-
-    async def ledger_extend(self, ref: QueueRef, consumer: str, lease_ms: int | None) -> list[Result]: ...
+    async def call(self, operation: Operation[R, A], ref: QueueRef, request: R) -> A:
+        """Carry out an operation on a queue, on the tenant of `ref`, or on the server."""
 
 
-class Admin(Protocol):
-    async def tenants(self) -> list[TenantSummary]: ...
-
-    async def tenant(self, tenant: str) -> TenantConfig: ...
-
-    async def set_tenant(self, tenant: str, changes: Mapping[str, Any]) -> TenantConfig: ...
-
-    async def tenant_stats(self, tenant: str) -> Stats: ...
-
-    async def queues(self, tenant: str) -> list[QueueSummary]: ...
-
-    async def policy(self, ref: QueueRef) -> QueuePolicy: ...
-
-    async def set_policy(self, ref: QueueRef, changes: Mapping[str, Any]) -> QueuePolicy: ...
-
-    async def pause(self, ref: QueueRef, is_paused: bool) -> None: ...
-
-    async def delete(self, ref: QueueRef, force_after_ms: int) -> None: ...
-
-    async def schedules(self, ref: QueueRef) -> list[ScheduleInfo]: ...
-
-    async def schedule(self, ref: QueueRef, name: str, *, with_payload: bool = False) -> ScheduleInfo: ...
-
-    async def set_schedule(self, ref: QueueRef, name: str, change: Change) -> ScheduleInfo: ...
-
-    async def delete_schedule(self, ref: QueueRef, name: str) -> None: ...
-
-    async def backup(self, target: str) -> None: ...
-
-    async def purge(self, ref: QueueRef, state: State) -> Changed: ...
-
-    async def cancel(self, ref: QueueRef, which: Filter) -> Changed: ...
-
-    async def reprioritise(self, ref: QueueRef, which: Filter, priority: int) -> Changed: ...
-
-    async def move(self, ref: QueueRef, to: QueueRef, which: Filter, state: State) -> Changed: ...
-
-    async def remove(self, ref: QueueRef, id: object) -> None: ...
-
-    async def redrive(
-        self,
-        ref: QueueRef,
-        which: Filter,
-        *,
-        rate_per_s: float | None = None,
-        dry_run: bool = False,
-        edit: Edit | None = None,
-    ) -> Changed: ...
-
-
-class Transport(Protocol):
+class Transport(Operations, Protocol):
     @property
     def messages(self) -> Messages: ...
-
-    @property
-    def admin(self) -> Admin: ...
 
     async def close(self) -> None: ...

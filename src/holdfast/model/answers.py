@@ -10,7 +10,7 @@ from holdfast.model.events import JournalEvent
 from holdfast.model.ids import to_uuid
 from holdfast.model.lifecycle import Life
 from holdfast.model.message import Envelope, Identified, Pieces, Receipt, State
-from holdfast.model.policy import TenantConfig
+from holdfast.model.policy import QueuePolicy, TenantConfig
 from holdfast.model.requests import Progress, StateDocument
 
 T = TypeVar("T")
@@ -202,6 +202,19 @@ class Changed(msgspec.Struct, frozen=True):
     @property
     def redriven(self) -> int:
         return self.changed
+
+
+class QueueDetail(NamedTuple):
+    """A queue looked up: its counts and its policy."""
+
+    stats: Stats
+    policy: QueuePolicy
+
+
+class Saved(msgspec.Struct, frozen=True, kw_only=True):
+    """The ETag of a state document after a save; None while there is no document."""
+
+    etag: str | None
 
 
 class Page(list[T], Generic[T]):

@@ -52,7 +52,7 @@ class CapnpServer:
 
         self._door = CapnpDoor(
             identity=identity,
-            open_session=lambda caller: Session(caller, core.messages, core.admin),
+            open_session=lambda caller: Session(caller, core.services),
             max_payload=self._settings.max_payload,
             observer=telemetry.metrics,
             tracing=telemetry.tracing,

@@ -20,8 +20,10 @@ from holdfast.server.settings import Settings
 from holdfast.service.admin import AdminService
 from holdfast.service.admission import Admission
 from holdfast.service.directory import Directory
+from holdfast.service.operations import Services
 from holdfast.service.queues import QueueService
 from holdfast.service.refreshing import Refresher
+from holdfast.service.schedules import ScheduleService
 from holdfast.stores.contract import Store
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.rocks import RocksStore
@@ -64,6 +66,8 @@ class Core:
             store, self.dispatcher, self._directory, self.admission, runtime, max_payload=settings.max_payload
         )
         self.admin = AdminService(store, self.dispatcher, self._directory, runtime, max_payload=settings.max_payload)
+        schedules = ScheduleService(store, self._directory, runtime, max_payload=settings.max_payload)
+        self.services = Services(self.messages, self.admin, schedules)
         # Called with the reason if a stopped store can never be used again in this process.
         self.on_store_lost: Callable[[str], None] = lambda why: None
 

@@ -60,7 +60,7 @@ def make_door(core: Core, identity: Identity, drain: Drain, telemetry: Telemetry
     return HttpDoor(
         identity=identity,
         hosts=hosts_of(settings),
-        open_session=lambda caller: Session(caller, core.messages, core.admin),
+        open_session=lambda caller: Session(caller, core.services),
         limits=limits_for(settings.max_payload),
         observer=telemetry.metrics,
         tracing=telemetry.tracing,

@@ -21,7 +21,7 @@ class Embedded:
     def __init__(self, core: Core, runtime: LoopRuntime | ThreadRuntime) -> None:
         self.core = core
         self.messages = core.messages
-        self.admin = core.admin
+        self.call = core.services.call
         self._runtime = runtime
         self._is_inherited = False
         listen_for_forks(self)
@@ -38,7 +38,7 @@ class Embedded:
         error = forked_error("this store")
         if isinstance(self._runtime, ThreadRuntime):
             self._runtime.refuse(error)
-        for service in (self.messages, self.admin):
+        for service in self.core.services.every:
             _refuse_calls(service, error)
 
 

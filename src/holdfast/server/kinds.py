@@ -10,8 +10,9 @@ from urllib.parse import urlsplit
 from holdfast.model.durations import parse_duration_ms
 from holdfast.model.errors import HoldfastError, InvalidArgument
 from holdfast.model.names import parse_name
+from holdfast.model.scopes import Scope
 from holdfast.model.store_url import UrlKind, parse_store_url
-from holdfast.service.access import EVERY_TENANT, Scope
+from holdfast.service.access import EVERY_TENANT
 
 MASKED = "******"
 

@@ -6,7 +6,7 @@ from typing import Any
 from msgspec.structs import asdict
 
 from holdfast.dispatch.dispatcher import Dispatcher
-from holdfast.model.answers import Changed, QueueSummary, Stats, TenantSummary
+from holdfast.model.answers import Changed, QueueDetail, QueueSummary, Stats, TenantSummary
 from holdfast.model.checks import check_integer, check_rate
 from holdfast.model.durations import MAX_MS
 from holdfast.model.errors import InvalidArgument, MessageNotFound, StoreUnavailable
@@ -18,7 +18,6 @@ from holdfast.model.requests import (
     EVERYTHING,
     STEP,
     Cancel,
-    Edit,
     Filter,
     Move,
     Purge,
@@ -27,15 +26,24 @@ from holdfast.model.requests import (
     Reprioritise,
     Verb,
 )
-from holdfast.model.schedules import Change, ScheduleInfo
 from holdfast.runtime import Runtime, see_through, sleep_until
 from holdfast.service.directory import Directory
-from holdfast.service.schedules import ScheduleService
 from holdfast.service.views import stats_of
 from holdfast.stores.answers import being_deleted
 from holdfast.stores.contract import QueueChange, Store
-
-FORCE_AFTER_MS = 30_000
+from holdfast.wire.requests import (
+    BackupRequest,
+    CancelRequest,
+    ConfigureRequest,
+    DeleteRequest,
+    MoveRequest,
+    Nothing,
+    PauseRequest,
+    PurgeRequest,
+    RedriveRequest,
+    RemoveRequest,
+    ReprioritiseRequest,
+)
 
 
 class AdminService:
@@ -48,48 +56,55 @@ class AdminService:
         self._runtime = runtime
         self._now_ms = runtime.clock.now_ms
         self._max_payload = max_payload
-        self._schedules = ScheduleService(store, directory, runtime, max_payload=max_payload)
 
     # --- Tenants and queues ----------------------------------------------------------------------------------
 
-    async def tenants(self) -> list[TenantSummary]:
-        rows = await self._store.directory.list_tenants()
-        return [TenantSummary(tenant=row.tenant, **asdict(row.config)) for row in rows]
+    async def tenants(self, ref: QueueRef, request: Nothing) -> list[TenantSummary]:
+        return [
+            TenantSummary(tenant=row.tenant, **asdict(row.config)) for row in await self._store.directory.list_tenants()
+        ]
 
-    async def tenant(self, tenant: str) -> TenantConfig:
-        row = await self._store.directory.find_tenant(tenant)
+    async def tenant(self, ref: QueueRef, request: Nothing) -> TenantConfig:
+        row = await self._store.directory.find_tenant(ref.tenant)
         return TenantConfig() if row is None else row.config
 
-    async def set_tenant(self, tenant: str, changes: Mapping[str, Any]) -> TenantConfig:
-        """What is given changes, the rest stays."""
-        return await see_through(self._runtime, self._set_tenant(tenant, changes))
+    async def set_tenant(self, ref: QueueRef, request: ConfigureRequest) -> TenantConfig:
+        """Change the given fields of the tenant's configuration; the others stay."""
+        return await see_through(self._runtime, self._set_tenant(ref.tenant, request.changes))
 
     async def _set_tenant(self, tenant: str, changes: Mapping[str, Any]) -> TenantConfig:
-        config = merge(await self.tenant(tenant), changes)
+        row_before = await self._store.directory.find_tenant(tenant)
+        config = merge(TenantConfig() if row_before is None else row_before.config, changes)
         row = await self._store.directory.put_tenant(tenant, config)
         self._directory.note(row)
         return row.config
 
-    async def tenant_stats(self, tenant: str) -> Stats:
-        now_ms = self._now_ms()
+    async def tenant_stats(self, ref: QueueRef, request: Nothing) -> Stats:
+        tenant, now_ms = ref.tenant, self._now_ms()
         counts = await self._store.counts(tenant, None, now_ms)
         return stats_of(counts, now_ms, waiters=self._dispatcher.tenant_waiters(tenant))
 
-    async def queues(self, tenant: str) -> list[QueueSummary]:
+    async def queues(self, ref: QueueRef, request: Nothing) -> list[QueueSummary]:
         now_ms = self._now_ms()
         summaries = []
-        for row in await self._store.directory.list_queues(tenant):
+        for row in await self._store.directory.list_queues(ref.tenant):
             counts = await self._store.counts(*row.ref, now_ms)
             stats = stats_of(counts, now_ms, waiters=self._dispatcher.waiters(row.ref), row=row)
             summaries.append(QueueSummary(queue=row.ref.queue, **asdict(stats)))
         return summaries
 
-    async def policy(self, ref: QueueRef) -> QueuePolicy:
+    async def queue(self, ref: QueueRef, request: Nothing) -> QueueDetail:
+        row = await self._directory.require(ref)
+        now_ms = self._now_ms()
+        counts = await self._store.counts(*ref, now_ms)
+        return QueueDetail(stats_of(counts, now_ms, waiters=self._dispatcher.waiters(ref), row=row), row.policy)
+
+    async def policy(self, ref: QueueRef, request: Nothing) -> QueuePolicy:
         return (await self._directory.require(ref)).policy
 
-    async def set_policy(self, ref: QueueRef, changes: Mapping[str, Any]) -> QueuePolicy:
-        """Create the queue or change its policy: what is given changes, the rest stays."""
-        return await see_through(self._runtime, self._set_policy(ref, changes))
+    async def set_policy(self, ref: QueueRef, request: ConfigureRequest) -> QueuePolicy:
+        """Create the queue or change the given fields of its policy; the others stay."""
+        return await see_through(self._runtime, self._set_policy(ref, request.changes))
 
     async def _set_policy(self, ref: QueueRef, changes: Mapping[str, Any]) -> QueuePolicy:
         if await self._store.directory.find_queue(ref) is None:
@@ -101,14 +116,14 @@ class AdminService:
         self._directory.note_queue(row)
         return row.policy
 
-    async def pause(self, ref: QueueRef, is_paused: bool) -> None:
-        await self._store.directory.change_queue(ref, QueueChange(is_paused=is_paused), self._now_ms())
+    async def pause(self, ref: QueueRef, request: PauseRequest) -> None:
+        await self._store.directory.change_queue(ref, QueueChange(is_paused=request.paused), self._now_ms())
 
-    async def delete(self, ref: QueueRef, force_after_ms: int = FORCE_AFTER_MS) -> None:
+    async def delete(self, ref: QueueRef, request: DeleteRequest) -> None:
         """Begin to delete: nothing comes in or goes out any more, leases may still be settled until they are revoked
         after `force_after_ms`; sweeps do the rest."""
-        check_integer("force_after", force_after_ms, 0, MAX_MS)
-        await see_through(self._runtime, self._delete(ref, force_after_ms))
+        check_integer("force_after", request.force_after_ms, 0, MAX_MS)
+        await see_through(self._runtime, self._delete(ref, request.force_after_ms))
 
     async def _delete(self, ref: QueueRef, force_after_ms: int) -> None:
         now_ms = self._now_ms()
@@ -123,68 +138,49 @@ class AdminService:
         if refusal is not None:
             raise StoreUnavailable(refusal)
 
-    async def backup(self, target: str) -> None:
-        await self._store.backup(target)
-
-    # --- Schedules -------------------------------------------------------------------------------------------
-
-    async def schedules(self, ref: QueueRef) -> list[ScheduleInfo]:
-        return await self._schedules.every(ref)
-
-    async def schedule(self, ref: QueueRef, name: str, *, with_payload: bool = False) -> ScheduleInfo:
-        return await self._schedules.get(ref, name, with_payload=with_payload)
-
-    async def set_schedule(self, ref: QueueRef, name: str, change: Change) -> ScheduleInfo:
-        return await self._schedules.put(ref, name, change)
-
-    async def delete_schedule(self, ref: QueueRef, name: str) -> None:
-        await self._schedules.delete(ref, name)
+    async def backup(self, ref: QueueRef, request: BackupRequest) -> None:
+        await self._store.backup(request.target)
 
     # --- Verbs over many messages ----------------------------------------------------------------------------
 
-    async def purge(self, ref: QueueRef, state: State) -> Changed:
+    async def purge(self, ref: QueueRef, request: PurgeRequest) -> Changed:
+        state = request.state
         if state not in (State.READY, State.FAILED):
             raise InvalidArgument(f"purge takes what is ready or failed, not what is {state}", field="state")
         return await self._alter(ref, Purge(state=state), EVERYTHING)
 
-    async def cancel(self, ref: QueueRef, which: Filter) -> Changed:
-        return await self._alter(ref, Cancel(), which)
+    async def cancel(self, ref: QueueRef, request: CancelRequest) -> Changed:
+        return await self._alter(ref, Cancel(), request.filter)
 
-    async def reprioritise(self, ref: QueueRef, which: Filter, priority: int) -> Changed:
-        check_integer("priority", priority, 0, 255)
-        return await self._alter(ref, Reprioritise(priority=priority), which)
+    async def reprioritise(self, ref: QueueRef, request: ReprioritiseRequest) -> Changed:
+        check_integer("priority", request.priority, 0, 255)
+        return await self._alter(ref, Reprioritise(priority=request.priority), request.filter)
 
-    async def move(self, ref: QueueRef, to: QueueRef, which: Filter, state: State) -> Changed:
+    async def move(self, ref: QueueRef, request: MoveRequest) -> Changed:
+        to, state = request.to, request.state
         if to == ref:
             raise InvalidArgument(f"the messages are in {ref} already", field="to")
         if state not in (State.READY, State.FAILED):
             raise InvalidArgument(f"move takes what is ready or failed, not what is {state}", field="state")
         await self._directory.require(ref)
         await self._directory.require_or_create(to)
-        return await self._alter(ref, Move(to=to, state=state), which)
+        return await self._alter(ref, Move(to=to, state=state), request.filter)
 
-    async def remove(self, ref: QueueRef, id: object) -> None:
-        snowflake = parse_id(id)
+    async def remove(self, ref: QueueRef, request: RemoveRequest) -> None:
+        snowflake = parse_id(request.id)
         removed = await self._alter(ref, Remove(), Filter(ids=frozenset({snowflake})))
         if not removed.changed:
             raise MessageNotFound(f"queue {ref} has no message {to_uuid(snowflake)}", id=to_uuid(snowflake))
 
-    async def redrive(
-        self,
-        ref: QueueRef,
-        which: Filter,
-        *,
-        rate_per_s: float | None = None,
-        dry_run: bool = False,
-        edit: Edit | None = None,
-    ) -> Changed:
-        """With `edit` only the message it names is redriven."""
+    async def redrive(self, ref: QueueRef, request: RedriveRequest) -> Changed:
+        """Bring failed messages back; with an edit, only the message that it names."""
+        which, edit, rate_per_s = request.filter, request.edit, request.rate_per_s
         if rate_per_s is not None:
             check_rate("rate_per_s", rate_per_s)
         if edit is not None:
             check_size("payload", len(edit.payload), self._max_payload)
             which = Filter(ids=frozenset({edit.id}))
-        if dry_run:
+        if request.dry_run:
             return Changed(await self._count(ref, State.FAILED, which), 0)
         if rate_per_s is None:
             return await self._alter(ref, Redrive(edit=edit), which)

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from functools import partial
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from holdfast.dispatch.dispatcher import Dispatcher
@@ -18,23 +19,32 @@ from holdfast.model.answers import (
     Page,
     Part,
     Result,
+    Saved,
     Stats,
 )
 from holdfast.model.checks import check_integer, check_text
 from holdfast.model.durations import MAX_MS
 from holdfast.model.errors import (
-    Draining,
+    HoldfastError,
     Internal,
+    InvalidArgument,
     MessageNotFound,
     QueueNotFound,
     StaleLease,
-    Throttled,
 )
 from holdfast.model.ids import parse_id, to_uuid
 from holdfast.model.lifecycle import holds
-from holdfast.model.message import MAX_BATCH, MAX_PART, Draft, Receipt, State, check_draft, check_drafts, check_size
+from holdfast.model.message import MAX_BATCH, MAX_PART, Draft, Receipt, check_draft, check_drafts, check_size
 from holdfast.model.names import QueueRef
-from holdfast.model.requests import Ask, Filter, StateChange, Verdict, check_ask, check_verdicts
+from holdfast.model.requests import (
+    Ask,
+    StateChange,
+    Verdict,
+    check_ask,
+    check_progress,
+    check_verdicts,
+    parse_listing,
+)
 from holdfast.runtime import Runtime, sleep_until
 from holdfast.service.admission import Admission
 from holdfast.service.directory import Directory
@@ -44,6 +54,17 @@ from holdfast.service.views import info_of, stats_of
 from holdfast.service.watches import Watch, Watches
 from holdfast.stores.answers import receipt_of
 from holdfast.stores.contract import PayloadReader, PayloadWriter, Store
+from holdfast.wire.requests import (
+    BrowseRequest,
+    GetRequest,
+    JournalRequest,
+    LedgerAckRequest,
+    LedgerExtendRequest,
+    LedgerRequest,
+    Nothing,
+    PeekRequest,
+    StateRequest,
+)
 
 # The journal tells nobody of its events: who waits for some asks this often, in milliseconds.
 _JOURNAL_POLL_MS = 100
@@ -150,17 +171,19 @@ class QueueService:
             hold.delivered(deliveries)
             return deliveries
 
-    async def exchange(self, ref: QueueRef, verdicts: list[Verdict], ask: Ask) -> Exchanged:
-        """Settle earlier deliveries, then claim ready messages without waiting: the caller waits for its results.
+    async def exchange(self, ref: QueueRef, verdicts: list[Verdict], ask: Ask, wait_ms: int | None = 0) -> Exchanged:
+        """Settle earlier deliveries, then claim ready messages, waiting up to `wait_ms` for one (None: for ever).
 
-        Raise before anything is settled if the claim is malformed. If the claim is refused for now, return the results
-        without messages; the caller's next claim gets the refusal.
+        Raise before anything is settled if the claim is malformed. If the claim fails once verdicts are settled, return
+        their results without messages; the caller's next claim gets the error.
         """
         check_ask(ask)
+        if wait_ms is not None:
+            check_integer("wait", wait_ms, 0, MAX_MS)
         results = await self.settle(ref, verdicts) if verdicts else []
         try:
-            return Exchanged(results, await self.claim(ref, ask, 0))
-        except (Throttled, Draining):
+            return Exchanged(results, await self.claim(ref, ask, wait_ms))
+        except HoldfastError:
             if not verdicts:
                 raise
             # The verdicts are written, and the caller must learn of that.
@@ -210,15 +233,26 @@ class QueueService:
         """What never reached its claimer."""
         self._dispatcher.give_back(ref, deliveries)
 
-    async def save_state(self, ref: QueueRef, receipt: Receipt, change: StateChange) -> str | None:
-        if change.document is not None:
-            check_size("state", len(change.document), self._max_payload)
-        return await self._store.save_state(ref, receipt, change, self._now_ms())
+    async def save_state(self, ref: QueueRef, request: StateRequest) -> Saved:
+        """Save the document if its ETag is still the given one, then the progress, whichever of them is given."""
+        progress = None if request.progress is None else check_progress(request.progress.percent, request.progress.text)
+        changes = []
+        if request.document is not UNSET:
+            document = bytes(request.document)
+            check_size("state", len(document), self._max_payload)
+            changes.append(StateChange(document=document, etag=request.etag))
+        if progress is not None:
+            changes.append(StateChange(progress=progress))
+        if not changes:
+            raise InvalidArgument("give the document to save, or progress", field="document")
+        for change in changes:
+            etag = await self._store.save_state(ref, request.receipt, change, self._now_ms())
+        return Saved(etag=etag)
 
     # --- Inspection ------------------------------------------------------------------------------------------
 
-    async def get(self, ref: QueueRef, id: object, *, with_payload: bool = False) -> Info:
-        snowflake = parse_id(id)
+    async def get(self, ref: QueueRef, request: GetRequest) -> Info:
+        snowflake, with_payload = parse_id(request.id), request.payload
         await self._admission.look(ref)
         found = await self._store.get(ref, snowflake)
         if found is None:
@@ -226,10 +260,10 @@ class QueueService:
         self._admission.read(ref, 1, found.envelope.bytes if with_payload else 0)
         return info_of(await self._whole(ref, found) if with_payload else found, with_payload=with_payload)
 
-    async def peek(self, ref: QueueRef, limit: int) -> list[Info]:
-        check_integer("limit", limit, 1, MAX_BATCH)
+    async def peek(self, ref: QueueRef, request: PeekRequest) -> list[Info]:
+        check_integer("limit", request.limit, 1, MAX_BATCH)
         await self._admission.look(ref)
-        every = await self._store.peek(ref, limit, self._now_ms())
+        every = await self._store.peek(ref, request.limit, self._now_ms())
         self._admission.read(ref, len(every), sum(each.envelope.bytes for each in every))
         infos = []
         for each in every:
@@ -237,19 +271,12 @@ class QueueService:
                 infos.append(info_of(await self._whole(ref, each), with_payload=True))
         return infos
 
-    async def browse(
-        self,
-        ref: QueueRef,
-        state: State | None,
-        which: Filter,
-        cursor: str | None,
-        limit: int,
-        *,
-        with_payload: bool = False,
-    ) -> Page[Info]:
-        """With payloads a page may end before `limit`, by its bytes."""
+    async def browse(self, ref: QueueRef, request: BrowseRequest) -> Page[Info]:
+        """Return one page. With payloads it may end before the limit, by its bytes."""
+        limit, with_payload = request.limit, request.payload
         check_integer("limit", limit, 1, MAX_BATCH)
-        after = None if cursor is None else parse_id(cursor)
+        state, which = parse_listing(request.state, request.filter)
+        after = None if request.cursor is None else parse_id(request.cursor)
         await self._admission.look(ref)
         step = _STEP_WITH_PAYLOADS if with_payload else limit
         page: Page[Info] = Page()
@@ -277,22 +304,21 @@ class QueueService:
         parts = [part async for part in await self._store.payloads.read(ref, envelope.id, envelope.pieces)]
         return replace(found, envelope=replace(envelope, payload=b"".join(parts), pieces=None))
 
-    async def stats(self, ref: QueueRef) -> Stats:
+    async def stats(self, ref: QueueRef, request: Nothing) -> Stats:
         row = await self._directory.require(ref)
         now_ms = self._now_ms()
         counts = await self._store.counts(*ref, now_ms)
         return stats_of(counts, now_ms, waiters=self._dispatcher.waiters(ref), row=row)
 
-    async def journal(
-        self, after: str | None, limit: int, tenant: str | None, wait_ms: int = 0, until: str | None = None
-    ) -> Events:
+    async def journal(self, ref: QueueRef, request: JournalRequest) -> Events:
         """If there is nothing behind the position, wait up to `wait_ms` for something. `until` ends a range that was
         read before."""
-        check_integer("limit", limit, 1, MAX_BATCH)
-        check_integer("wait_ms", wait_ms, 0, MAX_MS)
-        ends_at = self._now_ms() + wait_ms
+        after, tenant = request.after, request.tenant
+        check_integer("limit", request.limit, 1, MAX_BATCH)
+        check_integer("wait_ms", request.wait_ms, 0, MAX_MS)
+        ends_at = self._now_ms() + request.wait_ms
         while True:
-            events = await self._events(after, limit, tenant, until)
+            events = await self._events(after, request.limit, tenant, request.until)
             now_ms = self._now_ms()
             if events or now_ms >= ends_at or self._is_closing:
                 return events
@@ -317,27 +343,27 @@ class QueueService:
 
     # --- The claim ledger ------------------------------------------------------------------------------------
 
-    async def ledger(self, ref: QueueRef, consumer: str, number: int | None = None) -> list[LedgerEntry]:
-        """The consumer's open claims; with `number`, that one alone."""
-        check_text("consumer", consumer)
-        if number is not None:
-            check_integer("number", number, 0, MAX_MS)
+    async def ledger(self, ref: QueueRef, request: LedgerRequest) -> list[LedgerEntry]:
+        """Return the consumer's open claims; with `number`, that one alone."""
+        check_text("consumer", request.consumer)
+        if request.number is not None:
+            check_integer("number", request.number, 0, MAX_MS)
         await self._admission.look(ref)
-        claims = await self._store.ledgers.entries(ref, consumer, self._now_ms(), number)
+        claims = await self._store.ledgers.entries(ref, request.consumer, self._now_ms(), request.number)
         deliveries = [delivery for entry in claims for delivery in entry.deliveries]
         self._admission.read(ref, len(deliveries), sum(each.bytes for each in deliveries))
         return claims
 
-    async def ledger_ack(self, ref: QueueRef, consumer: str, upto: int) -> list[Result]:
-        check_text("consumer", consumer)
-        check_integer("upto", upto, 0, MAX_MS)
-        return await self._store.ledgers.ack(ref, consumer, upto, self._now_ms())
+    async def ledger_ack(self, ref: QueueRef, request: LedgerAckRequest) -> list[Result]:
+        check_text("consumer", request.consumer)
+        check_integer("upto", request.upto, 0, MAX_MS)
+        return await self._store.ledgers.ack(ref, request.consumer, request.upto, self._now_ms())
 
-    async def ledger_extend(self, ref: QueueRef, consumer: str, lease_ms: int | None) -> list[Result]:
-        check_text("consumer", consumer)
-        if lease_ms is not None:
-            check_integer("lease", lease_ms, 1, MAX_MS)
-        return await self._store.ledgers.extend(ref, consumer, lease_ms, self._now_ms())
+    async def ledger_extend(self, ref: QueueRef, request: LedgerExtendRequest) -> list[Result]:
+        check_text("consumer", request.consumer)
+        if request.lease_ms is not None:
+            check_integer("lease", request.lease_ms, 1, MAX_MS)
+        return await self._store.ledgers.extend(ref, request.consumer, request.lease_ms, self._now_ms())
 
 
 def _not_held(receipt: Receipt) -> StaleLease:

@@ -2,10 +2,11 @@
 
 from holdfast.model.errors import MessageNotFound, StoreUnavailable
 from holdfast.model.names import QueueRef, parse_name
-from holdfast.model.schedules import Change, ScheduleInfo, changed, info_of
+from holdfast.model.schedules import ScheduleInfo, changed, info_of
 from holdfast.runtime import Runtime
 from holdfast.service.directory import Directory
 from holdfast.stores.contract import Store
+from holdfast.wire.requests import Nothing, ScheduleNameRequest, ScheduleRequest
 
 # Read at a time for a listing: a schedule is read with its payload, which the listing leaves out.
 _PAGE = 16
@@ -20,7 +21,7 @@ class ScheduleService:
         self._now_ms = runtime.clock.now_ms
         self._max_payload = max_payload
 
-    async def every(self, ref: QueueRef) -> list[ScheduleInfo]:
+    async def schedules(self, ref: QueueRef, request: Nothing) -> list[ScheduleInfo]:
         infos: list[ScheduleInfo] = []
         after: str | None = None
         while page := await self._store.schedules.page(ref, after, _PAGE):
@@ -28,15 +29,15 @@ class ScheduleService:
             after = page[-1].name
         return infos
 
-    async def get(self, ref: QueueRef, name: str, *, with_payload: bool) -> ScheduleInfo:
-        schedule = await self._store.schedules.find(ref, parse_name("schedule", name))
+    async def schedule(self, ref: QueueRef, request: ScheduleNameRequest) -> ScheduleInfo:
+        schedule = await self._store.schedules.find(ref, parse_name("schedule", request.name))
         if schedule is None:
-            raise _no_such_schedule(ref, name)
-        return info_of(schedule, with_payload=with_payload)
+            raise _no_such_schedule(ref, request.name)
+        return info_of(schedule, with_payload=request.payload)
 
-    async def put(self, ref: QueueRef, name: str, change: Change) -> ScheduleInfo:
+    async def set_schedule(self, ref: QueueRef, change: ScheduleRequest) -> ScheduleInfo:
         """Create the schedule or change it: what is given changes, the rest stays."""
-        parse_name("schedule", name)
+        name = parse_name("schedule", change.name)
         if await self._store.directory.find_queue(ref) is None:
             changed(name, None, change, self._now_ms(), self._max_payload)  # refused before there is a queue
             await self._directory.require_or_create(ref)
@@ -48,9 +49,9 @@ class ScheduleService:
                 return info_of(schedule, with_payload=False)
         raise StoreUnavailable(f"schedule {name} of {ref} changes all the time: try again", schedule=name)
 
-    async def delete(self, ref: QueueRef, name: str) -> None:
-        if not await self._store.schedules.delete(ref, parse_name("schedule", name), self._now_ms()):
-            raise _no_such_schedule(ref, name)
+    async def delete_schedule(self, ref: QueueRef, request: ScheduleNameRequest) -> None:
+        if not await self._store.schedules.delete(ref, parse_name("schedule", request.name), self._now_ms()):
+            raise _no_such_schedule(ref, request.name)
 
 
 def _no_such_schedule(ref: QueueRef, name: str) -> MessageNotFound:

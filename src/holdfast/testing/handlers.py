@@ -64,7 +64,7 @@ class HandlerTest:
         )
         inner = carried(self._hf._inner._connected(), self._inline)
         transport = cast("Transport", _Noting(inner, self._note_sent))
-        link = Link(transport.messages, client_of(transport))
+        link = Link(transport, client_of(transport))
         self._runtime = LoopRuntime(self.clock, self.clock)
         self._stop = Stop()
         crew = Crew(
@@ -233,7 +233,7 @@ class _Noting:
 
     def __init__(self, inner: Transport, note: Callable[[QueueRef, Draft], None]) -> None:
         self.messages = _NotingMessages(inner.messages, note)
-        self.admin = inner.admin
+        self.call = inner.call
 
     async def close(self) -> None:
         """Whoever opened the inner one closes it."""

@@ -1,1 +1,5 @@
-"""Shapes that cross the network, shared by doors and client."""
+"""The shapes that cross the network, shared by doors and clients, and the table of operations.
+
+Nothing here decides or does I/O. Start with `operations.py`: every operation is one row of it, and `http_routes.py` and
+`capnp_arguments.py` derive the documents of both wires from a row.
+"""

@@ -10,7 +10,6 @@ from holdfast.model.durations import MAX_MS
 from holdfast.model.message import MAX_BATCH, MAX_PART, MAX_RETRIES
 from holdfast.model.policy import QueuePolicy
 from holdfast.model.requests import Progress
-from holdfast.model.schedules import LEAST_EVERY_MS
 
 # Refused while they are read, by the name of their field. Names and texts are the model's to check.
 Whole = Annotated[int, Meta(ge=0, le=MAX_MS)]
@@ -92,6 +91,12 @@ class DequeueRequest(Request, frozen=True, kw_only=True):
     verdicts: list[VerdictIn] | None = None
     # Large payloads are left out, for `PayloadRequest` to read.
     payloads_apart: bool = False
+
+
+class ExchangeRequest(DequeueRequest, frozen=True, kw_only=True):
+    """As a dequeue, with verdicts. The wait begins once they are settled."""
+
+    verdicts: list[VerdictIn]
 
 
 class SubscribeRequest(Request, frozen=True, kw_only=True):
@@ -222,15 +227,6 @@ class ProgressIn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     text: str = ""
 
 
-class StateRequest(Request, frozen=True, kw_only=True):
-    """Save `document` if the stored ETag is `etag`; or set `progress` alone."""
-
-    receipt: str
-    document: Raw | UnsetType = UNSET
-    etag: str | None = None
-    progress: ProgressIn | None = None
-
-
 class StateAnswer(Struct, frozen=True, kw_only=True):
     etag: str | None
 
@@ -239,16 +235,6 @@ class LedgerClaimRequest(DequeueRequest, frozen=True, kw_only=True):
     consumer: str
     number: Whole
     with_state: bool = False
-
-
-class LedgerAckRequest(Request, frozen=True, kw_only=True):
-    consumer: str
-    upto: Whole
-
-
-class LedgerExtendRequest(Request, frozen=True, kw_only=True):
-    consumer: str
-    lease_ms: Positive | None = None
 
 
 class LedgerEntryOut(Struct, frozen=True, kw_only=True):
@@ -309,41 +295,15 @@ class FilterIn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     delayed: bool | None = None
 
 
-class PurgeRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    state: str = "ready"
-
-
-class CancelRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    filter: FilterIn | None = None
-
-
-class ReprioritiseRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    priority: Priority
-    filter: FilterIn | None = None
-
-
 class TargetIn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     queue: str
     tenant: str | None = None
-
-
-class MoveRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    to: TargetIn
-    filter: FilterIn | None = None
-    state: str = "ready"
 
 
 class EditIn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     id: str
     payload: Raw | UnsetType = UNSET
     payload_base64: str | UnsetType = UNSET
-
-
-class RedriveRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    filter: FilterIn | None = None
-    rate_per_s: Annotated[float, Meta(gt=0)] | None = None
-    dry_run: bool = False
-    edit: EditIn | None = None
 
 
 class ChangedAnswer(Struct, frozen=True, kw_only=True):
@@ -368,16 +328,6 @@ class ScheduledIn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     group: str | None = None
     correlation_id: str | None = None
     max_retries: Retries | None = None
-
-
-class ScheduleRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is given changes, the rest stays. A new one has a message, and a cron line or an interval."""
-
-    cron: str | None = None
-    every_ms: Annotated[int, Meta(ge=LEAST_EVERY_MS, le=MAX_MS)] | None = None
-    timezone: str | None = None
-    message: ScheduledIn | None = None
-    paused: bool | None = None
 
 
 class ScheduledOut(Struct, frozen=True, kw_only=True):
@@ -474,10 +424,6 @@ class AvailableEvent(Struct, frozen=True, kw_only=True):
     tenant: str
     queue: str
     ready: int
-
-
-class Nothing(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`{}`: it is done, and there is nothing to say."""
 
 
 class HealthAnswer(Struct, frozen=True, kw_only=True):

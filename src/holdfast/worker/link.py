@@ -8,7 +8,7 @@ from typing import Any, cast
 from holdfast.client.blocking import Holdfast
 from holdfast.client.client import AsyncHoldfast
 from holdfast.client.message import Held
-from holdfast.client.transport import Messages, Transport
+from holdfast.client.transport import Transport
 from holdfast.model.answers import Delivery, Result
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Ask, Verdict
@@ -20,8 +20,9 @@ WAIT_UNCANCELLED_MS = 500
 
 
 class Link:
-    def __init__(self, messages: Messages, client: AsyncHoldfast, *, is_cancellable: bool = True) -> None:
-        self.messages = messages
+    def __init__(self, transport: Transport, client: AsyncHoldfast, *, is_cancellable: bool = True) -> None:
+        self.messages = transport.messages
+        self._transport = transport
         self.client = client
         self.is_cancellable = is_cancellable
         self.wait_ms = WAIT_MS if is_cancellable else WAIT_UNCANCELLED_MS
@@ -38,14 +39,14 @@ class Link:
 
     def _messages_of(self, ref: QueueRef, deliveries: list[Delivery]) -> list[WorkMessage]:
         return [
-            WorkMessage(self.messages, Held(delivery, ref, delivery.lease_expires_at, delivery.state))
+            WorkMessage(self._transport, Held(delivery, ref, delivery.lease_expires_at, delivery.state))
             for delivery in deliveries
         ]
 
 
 def link_of(client: AsyncHoldfast) -> Link:
     """Over a connected client."""
-    return Link(client._connected().messages, client)
+    return Link(client._connected(), client)
 
 
 class ThreadLink(Link):
@@ -54,7 +55,7 @@ class ThreadLink(Link):
     def __init__(self, hf: Holdfast, threads: int) -> None:
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="holdfast-link")
         transport = carried(hf._inner._connected(), self._in_thread(hf._driver.run))
-        super().__init__(transport.messages, client_of(transport), is_cancellable=False)
+        super().__init__(transport, client_of(transport), is_cancellable=False)
 
     def _in_thread(self, run: Callable[[Coroutine[Any, Any, Any]], Any]) -> "Carry":
         async def carry(work: Coroutine[Any, Any, Any]) -> Any:
@@ -90,7 +91,7 @@ class _CarriedMessages(_Carried):
 class _CarriedTransport:
     def __init__(self, inner: Transport, carry: Carry) -> None:
         self.messages = _CarriedMessages(inner.messages, carry)
-        self.admin = _Carried(inner.admin, carry)
+        self.call = _Carried(inner, carry).call
 
     async def close(self) -> None:
         """Whoever opened the inner one closes it."""

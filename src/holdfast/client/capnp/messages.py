@@ -1,4 +1,4 @@
-"""Messages over Cap'n Proto: what `client.transport.Messages` asks for, as calls."""
+"""Messages over Cap'n Proto: the calls of `client.transport.Messages`."""
 
 from collections.abc import AsyncIterator
 from functools import partial
@@ -7,12 +7,10 @@ from typing import Any
 import msgspec
 
 from holdfast.client.capnp.calls import Calls, Request
-from holdfast.client.capnp.operating import Operating, filter_in
 from holdfast.client.capnp.shapes import (
     deliveries_of,
     enqueued_of,
     results_of,
-    stats_of,
     write_ask,
     write_drafts,
     write_ref,
@@ -22,19 +20,17 @@ from holdfast.client.capnp.unsettled import Unsettled
 from holdfast.client.capnp.uploads import CapnpUpload
 from holdfast.client.clarify import clarify
 from holdfast.client.http.coalesce import Coalescer
-from holdfast.client.transport import Upload
+from holdfast.client.remote import check_exchange, with_waited
+from holdfast.client.transport import Operations, Upload
 from holdfast.clock import steady_s
 from holdfast.forking import listen_for_forks
-from holdfast.model.answers import Delivery, Enqueued, Events, Exchanged, Info, LedgerEntry, Page, Part, Result, Stats
-from holdfast.model.checks import check_integer, check_text
+from holdfast.model.answers import Delivery, Enqueued, Exchanged, Part, Result
+from holdfast.model.checks import check_integer
 from holdfast.model.durations import MAX_MS
 from holdfast.model.errors import StoreUnavailable
-from holdfast.model.events import check_position
-from holdfast.model.ids import parse_id
-from holdfast.model.message import MAX_BATCH, Draft, Receipt, State, check_draft, check_drafts
+from holdfast.model.message import Draft, Receipt, check_draft, check_drafts
 from holdfast.model.names import QueueRef
-from holdfast.model.requests import Ask, Filter, Settle, StateChange, Verdict, check_ask, check_verdicts
-from holdfast.wire import operations as wire
+from holdfast.model.requests import Ask, Settle, Verdict, check_ask, check_verdicts
 
 # The server knows how large a payload may be.
 _ANY_SIZE = 1 << 62
@@ -45,9 +41,10 @@ _MESSAGE_BYTES = 256
 _LONGEST_MS = 0xFFFF_FFFE
 
 
-class CapnpMessages(Operating):
-    def __init__(self, calls: Calls, wait_round_ms: int | None) -> None:
-        super().__init__(calls)
+class CapnpMessages:
+    def __init__(self, calls: Calls, operations: Operations, wait_round_ms: int | None) -> None:
+        self._calls = calls
+        self._operations = operations
         self._wait_round_ms = wait_round_ms
         # Calls of one message each that share a request: by queue, and by whether the messages have keys, for only a
         # request all of whose messages do may be repeated.
@@ -79,7 +76,7 @@ class CapnpMessages(Operating):
             coalescer = self._enqueues[key] = Coalescer(
                 partial(self._enqueue, ref, is_shared=True),
                 lambda draft: len(draft.payload) + _MESSAGE_BYTES,
-                self.calls.spawn,
+                self._calls.spawn,
                 lambda: self._enqueues.pop(key, None),
             )
         return [await coalescer.add(draft)]
@@ -92,12 +89,12 @@ class CapnpMessages(Operating):
         # Only messages that all have keys may be sent again.
         is_repeatable = all(draft.key is not None for draft in drafts)
         request = Request("add", fill, is_repeatable=is_repeatable, is_shared=is_shared)
-        return enqueued_of(await self.calls.ask(request))
+        return enqueued_of(await self._calls.ask(request))
 
     async def upload(self, ref: QueueRef, draft: Draft, size: int | None = None) -> Upload:
         """Refused as soon as it is too large, whatever its size was said to be."""
         check_draft(draft, _ANY_SIZE)
-        return CapnpUpload(self.calls, ref, draft)
+        return CapnpUpload(self._calls, ref, draft)
 
     # --- Claims --------------------------------------------------------------------------------------------------
 
@@ -112,9 +109,9 @@ class CapnpMessages(Operating):
             round_ms = self._round_ms(wait_ms)
             request = self._poll(ref, ask, round_ms, [])
             try:
-                answer = await (self.calls.ask_for_ever(request) if wait_ms is None else self.calls.ask(request))
+                answer = await (self._calls.ask_for_ever(request) if wait_ms is None else self._calls.ask(request))
             except StoreUnavailable:
-                if round_ms != 0 and self.calls.is_closed:
+                if round_ms != 0 and self._calls.is_closed:
                     return []  # closing lets those who wait go with nothing
                 raise
             deliveries = deliveries_of(answer)
@@ -123,13 +120,16 @@ class CapnpMessages(Operating):
             if until_s is not None:
                 wait_ms = max(0, int((until_s - steady_s()) * 1_000))
 
-    async def exchange(self, ref: QueueRef, verdicts: list[Verdict], ask: Ask) -> Exchanged:
-        check_ask(ask)
-        check_verdicts(verdicts)
-        told = await self.calls.tell(self._poll(ref, ask, 0, verdicts))
+    async def exchange(self, ref: QueueRef, verdicts: list[Verdict], ask: Ask, wait_ms: int | None = 0) -> Exchanged:
+        check_exchange(verdicts, ask, wait_ms)
+        exchanged = await self._exchange(ref, verdicts, ask)
+        return await with_waited(exchanged, wait_ms, lambda: self.claim(ref, ask, wait_ms))
+
+    async def _exchange(self, ref: QueueRef, verdicts: list[Verdict], ask: Ask) -> Exchanged:
+        told = await self._calls.tell(self._poll(ref, ask, 0, verdicts))
         results = results_of(told.answer)
         if told.is_unsure:
-            results = [await clarify(self, ref, *pair) for pair in zip(verdicts, results, strict=True)]
+            results = [await clarify(self._operations, ref, *pair) for pair in zip(verdicts, results, strict=True)]
         self._note(ref, verdicts, results)
         return Exchanged(results, deliveries_of(told.answer))
 
@@ -142,7 +142,7 @@ class CapnpMessages(Operating):
         streams.add(unsettled)
         unseen: list[Delivery] = []
         try:
-            while not self.calls.is_closed:
+            while not self._calls.is_closed:
                 room = unsettled.room()
                 if not room:
                     await unsettled.wait_for_change()
@@ -160,7 +160,7 @@ class CapnpMessages(Operating):
             if not streams:
                 self._streams.pop(ref, None)
             if unseen:
-                self.calls.spawn(self._give_back(ref, unseen))
+                self._calls.spawn(self._give_back(ref, unseen))
 
     def let_go(self) -> None:
         """Streams that wait for room come to their end: this client is closed."""
@@ -208,7 +208,7 @@ class CapnpMessages(Operating):
             coalescer = self._verdicts[ref] = Coalescer(
                 partial(self._settle, ref),
                 lambda verdict: _MESSAGE_BYTES + len(verdict.error or ""),
-                self.calls.spawn,
+                self._calls.spawn,
                 lambda: self._verdicts.pop(ref, None),
             )
         return [await coalescer.add(verdicts[0])]
@@ -218,10 +218,10 @@ class CapnpMessages(Operating):
             write_ref(request, ref)
             write_verdicts(request, verdicts)
 
-        told = await self.calls.tell(Request("settle", fill, is_last=is_last))
+        told = await self._calls.tell(Request("settle", fill, is_last=is_last))
         results = results_of(told.answer)
         if told.is_unsure:
-            results = [await clarify(self, ref, *pair) for pair in zip(verdicts, results, strict=True)]
+            results = [await clarify(self._operations, ref, *pair) for pair in zip(verdicts, results, strict=True)]
         self._note(ref, verdicts, results)
         return results
 
@@ -232,74 +232,5 @@ class CapnpMessages(Operating):
             request.offset = offset
             request.limit = limit
 
-        answer = await self.calls.ask(Request("readPart", fill))
+        answer = await self._calls.ask(Request("readPart", fill))
         return Part(answer.data, answer.total, answer.correlationId)
-
-    async def save_state(self, ref: QueueRef, receipt: Receipt, change: StateChange) -> str | None:
-        document = msgspec.UNSET if change.document is None else msgspec.Raw(change.document)
-        given = wire.SaveState(receipt=str(receipt), document=document, etag=change.etag, progress=change.progress)
-        # A document saved twice would meet the ETag of its own first try.
-        is_repeatable = change.document is None
-        return (await self.operate("save_state", ref, given, wire.EtagAnswer, is_repeatable=is_repeatable)).etag
-
-    # --- Inspection ----------------------------------------------------------------------------------------------
-
-    async def get(self, ref: QueueRef, id: object, *, with_payload: bool = False) -> Info:
-        return await self.operate("get", ref, wire.Get(id=parse_id(id), payload=with_payload), Info)
-
-    async def peek(self, ref: QueueRef, limit: int) -> list[Info]:
-        check_integer("limit", limit, 1, MAX_BATCH)
-        return await self.operate("peek", ref, wire.Peek(limit=limit), list[Info])
-
-    async def browse(
-        self,
-        ref: QueueRef,
-        state: State | None,
-        which: Filter,
-        cursor: str | None,
-        limit: int,
-        *,
-        with_payload: bool = False,
-    ) -> Page[Info]:
-        check_integer("limit", limit, 1, MAX_BATCH)
-        given = wire.Browse(
-            state=state,
-            filter=filter_in(which),
-            cursor=None if cursor is None else str(parse_id(cursor)),
-            limit=limit,
-            payload=with_payload,
-        )
-        found = await self.operate("browse", ref, given, wire.PageAnswer)
-        page: Page[Info] = Page(found.messages)
-        page.cursor = found.cursor
-        return page
-
-    async def stats(self, ref: QueueRef) -> Stats:
-        return stats_of((await self.calls.ask(Request("stats", lambda request: write_ref(request, ref)))).stats)
-
-    async def journal(self, after: str | None, limit: int, tenant: str | None) -> Events:
-        check_integer("limit", limit, 1, MAX_BATCH)
-        check_position(after)
-        given = wire.Journal(after=after, limit=limit, tenant=tenant)
-        found = await self.operate("journal", QueueRef(), given, wire.EventsAnswer)
-        events = Events(found.events)
-        events.next = found.next
-        return events
-
-    # --- The claim ledger ----------------------------------------------------------------------------------------
-
-    async def ledger(self, ref: QueueRef, consumer: str, number: int | None = None) -> list[LedgerEntry]:
-        check_text("consumer", consumer)
-        return await self.operate("ledger", ref, wire.Ledger(consumer=consumer, number=number), list[LedgerEntry])
-
-    async def ledger_ack(self, ref: QueueRef, consumer: str, upto: int) -> list[Result]:
-        check_text("consumer", consumer)
-        check_integer("upto", upto, 0, MAX_MS)
-        return await self.operate("ledger_ack", ref, wire.LedgerAck(consumer=consumer, upto=upto), list[Result])
-
-    async def ledger_extend(self, ref: QueueRef, consumer: str, lease_ms: int | None) -> list[Result]:
-        check_text("consumer", consumer)
-        if lease_ms is not None:
-            check_integer("lease", lease_ms, 1, MAX_MS)
-        given = wire.LedgerExtend(consumer=consumer, lease_ms=lease_ms)
-        return await self.operate("ledger_extend", ref, given, list[Result])

@@ -13,7 +13,6 @@ from holdfast.model.errors import InvalidArgument
 from holdfast.model.extras import require_extra
 
 if TYPE_CHECKING:
-    from holdfast.client.capnp.admin import CapnpAdmin
     from holdfast.client.capnp.messages import CapnpMessages
 
 # capnps is over TLS.
@@ -22,17 +21,17 @@ _SCHEMES = {"capnp": "http", "capnps": "https"}
 
 class CapnpTransport:
     messages: "CapnpMessages"
-    admin: "CapnpAdmin"
 
     def __init__(self, url: str, settings: HttpSettings) -> None:
         # Imported here: whoever has no such URL need not have pycapnp.
-        from holdfast.client.capnp.admin import CapnpAdmin
         from holdfast.client.capnp.calls import Calls
         from holdfast.client.capnp.messages import CapnpMessages
+        from holdfast.client.capnp.operations import CapnpOperations
 
         self._calls = Calls(url, settings)
-        self.messages = CapnpMessages(self._calls, settings.wait_round_ms)
-        self.admin = CapnpAdmin(self._calls)
+        operations = CapnpOperations(self._calls)
+        self.call = operations.call
+        self.messages = CapnpMessages(self._calls, operations, settings.wait_round_ms)
 
     def begin(self) -> None:
         self._calls.begin()

@@ -9,16 +9,18 @@ from msgspec import UNSET
 from holdfast.client.http.calls import Calls, Request
 from holdfast.client.http.connection import Answer
 from holdfast.client.http.failures import answer_error, strange_answer
-from holdfast.client.http.shapes import delivery_of, result_of, verdict_in
+from holdfast.client.http.shapes import verdict_in
 from holdfast.client.http.verdicts import Verdicts
+from holdfast.client.remote import check_exchange, with_waited
 from holdfast.clock import steady_s
 from holdfast.model.answers import Delivery, Exchanged
 from holdfast.model.checks import check_integer
 from holdfast.model.durations import MAX_MS
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.names import QueueRef
-from holdfast.model.requests import Ask, Settle, Verdict, check_ask, check_verdicts
+from holdfast.model.requests import Ask, Settle, Verdict, check_ask
 from holdfast.wire.http import DequeueAnswer, DequeueRequest, LedgerClaimRequest, VerdictIn, encode
+from holdfast.wire.http_shapes import delivery_of, result_of
 
 _dequeued = msgspec.json.Decoder(DequeueAnswer)
 # What a dequeue can carry.
@@ -54,10 +56,13 @@ class Claims:
             if until_s is not None:
                 wait_ms = max(0, int((until_s - steady_s()) * 1_000))
 
-    async def exchange(self, ref: QueueRef, verdicts: list[Verdict], ask: Ask) -> Exchanged:
+    async def exchange(self, ref: QueueRef, verdicts: list[Verdict], ask: Ask, wait_ms: int | None) -> Exchanged:
         """Verdicts that ride on a claim. Those that a claim cannot carry go before it."""
-        check_ask(ask)
-        check_verdicts(verdicts, field="verdicts")
+        check_exchange(verdicts, ask, wait_ms)
+        exchanged = await self._exchange(ref, verdicts, ask)
+        return await with_waited(exchanged, wait_ms, lambda: self.claim(ref, ask, wait_ms))
+
+    async def _exchange(self, ref: QueueRef, verdicts: list[Verdict], ask: Ask) -> Exchanged:
         if not verdicts or not all(verdict.settle in RIDING for verdict in verdicts):
             results = await self._verdicts.settle(ref, verdicts) if verdicts else []
             return Exchanged(results, await self.claim(ref, ask, 0))

@@ -8,13 +8,13 @@ import msgspec
 from holdfast.client.http.calls import Calls, Request
 from holdfast.client.http.connection import Connection, Lost
 from holdfast.client.http.failures import answer_error, strange_answer
-from holdfast.client.http.shapes import delivery_of
 from holdfast.client.http.verdicts import Verdicts
 from holdfast.clock import steady_s
 from holdfast.model.answers import Delivery
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Ask, check_ask
 from holdfast.wire.http import DeliveryOut, SubscribeRequest, encode
+from holdfast.wire.http_shapes import delivery_of
 
 _delivery = msgspec.json.Decoder(DeliveryOut)
 _LEAVE_S = 5.0

@@ -7,9 +7,9 @@ from typing import Any, Protocol, TypeVar, cast
 
 from holdfast.client.blocking import Driver, Holdfast
 from holdfast.client.client import AsyncHoldfast
-from holdfast.client.http.admin import HttpAdmin
 from holdfast.client.http.calls import Calls
 from holdfast.client.http.messages import HttpMessages
+from holdfast.client.http.operations import HttpOperations
 from holdfast.client.http.settings import HttpSettings, parse_http_settings
 from holdfast.client.transport import Transport
 from holdfast.forking import cut_off, listen_for_forks
@@ -29,8 +29,9 @@ class Renewable(Transport, Protocol):
 class HttpTransport:
     def __init__(self, settings: HttpSettings) -> None:
         self._calls = Calls(settings)
-        self.messages = HttpMessages(self._calls, settings.wait_round_ms)
-        self.admin = HttpAdmin(self._calls)
+        operations = HttpOperations(self._calls)
+        self.call = operations.call
+        self.messages = HttpMessages(self._calls, operations, settings.wait_round_ms)
 
     def begin(self) -> None:
         self._calls.begin()

@@ -10,13 +10,14 @@ import msgspec
 from holdfast.client.http.calls import Calls
 from holdfast.client.http.connection import Answer, Connection, Lost
 from holdfast.client.http.failures import answer_error, strange_answer
-from holdfast.client.http.shapes import enqueued_of, meta_in
+from holdfast.client.http.shapes import enqueued_of
 from holdfast.client.http.tries import Failure
 from holdfast.client.transport import Interrupted
 from holdfast.model.answers import Enqueued
 from holdfast.model.message import Draft
 from holdfast.model.names import QueueRef
 from holdfast.wire.http import EnqueueAnswer, encode
+from holdfast.wire.http_drafts import meta_in
 
 PATH = "/v1/queue/enqueue"
 

@@ -5,25 +5,27 @@ from functools import partial
 
 import msgspec
 
-from holdfast.client.clarify import Looks, clarify
+from holdfast.client.clarify import clarify
 from holdfast.client.http.calls import Calls, Request
 from holdfast.client.http.coalesce import Coalescer
 from holdfast.client.http.failures import answer_error
-from holdfast.client.http.shapes import receipt_in, result_of
+from holdfast.client.http.shapes import receipt_in
+from holdfast.client.transport import Operations
 from holdfast.model.answers import Delivery, Result
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Settle, Verdict, check_verdicts
 from holdfast.wire.http import ExtendRequest, NackRequest, ReleaseRequest, SettleAnswer, SettleRequest, encode
 from holdfast.wire.http import Request as Document
+from holdfast.wire.http_shapes import result_of
 
 _settled = msgspec.json.Decoder(SettleAnswer)
 _VERDICT_BYTES = 256
 
 
 class Verdicts:
-    def __init__(self, calls: Calls, looks: Looks) -> None:
+    def __init__(self, calls: Calls, operations: Operations) -> None:
         self._calls = calls
-        self._looks = looks
+        self._operations = operations
         self._coalescers: dict[tuple[QueueRef, Settle], Coalescer[Verdict, Result]] = {}
 
     def forked(self) -> None:
@@ -51,7 +53,7 @@ class Verdicts:
             await self._send(ref, Settle.UNSEND, unseen)
 
     async def clarify(self, ref: QueueRef, verdict: Verdict, result: Result) -> Result:
-        return await clarify(self._looks, ref, verdict, result)
+        return await clarify(self._operations, ref, verdict, result)
 
     async def _settle_one(self, ref: QueueRef, verdict: Verdict) -> Result:
         key = ref, verdict.settle
@@ -77,7 +79,7 @@ class Verdicts:
             raise answer_error(self._calls.url, told.answer) from None
         if told.is_unsure:
             results = [
-                await clarify(self._looks, ref, verdict, result)
+                await clarify(self._operations, ref, verdict, result)
                 for verdict, result in zip(verdicts, results, strict=True)
             ]
         return results

@@ -5,8 +5,9 @@ import msgspec
 from holdfast.doors.capnp.calls import Call
 from holdfast.doors.capnp.shapes import write_stats
 from holdfast.model.errors import InvalidArgument
-from holdfast.model.names import parse_name
-from holdfast.service.admin import FORCE_AFTER_MS
+from holdfast.model.names import DEFAULT, QueueRef, parse_name
+from holdfast.wire.operations import DELETE, QUEUES, SET_POLICY, STATS
+from holdfast.wire.requests import ConfigureRequest, DeleteRequest, Nothing
 
 _policy = msgspec.json.Decoder(dict[str, object])
 
@@ -17,25 +18,26 @@ async def create(call: Call) -> None:
         changes = _policy.decode(call.params.policy or b"{}")
     except (msgspec.DecodeError, RecursionError):
         raise InvalidArgument("policy is not a JSON document of its fields", field="policy") from None
-    await call.session.set_policy(ref, changes)
+    await call.session.call(SET_POLICY, ref, ConfigureRequest(changes=changes))
 
 
 async def delete(call: Call) -> None:
     ref = call.ref()
-    force_after_ms = call.params.forceAfterMs
-    await call.session.delete(ref, FORCE_AFTER_MS if force_after_ms == -1 else force_after_ms)
+    given_ms = call.params.forceAfterMs
+    request = DeleteRequest() if given_ms == -1 else DeleteRequest(force_after_ms=given_ms)
+    await call.session.call(DELETE, ref, request)
 
 
 async def list_queues(call: Call) -> None:
     tenant = parse_name("tenant", call.params.tenant or call.session.caller.own_tenant)
-    queues = await call.session.queues(tenant)
+    queues = await call.session.call(QUEUES, QueueRef(tenant, DEFAULT), Nothing())
     for out, queue in zip(call.results.init("queues", len(queues)), queues, strict=True):
         write_stats(out, queue)
 
 
 async def stats(call: Call) -> None:
     ref = call.ref()
-    found = await call.session.stats(ref)
+    found = await call.session.call(STATS, ref, Nothing())
     out = call.results.init("stats")
     out.queue = ref.queue
     write_stats(out, found)

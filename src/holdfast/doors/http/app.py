@@ -29,23 +29,32 @@ from holdfast.service.queue_refs import QueueRefs
 from holdfast.service.session import Session
 from holdfast.telemetry.observer import CallObserver
 from holdfast.telemetry.trace import Tracing
+from holdfast.wire.operations import OPERATIONS
 
 Handler = Callable[[Call], Awaitable[None]]
 Asgi = Callable[[AsgiScope, Receive, Send], Awaitable[None]]
 
-# Every one of them is a POST, but for the one that says otherwise.
+_HOT_HANDLERS: dict[str, Handler] = {
+    "/v1/queue/enqueue": messages.enqueue,
+    "/v1/queue/dequeue": messages.dequeue,
+    "/v1/queue/dequeueWithState": messages.dequeue_with_state,
+    "/v1/queue/exchange": messages.exchange,
+    "/v1/queue/subscribe": streams.subscribe,
+    "/v1/queue/subscribeWithState": streams.subscribe_with_state,
+    "/v1/queue/ack": messages.ack,
+    "/v1/queue/nack": messages.nack,
+    "/v1/queue/extend": messages.extend,
+    "/v1/queue/release": messages.release,
+    "/v1/queue/remove": messages.remove,
+    "/v1/queue/state": messages.save_state,
+}
+
+# By path: the method, the name under which calls are measured, and the handler.
 HOT_ROUTES: dict[str, tuple[str, str, Handler]] = {
-    "/v1/queue/enqueue": ("POST", "enqueue", messages.enqueue),
-    "/v1/queue/dequeue": ("POST", "claim", messages.dequeue),
-    "/v1/queue/dequeueWithState": ("POST", "claim", messages.dequeue_with_state),
-    "/v1/queue/subscribe": ("POST", "subscribe", streams.subscribe),
-    "/v1/queue/subscribeWithState": ("POST", "subscribe", streams.subscribe_with_state),
-    "/v1/queue/ack": ("POST", "ack", messages.ack),
-    "/v1/queue/nack": ("POST", "nack", messages.nack),
-    "/v1/queue/extend": ("POST", "extend", messages.extend),
-    "/v1/queue/release": ("POST", "release", messages.release),
-    "/v1/queue/remove": ("POST", "remove_held", messages.remove),
-    "/v1/queue/state": ("PUT", "save_state", messages.save_state),
+    route.path: (route.method, route.measured_as or operation.name, _HOT_HANDLERS[route.path])
+    for operation in OPERATIONS.values()
+    for route in operation.routes
+    if route.path in _HOT_HANDLERS
 }
 
 

@@ -160,10 +160,12 @@ class Call:
         """Whether what is sent now would reach nobody."""
         return self._transport is not None and self._transport.is_closing()
 
-    async def enqueue(self, ref: QueueRef, drafts: list[Draft]) -> list[Enqueued]:
-        """In the caller's trace, if it has one."""
-        if not self.tracing.is_on and b"traceparent" not in self.headers:
-            return await self.session.enqueue(ref, drafts)
+    @property
+    def is_traced(self) -> bool:
+        """Whether enqueued messages carry a trace: the server's own, or the caller's."""
+        return self.tracing.is_on or b"traceparent" in self.headers
+
+    async def enqueue_traced(self, ref: QueueRef, drafts: list[Draft]) -> list[Enqueued]:
         with self.tracing.enqueue(self.headers, ref, drafts) as (carrying, tell):
             enqueued = await self.session.enqueue(ref, carrying)
             tell(enqueued)

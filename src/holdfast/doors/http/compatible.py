@@ -14,7 +14,6 @@ import msgspec
 
 from holdfast.doors.http.calls import JSON_TYPE, Call, decode
 from holdfast.doors.http.messages import claim, send_watched
-from holdfast.doors.http.ways import Way, integer_of
 from holdfast.model.answers import Delivery, Enqueued
 from holdfast.model.errors import InvalidArgument, QueueNotFound, StaleLease
 from holdfast.model.ids import parse_id, to_uuid
@@ -22,7 +21,9 @@ from holdfast.model.message import DEFAULT_PRIORITY, Draft, Receipt
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Ask, Settle, Verdict
 from holdfast.wire.compatible import AckIn, DequeueIn, Item, LeasedItem, NackIn
-from holdfast.wire.http import Nothing, encode
+from holdfast.wire.http import encode
+from holdfast.wire.http_routes import integer_of
+from holdfast.wire.requests import Nothing
 
 DEFAULT_LIMIT = 10
 
@@ -168,12 +169,3 @@ def _leased(delivery: Delivery) -> LeasedItem:
         priority=delivery.priority,
         attempt=delivery.attempt,
     )
-
-
-WAYS = (
-    Way("POST", "/enqueue", "enqueue", enqueue),
-    Way("GET", "/dequeue", "claim", dequeue),
-    Way("POST", "/dequeue", "claim", dequeue_by_post),
-    Way("POST", "/ack", "ack", ack),
-    Way("POST", "/nack", "nack", nack),
-)

@@ -3,7 +3,6 @@
 from collections.abc import Awaitable, Callable
 
 from holdfast.doors.http.calls import JSON_TYPE, Call
-from holdfast.doors.http.ways import Way
 from holdfast.doors.identity import Identity
 from holdfast.model.errors import HoldfastError
 from holdfast.service.drain import Drain
@@ -51,11 +50,13 @@ class Health:
 
     async def metrics(self, call: Call) -> None:
         call.query()
-        await call.session.metrics()
+        call.session.check_metrics()
         await call.answer(await self._render(), headers=[_METRICS_TYPE, _NOT_KEPT])
 
-    def ways(self) -> list[Way]:
-        return [Way("GET", "/metrics", "metrics", self.metrics, self._scrapers)]
+    @property
+    def scrapers(self) -> Identity | None:
+        """The callers that may read the figures without a credential of the server's own."""
+        return self._scrapers
 
 
 def _health(status: int, answer: HealthAnswer) -> Answer:

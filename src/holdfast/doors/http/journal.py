@@ -6,14 +6,16 @@ from typing import Any
 
 from holdfast.doors.http.calls import Call
 from holdfast.doors.http.presence import Presence
-from holdfast.doors.http.ways import Way, flag_of, integer_of
 from holdfast.model.answers import Events
 from holdfast.model.errors import InvalidArgument
-from holdfast.model.events import JournalEvent
 from holdfast.model.extras import install_command
-from holdfast.model.names import parse_name
+from holdfast.model.names import QueueRef, parse_name
 from holdfast.wire.arrow import ARROW_STREAM, EVENT_FIELDS, JOURNAL_COUNT, JOURNAL_NEXT
 from holdfast.wire.http import JournalEventOut, encode
+from holdfast.wire.http_routes import flag_of, integer_of
+from holdfast.wire.http_shapes import event_out
+from holdfast.wire.operations import JOURNAL
+from holdfast.wire.requests import JournalRequest
 
 NDJSON = b"application/x-ndjson"
 ARROW = ARROW_STREAM
@@ -23,20 +25,20 @@ _PAGE = 1_000
 
 
 async def read(call: Call) -> None:
-    fields = call.query("after", "limit", "wait_ms", "tenant", "until", "count")
+    fields = call.query(*JOURNAL.routes[0].query)
     is_count = flag_of(fields, "count")
     encode_events = _as_arrow() if _wants_arrow(call.headers) and not is_count else _as_lines
     limit, wait_ms = integer_of(fields, "limit"), integer_of(fields, "wait_ms")
-    events = await _events(
-        call,
-        fields.get("after"),
-        _PAGE if limit is None else limit,
-        parse_name("tenant", fields["tenant"]) if "tenant" in fields else None,
-        wait_ms or 0,
-        fields.get("until"),
+    request = JournalRequest(
+        after=fields.get("after"),
+        limit=_PAGE if limit is None else limit,
+        tenant=parse_name("tenant", fields["tenant"]) if "tenant" in fields else None,
+        wait_ms=wait_ms or 0,
+        until=fields.get("until"),
     )
+    events = await _events(call, request)
     # Who only counts is told where the page ends, and not what is on it.
-    content_type, body = encode_events([] if is_count else [_event_out(each) for each in events])
+    content_type, body = encode_events([] if is_count else [event_out(each) for each in events])
     headers = [
         (b"content-type", content_type),
         (JOURNAL_NEXT, events.next.encode()),
@@ -46,16 +48,13 @@ async def read(call: Call) -> None:
     await call.answer(body, headers=headers)
 
 
-async def _events(
-    call: Call, after: str | None, limit: int, tenant: str | None, wait_ms: int, until: str | None
-) -> Events:
-    if not wait_ms:
-        return await call.session.journal(after, limit, tenant=tenant, until=until)
+async def _events(call: Call, request: JournalRequest) -> Events:
+    work = call.session.call(JOURNAL, QueueRef(), request)
+    if not request.wait_ms:
+        return await work
     presence = Presence(call)
     try:
-        return await presence.wait(
-            call.session.journal(after, limit, tenant=tenant, wait_ms=wait_ms, until=until), lambda events: None
-        )
+        return await presence.wait(work, lambda events: None)
     finally:
         presence.close()
 
@@ -63,27 +62,6 @@ async def _events(
 def _wants_arrow(headers: Mapping[bytes, bytes]) -> bool:
     accepted = headers.get(b"accept", b"").split(b",")
     return any(each.split(b";", 1)[0].strip().lower() == ARROW for each in accepted)
-
-
-def _event_out(event: JournalEvent) -> JournalEventOut:
-    return JournalEventOut(
-        seq=event.seq,
-        shard=event.shard,
-        at=event.at,
-        event=event.event,
-        tenant=event.tenant,
-        queue=event.queue,
-        id=event.id,
-        attempt=event.attempt,
-        version=event.version,
-        priority=event.priority,
-        enqueued_at=event.enqueued_at,
-        claimed_at=event.claimed_at,
-        bytes=event.bytes,
-        error=event.error,
-        reason=event.reason,
-        correlation_id=event.correlation_id,
-    )
 
 
 def _as_lines(events: list[JournalEventOut]) -> tuple[bytes, bytes]:
@@ -121,6 +99,3 @@ class _Arrow:
             if events:
                 writer.write_batch(self._pyarrow.record_batch(columns, schema=self._schema))
         return ARROW, sink.getvalue().to_pybytes()
-
-
-WAYS = (Way("GET", "/v1/journal", "journal", read),)

@@ -1,7 +1,8 @@
 """The hot routes: enqueue, dequeue, verdicts, state documents. Plain ASGI over msgspec documents."""
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -12,26 +13,24 @@ from holdfast.doors.http.multipart import PartStream, comes_in_parts, enqueue_pa
 from holdfast.doors.http.presence import Presence
 from holdfast.doors.http.shapes import (
     ask_of,
-    delivery_out,
-    draft_of,
     enqueued_out,
     receipts_of,
-    result_out,
     results_error,
     riding_verdicts,
 )
 from holdfast.doors.http.steps import Done, begin
-from holdfast.model.answers import Delivery, Enqueued, Result
-from holdfast.model.errors import InvalidArgument, MessageNotFound
+from holdfast.model.answers import Delivery, Enqueued, Exchanged, Result
+from holdfast.model.errors import MessageNotFound
 from holdfast.model.message import Receipt
 from holdfast.model.names import QueueRef
-from holdfast.model.requests import Ask, Settle, StateChange, Verdict, check_progress
+from holdfast.model.requests import Ask, Settle, Verdict
 from holdfast.wire.errors import STATUS_BY_CODE, error_document
 from holdfast.wire.http import (
     DequeueAnswer,
     DequeueRequest,
     EnqueueAnswer,
     EnqueueRequest,
+    ExchangeRequest,
     ExtendRequest,
     NackRequest,
     ReleaseRequest,
@@ -39,17 +38,24 @@ from holdfast.wire.http import (
     SettleAnswer,
     SettleRequest,
     StateAnswer,
-    StateRequest,
     encode,
 )
+from holdfast.wire.http_drafts import draft_of
+from holdfast.wire.http_routes import bound
+from holdfast.wire.http_shapes import delivery_out, result_out
+from holdfast.wire.operations import GET, SAVE_STATE
+from holdfast.wire.requests import GetRequest
+
+T = TypeVar("T")
 
 _enqueue = msgspec.json.Decoder(EnqueueRequest)
 _dequeue = msgspec.json.Decoder(DequeueRequest)
+_exchange_request = msgspec.json.Decoder(ExchangeRequest)
 _settle = msgspec.json.Decoder(SettleRequest)
 _nack = msgspec.json.Decoder(NackRequest)
 _release = msgspec.json.Decoder(ReleaseRequest)
 _extend = msgspec.json.Decoder(ExtendRequest)
-_state = msgspec.json.Decoder(StateRequest)
+_state = bound("save_state")
 
 # Above this an answer may lie in our buffers after it was handed to the connection: then it is watched until it left.
 _WATCHED_BYTES = 64 << 10
@@ -65,7 +71,8 @@ async def enqueue(call: Call) -> None:
         draft_of(message, f"messages[{index}]", call.given_correlation_id)
         for index, message in enumerate(request.messages)
     ]
-    await _answer_enqueued(call, await call.enqueue(ref, drafts))
+    work = call.enqueue_traced(ref, drafts) if call.is_traced else call.session.enqueue(ref, drafts)
+    await _answer_enqueued(call, await work)
 
 
 async def _answer_enqueued(call: Call, every: list[Enqueued]) -> None:
@@ -92,14 +99,23 @@ async def _dequeue_messages(call: Call, *, with_state: bool) -> None:
     await claim_and_answer(call, ref, ask_of(request, with_state=with_state), request)
 
 
-async def claim_and_answer(call: Call, ref: QueueRef, ask: Ask, request: DequeueRequest) -> None:
+async def exchange(call: Call) -> None:
+    request = decode(_exchange_request, await call.body())
+    ref = call.ref(request.tenant, request.queue)
+    await claim_and_answer(call, ref, ask_of(request, with_state=False), request, wait_ms=request.wait_ms)
+
+
+async def claim_and_answer(
+    call: Call, ref: QueueRef, ask: Ask, request: DequeueRequest, *, wait_ms: int | None = 0
+) -> None:
+    """`wait_ms` is how long a claim with verdicts waits once they are settled; without verdicts the request says it."""
     results: list[ResultOut] | UnsetType = UNSET
     sends_parts = wants_parts(call.headers)
     if sends_parts:
         call.check_can_stream()
         ask = replace(ask, streams=True)
-    if request.verdicts:
-        results, unsent = await _exchange(call, ref, riding_verdicts(request.verdicts), ask)
+    if request.verdicts is not None and (request.verdicts or isinstance(request, ExchangeRequest)):
+        results, unsent = await _exchange(call, ref, riding_verdicts(request.verdicts), ask, wait_ms)
     else:
         unsent = await claim(call, ref, ask, request.wait_ms)
     try:
@@ -128,9 +144,14 @@ def _results_out(verdicts: list[Verdict], results: list[Result]) -> list[ResultO
 
 
 async def _exchange(
-    call: Call, ref: QueueRef, verdicts: list[Verdict], ask: Ask
+    call: Call, ref: QueueRef, verdicts: list[Verdict], ask: Ask, wait_ms: int | None
 ) -> tuple[list[ResultOut], list[Delivery]]:
-    results, deliveries = await call.session.exchange(ref, verdicts, ask)
+    def give_back(unseen: Exchanged) -> None:
+        _give_back(call, ref, ask, unseen.deliveries)
+
+    work = call.session.exchange(ref, verdicts, ask, wait_ms)
+    exchanged = await (work if wait_ms == 0 else _while_present(call, work, give_back))
+    results, deliveries = exchanged
     call.tracing.settle(call.headers, ref, verdicts, results)
     return _results_out(verdicts, results), _hand_over(call, ref, ask, deliveries)
 
@@ -140,17 +161,22 @@ async def claim(call: Call, ref: QueueRef, ask: Ask, wait_ms: int | None) -> lis
     if wait_ms == 0:
         deliveries = await call.session.claim(ref, ask, 0)  # the next pass answers, be it with nothing
     else:
-        begun = begin(call.session.claim(ref, ask, wait_ms))
-        if isinstance(begun, Done):
-            deliveries = begun.value
-        else:
-            call.operation = "claim_wait"
-            presence = Presence(call)
-            try:
-                deliveries = await presence.wait(begun.wait(), lambda unseen: _give_back(call, ref, ask, unseen))
-            finally:
-                presence.close()
+        work = call.session.claim(ref, ask, wait_ms)
+        deliveries = await _while_present(call, work, lambda unseen: _give_back(call, ref, ask, unseen))
     return _hand_over(call, ref, ask, deliveries)
+
+
+async def _while_present(call: Call, work: Coroutine[Any, Any, T], undo: Callable[[T], None]) -> T:
+    """Return the result of a claim that may wait; its caller's leaving ends it, and `undo` gets an unseen result."""
+    begun = begin(work)
+    if isinstance(begun, Done):
+        return begun.value
+    call.operation += "_wait"
+    presence = Presence(call)
+    try:
+        return await presence.wait(begun.wait(), undo)
+    finally:
+        presence.close()
 
 
 def _hand_over(call: Call, ref: QueueRef, ask: Ask, deliveries: list[Delivery]) -> list[Delivery]:
@@ -269,19 +295,11 @@ async def answer_results(call: Call, settle: Settle, results: list[Result]) -> N
 
 
 async def save_state(call: Call) -> None:
-    request = decode(_state, await call.body())
-    ref = call.ref(request.tenant, request.queue)
-    receipt = Receipt.parse(request.receipt)
-    progress = None if request.progress is None else check_progress(request.progress.percent, request.progress.text)
-    if request.document is UNSET and progress is None:
-        raise InvalidArgument("give the document to save, or progress", field="document")
-    etag = None
-    if request.document is not UNSET:
-        etag = await call.session.save_state(
-            ref, receipt, StateChange(document=bytes(request.document), etag=request.etag)
-        )
-    if progress is not None:
-        etag = await call.session.save_state(ref, receipt, StateChange(progress=progress))
+    document = decode(_state.decoder, await call.body())
+    ref = call.ref(document.tenant, document.queue)
+    request = _state.read(ref, {}, document)
+    saved = await call.session.call(SAVE_STATE, ref, request)
     with contextlib.suppress(MessageNotFound):  # settled meanwhile: the answer keeps the call's own
-        call.correlation_id = (await call.session.get(ref, receipt.id)).correlation_id
-    await call.answer(encode(StateAnswer(etag=etag)))
+        message = await call.session.call(GET, ref, GetRequest(id=request.receipt.id))
+        call.correlation_id = message.correlation_id
+    await call.answer(encode(StateAnswer(etag=saved.etag)))

@@ -10,13 +10,14 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
 from holdfast.doors.http.calls import Call, body_parts, check_encoding, check_length, decode, too_large
-from holdfast.doors.http.shapes import delivery_out, draft_with
 from holdfast.model.answers import Delivery, Enqueued
 from holdfast.model.errors import InvalidArgument
 from holdfast.model.names import QueueRef
 from holdfast.service.uploads import Upload
 from holdfast.telemetry.log import printable
 from holdfast.wire.http import MetaIn, ResultOut, encode
+from holdfast.wire.http_drafts import draft_with
+from holdfast.wire.http_shapes import delivery_out
 
 if TYPE_CHECKING:  # the library declares it for type checkers alone
     from python_multipart.multipart import MultipartCallbacks
@@ -62,7 +63,7 @@ async def enqueue_parts(call: Call) -> list[Enqueued]:
         reader.check_complete()
         assert upload is not None
         assert call.queue is not None
-        return await call.enqueue(call.queue, [await upload.finish()])
+        return await call.enqueue_traced(call.queue, [await upload.finish()])
     except FormParserError as error:
         raise InvalidArgument(f"the body is not multipart: {printable(str(error)[:200])}", field="body") from None
     finally:

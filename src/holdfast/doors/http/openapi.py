@@ -1,18 +1,18 @@
 """The OpenAPI document, from the tables of routes and the types their handlers use."""
 
-from collections.abc import Iterable
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
-from holdfast.doors.http.app import HOT_ROUTES
 from holdfast.doors.http.bounds import NAME, QUERY, bound
-from holdfast.doors.http.descriptions import DESCRIPTIONS, OPEN_DESCRIPTIONS, Described
-from holdfast.doors.http.ways import Way
+from holdfast.wire import http_routes
 from holdfast.wire.errors import STATUS_BY_CODE, to_wire_code
-from holdfast.wire.http import ErrorAnswer, MetaIn, SettleAnswer, encode
+from holdfast.wire.http import ErrorAnswer, HealthAnswer, MetaIn, SettleAnswer, encode
+from holdfast.wire.http_answers import document
+from holdfast.wire.operation import Operation, Route
+from holdfast.wire.operations import OPERATIONS
 
 Schema = dict[str, Any]
 
@@ -35,34 +35,57 @@ _SETTLES = frozenset(f"/v1/queue/{verb}" for verb in ("ack", "nack", "extend", "
 _CORRELATION_ID: Schema = {"$ref": "#/components/headers/X-Correlation-Id"}
 
 
-def encode_document(ways: Iterable[Way]) -> bytes:
-    """As it is served: made once, however many doors of a process have the same routes."""
-    return _encoded(tuple((way.method, way.path) for way in ways))
+# Paths that need no credential, and that are no operations.
+_OPEN_ROUTES = (
+    Route(method="GET", path="/healthz", summary="Whether the server lives", answer=document(HealthAnswer)),
+    Route(method="GET", path="/readyz", summary="Whether it takes calls", answer=document(HealthAnswer)),
+    Route(method="GET", path="/openapi.json", summary="This document", answer=document(dict[str, Any])),
+)
 
 
-def make_document(ways: Iterable[Way]) -> Schema:
-    """A route without a description fails here, at start."""
-    return _make((way.method, way.path) for way in ways)
+class _Described(NamedTuple):
+    """A route with the types and the query fields that the operation's request gives it."""
+
+    route: Route
+    summary: str
+    body: Any
+    query: tuple[str, ...]
+
+    @property
+    def answer(self) -> Any:
+        return None if self.route.answer is None else self.route.answer.type
+
+    @property
+    def types(self) -> list[Any]:
+        every = (self.answer, self.body, *(piece for _, piece in self.route.streams))
+        return [each for each in every if each is not None]
 
 
-@lru_cache(maxsize=8)
-def _encoded(routes: tuple[tuple[str, str], ...]) -> bytes:
-    return encode(_make(routes))
+def _described(operation: Operation[Any, Any], number: int) -> _Described:
+    route = operation.routes[number]
+    body, query = route.body, route.query
+    if not operation.is_hot and route.answer is not None:
+        binding = http_routes.bound(operation.name, number)
+        body, query = binding.body_type, binding.query_fields
+    return _Described(route, route.summary or operation.summary, body, query)
 
 
-def _make(more: Iterable[tuple[str, str]]) -> Schema:
-    """`more`: beside the hot routes."""
-    routes = [*((method, path) for path, (method, _, _) in HOT_ROUTES.items()), *more]
-    types: dict[int, Any] = {}
-    every = [*DESCRIPTIONS.values(), *OPEN_DESCRIPTIONS.values()]
-    for kind in (
-        ErrorAnswer,
-        SettleAnswer,
-        MetaIn,
-        *(each for row in every for each in (row.answer, row.body, *(piece for _, piece in row.streams))),
-    ):
-        if kind is not None:
-            types[id(kind)] = kind
+@lru_cache(maxsize=1)
+def encode_document() -> bytes:
+    """Return the document as it is served, made once for all doors of a process."""
+    return encode(make_document())
+
+
+def make_document() -> Schema:
+    described = [
+        _described(operation, number)
+        for operation in OPERATIONS.values()
+        for number, route in enumerate(operation.routes)
+        if not route.is_view
+    ]
+    open_routes = [_Described(route, route.summary, None, ()) for route in _OPEN_ROUTES]
+    types = {id(kind): kind for kind in (ErrorAnswer, SettleAnswer, MetaIn)}
+    types.update((id(kind), kind) for each in (*described, *open_routes) for kind in each.types)
     schemas, components = msgspec.json.schema_components(
         list(types.values()), ref_template="#/components/schemas/{name}"
     )
@@ -81,11 +104,10 @@ def _make(more: Iterable[tuple[str, str]]) -> Schema:
         "required": ["error"],
     }
     paths: Schema = {}
-    for method, path in routes:
-        operation = _operation(method, path, DESCRIPTIONS[method, path], schema_of)
-        paths.setdefault(path, {})[method.lower()] = operation
-    for path, described in OPEN_DESCRIPTIONS.items():
-        paths[path] = {"get": _open_operation(path, described, schema_of)}
+    for each in described:
+        paths.setdefault(each.route.path, {})[each.route.method.lower()] = _operation(each, schema_of)
+    for each in open_routes:
+        paths[each.route.path] = {"get": _open_operation(each, schema_of)}
     return {
         "openapi": "3.1.0",
         "info": {
@@ -124,24 +146,29 @@ _UNSETTLED = {
 }
 
 
-def _operation(method: str, path: str, described: Described, schema_of: dict[int, Schema]) -> Schema:
+def _operation(described: _Described, schema_of: dict[int, Schema]) -> Schema:
+    route = described.route
     operation: Schema = {
-        "operationId": _operation_id(method, path),
+        "operationId": _operation_id(route.method, route.path),
         "summary": described.summary,
         # Without identities configured there is no credential to give.
         "security": [{"bearer": []}, {}],
-        "parameters": [*_path_parameters(path), *(_query_parameter(name) for name in described.query), _CORRELATED],
-        "responses": {str(described.status): _success(described, schema_of)},
+        "parameters": [
+            *_path_parameters(route.path),
+            *(_query_parameter(name) for name in described.query),
+            _CORRELATED,
+        ],
+        "responses": {str(route.status): _success(described, schema_of)},
     }
     if described.body is not None:
         content: Schema = {"application/json": {"schema": schema_of[id(described.body)]}}
-        if described.takes_parts:
+        if route.takes_parts:
             content["multipart/form-data"] = _PARTS
-        operation["requestBody"] = {"required": not described.is_body_optional, "content": content}
-    for status in sorted({*_COMMON_REFUSALS, *described.refusals}):
+        operation["requestBody"] = {"required": not route.is_body_optional, "content": content}
+    for status in sorted({*_COMMON_REFUSALS, *route.refusals}):
         if status != 413 or described.body is not None:
             operation["responses"][str(status)] = {"$ref": f"#/components/responses/Refused{status}"}
-    if path in _SETTLES:
+    if route.path in _SETTLES:
         for status, description in _UNSETTLED.items():
             operation["responses"][str(status)] = {
                 **_refusal(status),
@@ -151,7 +178,8 @@ def _operation(method: str, path: str, described: Described, schema_of: dict[int
     return operation
 
 
-def _open_operation(path: str, described: Described, schema_of: dict[int, Schema]) -> Schema:
+def _open_operation(described: _Described, schema_of: dict[int, Schema]) -> Schema:
+    path = described.route.path
     operation: Schema = {
         "operationId": _operation_id("GET", path),
         "summary": described.summary,
@@ -196,17 +224,17 @@ def _query_parameter(name: str) -> Schema:
     return {**parameter, "schema": dict(QUERY[name])}
 
 
-def _success(described: Described, schema_of: dict[int, Schema]) -> Schema:
+def _success(described: _Described, schema_of: dict[int, Schema]) -> Schema:
     content: Schema = {}
     if described.answer is not None:
         content["application/json"] = {"schema": schema_of[id(described.answer)]}
-    for media_type, piece in described.streams:
+    for media_type, piece in described.route.streams:
         content[media_type] = {"schema": {"type": "string"}}
         if piece is not None:
             # OpenAPI 3.1 has no word for what a stream is made of.
             content[media_type]["x-piece"] = schema_of[id(piece)]
     headers: Schema = {"X-Correlation-Id": _CORRELATION_ID}
-    for name in described.answer_headers:
+    for name in described.route.answer_headers:
         headers[name] = {"required": True, "schema": {"type": "string"}}
     return {"description": described.summary, "headers": headers, "content": content}
 

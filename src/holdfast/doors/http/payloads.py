@@ -3,7 +3,6 @@
 import msgspec
 
 from holdfast.doors.http.calls import Call, decode
-from holdfast.doors.http.ways import Way
 from holdfast.model.message import Receipt
 from holdfast.wire.http import PAYLOAD_BYTES, PayloadRequest
 
@@ -22,6 +21,3 @@ async def read_part(call: Call) -> None:
         (PAYLOAD_BYTES.lower().encode(), str(part.total).encode()),
     ]
     await call.answer(part.data, headers=headers)
-
-
-WAYS = (Way("POST", "/v1/queue/payload", "read_part", read_part),)

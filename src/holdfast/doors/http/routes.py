@@ -2,12 +2,13 @@
 
 import secrets
 from collections.abc import Awaitable, Callable, Iterable
+from typing import NamedTuple
 from urllib.parse import unquote
 
 from starlette.convertors import Convertor, register_url_convertor
 from starlette.routing import BaseRoute, Route, Router
 
-from holdfast.doors.http import admin, compatible, journal, ledger, payloads, schedules
+from holdfast.doors.http import compatible, journal, ledger, operations, payloads, streams
 from holdfast.doors.http.app import HOT_ROUTES, Asgi, Handler, HttpDoor
 from holdfast.doors.http.calls import (
     JSON_TYPE,
@@ -20,50 +21,81 @@ from holdfast.doors.http.calls import (
 from holdfast.doors.http.exchange import AsgiScope, Receive, Send
 from holdfast.doors.http.health import Answer, Health
 from holdfast.doors.http.openapi import encode_document
-from holdfast.doors.http.ways import Way
+from holdfast.doors.identity import Identity
 from holdfast.wire.http import encode
+from holdfast.wire.http_routes import bound
+from holdfast.wire.operations import OPERATIONS
 
-__all__ = ["WAYS", "Way", "make_rest", "make_router", "open_route"]
+# Routes whose handlers read and write by themselves.
+_OWN_HANDLERS: dict[tuple[str, str], Handler] = {
+    ("GET", "/v1/tenants/{tenant}"): operations.get_tenant,
+    ("GET", "/v1/queue/watch"): streams.watch,
+    ("GET", "/v1/journal"): journal.read,
+    ("POST", "/v1/queue/payload"): payloads.read_part,
+    ("POST", "/v1/queue/ledger/claim"): ledger.claim,
+    ("POST", "/enqueue"): compatible.enqueue,
+    ("GET", "/dequeue"): compatible.dequeue,
+    ("POST", "/dequeue"): compatible.dequeue_by_post,
+    ("POST", "/ack"): compatible.ack,
+    ("POST", "/nack"): compatible.nack,
+}
 
-# Every route with a credential, but for the hot ones and /metrics.
-WAYS: tuple[Way, ...] = (
-    *payloads.WAYS,
-    *admin.WAYS,
-    *schedules.WAYS,
-    *journal.WAYS,
-    *ledger.WAYS,
-    *compatible.WAYS,
-)
+
+class ServedRoute(NamedTuple):
+    """One method of one path. `identity` says who calls it where the server's own does not."""
+
+    method: str
+    path: str
+    measured_as: str
+    handler: Handler
+    identity: Identity | None = None
+
+
+def served_routes(metrics: Handler) -> list[ServedRoute]:
+    """Return a route for each row of the table but the hot ones, which the door takes before they get here."""
+    own = {**_OWN_HANDLERS, ("GET", "/metrics"): metrics}
+    served = []
+    for operation in OPERATIONS.values():
+        for number, route in enumerate(operation.routes):
+            if route.is_view or route.path in HOT_ROUTES:
+                continue
+            handler = own.get((route.method, route.path))
+            if handler is None:
+                handler = operations.make_handler(operation, bound(operation.name, number))
+            served.append(ServedRoute(route.method, route.path, route.measured_as or operation.name, handler))
+    return served
 
 
 def make_rest(health: Health, more: Iterable[BaseRoute] = ()) -> Callable[[HttpDoor], Asgi]:
-    """Everything that is not hot; `more` are routes of others, without a credential of ours."""
-    ways = [*WAYS, *health.ways()]
-    document = encode_document(ways)
+    """Return everything that is not hot; `more` are routes of others, without a credential of ours."""
+    served = [
+        each._replace(identity=health.scrapers) if each.path == "/metrics" else each
+        for each in served_routes(health.metrics)
+    ]
 
     async def openapi() -> Answer:
-        return 200, document, [JSON_TYPE]
+        return 200, encode_document(), [JSON_TYPE]
 
-    open_ways = [
+    open_routes = [
         open_route("/healthz", health.healthz),
         open_route("/readyz", health.readyz),
         open_route("/openapi.json", openapi),
         *more,
     ]
-    return lambda door: make_router(door, ways, open_ways)
+    return lambda door: make_router(door, served, open_routes)
 
 
-def make_router(door: HttpDoor, ways: Iterable[Way], open_ways: Iterable[BaseRoute]) -> Asgi:
-    """`open_ways` need no credential."""
-    paths: dict[str, dict[str, Way]] = {}
-    for path, (method, operation, handler) in HOT_ROUTES.items():
+def make_router(door: HttpDoor, served: Iterable[ServedRoute], open_routes: Iterable[BaseRoute]) -> Asgi:
+    """`open_routes` need no credential."""
+    paths: dict[str, dict[str, ServedRoute]] = {}
+    for path, (method, measured_as, handler) in HOT_ROUTES.items():
         # The door takes these before they get here, but for a wrong method.
-        paths.setdefault(path, {})[method] = Way(method, path, operation, handler)
-    for way in ways:
-        handler = _without_body(way.handler) if way.method in ("GET", "DELETE") else way.handler
-        paths.setdefault(way.path, {})[way.method] = way._replace(handler=handler)
+        paths.setdefault(path, {})[method] = ServedRoute(method, path, measured_as, handler)
+    for each in served:
+        handler = _without_body(each.handler) if each.method in ("GET", "DELETE") else each.handler
+        paths.setdefault(each.path, {})[each.method] = each._replace(handler=handler)
     routes = [Route(path.replace("}", ":name}"), _Path(door, methods)) for path, methods in paths.items()]
-    router = Router([*open_ways, *routes], redirect_slashes=False, default=_not_found)
+    router = Router([*open_routes, *routes], redirect_slashes=False, default=_not_found)
 
     async def route(scope: AsgiScope, receive: Receive, send: Send) -> None:
         # An encoded slash is part of a name (and no name has one); decoded, it would be taken for another path's.
@@ -103,16 +135,16 @@ register_url_convertor("name", _Name())
 class _Path:
     """An ASGI application of one path's methods: Starlette hands calls to it as they are."""
 
-    def __init__(self, door: HttpDoor, methods: dict[str, Way]) -> None:
+    def __init__(self, door: HttpDoor, methods: dict[str, ServedRoute]) -> None:
         self._door = door
         self._methods = methods
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
-        way = self._methods.get(scope["method"])
-        if way is None:
+        route = self._methods.get(scope["method"])
+        if route is None:
             await _refuse_method(scope, send, self._methods)
         else:
-            await self._door.run(way.operation, way.handler, scope, receive, send, way.identity)
+            await self._door.run(route.measured_as, route.handler, scope, receive, send, route.identity)
 
 
 def open_route(path: str, answer: Callable[[], Awaitable[Answer]]) -> Route:

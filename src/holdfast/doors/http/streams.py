@@ -9,7 +9,7 @@ from holdfast.doors.http.calls import Call, decode
 from holdfast.doors.http.messages import settle_riding
 from holdfast.doors.http.multipart import PartStream, wants_parts
 from holdfast.doors.http.presence import Presence
-from holdfast.doors.http.shapes import delivery_out, riding_verdicts
+from holdfast.doors.http.shapes import riding_verdicts
 from holdfast.model.answers import Delivery
 from holdfast.model.checks import check_integer
 from holdfast.model.durations import MAX_MS
@@ -18,6 +18,9 @@ from holdfast.model.message import MAX_BATCH
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Ask, Settle, Verdict
 from holdfast.wire.http import ResultOut, SubscribeRequest, encode
+from holdfast.wire.http_shapes import delivery_out
+from holdfast.wire.operations import STATS
+from holdfast.wire.requests import Nothing
 
 _subscribe = msgspec.json.Decoder(SubscribeRequest)
 
@@ -111,8 +114,10 @@ async def _subscribe_to(call: Call, *, with_state: bool) -> None:
             await asyncio.shield(call.session.settle(ref, releases))
 
 
-async def watch(call: Call, ref: QueueRef) -> None:
+async def watch(call: Call) -> None:
     """Server-sent events: `available` when messages can be claimed, first for those that are there already."""
+    fields = call.query("tenant", "queue")
+    ref = call.ref(fields.get("tenant"), fields.get("queue"))
     call.check_can_stream()
     watch = await call.session.watch(ref)
     presence = Presence(call)
@@ -140,6 +145,6 @@ def _nothing(result: bool) -> None:
 
 async def _ready(call: Call, ref: QueueRef) -> int:
     try:
-        return (await call.session.stats(ref)).ready
+        return (await call.session.call(STATS, ref, Nothing())).ready
     except QueueNotFound:
         return 0

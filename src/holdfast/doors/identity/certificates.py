@@ -14,7 +14,8 @@ from cryptography import x509
 from holdfast.doors.identity.claims import refused
 from holdfast.model.errors import InvalidArgument, InvalidName
 from holdfast.model.names import parse_name
-from holdfast.service.access import EVERY_TENANT, Caller, Scope
+from holdfast.model.scopes import Scope
+from holdfast.service.access import EVERY_TENANT, Caller
 
 # More than any certificate needs; each is looked up.
 MAX_NAMES = 256

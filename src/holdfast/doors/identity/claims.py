@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 
 from holdfast.model.errors import InvalidName, Unauthenticated
 from holdfast.model.names import parse_name
-from holdfast.service.access import EVERY_TENANT, Caller, Scope
+from holdfast.model.scopes import Scope
+from holdfast.service.access import EVERY_TENANT, Caller
 
 # How far an issuer's clock may be ahead of ours. A token's end is its end: it gets no such grace.
 LEEWAY_MS = 10_000

@@ -9,7 +9,8 @@ from holdfast.doors.identity.certificates import PeerCertificate
 from holdfast.doors.identity.claims import refused
 from holdfast.doors.identity.tokens import AUTHORIZATION, BEARER
 from holdfast.model.errors import Unauthenticated
-from holdfast.service.access import EVERY_TENANT, Caller, Scope
+from holdfast.model.scopes import Scope
+from holdfast.service.access import EVERY_TENANT, Caller
 
 _log = logging.getLogger("holdfast")
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from holdfast.model import lifecycle
 from holdfast.model.answers import Delivery
+from holdfast.model.claims import next_claim_at
 from holdfast.model.lifecycle import Change
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Ask
@@ -62,8 +63,10 @@ async def claim(
     per_ask: list[list[Delivery]] = []
     for ask, entries in zip(asks, taken, strict=True):
         per_ask.append(await unit.deliveries(queue, entries, with_state=ask.with_state, streams=ask.streams))
-    # If every ask got something, there may be more at once: that costs nothing to say.
-    return Claims(per_ask, unit.now_ms if all(per_ask) else await unit.next_at(queue))
+    is_served = all(per_ask)
+    soonest = None if is_served else await unit.next_at(queue)
+    next_at = next_claim_at(is_paused=False, is_served=is_served, now_ms=unit.now_ms, soonest=lambda: soonest)
+    return Claims(per_ask, next_at)
 
 
 def _lease(

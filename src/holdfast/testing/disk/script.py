@@ -8,18 +8,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from msgspec import Raw
+
 from holdfast.client.blocking import Holdfast
 from holdfast.clock import steady_s
 from holdfast.model.errors import HoldfastError
 from holdfast.model.message import Draft, NewMessage, Receipt
 from holdfast.model.names import parse_ref
-from holdfast.model.requests import StateChange
 from holdfast.testing.clock import START_MS, ManualClock
 from holdfast.testing.disk.notes import Notes, Reached, Time
 from holdfast.testing.disk.store import core_of, open_small, run, sweep
 from holdfast.testing.history import ENDLESS, Enqueue, Enqueued, Opened
 from holdfast.testing.history.recording import Caller
 from holdfast.testing.history.scripts import Recorder
+from holdfast.wire.requests import StateRequest
 
 MAIL, PAY, LATE, GONE, TICKS = "acme/mail", "acme/pay", "zeta/late", "zeta/gone", "acme/ticks"
 # Those whose messages a history follows; what a schedule enqueues nobody called for.
@@ -286,11 +288,11 @@ class DiskScript:
             parsed, document = Receipt.parse(receipt), b'"%d"' % self._dice.randrange(1 << 30)
             core, ref = core_of(self._hf), parse_ref(*MAIL.split("/"))
             was = run(self._hf, core.store.get(ref, parsed.id)).state
-            change = StateChange(document=document, etag=was.etag)
+            request = StateRequest(receipt=parsed, document=Raw(document), etag=was.etag)
             self._notes.set(
                 f"state {parsed.id}",
                 document.decode(),
-                partial(run, self._hf, core.messages.save_state(ref, parsed, change)),
+                partial(run, self._hf, core.messages.save_state(ref, request)),
             )
 
     def _remove_one(self) -> None:

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -21,6 +21,11 @@ from holdfast.service.session import Session
 from holdfast.service.subscriptions import Subscription
 from holdfast.testing.simulation.loop import SeededLoop, SimulatedTicket, Task
 from holdfast.testing.simulation.runtime import SimulatedRuntime
+from holdfast.wire.operation import Operation
+from holdfast.wire.operations import OPERATIONS
+
+R = TypeVar("R")
+A = TypeVar("A")
 
 # How long a client waits for an answer, on top of what it asked the server to wait.
 TIMEOUT_MS = 4_000
@@ -49,17 +54,14 @@ class Serving(NamedTuple):
 class _Call:
     __slots__ = (
         *("arguments", "connection", "has_arrived", "heard", "is_cut", "is_left", "is_repeated"),
-        *("name", "named", "running", "ticket", "who"),
+        *("name", "running", "ticket", "who"),
     )
 
-    def __init__(
-        self, connection: "Remote", who: Caller, name: str, arguments: tuple[Any, ...], named: dict[str, Any]
-    ) -> None:
+    def __init__(self, connection: "Remote", who: Caller, name: str, arguments: tuple[Any, ...]) -> None:
         self.connection = connection
         self.who = who
         self.name = name
         self.arguments = arguments
-        self.named = named
         self.ticket: SimulatedTicket[Any] = SimulatedTicket()
         self.running: list[Task] = []
         self.has_arrived = False
@@ -117,11 +119,9 @@ class Network:
         self._open: dict[_Call, None] = {}
         self._subscriptions: dict[tuple[Remote, QueueRef], tuple[SimulatedRuntime, Subscription]] = {}
 
-    async def call(
-        self, connection: "Remote", who: Caller, name: str, arguments: tuple[Any, ...], named: dict[str, Any]
-    ) -> Any:
+    async def call(self, connection: "Remote", who: Caller, name: str, arguments: tuple[Any, ...]) -> Any:
         """What a client sends, and the answer that reaches it."""
-        call = _Call(connection, who, name, arguments, named)
+        call = _Call(connection, who, name, arguments)
         self._open[call] = None
         call.is_repeated = call.is_repeatable and self._happens(self.rates.repeats, "repeated request")
         for _ in range(1 + call.is_repeated):
@@ -193,14 +193,14 @@ class Network:
 
     async def _serve(self, call: _Call, serving: Serving) -> None:
         """What a door does: ask the session, and answer; what cannot be answered is given back."""
-        session = Session(call.who, serving.core.messages, serving.core.admin)
+        session = Session(call.who, serving.core.services)
         error: HoldfastError | None = None
         answer: Any = None
         try:
             if call.name == "next":
                 answer = await self._next(call, session, serving.process)
             else:
-                answer = await getattr(session, call.name)(*call.arguments, **call.named)
+                answer = await self._carry_out(call, session)
         except HoldfastError as refusal:
             error = refusal
         except Exception as failure:
@@ -214,6 +214,12 @@ class Network:
             return
         for _ in range(1 + self._happens(self.rates.repeats, "repeated reply")):
             self._travel("reply", lambda: self._answer(call, answer, error))
+
+    async def _carry_out(self, call: _Call, session: Session) -> Any:
+        operation = OPERATIONS[call.name]
+        if operation.is_hot:
+            return await getattr(session, call.name)(*call.arguments)
+        return await session.call(operation, *call.arguments)
 
     async def _next(self, call: _Call, session: Session, process: SimulatedRuntime) -> list[Delivery]:
         """The next deliveries of a connection's subscription, which ends with its caller."""
@@ -253,7 +259,7 @@ class Network:
         self._seen["heard late"] += 1
         verdicts = [Verdict(settle=Settle.UNSEND, receipt=each.receipt) for each in unseen]
         with suppress(HoldfastError):
-            await self.call(call.connection, call.who, "settle", (call.arguments[0], verdicts), {})
+            await self.call(call.connection, call.who, "settle", (call.arguments[0], verdicts))
 
     def _fail(self, call: _Call, why: str, **facts: str) -> None:
         if not call.ticket.done():
@@ -273,28 +279,25 @@ def _as_of_several(call: _Call, answer: Any, error: HoldfastError | None) -> tup
 
 
 class Remote:
-    """Either half of a transport: every method is a call over the network."""
+    """The messages of a transport: every method is a call over the network."""
 
     def __init__(self, network: Network, who: Caller) -> None:
         self._network = network
         self._who = who
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        async def call(*arguments: Any, **named: Any) -> Any:
-            return await self._network.call(self, self._who, name, arguments, named)
+        async def call(*arguments: Any) -> Any:
+            return await self._network.call(self, self._who, name, arguments)
 
         setattr(self, name, call)
         return call
-
-    async def journal(self, after: str | None, limit: int, tenant: str | None) -> Any:
-        return await self._network.call(self, self._who, "journal", (after, limit), {"tenant": tenant})
 
 
 class Subscriber(Remote):
     """Its claims are the next messages of a subscription."""
 
     async def claim(self, ref: QueueRef, ask: Ask, wait_ms: int | None) -> list[Delivery]:
-        deliveries: list[Delivery] = await self._network.call(self, self._who, "next", (ref, ask, wait_ms), {})
+        deliveries: list[Delivery] = await self._network.call(self, self._who, "next", (ref, ask, wait_ms))
         return deliveries
 
 
@@ -309,7 +312,7 @@ class Bookkeeper(Remote):
     async def claim(self, ref: QueueRef, ask: Ask, wait_ms: int | None) -> list[Delivery]:
         number = self._numbers.setdefault(ref, 0)
         numbered = replace(ask, ledger=(self._name, number))
-        deliveries: list[Delivery] = await self._network.call(self, self._who, "claim", (ref, numbered, wait_ms), {})
+        deliveries: list[Delivery] = await self._network.call(self, self._who, "claim", (ref, numbered, wait_ms))
         if deliveries:
             self._numbers[ref] += 1
         return deliveries
@@ -318,7 +321,10 @@ class Bookkeeper(Remote):
 class NetworkTransport:
     def __init__(self, remote: Remote) -> None:
         self.messages: Any = remote
-        self.admin: Any = remote
+
+    async def call(self, operation: Operation[R, A], ref: QueueRef, request: R) -> A:
+        answer: A = await getattr(self.messages, operation.name)(ref, request)
+        return answer
 
     async def close(self) -> None:
         pass

@@ -11,13 +11,15 @@ from holdfast.client.transport import Transport
 from holdfast.model.errors import HoldfastError
 from holdfast.model.message import NewMessage, Receipt
 from holdfast.model.names import QueueRef
-from holdfast.model.requests import Progress, StateChange
-from holdfast.service.access import ALL_SCOPES, Caller
+from holdfast.model.requests import Progress
+from holdfast.model.scopes import ALL_SCOPES
+from holdfast.service.access import Caller
 from holdfast.testing.history import ENDLESS, AsyncCaller, Recorder
 from holdfast.testing.simulation.loop import SeededLoop, Task
 from holdfast.testing.simulation.machine import Machine
 from holdfast.testing.simulation.network import Bookkeeper, Network, NetworkTransport, Remote, Subscriber
 from holdfast.testing.simulation.plan import DELAYS_MS, LEASES_MS, LONG_LEASE_MS, Plan
+from holdfast.wire.requests import StateRequest
 
 _GROUPS = ("a", "b")
 _WAYS = ("claim", "claim", "claim", "next", "ledger")
@@ -141,9 +143,9 @@ class Workload:
         tenant, _, name = queue.partition("/")
         self._seen["progress"] += 1
         remote = Remote(self._machine.network, _client_of(tenant))
-        change = StateChange(progress=Progress(percent=50))
+        request = StateRequest(receipt=Receipt.parse(receipt), progress=Progress(percent=50))
         with suppress(HoldfastError):
-            await remote.save_state(QueueRef(tenant, name), Receipt.parse(receipt), change)
+            await remote.save_state(QueueRef(tenant, name), request)
 
     async def _settle(
         self, dice: random.Random, caller: AsyncCaller, queue: str, verb: str, receipts: list[str]

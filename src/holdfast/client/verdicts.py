@@ -1,0 +1,84 @@
+"""Verdicts in the forms in which callers give them: messages, receipts, and documents as over HTTP."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from holdfast.client.message import Message
+from holdfast.model.checks import plain
+from holdfast.model.errors import InvalidArgument
+from holdfast.model.message import Receipt
+from holdfast.model.requests import Settle, Verdict, check_verdict
+
+Settled = Message | Receipt | str
+VerdictLike = Settled | Mapping[str, Any]
+
+_FIELDS = ("receipt", "verdict", "error", "delay_ms", "defer", "final")
+# Fields that have another name where they are checked.
+_NAMES = {"delay": "delay_ms"}
+_VERDICTS = {each.value: each for each in (Settle.ACK, Settle.NACK, Settle.RELEASE)}
+
+
+def receipt_of(given: Settled) -> Receipt:
+    return given._held.delivery.receipt if isinstance(given, Message) else Receipt.parse(given)
+
+
+def verdicts_of(given: Iterable[VerdictLike]) -> list[tuple[Message | None, Verdict]]:
+    """Return each verdict, with its message where the caller gave one.
+
+    Raise `InvalidArgument` for a malformed verdict, naming it by its number.
+    """
+    every = [given] if isinstance(given, Message | Receipt | str | Mapping) else list(given)
+    return [_verdict_of(each, f"verdicts[{at}]") for at, each in enumerate(every)]
+
+
+def _verdict_of(given: object, where: str) -> tuple[Message | None, Verdict]:
+    if isinstance(given, Message | Receipt | str):
+        return _message_of(given), Verdict(settle=Settle.ACK, receipt=_receipt_in(given, where))
+    if not isinstance(given, Mapping):
+        raise InvalidArgument(
+            f"{where} is a {type(given).__name__}: give a message, a receipt or a mapping of {', '.join(_FIELDS)}",
+            field=where,
+        )
+    for name in given:
+        if name not in _FIELDS:
+            shown = str(name)[:80]
+            raise InvalidArgument(
+                f"{where}: {shown!r} is not a field of a verdict; the fields are {', '.join(_FIELDS)}",
+                field=f"{where}.{shown}",
+            )
+    for name in ("receipt", "verdict"):
+        if name not in given:
+            raise InvalidArgument(f"{where} has no {name}", field=f"{where}.{name}")
+    kind = plain(given["verdict"])
+    if not isinstance(kind, str) or kind not in _VERDICTS:
+        raise InvalidArgument(
+            f"{where}: {str(kind)[:80]!r} is not a verdict: give {', '.join(_VERDICTS)}", field=f"{where}.verdict"
+        )
+    for name in ("defer", "final"):
+        if not isinstance(given.get(name, False), bool):
+            raise InvalidArgument(f"{where}: {name} is True or False", field=f"{where}.{name}")
+    verdict = Verdict(
+        settle=_VERDICTS[kind],
+        receipt=_receipt_in(given["receipt"], where),
+        error=plain(given.get("error")),
+        delay_ms=plain(given.get("delay_ms")),
+        defer=given.get("defer", False),
+        final=given.get("final", False),
+    )
+    try:
+        check_verdict(verdict)
+    except InvalidArgument as error:
+        field = str(error.facts.get("field"))
+        raise InvalidArgument(f"{where}: {error.message}", field=f"{where}.{_NAMES.get(field, field)}") from None
+    return _message_of(given["receipt"]), verdict
+
+
+def _message_of(given: object) -> Message | None:
+    return given if isinstance(given, Message) else None
+
+
+def _receipt_in(given: Any, where: str) -> Receipt:
+    try:
+        return receipt_of(given)
+    except InvalidArgument as error:
+        raise InvalidArgument(f"{where}: {error.message}", field=f"{where}.receipt") from None

@@ -1,0 +1,71 @@
+"""The routes that read a request, carry out its operation and write its answer, all as the table declares them."""
+
+from typing import Any
+
+from msgspec.structs import asdict
+
+from holdfast.doors.http.app import Handler
+from holdfast.doors.http.calls import Call, decode
+from holdfast.doors.http.presence import Presence
+from holdfast.model.answers import Info
+from holdfast.model.names import DEFAULT, QueueRef, parse_name
+from holdfast.wire import operations
+from holdfast.wire.http import TenantAnswer, encode
+from holdfast.wire.http_routes import RouteBinding
+from holdfast.wire.operation import Operation, Target
+from holdfast.wire.requests import Nothing
+
+
+def make_handler(operation: Operation[Any, Any], binding: RouteBinding[Any]) -> Handler:
+    route = binding.route
+    answer_shape = route.answer
+    assert answer_shape is not None
+
+    async def handle(call: Call) -> None:
+        ref, request = await read_request(call, operation, binding)
+        work = call.session.call(operation, ref, request)
+        answer = await (_while_present(call, work) if route.ends_with_caller else work)
+        if isinstance(answer, Info):
+            call.correlation_id = answer.correlation_id
+        await call.answer(encode(answer_shape.write(answer, ref, request)), route.status)
+
+    return handle
+
+
+async def read_request(call: Call, operation: Operation[Any, Any], binding: RouteBinding[Any]) -> tuple[QueueRef, Any]:
+    """Read the query before the names and the names before the body, so that the first mistake is named first."""
+    fields = call.query(*binding.query_fields) if binding.checks_query else {}
+    if operation.target is Target.SERVER:
+        ref = QueueRef()
+    elif operation.target is Target.TENANT:
+        ref = QueueRef(parse_name("tenant", call.path["tenant"]), DEFAULT)
+    elif binding.is_ref_in_path:
+        ref = call.ref(call.path["tenant"], call.path["queue"])
+    elif not binding.has_body:
+        ref = call.ref(fields.get("tenant"), fields.get("queue"))
+    path = call.path if binding.is_ref_in_path else {}
+    if not binding.has_body:
+        return ref, binding.read(ref, path, binding.read_query(fields))
+    body = await call.body()
+    document = decode(binding.decoder, body or b"{}" if binding.route.is_body_optional else body)
+    if not binding.is_ref_in_path:
+        ref = call.ref(document.tenant, document.queue)
+    return ref, binding.read(ref, path, document)
+
+
+async def _while_present(call: Call, work: Any) -> Any:
+    """Carry on while the caller is there. Steps that are done stay done; the same call again goes on from there."""
+    presence = Presence(call)
+    try:
+        return await presence.wait(work, lambda answer: None)
+    finally:
+        presence.close()
+
+
+async def get_tenant(call: Call) -> None:
+    """Two operations in one answer: a tenant's configuration and its counts."""
+    call.query()
+    ref = QueueRef(parse_name("tenant", call.path["tenant"]), DEFAULT)
+    config = await call.session.call(operations.TENANT, ref, Nothing())
+    stats = await call.session.call(operations.TENANT_STATS, ref, Nothing())
+    await call.answer(encode(TenantAnswer(tenant=ref.tenant, stats=stats, **asdict(config))))

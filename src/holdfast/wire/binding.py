@@ -1,0 +1,83 @@
+"""A request struct as a document of one wire: its type, derived field by field, and the way there and back."""
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import msgspec
+from msgspec import NODEFAULT
+
+from holdfast.model.names import QueueRef
+
+R = TypeVar("R", bound=msgspec.Struct)
+
+
+class FieldShape(NamedTuple):
+    """The form that one of the model's types has on a wire."""
+
+    type: Any
+    write: Callable[[Any], Any]
+    # Is also given the queue of the call.
+    read: Callable[[Any, QueueRef], Any]
+
+
+class Binding(Generic[R]):
+    """How a wire writes and reads one request.
+
+    `shapes` says which types have a form of their own on this wire; the others stand there as they are. Fields named in
+    `apart` travel elsewhere (in a path, or nowhere), and `more` are fields that only the document has.
+    """
+
+    def __init__(
+        self,
+        request: type[R],
+        shapes: Mapping[Any, FieldShape],
+        *,
+        apart: Collection[str] = (),
+        more: tuple[tuple[Any, ...], ...] = (),
+    ) -> None:
+        self._request = request
+        fields: list[Any] = list(more)
+        self._shapes: dict[str, FieldShape | None] = {}
+        for field in msgspec.structs.fields(request):
+            if field.name in apart:
+                continue
+            shape = self._shapes[field.name] = shapes.get(field.type)
+            kind = field.type if shape is None else shape.type
+            if field.default is NODEFAULT and field.default_factory is NODEFAULT:
+                fields.append((field.name, kind))
+            elif shape is not None:
+                fields.append((field.name, kind, shape.write(field.default)))
+            elif field.default is NODEFAULT:
+                fields.append((field.name, kind, msgspec.field(default_factory=field.default_factory)))
+            else:
+                fields.append((field.name, kind, field.default))
+        # An unknown field is refused by its name, and fields with their usual value are left out on the way.
+        self.type: Any = msgspec.defstruct(
+            request.__name__,
+            fields,
+            module=request.__module__,
+            namespace={"__doc__": request.__doc__},
+            frozen=True,
+            kw_only=True,
+            forbid_unknown_fields=True,
+            omit_defaults=True,
+        )
+
+    @property
+    def fields(self) -> Mapping[str, FieldShape | None]:
+        """The names of the request's fields in the document, with their shapes."""
+        return self._shapes
+
+    def document(self, request: R, **more: Any) -> Any:
+        """Return the request as this wire's document. `more` are the fields that only the document has."""
+        for name, shape in self._shapes.items():
+            value = getattr(request, name)
+            more[name] = value if shape is None else shape.write(value)
+        return self.type(**more)
+
+    def request(self, document: Any, ref: QueueRef, **apart: Any) -> R:
+        """Return the request that a document stands for. `apart` are the fields that travelled elsewhere."""
+        for name, shape in self._shapes.items():
+            value = getattr(document, name)
+            apart[name] = value if shape is None else shape.read(value, ref)
+        return self._request(**apart)

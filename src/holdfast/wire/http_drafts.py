@@ -1,0 +1,64 @@
+"""New messages as the HTTP door's documents, and back."""
+
+from typing import Any
+
+from holdfast.model.message import BYTES, DEFAULT_PRIORITY, JSON, Draft, normalise_correlation_id
+from holdfast.wire.http import MessageIn, MetaIn
+from holdfast.wire.http_shapes import payload_in, payload_of
+
+
+def is_json(draft: Draft) -> bool:
+    return draft.content_type == JSON if draft.is_json is None else draft.is_json
+
+
+def message_in(draft: Draft) -> MessageIn:
+    given_as_json = is_json(draft)
+    payload, payload_base64 = payload_in(draft.payload, given_as_json)
+    return MessageIn(
+        payload=payload, payload_base64=payload_base64, **_options(draft, JSON if given_as_json else BYTES)
+    )
+
+
+def meta_in(draft: Draft, tenant: str, queue: str) -> MetaIn:
+    return MetaIn(tenant=tenant, queue=queue, **_options(draft, BYTES))
+
+
+def _options(draft: Draft, usual_type: str) -> dict[str, Any]:
+    """What is not as usual: left out it costs nothing on the way."""
+    options: dict[str, Any] = {
+        "content_type": None if draft.content_type == usual_type else draft.content_type,
+        "headers": draft.headers or None,
+        "priority": None if draft.priority == DEFAULT_PRIORITY else draft.priority,
+        "delay_ms": draft.delay_ms or None,
+        "deliver_at": draft.deliver_at,
+        "ttl_ms": draft.ttl_ms,
+        "idempotency_key": draft.key,
+        "group": draft.group,
+        "correlation_id": draft.correlation_id,
+        "max_retries": draft.max_retries,
+    }
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def draft_of(message: MessageIn, where: str, correlation_id: str | None) -> Draft:
+    """`correlation_id` is the call's, for messages that have none of their own."""
+    payload, is_json = payload_of(message.payload, message.payload_base64, where)
+    return draft_with(message, payload, is_json=is_json, correlation_id=correlation_id)
+
+
+def draft_with(message: MessageIn, payload: bytes, *, is_json: bool, correlation_id: str | None) -> Draft:
+    own = None if message.correlation_id is None else normalise_correlation_id(message.correlation_id)
+    return Draft(
+        payload=payload,
+        content_type=message.content_type or (JSON if is_json else BYTES),
+        is_json=is_json,
+        headers=message.headers or {},
+        priority=DEFAULT_PRIORITY if message.priority is None else message.priority,
+        delay_ms=message.delay_ms or 0,
+        deliver_at=message.deliver_at,
+        ttl_ms=message.ttl_ms,
+        key=message.idempotency_key,
+        group=message.group,
+        correlation_id=own or correlation_id,
+        max_retries=message.max_retries,
+    )

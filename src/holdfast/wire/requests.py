@@ -1,0 +1,136 @@
+"""The requests of the operations in `wire/operations.py`, in the model's own types.
+
+A service method is given one as it is. Each wire derives its own document from it (`wire/binding.py`).
+"""
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import UNSET, Meta, Raw, UnsetType
+
+from holdfast.model.durations import MAX_MS
+from holdfast.model.message import Receipt, State
+from holdfast.model.names import QueueRef
+from holdfast.model.requests import EVERYTHING, Edit, Filter, Progress
+from holdfast.model.schedules import LEAST_EVERY_MS, Change
+from holdfast.wire.http import Positive, Priority, Whole
+
+# Time that a queue being deleted leaves to the holders of its leases, unless the caller says otherwise.
+FORCE_AFTER_MS = 30_000
+
+
+class Nothing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`{}`: it is done, and there is nothing to say."""
+
+
+class GetRequest(msgspec.Struct, frozen=True, kw_only=True):
+    id: str | int
+    payload: bool = False
+
+
+class PeekRequest(msgspec.Struct, frozen=True, kw_only=True):
+    limit: int = 1
+
+
+class BrowseRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """`state` may also be `delayed`, which is no state of its own; None means every state."""
+
+    state: str | None = None
+    filter: Filter = EVERYTHING
+    cursor: str | None = None
+    limit: int = 100
+    payload: bool = False
+
+
+class JournalRequest(msgspec.Struct, frozen=True, kw_only=True):
+    after: str | None = None
+    limit: int = 1_000
+    tenant: str | None = None
+    wait_ms: int = 0
+    until: str | None = None
+
+
+class LedgerRequest(msgspec.Struct, frozen=True, kw_only=True):
+    consumer: str
+    number: int | None = None
+
+
+class LedgerAckRequest(msgspec.Struct, frozen=True, kw_only=True):
+    consumer: str
+    upto: Whole
+
+
+class LedgerExtendRequest(msgspec.Struct, frozen=True, kw_only=True):
+    consumer: str
+    lease_ms: Positive | None = None
+
+
+class StateRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Save `document` if the stored ETag is `etag`; or set `progress` alone."""
+
+    receipt: Receipt
+    document: Raw | UnsetType = UNSET
+    etag: str | None = None
+    progress: Progress | None = None
+
+
+class ConfigureRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Change the given fields of a policy or of a tenant's configuration; the others stay."""
+
+    changes: dict[str, Any] = {}
+
+
+class PauseRequest(msgspec.Struct, frozen=True, kw_only=True):
+    paused: bool = True
+
+
+class DeleteRequest(msgspec.Struct, frozen=True, kw_only=True):
+    force_after_ms: int = FORCE_AFTER_MS
+
+
+class PurgeRequest(msgspec.Struct, frozen=True, kw_only=True):
+    state: State = State.READY
+
+
+class CancelRequest(msgspec.Struct, frozen=True, kw_only=True):
+    filter: Filter = EVERYTHING
+
+
+class ReprioritiseRequest(msgspec.Struct, frozen=True, kw_only=True):
+    priority: Priority
+    filter: Filter = EVERYTHING
+
+
+class MoveRequest(msgspec.Struct, frozen=True, kw_only=True):
+    to: QueueRef
+    filter: Filter = EVERYTHING
+    state: State = State.READY
+
+
+class RemoveRequest(msgspec.Struct, frozen=True, kw_only=True):
+    id: str | int
+
+
+class RedriveRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """With `edit`, only the message that it names is redriven."""
+
+    filter: Filter = EVERYTHING
+    rate_per_s: Annotated[float, Meta(gt=0)] | None = None
+    dry_run: bool = False
+    edit: Edit | None = None
+
+
+class ScheduleNameRequest(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    payload: bool = False
+
+
+class ScheduleRequest(Change, frozen=True, kw_only=True):
+    """Create a schedule or change the given fields of one. A new one has a message, and a cron line or an interval."""
+
+    name: str
+    every_ms: Annotated[int, Meta(ge=LEAST_EVERY_MS, le=MAX_MS)] | None = None
+
+
+class BackupRequest(msgspec.Struct, frozen=True, kw_only=True):
+    target: str
