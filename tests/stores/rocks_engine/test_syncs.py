@@ -278,3 +278,15 @@ async def test_the_journal_shows_nothing_before_it_is_on_disk(tmp_path: Path, di
         await enqueue
         await reading
         assert [event.event for event in await hf.journal()] == ["enqueued"]
+
+
+async def test_a_store_buffered_by_the_system_syncs_nothing_for_a_verb_that_matched_nothing(
+    tmp_path: Path, disk: Disk
+) -> None:
+    """A sync would run on a thread that closing does not wait for, and closing beside it fails."""
+    async with opened(tmp_path, disk, Durability.OS) as hf:
+        queue, before = hf.queue("mail"), disk.syncs
+        await queue.redrive()
+        assert await queue.claim(1) == []
+        await turns()
+        assert disk.syncs == before

@@ -103,6 +103,7 @@ class Engine:
                 return None
         # Also while a sync is under way: what this call answers from may be in it.
         elif not (len(self._batch) or self._is_unsynced or self._is_syncing):
+            self._publish_open()
             return None
         ticket = self._runtime.ticket()
         self._waiting.append(ticket)
@@ -134,6 +135,10 @@ class Engine:
         if self._failure is not None:
             raise self._refusal()
         if not len(self._batch):
+            if self.is_os and not self._is_in_step:
+                # An operation that changed nothing may still have something to tell. Left here, it would make the next
+                # claim sync, on a thread that closing does not wait for.
+                self._publish_open()
             return
         if self.is_mid_change:
             self._stop(RuntimeError("a read fell into the middle of a change"))
@@ -153,10 +158,7 @@ class Engine:
         self._is_unsynced = True
         self._writes += 1
         if self.is_os:
-            to_publish = self._to_publish
-            if to_publish:
-                self._to_publish = []
-            self._publish(to_publish)
+            self._publish_open()
 
     def delete_range(self, lower: bytes, upper: bytes, handle: ColumnFamily | None) -> None:
         self._batch.delete_range(lower, upper, handle)
@@ -200,6 +202,13 @@ class Engine:
         started_s = steady_s()
         self.database.sync()
         self._syncs.observe(steady_s() - started_s)
+
+    def _publish_open(self) -> None:
+        """Make known what the open commit has gathered: it holds already."""
+        to_publish = self._to_publish
+        if to_publish:
+            self._to_publish = []
+        self._publish(to_publish)
 
     def _publish(self, to_publish: list[Callable[[], None]]) -> None:
         for publish in to_publish:
