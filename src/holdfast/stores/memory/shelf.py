@@ -1,7 +1,7 @@
 """One queue's messages in memory, and the orders in which they are looked for."""
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice, takewhile
 from operator import itemgetter
@@ -73,20 +73,25 @@ class Shelf(Orders):
 
     # --- What a claim takes ------------------------------------------------------------------------------------
 
-    def due_batches(self, now_ms: int) -> Iterator[Iterator[Entry]]:
-        """Due messages in the order of delivery: a single one, or those of a group that go together. Nothing may change
-        while they are looked at."""
+    def due_batches(self, now_ms: int) -> Iterator[Sequence[Entry]]:
+        """Yield due messages in the order of delivery: a single one, or those of a group that go together. Nothing may
+        change while they are looked at."""
+        entries = self.entries
         for level in self.levels.values():
-            for _, id in level.irange(maximum=(now_ms, LAST_ID)):
-                entry = self.entries[id]
+            for visible_at, id in level:
+                if visible_at > now_ms:
+                    break
+                entry = entries[id]
                 group = entry.envelope.group
-                batch = iter([entry]) if group is None else self._group_batch(self.groups[group], now_ms)
-                yield (each for each in batch if not is_over(each.life, now_ms))
+                if group is not None:
+                    yield self._group_batch(self.groups[group], now_ms)
+                elif not is_over(entry.life, now_ms):
+                    yield (entry,)
 
-    def _group_batch(self, group: Group, now_ms: int) -> Iterator[Entry]:
-        """The group's oldest due messages, in order of id, up to the first that is not due."""
-        entries = (self.entries[id] for id in group.ready)
-        return takewhile(lambda entry: entry.life.visible_at <= now_ms, entries)
+    def _group_batch(self, group: Group, now_ms: int) -> list[Entry]:
+        """Return the group's oldest due messages, in order of id, up to the first that is not due."""
+        due = takewhile(lambda entry: entry.life.visible_at <= now_ms, (self.entries[id] for id in group.ready))
+        return [entry for entry in due if not is_over(entry.life, now_ms)]
 
     def peek_due(self, now_ms: int) -> Iterator[Entry]:
         """What claims would take next, with nothing taken. A claim ends overdue TTLs first: so here they count as gone,
@@ -116,7 +121,9 @@ class Shelf(Orders):
     # --- What time has ended --------------------------------------------------------------------------------
 
     def ended(self, ends: "SortedList[tuple[int, int]]", limit: int, now_ms: int) -> list[Entry]:
-        """The first messages of an index of ends whose time has come."""
+        """Return the first messages of an index of ends whose time has come."""
+        if not ends or ends[0][0] > now_ms:
+            return []
         return [self.entries[id] for _, id in islice(ends.irange(maximum=(now_ms, LAST_ID)), limit)]
 
     def next_deadline(self, now_ms: int) -> int | None:

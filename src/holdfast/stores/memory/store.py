@@ -1,7 +1,8 @@
 """The memory store: the reference that every other store is compared with."""
 
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from functools import partial
+from typing import Any
 
 from holdfast.dice import Dice
 from holdfast.model.answers import Counts, Enqueued, Found, Result
@@ -77,17 +78,21 @@ class MemoryStore:
 
     # --- Messages --------------------------------------------------------------------------------------------
 
-    async def enqueue(self, ref: QueueRef, drafts: list[Draft], now_ms: int, *, auto_create: bool) -> list[Enqueued]:
-        return await self._units.run(ref, lambda unit: enqueue(unit, ref, drafts, auto_create=auto_create), now_ms)
+    def enqueue(
+        self, ref: QueueRef, drafts: list[Draft], now_ms: int, *, auto_create: bool
+    ) -> Coroutine[Any, Any, list[Enqueued]]:
+        return self._units.run(ref, lambda unit: enqueue(unit, ref, drafts, auto_create=auto_create), now_ms)
 
-    async def claim(self, ref: QueueRef, asks: list[Ask], now_ms: int) -> Claims:
-        return await self._units.run(ref, lambda unit: claim(unit, ref, asks, self._dice.tokens), now_ms)
+    def claim(self, ref: QueueRef, asks: list[Ask], now_ms: int) -> Coroutine[Any, Any, Claims]:
+        return self._units.run(ref, lambda unit: claim(unit, ref, asks, self._dice.tokens), now_ms)
 
-    async def settle(self, ref: QueueRef, verdicts: list[Verdict], now_ms: int) -> list[Result]:
-        return await self._units.run(ref, lambda unit: settle(unit, ref, verdicts, self._dice.roll), now_ms)
+    def settle(self, ref: QueueRef, verdicts: list[Verdict], now_ms: int) -> Coroutine[Any, Any, list[Result]]:
+        return self._units.run(ref, lambda unit: settle(unit, ref, verdicts, self._dice.roll), now_ms)
 
-    async def save_state(self, ref: QueueRef, receipt: Receipt, change: StateChange, now_ms: int) -> str | None:
-        return await self._units.run(ref, lambda unit: save_state(unit, ref, receipt, change), now_ms)
+    def save_state(
+        self, ref: QueueRef, receipt: Receipt, change: StateChange, now_ms: int
+    ) -> Coroutine[Any, Any, str | None]:
+        return self._units.run(ref, lambda unit: save_state(unit, ref, receipt, change), now_ms)
 
     # --- Inspection ------------------------------------------------------------------------------------------
 

@@ -88,7 +88,7 @@ class MemoryUnits:
         for limit in limits:
             entries: list[Entry] = []
             while len(entries) < limit and (batch := next(batches, None)) is not None:
-                entries += islice(batch, limit - len(entries))
+                entries += batch[: limit - len(entries)]
             taken.append(entries)
         return taken
 
