@@ -21,7 +21,7 @@ from holdfast.cli.inspect import inspect
 from holdfast.cli.letters import dlq, redrive
 from holdfast.cli.list import list_
 from holdfast.cli.look import get, peek, queues, stats, tenants
-from holdfast.cli.operate import cancel, count, delete, move, pause, policy, purge, reprioritise, resume
+from holdfast.cli.operate import cancel, delete, move, pause, policy, purge, reprioritise, resume
 from holdfast.cli.pipeline import pipeline
 from holdfast.cli.run import run
 from holdfast.cli.schedule import schedule
@@ -52,7 +52,7 @@ for _look in (queues, stats, top, tail, list_, inspect, peek, get, dlq, tenants)
     client_command(app, LOOK)(_look)
 for _maker in (policy, schedule):
     client_command(app, OPERATE, may_create=True)(_maker)
-for _verb in (redrive, pause, resume, purge, count, cancel, move, reprioritise, delete):
+for _verb in (redrive, pause, resume, purge, cancel, move, reprioritise, delete):
     client_command(app, OPERATE)(_verb)
 app.command(cls=ServeCommand, rich_help_panel=STORE)(serve)
 for _checkup in (doctor, bench):

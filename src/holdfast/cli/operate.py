@@ -143,13 +143,6 @@ def purge(cli: Session, queue: QueueName, state: InState = "ready", yes: Yes = F
     tell_changed(cli, found.ref, "removed", found.purge(state))
 
 
-def count(cli: Session, queue: QueueName, state: InState = "ready") -> None:
-    """Count the messages of a queue in a state, one by one."""
-    found = cli.queue(queue)
-    number = found.count(state)
-    cli.output.done(f"{number:,} {state} messages in {found.ref}", {"queue": queue, "count": number})
-
-
 def cancel(
     cli: Session,
     queue: QueueName,

@@ -163,7 +163,6 @@ class Queue:
     resume = blocking(AsyncQueue.resume)
     remove = blocking(AsyncQueue.remove)
     purge = blocking(AsyncQueue.purge)
-    count = blocking(AsyncQueue.count)
     cancel = blocking(AsyncQueue.cancel)
     reprioritise = blocking(AsyncQueue.reprioritise)
     move = blocking(AsyncQueue.move)

@@ -238,11 +238,6 @@ class AsyncQueue:
         request = requests.PurgeRequest(state=parse_state(state))
         return await self._transport.call(operations.PURGE, self.ref, request)
 
-    async def count(self, state: str = "ready", filter: FilterLike = None) -> int:
-        """Return how many messages in this state match the filter; counted message by message, so it takes its time."""
-        request = requests.CountRequest(state=parse_state(state), filter=make_filter(filter))
-        return (await self._transport.call(operations.COUNT, self.ref, request)).matched
-
     async def cancel(self, filter: FilterLike = None) -> Changed:
         """Remove what is ready and matches."""
         request = requests.CancelRequest(filter=make_filter(filter))

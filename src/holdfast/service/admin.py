@@ -35,7 +35,6 @@ from holdfast.wire.requests import (
     BackupRequest,
     CancelRequest,
     ConfigureRequest,
-    CountRequest,
     DeleteRequest,
     MoveRequest,
     Nothing,
@@ -149,9 +148,6 @@ class AdminService:
         if state not in (State.READY, State.FAILED):
             raise InvalidArgument(f"purge takes what is ready or failed, not what is {state}", field="state")
         return await self._alter(ref, Purge(state=state), EVERYTHING)
-
-    async def count(self, ref: QueueRef, request: CountRequest) -> Changed:
-        return Changed(await self._count(ref, request.state, request.filter), 0)
 
     async def cancel(self, ref: QueueRef, request: CancelRequest) -> Changed:
         return await self._alter(ref, Cancel(), request.filter)

@@ -283,9 +283,6 @@ PURGE = _operation(
     "purge", req.PurgeRequest, Changed, _ADMIN, "Remove what is ready, or what failed",
     _post(_QUEUE + "/purge", answers.CHANGED, is_body_optional=True),
     **_BULK)
-COUNT = _operation(
-    "count", req.CountRequest, Changed, _READ, "Count the messages in a state that match",
-    _post(_QUEUE + "/count", answers.CHANGED, is_body_optional=True))
 CANCEL = _operation(
     "cancel", req.CancelRequest, Changed, _ADMIN, "Remove what is ready and matches",
     _post(_QUEUE + "/cancel", answers.CHANGED, is_body_optional=True),

@@ -92,11 +92,6 @@ class PurgeRequest(msgspec.Struct, frozen=True, kw_only=True):
     state: State = State.READY
 
 
-class CountRequest(msgspec.Struct, frozen=True, kw_only=True):
-    state: State = State.READY
-    filter: Filter = EVERYTHING
-
-
 class CancelRequest(msgspec.Struct, frozen=True, kw_only=True):
     filter: Filter = EVERYTHING
 
