@@ -6,6 +6,7 @@ import fcntl
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from holdfast.stores.buffered.wal import LogInUse, Wal
 from holdfast.stores.rocks.database import Database, lock_directory
 from holdfast.stores.rocks.legacy import LegacyDatabase
 from holdfast.stores.rocks.legacy_migration import migrate_legacy
+from holdfast.stores.rocks.marker import check_directory, write_marker
 from holdfast.testing.legacy import make_legacy
 from tests.crash.openings import STORE, spellings
 
@@ -103,6 +105,20 @@ def test_a_directory_that_cannot_be_locked_is_refused_by_name(tmp_path: Path, mo
     with pytest.raises(StoreUnavailable, match=r"cannot be locked \(No locks available\).*local file system"):
         holdfast.open(str(tmp_path / STORE))
     assert not list((tmp_path / STORE).iterdir())
+
+
+def test_a_store_that_another_opening_makes_meanwhile_is_not_taken_for_a_foreign_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = Path.iterdir
+
+    def made_meanwhile(path: Path) -> Iterator[Path]:
+        write_marker(path, None)
+        (path / "db").mkdir()
+        return listed(path)
+
+    monkeypatch.setattr(Path, "iterdir", made_meanwhile)
+    check_directory(tmp_path)
 
 
 def test_a_lock_of_the_callers_own_outlives_the_database(tmp_path: Path) -> None:

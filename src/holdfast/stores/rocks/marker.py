@@ -71,7 +71,12 @@ def check_directory(path: Path) -> None:
                 path=str(path),
                 format=format,
             )
-    elif path.is_dir() and any(file.name != _FRESH_MARKER for file in path.iterdir()):
+    elif (
+        path.is_dir()
+        and any(file.name != _FRESH_MARKER for file in path.iterdir())
+        # Once more: another opening may have made the store since. It writes the marker before any other file.
+        and not marker.exists()
+    ):
         raise InvalidArgument(
             f"{path} is not a store and not empty: give a store's directory, or a new one", field="url"
         )
