@@ -1,4 +1,4 @@
-"""What both remote clients share: requests made ready to be sent, and exchanges that wait."""
+"""The parts that both remote clients share: requests made ready to be sent, and exchanges that wait."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar

@@ -1,4 +1,4 @@
-"""What the client needs of whatever carries its calls: the service itself when embedded, a network otherwise."""
+"""The interface between the client and the carrier of its calls: the service when embedded, a network otherwise."""
 
 from collections.abc import AsyncIterator
 from typing import Protocol, TypeVar
@@ -58,7 +58,7 @@ class Messages(Protocol):
 
 
 class Operations(Protocol):
-    """Whatever carries out the other operations of the table, each by its row."""
+    """A way to carry out the other operations of the table, each by its row."""
 
     async def call(self, operation: Operation[R, A], ref: QueueRef, request: R) -> A:
         """Carry out an operation on a queue, on the tenant of `ref`, or on the server."""

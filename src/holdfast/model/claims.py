@@ -1,4 +1,4 @@
-"""What a claim finds: the messages that a queue's order shows, and the instant at which to look again."""
+"""Rules of a claim: the messages that a queue's order shows, and the instant at which to look again."""
 
 from collections.abc import Callable
 from typing import TypeVar

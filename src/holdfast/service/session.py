@@ -102,7 +102,7 @@ class Session:
         return await self._messages.read_payload(ref, delivery)
 
     async def read_part(self, ref: QueueRef, receipt: Receipt, offset: int, limit: int) -> Part:
-        """Read a part of the payload of a message that the receipt holds, whoever claimed it."""
+        """Read a part of the payload of a message that the receipt holds; any caller may have claimed it."""
         permit(self.caller, operations.READ_PART, ref.tenant)
         return await self._messages.read_part(ref, receipt, offset, limit)
 

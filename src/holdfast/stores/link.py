@@ -48,7 +48,7 @@ class Link:
 
     @property
     def is_inside(self) -> bool:
-        """Whether the current task is the driver's own work: it may await the driver's coroutines directly."""
+        """Return whether the current task is the driver's own work, which may await its coroutines directly."""
         return _current.get() is self
 
     async def call(self, work: Work[T], then: Callable[[T], None] | None = None) -> T:

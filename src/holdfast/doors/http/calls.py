@@ -162,7 +162,7 @@ class Call:
 
     @property
     def is_traced(self) -> bool:
-        """Whether enqueued messages carry a trace: the server's own, or the caller's."""
+        """Return whether enqueued messages carry a trace: the server's own, or the caller's."""
         return self.tracing.is_on or b"traceparent" in self.headers
 
     async def enqueue_traced(self, ref: QueueRef, drafts: list[Draft]) -> list[Enqueued]:

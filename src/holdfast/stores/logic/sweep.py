@@ -1,4 +1,4 @@
-"""What time ends: leases, TTLs, and the messages of a queue being deleted."""
+"""The ends that time brings: of leases, of TTLs, and of the messages of a queue being deleted."""
 
 from collections.abc import Sequence
 

@@ -55,7 +55,7 @@ async def until_unchanged(
     """Return what `attempt` returns, repeated while it raises one of `on`: at once after `Changed`, after a pause
     while another's step is under way. Each attempt reads anew what it changes.
 
-    Raise `StoreUnavailable` with the words of `gave_up` after so many tries.
+    Raise `StoreUnavailable` with the words of `gave_up` after the last try.
     """
     for _ in range(tries):
         try:
