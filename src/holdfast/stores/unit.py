@@ -108,7 +108,7 @@ class Unit(Protocol[Q, E]):
         """Return the messages with these ids, by id, to be delivered; missing ones are left out."""
 
     async def take_due(self, queue: Q, limits: list[int]) -> list[list[E]]:
-        """Return up to so many due messages for each limit, in the order of delivery (priority, visible time, id), to
+        """Return at most `limit` due messages for each limit, in the order of delivery (priority, visible time, id), to
         be claimed in this step. No message is returned twice.
 
         A group gives its oldest messages, in order of id, up to the first that is not due, to one limit only; it gives

@@ -67,7 +67,7 @@ async def until_unchanged(
 
 
 async def side_by_side(items: Iterable[T], do: Callable[[T], Awaitable[R]], at_once: int = AT_ONCE) -> list[R]:
-    """Return what `do` returns for each item, in order; up to so many are under way at once.
+    """Return the results of `do` for all items, in order; at most `at_once` calls run side by side.
 
     Raise the first error once all have ended.
     """

@@ -142,7 +142,7 @@ class Sheets:
             if there.nonce == sheet.nonce:
                 return Held(key, there.body, there, found.stamp)
             if sheet.nonce in there.past:
-                # Written, and written over since: whoever goes on from here must read it again.
+                # Written, and written over since: the caller must read it again before it goes on.
                 return Held(key, sheet.body, sheet, Stamp("overwritten", "overwritten"))
         if isinstance(error, Changed):
             raise Changed(str(error)) from None

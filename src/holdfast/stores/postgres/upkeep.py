@@ -1,4 +1,4 @@
-"""What time ends: leases, TTLs, the keeping of succeeded messages, delays; of one queue, in one transaction."""
+"""End leases, TTLs, delays and the keeping of succeeded messages of one queue, in one transaction."""
 
 from holdfast.stores.logic.sweep import end_by_time
 from holdfast.stores.notices import Notices

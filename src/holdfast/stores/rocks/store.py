@@ -242,7 +242,7 @@ class RocksStore:
         return Shelf(row, self._engine, counters, totals, self._board)
 
     def _before_write(self) -> None:
-        """What every batch carries once: counters, a block of the journal."""
+        """Add the records that every batch carries once: counters, a block of the journal."""
         self._board.write_counters()
         self._journal.write_block()
 
