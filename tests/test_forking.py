@@ -181,6 +181,20 @@ def test_a_lock_in_a_bucket_is_not_kept_by_a_child_that_was_forked_meanwhile(tmp
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
+def test_a_legacy_database_is_free_once_closed_though_a_copy_of_its_lock_is_open(tmp_path: Path) -> None:
+    """As in a child that was forked a moment ago, and has not closed its copy yet."""
+    make_legacy(tmp_path / "old", 5, seed=1, now_s=1_800_000_000)
+    database = LegacyDatabase(tmp_path / "old")
+    lock = database._files._lock
+    assert lock is not None
+    copy = os.dup(lock)
+    try:
+        database.close()
+        LegacyDatabase(tmp_path / "old").close()
+    finally:
+        os.close(copy)
+
+
 def test_a_legacy_database_is_free_once_the_parent_closes_it_though_a_child_lives(tmp_path: Path) -> None:
     make_legacy(tmp_path / "old", 5, seed=1, now_s=1_800_000_000)
     database = LegacyDatabase(tmp_path / "old")

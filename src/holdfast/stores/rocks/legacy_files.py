@@ -80,7 +80,9 @@ class LegacyFiles:
     def forked(self) -> None:
         """Leave the links to the parent, and close the child's copy of the lock, which would outlive the parent's."""
         self._view = None
-        self.close()
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            os.close(lock)  # to unlock it would free the parent's
 
     def close(self) -> None:
         """Remove the links and give up the lock. Idempotent."""
@@ -89,6 +91,8 @@ class LegacyFiles:
             shutil.rmtree(view, ignore_errors=True)
         lock, self._lock = self._lock, None
         if lock is not None:
+            # To close the file is not enough while a child that was just forked has a copy.
+            _lock_file(lock, fcntl.LOCK_UN)
             os.close(lock)
 
 
@@ -121,11 +125,11 @@ def _lock(path: Path, *, is_migrated: bool) -> int | None:
 
 
 def _lock_file(file: int, kind: int) -> None:
-    """Raise `OSError` if another opening of the file, RocksDB's included, holds a lock that excludes this one."""
+    """Lock or unlock the file. Raise `OSError` if another opening, RocksDB's included, holds an excluding lock."""
     if sys.platform != "linux":
         fcntl.lockf(file, kind | fcntl.LOCK_NB)
         return
     # A lock of the process would let in a second reader in the same process, and would end when that reader closed its
     # file; this one belongs to the open file. struct flock: kind, whence, start, length (0: the whole file), process.
-    wanted = fcntl.F_WRLCK if kind == fcntl.LOCK_EX else fcntl.F_RDLCK
+    wanted = {fcntl.LOCK_EX: fcntl.F_WRLCK, fcntl.LOCK_SH: fcntl.F_RDLCK, fcntl.LOCK_UN: fcntl.F_UNLCK}[kind]
     fcntl.fcntl(file, fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", wanted, os.SEEK_SET, 0, 0, 0))
