@@ -1,6 +1,8 @@
 """The orders in which one queue's messages are looked for, kept in memory: by delivery, by group, by what ends when."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from sortedcontainers import SortedDict, SortedList
 
@@ -9,6 +11,9 @@ from holdfast.model.lifecycle import Life
 from holdfast.model.message import State
 
 LAST_ID = 1 << 64
+
+# Read once: Python 3.11 finds a member in its class by a slow way, and every change of a message compares several.
+_READY, _IN_FLIGHT, _SUCCEEDED = State.READY, State.IN_FLIGHT, State.SUCCEEDED
 
 # Where a message stands in its queue: priority, visible_at, id.
 Place = tuple[int, int, int]
@@ -30,7 +35,8 @@ class Orders:
     """`arrange` and `disarrange` are the only ways to alter them: a message is taken out as it was put in."""
 
     def __init__(self) -> None:
-        # What a claim walks: per priority, (visible_at, id) of each Ready message; of a group, its head alone.
+        # What a claim walks: per priority, (visible_at, id) of each Ready message; of a group, its head alone. At most
+        # one level is empty.
         self.levels: SortedDict[int, SortedList[tuple[int, int]]] = SortedDict()
         self.groups: dict[str, Group] = {}
         # (when, id): leases' ends, TTLs' ends of what is Ready, the end of keeping what Succeeded.
@@ -39,60 +45,55 @@ class Orders:
         self.kept: SortedList[tuple[int, int]] = SortedList()
 
     def arrange(self, id: int, life: Life, group_name: str | None, lease_ends_at: int) -> None:
-        """`lease_ends_at`: of a message in flight."""
+        """`lease_ends_at`: of a message in flight. A Failed message stands in none of the orders."""
         group = None if group_name is None else self.groups.setdefault(group_name, Group())
-        match life.state:
-            case State.READY:
-                if life.expires_at is not None:
-                    self.ttls.add((life.expires_at, id))
-                if group is None:
-                    self._show(life.priority, life.visible_at, id)
-                else:
-                    group.ready[id] = life.priority, life.visible_at, id
-            case State.IN_FLIGHT:
-                self.leases.add((lease_ends_at, id))
-                if group is not None:
-                    group.in_flight.add(id)
-            case State.SUCCEEDED:
-                self.kept.add((life.keep_until or 0, id))
-            case State.FAILED:
-                pass
-        self._show_head(group_name, group)
+        state = life.state
+        if state is _READY:
+            if life.expires_at is not None:
+                self.ttls.add((life.expires_at, id))
+            if group is None:
+                self._show(life.priority, life.visible_at, id)
+            else:
+                group.ready[id] = life.priority, life.visible_at, id
+        elif state is _IN_FLIGHT:
+            self.leases.add((lease_ends_at, id))
+            if group is not None:
+                group.in_flight.add(id)
+        elif state is _SUCCEEDED:
+            self.kept.add((life.keep_until or 0, id))
+        if group_name is not None and group is not None:
+            self._show_head(group_name, group)
 
     def disarrange(self, id: int, life: Life, group_name: str | None, lease_ends_at: int) -> None:
         group = None if group_name is None else self.groups.setdefault(group_name, Group())
-        match life.state:
-            case State.READY:
-                if life.expires_at is not None:
-                    self.ttls.remove((life.expires_at, id))
-                if group is None:
-                    self._hide(life.priority, life.visible_at, id)
-                else:
-                    del group.ready[id]
-            case State.IN_FLIGHT:
-                self.leases.remove((lease_ends_at, id))
-                if group is not None:
-                    group.in_flight.remove(id)
-            case State.SUCCEEDED:
-                self.kept.remove((life.keep_until or 0, id))
-            case State.FAILED:
-                pass
-        self._show_head(group_name, group)
+        state = life.state
+        if state is _READY:
+            if life.expires_at is not None:
+                self.ttls.remove((life.expires_at, id))
+            if group is None:
+                self._hide(life.priority, life.visible_at, id)
+            else:
+                del group.ready[id]
+        elif state is _IN_FLIGHT:
+            self.leases.remove((lease_ends_at, id))
+            if group is not None:
+                group.in_flight.remove(id)
+        elif state is _SUCCEEDED:
+            self.kept.remove((life.keep_until or 0, id))
+        if group_name is not None and group is not None:
+            self._show_head(group_name, group)
 
     def next_at(self) -> int | None:
         """When a claim may next find something; in the past if it would now."""
-        soonest = [level[0][0] for level in self.levels.values()]
-        if self.leases:
-            soonest.append(self.leases[0][0])
-        if self.groups and self.ttls:
+        # The dict's own view of the levels: any order will do here, and the sorted view costs more than all the rest.
+        lists = [self.leases, *dict.values(self.levels)]  # type: ignore[arg-type]  # mypy infers no arguments for dict
+        if self.groups:
             # The end of a head that is not due yet frees its group.
-            soonest.append(self.ttls[0][0])
-        return min(soonest, default=None)
+            lists.append(self.ttls)
+        return earliest(lists)
 
-    def _show_head(self, name: str | None, group: Group | None) -> None:
+    def _show_head(self, name: str, group: Group) -> None:
         """Keep exactly the head of a group in the queue's order, and nothing of it while a batch of it is out."""
-        if name is None or group is None:
-            return
         head = group_head(is_busy=bool(group.in_flight), first=group.first)
         hidden, shown = turn_head(group.shown, head)
         if hidden is not None:
@@ -112,5 +113,17 @@ class Orders:
     def _hide(self, priority: int, visible_at: int, id: int) -> None:
         level = self.levels[priority]
         level.remove((visible_at, id))
-        if not level:
+        # The only level stays, though empty: most queues have one priority, and run empty all the time.
+        if not level and len(self.levels) > 1:
             del self.levels[priority]
+
+
+def earliest(lists: "Iterable[SortedList[tuple[int, Any]]]") -> int | None:
+    """Return the earliest instant in lists of (when, what); None if all are empty."""
+    soonest: int | None = None
+    for each in lists:
+        if each:
+            at_ms = each[0][0]
+            if soonest is None or at_ms < soonest:
+                soonest = at_ms
+    return soonest

@@ -14,8 +14,11 @@ from holdfast.model.lifecycle import Life, is_over
 from holdfast.model.message import Envelope, State
 from holdfast.model.requests import NO_STATE, StateDocument
 from holdfast.stores.contract import QueueRow
-from holdfast.stores.orders import LAST_ID, Group, Orders, Place
+from holdfast.stores.orders import LAST_ID, Group, Orders, Place, earliest
 from holdfast.stores.unit import OpenClaim
+
+# Read once: Python 3.11 finds a member in its class by a slow way, and every change of a message compares it.
+_READY = State.READY
 
 
 @dataclass(slots=True)
@@ -76,9 +79,9 @@ class Shelf(Orders):
     def due_batches(self, now_ms: int) -> Iterator[Sequence[Entry]]:
         """Yield due messages in the order of delivery: a single one, or those of a group that go together. Nothing may
         change while they are looked at."""
-        entries = self.entries
-        for level in self.levels.values():
-            for visible_at, id in level:
+        entries, levels = self.entries, self.levels
+        for priority in levels:
+            for visible_at, id in levels[priority]:
                 if visible_at > now_ms:
                     break
                 entry = entries[id]
@@ -127,10 +130,13 @@ class Shelf(Orders):
         return [self.entries[id] for _, id in islice(ends.irange(maximum=(now_ms, LAST_ID)), limit)]
 
     def next_deadline(self, now_ms: int) -> int | None:
-        ends = [index[0][0] for index in (self.leases, self.ttls, self.kept, self.key_ends) if index]
-        if self.row.drain_until is not None:
-            ends.append(self.row.drain_until if self.leases else now_ms)
-        return min(ends, default=None)
+        """Return when a sweep has something to do here; None: never, as things are."""
+        ends_at = earliest((self.leases, self.ttls, self.kept, self.key_ends))
+        drain_until = self.row.drain_until
+        if drain_until is None:
+            return ends_at
+        drains_at = drain_until if self.leases else now_ms
+        return drains_at if ends_at is None else min(ends_at, drains_at)
 
     def counts(self, now_ms: int) -> Counts:
         due = self.visible.bisect_right((now_ms, LAST_ID))
@@ -148,14 +154,14 @@ class Shelf(Orders):
     def _index(self, entry: Entry) -> None:
         life, id = entry.life, entry.envelope.id
         self.by_state[life.state].add(id)
-        if life.state is State.READY:
+        if life.state is _READY:
             self.visible.add((life.visible_at, id))
         self.arrange(id, life, entry.envelope.group, _lease_end(life))
 
     def _unindex(self, entry: Entry) -> None:
         life, id = entry.life, entry.envelope.id
         self.by_state[life.state].remove(id)
-        if life.state is State.READY:
+        if life.state is _READY:
             self.visible.remove((life.visible_at, id))
         self.disarrange(id, life, entry.envelope.group, _lease_end(life))
 
