@@ -189,8 +189,8 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def bytes(self) -> int:
-        payload_bytes = len(self.payload) if self.pieces is None else self.pieces.size
-        return payload_bytes + headers_bytes(self.headers)
+        size = len(self.payload) if self.pieces is None else self.pieces.size
+        return size + headers_bytes(self.headers) if self.headers else size
 
     @property
     def correlation_id(self) -> str:

@@ -78,15 +78,17 @@ def event_of(
     *,
     reason: str | None = None,
     error: str | None = None,
+    seq: int = 0,
 ) -> JournalEvent:
-    """Return an event for the journal, without its number. `after` is the life that it led to; None: the one before.
+    """Return an event for the journal. `after` is the life that it led to; None: the one before. `seq` is its number,
+    for a journal that gives numbers at once.
 
     A lease that the event ends is named still: when it was claimed tells how long the work took.
     """
     life = after or before
     lease = life.lease or before.lease
     return JournalEvent(
-        seq=0,
+        seq=seq,
         shard=0,
         at=now_ms,
         event=event,

@@ -3,8 +3,6 @@
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 
-from msgspec.structs import replace
-
 from holdfast.model.events import Event, JournalEvent, parse_position
 from holdfast.model.lifecycle import Life
 from holdfast.model.names import QueueRef
@@ -34,8 +32,11 @@ class MemoryJournal:
         """`after` is the life the event led to; without one, the message's last."""
         assert event is not None
         self._tallies[ref][event] += 1
-        told = event_of(event, ref, entry.envelope, entry.life, now_ms, after, reason=reason, error=error)
-        self._events.append(replace(told, seq=self._first + len(self._events)))
+        events = self._events
+        seq = self._first + len(events)
+        events.append(
+            event_of(event, ref, entry.envelope, entry.life, now_ms, after, reason=reason, error=error, seq=seq)
+        )
 
     def take_tallies(self) -> Mapping[QueueRef, Mapping[Event, int]]:
         taken, self._tallies = self._tallies, defaultdict(Counter)
