@@ -56,6 +56,11 @@ class Quotas(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     default_ttl_ms: int | None = None
 
     @property
+    def limit_messages(self) -> bool:
+        """A new message may be refused: for its size, or for those that the tenant keeps already."""
+        return self.max_message_bytes is not None or self.are_counted
+
+    @property
     def are_counted(self) -> bool:
         """What the tenant keeps must be known before it may keep more."""
         return self.max_messages is not None or self.max_bytes is not None

@@ -30,19 +30,9 @@ class MemoryDirectory:
     def __init__(self, changed: Callable[[Shelf, QueueChange, int], None]) -> None:
         """`changed` is called in the step that has changed a queue's row, with the time."""
         self._changed = changed
-        self._all_tenants: dict[str, _Tenant] = {}
-        self._all_shelves: dict[QueueRef, Shelf] = {}
+        self._tenants: dict[str, _Tenant] = {}
+        self._shelves: dict[QueueRef, Shelf] = {}
         self.is_closed = False
-
-    @property
-    def _tenants(self) -> dict[str, _Tenant]:
-        self.check_open()
-        return self._all_tenants
-
-    @property
-    def _shelves(self) -> dict[QueueRef, Shelf]:
-        self.check_open()
-        return self._all_shelves
 
     def check_open(self) -> None:
         if self.is_closed:
@@ -51,18 +41,22 @@ class MemoryDirectory:
     # --- Tenants ---------------------------------------------------------------------------------------------
 
     async def find_tenant(self, tenant: str) -> TenantRow | None:
+        self.check_open()
         found = self._tenants.get(tenant)
         return None if found is None else found.row
 
     async def list_tenants(self) -> list[TenantRow]:
+        self.check_open()
         return [self._tenants[name].row for name in sorted(self._tenants)]
 
     async def put_tenant(self, tenant: str, config: TenantConfig) -> TenantRow:
+        self.check_open()
         known = self._ensure(tenant)
         known.row = replace(known.row, config=config)
         return known.row
 
     def config(self, tenant: str) -> TenantConfig:
+        self.check_open()
         known = self._tenants.get(tenant)
         return TenantConfig() if known is None else known.row.config
 
@@ -91,10 +85,12 @@ class MemoryDirectory:
         return shelf.row
 
     def find(self, ref: QueueRef) -> Shelf | None:
+        # Every step on messages begins here, and none suspends: the functions that it calls later need not check.
+        self.check_open()
         return self._shelves.get(ref)
 
     def require(self, ref: QueueRef) -> Shelf:
-        shelf = self._shelves.get(ref)
+        shelf = self.find(ref)
         if shelf is None:
             raise no_such_queue(ref)
         return shelf
@@ -106,11 +102,12 @@ class MemoryDirectory:
         return shelf
 
     def shelves_of(self, tenant: str) -> list[Shelf]:
+        self.check_open()
         known = self._tenants.get(tenant)
         return [self._shelves[ref] for ref in sorted(known.queues)] if known else []
 
     def create(self, ref: QueueRef) -> Shelf:
-        if (shelf := self._shelves.get(ref)) is not None:
+        if (shelf := self.find(ref)) is not None:
             return shelf
         check_room_for_queue(ref.tenant, self.config(ref.tenant).quotas, len(self.shelves_of(ref.tenant)))
         tenant = self._ensure(ref.tenant)
@@ -129,12 +126,13 @@ class MemoryDirectory:
     def check_quotas(self, tenant: str, added: Sequence[Sized], freed: Sequence[Sized] = ()) -> None:
         """Refuse the messages `added` if they would take the tenant past a quota, once those in `freed` are gone."""
         known = self._tenants.get(tenant)
-        if known is not None:
+        if known is not None and (quotas := known.row.config.quotas).limit_messages:
             messages, size = known.messages - len(freed), known.bytes - sum(each.bytes for each in freed)
-            check_quotas(tenant, known.row.config.quotas, messages, size, [each.bytes for each in added])
+            check_quotas(tenant, quotas, messages, size, [each.bytes for each in added])
 
     def default_ttl_ms(self, shelf: Shelf) -> int | None:
-        return default_ttl_ms(shelf.row.policy, self.config(shelf.row.ref.tenant).quotas)
+        row = shelf.row
+        return default_ttl_ms(row.policy, self._tenants[row.ref.tenant].row.config.quotas)
 
     def put(self, shelf: Shelf, entry: Entry) -> None:
         tenant = self._tenants[shelf.row.ref.tenant]
