@@ -77,6 +77,11 @@ TRANSITIONS: dict[tuple[State | None, Cause], Step] = {
 }
 
 
+# Read once for the steps of every message: Python 3.11 finds a member in its class by a slow way, and it shows.
+_CLAIM, _ACK = Cause.CLAIM, Cause.ACK
+_SUCCEEDED = State.SUCCEEDED
+
+
 class Lease(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     token: bytes
     claimed_at: int
@@ -113,7 +118,7 @@ class Life(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False)
     @property
     def is_gone(self) -> bool:
         """Succeeded, and nothing of it is kept."""
-        return self.state is State.SUCCEEDED and self.keep_until is None
+        return self.state is _SUCCEEDED and self.keep_until is None
 
 
 class Change(NamedTuple):
@@ -173,7 +178,7 @@ def claim(
         owner=owner,
         ledger=ledger,
     )
-    step = _step(life.state, Cause.CLAIM)
+    step = _step(life.state, _CLAIM)
     version = (life.version if life.version > version_floor else version_floor) + 1
     after = replace(life, state=step.state, reason=None, lease=lease, attempt=life.attempt + 1, version=version)
     return Change(after, step.event)
@@ -188,7 +193,7 @@ def extend(life: Life, policy: QueuePolicy, now_ms: int, lease_ms: int | None) -
 
 def ack(life: Life, policy: QueuePolicy, now_ms: int) -> Change:
     """Succeeded, and kept for look-up where the policy says so."""
-    step = _step(life.state, Cause.ACK)
+    step = _step(life.state, _ACK)
     keep_until = now_ms + policy.keep_succeeded_ms if policy.keep_succeeded_ms else None
     after = replace(life, state=step.state, reason=None, lease=None, settled_at=now_ms, keep_until=keep_until)
     return Change(after, step.event)

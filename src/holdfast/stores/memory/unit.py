@@ -23,6 +23,8 @@ from holdfast.stores.unit import OpenClaim, Sized
 
 T = TypeVar("T")
 
+_ENQUEUED = lifecycle.TRANSITIONS[None, lifecycle.Cause.ENQUEUE].event
+
 
 class MemoryUnits:
     """The unit of work of every step: steps never overlap, so one object serves them all."""
@@ -181,8 +183,7 @@ class MemoryUnits:
         life = lifecycle.first_life(draft, self._directory.default_ttl_ms(queue), now_ms)
         entry = Entry(seal(draft, id, now_ms), life, draft.bytes)
         self._directory.put(queue, entry)
-        event = lifecycle.TRANSITIONS[None, lifecycle.Cause.ENQUEUE].event
-        self._journal.append(queue.row.ref, entry, event, now_ms, reason=reason)
+        self._journal.append(queue.row.ref, entry, _ENQUEUED, now_ms, reason=reason)
         if draft.key is not None:
             self.remember_key(queue, draft.key, entry)
 
