@@ -1,7 +1,8 @@
 """The unit of work: one atomic step on a store, as the shared logic in `stores/logic/` sees it.
 
 A store that implements `Units` gets enqueueing, claims, verdicts, bulk verbs, ledgers and the work of sweeps from
-`stores/logic/`. The store keeps its own indexes, its own way to find messages, and its own way to commit.
+`stores/logic/`. The store keeps its own indexes, its own way to find messages, and its own way to commit. The object
+store claims and enqueues in its own way, and implements `ChangeUnit` only.
 
     async def settle(self, ref, verdicts, now_ms):
         return await self._units.run(ref, lambda unit: verdicts.settle(unit, ref, verdicts, self._dice.roll), now_ms)
@@ -66,30 +67,19 @@ E = TypeVar("E", bound=LoadedMessage)
 T = TypeVar("T")
 
 
-class Unit(Protocol[Q, E]):
-    """One atomic step. It is valid until the work that it was given to returns."""
+class ChangeUnit(Protocol[Q, E]):
+    """The part of an atomic step that changes existing messages: verdicts, bulk verbs and sweeps need no more."""
 
     # The time of the step, by the store's clock.
     now_ms: int
     # True when the step begins. The work sets it to False if a power cut may undo the step (a claim without a ledger,
     # an extension): a store that writes before it syncs then returns after the write.
     is_durable: bool
-    # True when the step begins. A claim sets it to False: its result says when the next claim may find something, and
-    # the listener need not hear it as well.
-    tells_ready: bool
 
     # --- Queues ----------------------------------------------------------------------------------------------
 
     async def find(self, ref: QueueRef) -> Q | None:
         """Return a queue that was named to `Units.run`; None if it does not exist."""
-
-    async def create(self, ref: QueueRef) -> Q:
-        """Create a queue that does not exist. Raise `OverQuota` if its tenant may not have another one.
-
-        A store that creates queues before the step begins never returns None from `find`, and is not asked."""
-
-    async def remove_if_empty(self, queue: Q) -> None:
-        """Remove a queue for good if it has no message left. Its number is not used again."""
 
     def default_ttl_ms(self, queue: Q) -> int | None:
         """Return the TTL of a message that gives none; None: it does not expire."""
@@ -104,17 +94,6 @@ class Unit(Protocol[Q, E]):
         """Return the messages with these ids, by id, to be changed; missing ones are left out. Payloads may be left
         out too. PostgreSQL locks the rows."""
 
-    async def load_whole(self, queue: Q, ids: Iterable[int]) -> dict[int, E]:
-        """Return the messages with these ids, by id, to be delivered; missing ones are left out."""
-
-    async def take_due(self, queue: Q, limits: list[int]) -> list[list[E]]:
-        """Return at most `limit` due messages for each limit, in the order of delivery (priority, visible time, id), to
-        be claimed in this step. No message is returned twice.
-
-        A group gives its oldest messages, in order of id, up to the first that is not due, to one limit only; it gives
-        none while a message of it is in flight. Messages whose TTL has ended are left out; a store may end them here,
-        as `sweep.end_ttls` does."""
-
     async def ended(self, queue: Q, limit: int) -> tuple[Sequence[E], Sequence[E]]:
         """Return messages in flight whose lease has ended, and Ready messages whose TTL has ended; in each the earliest
         end first. Up to `limit` in all, leases before TTLs."""
@@ -127,6 +106,59 @@ class Unit(Protocol[Q, E]):
     ) -> tuple[list[E], int | None]:
         """Return messages in one of the states that the filter matches, by id, beginning behind the id `after`; and the
         id to continue behind, None at the end. It looks at messages until `limit` match."""
+
+    # --- Changing messages -----------------------------------------------------------------------------------
+
+    def apply(self, queue: Q, changes: Sequence[tuple[E, Change]], *, by_time: bool = False) -> None:
+        """Take each message one step along its life: its life, its indexes, its counts and its event for the journal.
+
+        Each message stands here once. Afterwards `entry.life` is the new life, unless the message is gone. With
+        `by_time` the clock alone causes the changes, and would cause them again after a crash: a store may let claims
+        see them before they are durable, or write each of them in a step of its own."""
+
+    async def move(self, queue: Q, target: Q, changes: Sequence[tuple[E, Change]]) -> None:
+        """Move messages, with their state documents, to another queue. Both queues' journals tell of it (`to ...`,
+        `from ...`), so that the counts of each can be derived from its own events."""
+
+    async def edit(self, queue: Q, entry: E, envelope: Envelope) -> None:
+        """Give a message that is not in flight another payload."""
+
+    # --- Telling ---------------------------------------------------------------------------------------------
+
+    def tell(self, queue: Q) -> None:
+        """Tell the listener, once the step holds, that a claim on the queue may find something, though no message was
+        made Ready: the removal of a message may free its group."""
+
+
+class Unit(ChangeUnit[Q, E], Protocol[Q, E]):
+    """One atomic step. It is valid until the work that it was given to returns."""
+
+    # True when the step begins. A claim sets it to False: its result says when the next claim may find something, and
+    # the listener need not hear it as well.
+    tells_ready: bool
+
+    # --- Queues ----------------------------------------------------------------------------------------------
+
+    async def create(self, ref: QueueRef) -> Q:
+        """Create a queue that does not exist. Raise `OverQuota` if its tenant may not have another one.
+
+        A store that creates queues before the step begins never returns None from `find`, and is not asked."""
+
+    async def remove_if_empty(self, queue: Q) -> None:
+        """Remove a queue for good if it has no message left. Its number is not used again."""
+
+    # --- Finding messages ------------------------------------------------------------------------------------
+
+    async def load_whole(self, queue: Q, ids: Iterable[int]) -> dict[int, E]:
+        """Return the messages with these ids, by id, to be delivered; missing ones are left out."""
+
+    async def take_due(self, queue: Q, limits: list[int]) -> list[list[E]]:
+        """Return at most `limit` due messages for each limit, in the order of delivery (priority, visible time, id), to
+        be claimed in this step. No message is returned twice.
+
+        A group gives its oldest messages, in order of id, up to the first that is not due, to one limit only; it gives
+        none while a message of it is in flight. Messages whose TTL has ended are left out; a store may end them here,
+        as `sweep.end_ttls` does."""
 
     async def next_at(self, queue: Q) -> int | None:
         """Return when a claim may next find something, given the changes of this step; None: not before the listener
@@ -146,22 +178,8 @@ class Unit(Protocol[Q, E]):
 
     # --- Changing messages -----------------------------------------------------------------------------------
 
-    def apply(self, queue: Q, changes: Sequence[tuple[E, Change]], *, by_time: bool = False) -> None:
-        """Take each message one step along its life: its life, its indexes, its counts and its event for the journal.
-
-        Each message stands here once. Afterwards `entry.life` is the new life, unless the message is gone. With
-        `by_time` the clock alone causes the changes, and would cause them again after a crash: a store may let claims
-        see them before they are durable."""
-
     def drop(self, queue: Q, entries: Sequence[E]) -> None:
         """Forget messages without an event: only their records were kept."""
-
-    async def move(self, queue: Q, target: Q, changes: Sequence[tuple[E, Change]]) -> None:
-        """Move messages, with their state documents, to another queue. Both queues' journals tell of it (`to ...`,
-        `from ...`), so that the counts of each can be derived from its own events."""
-
-    async def edit(self, queue: Q, entry: E, envelope: Envelope) -> None:
-        """Give a message that is not in flight another payload."""
 
     async def put_state(self, queue: Q, entry: E, state: StateDocument) -> None:
         """Replace a message's state document."""
@@ -193,12 +211,6 @@ class Unit(Protocol[Q, E]):
 
     async def close_claims(self, queue: Q, consumer: str, numbers: list[int], closed_upto: int) -> None:
         """Delete these open claims, and remember that all numbers up to `closed_upto` are closed."""
-
-    # --- Telling ---------------------------------------------------------------------------------------------
-
-    def tell(self, queue: Q) -> None:
-        """Tell the listener, once the step holds, that a claim on the queue may find something, though no message was
-        made Ready: the removal of a message may free its group."""
 
 
 class Units(Protocol[Q, E]):

@@ -6,10 +6,12 @@ from holdfast.model.verdicts import alter as altered
 from holdfast.stores.answers import edited
 from holdfast.stores.contract import AlterStep
 from holdfast.stores.logic.queues import require, require_open
-from holdfast.stores.unit import E, Q, Unit
+from holdfast.stores.unit import ChangeUnit, E, Q
 
 
-async def alter(unit: Unit[Q, E], ref: QueueRef, verb: Verb, which: Filter, after: int | None, limit: int) -> AlterStep:
+async def alter(
+    unit: ChangeUnit[Q, E], ref: QueueRef, verb: Verb, which: Filter, after: int | None, limit: int
+) -> AlterStep:
     """Change up to `limit` messages that the filter matches behind the id `after`. The target of a move must have been
     named to `Units.run`."""
     queue = await require(unit, ref)

@@ -2,10 +2,10 @@
 
 from holdfast.model.names import QueueRef
 from holdfast.stores.answers import being_deleted, no_such_queue
-from holdfast.stores.unit import E, Q, Unit
+from holdfast.stores.unit import ChangeUnit, E, Q
 
 
-async def require(unit: Unit[Q, E], ref: QueueRef) -> Q:
+async def require(unit: ChangeUnit[Q, E], ref: QueueRef) -> Q:
     """Return the queue, or raise `QueueNotFound`."""
     queue = await unit.find(ref)
     if queue is None:
@@ -13,7 +13,7 @@ async def require(unit: Unit[Q, E], ref: QueueRef) -> Q:
     return queue
 
 
-async def require_open(unit: Unit[Q, E], ref: QueueRef) -> Q:
+async def require_open(unit: ChangeUnit[Q, E], ref: QueueRef) -> Q:
     """Return the queue, or raise `QueueNotFound`, or `Draining` if it is being deleted."""
     queue = await require(unit, ref)
     if queue.row.drain_until is not None:

@@ -11,13 +11,15 @@ from holdfast.model.requests import Settle, StateChange, Verdict
 from holdfast.model.state_documents import lease_lost, saved
 from holdfast.model.verdicts import judge
 from holdfast.stores.answers import settled, stale
-from holdfast.stores.unit import E, Q, Unit
+from holdfast.stores.unit import ChangeUnit, E, Q, Unit
 
 # Read once: to find a member in its class costs as much as the rest of a loop over a batch.
 _EXTEND = Settle.EXTEND
 
 
-async def settle(unit: Unit[Q, E], ref: QueueRef, verdicts: list[Verdict], roll: Callable[[], float]) -> list[Result]:
+async def settle(
+    unit: ChangeUnit[Q, E], ref: QueueRef, verdicts: list[Verdict], roll: Callable[[], float]
+) -> list[Result]:
     """Settle each verdict whose receipt holds the message's current lease; the others get `stale_lease`.
 
     Verdicts take effect in order: an extension and an ack of one message both hold, a second ack does not. `roll` gives
@@ -35,7 +37,7 @@ async def settle(unit: Unit[Q, E], ref: QueueRef, verdicts: list[Verdict], roll:
 
 
 def settle_loaded(
-    unit: Unit[Q, E], queue: Q, entries: dict[int, E], verdicts: list[Verdict], roll: Callable[[], float]
+    unit: ChangeUnit[Q, E], queue: Q, entries: dict[int, E], verdicts: list[Verdict], roll: Callable[[], float]
 ) -> list[Result]:
     """Settle verdicts on messages that the step has loaded. Missing ones are stale."""
     policy, now_ms = queue.row.policy, unit.now_ms
