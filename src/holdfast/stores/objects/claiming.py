@@ -198,13 +198,12 @@ class Claiming:
             owner=ask.owner,
             ledger=ask.ledger,
         )
-        return await self._messages.change(entry, lambda _: change, now_ms, notices)
+        return await self._messages.change(entry, change, now_ms, notices)
 
     async def _pass_over(self, row: QueueRow, entry: Entry, now_ms: int, notices: Notices) -> None:
         """Given back as if it had not been claimed; and not looked at again before it changes."""
-        given = await self._messages.change(
-            entry, lambda body: lifecycle.unsend(body.life, row.policy, now_ms), now_ms, notices
-        )
+        change = lifecycle.unsend(entry.body.life, row.policy, now_ms)
+        given = await self._messages.change(entry, change, now_ms, notices)
         if given is not None:
             shelf = self._shelves.of(row.ref)
             shelf.index.drop(entry.id)
@@ -213,9 +212,8 @@ class Claiming:
     async def _unsend(self, row: QueueRow, delivery: Delivery, now_ms: int, notices: Notices) -> None:
         entry = await self._messages.read(row.ref, delivery.snowflake, now_ms)
         if entry is not None and lifecycle.holds(entry.body.life, delivery.receipt, now_ms):
-            await self._messages.change(
-                entry, lambda body: lifecycle.unsend(body.life, row.policy, now_ms), now_ms, notices
-            )
+            change = lifecycle.unsend(entry.body.life, row.policy, now_ms)
+            await self._messages.change(entry, change, now_ms, notices)
 
     # --- What has ended ----------------------------------------------------------------------------------------
 
@@ -240,7 +238,7 @@ class Claiming:
             entry, make = each
             entry.is_taken = True
             try:
-                return await self._messages.change(entry, make, now_ms, notices) is not None
+                return await self._messages.change(entry, make(entry.body), now_ms, notices) is not None
             finally:
                 entry.is_taken = False
 

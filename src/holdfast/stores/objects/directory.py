@@ -28,8 +28,6 @@ from holdfast.stores.quotas import check_room_for_queue, default_ttl_ms
 # For how long what another process set may go unseen by claims.
 FRESH_MS = 1_000
 
-QueueInfo = QueueRow
-
 
 class Directory:
     """`QueueDirectory`, and the queues for the rest of the store."""

@@ -12,7 +12,7 @@ leaves them where they are, and says so. So nobody who was paused before a delet
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 from zlib import crc32
 
@@ -99,27 +99,16 @@ class Messages:
     # --- Writing ---------------------------------------------------------------------------------------------
 
     async def write(self, entry: Entry, body: MessageBody, now_ms: int, notices: Notices) -> Entry:
-        """In the place of what `entry` says. `Changed`, `Busy`: then what is known of it is forgotten."""
-        try:
-            held = await self.sheets.write(entry.held.key, encode(body), entry.held)
-        except (Changed, Busy):
-            self.shelves.lost(entry)
-            raise
-        except StoreUnavailable:
-            self.shelves.lost(entry)  # it may have been written
-            raise
-        return self.written(held, entry.body, body, now_ms, notices)
+        """Replace the metadata that `entry` was read with. Raise `Changed` or `Busy`; the message is then unknown."""
+        [written] = await self.write_all([(entry, body)], now_ms, notices)
+        return written
 
-    async def change(
-        self, entry: Entry, make: Callable[[MessageBody], Change], now_ms: int, notices: Notices
-    ) -> Entry | None:
-        """Take one step of a message's life, if that is still what is known. None: it is not."""
+    async def change(self, entry: Entry, change: Change, now_ms: int, notices: Notices) -> Entry | None:
+        """Take one step of a message's life, and return the message; None if its life is not the known one any more."""
         life = entry.body.life
         for _ in range(_TRIES):
             try:
-                return await self.write(
-                    entry, self.changes.after(entry.body, make(entry.body), now_ms), now_ms, notices
-                )
+                return await self.write(entry, self.changes.after(entry.body, change, now_ms), now_ms, notices)
             except Busy:
                 return None
             except Changed:
@@ -130,17 +119,20 @@ class Messages:
                 entry = again
         return None
 
-    async def write_all(self, changes: Sequence[tuple[Entry, MessageBody]], now_ms: int, notices: Notices) -> None:
-        """All of them, or none."""
+    async def write_all(
+        self, changes: Sequence[tuple[Entry, MessageBody]], now_ms: int, notices: Notices
+    ) -> list[Entry]:
+        """Write all of them, or none."""
         writes = [Write(entry.held.key, encode(body), entry.held) for entry, body in changes]
         try:
             helds = await self.sheets.write_all(writes)
         except (Changed, Busy, StoreUnavailable):
+            # If the bucket did not answer, they may have been written.
             for entry, _ in changes:
                 self.shelves.lost(entry)
             raise
-        for (entry, body), held in zip(changes, helds, strict=True):
-            self.written(held, entry.body, body, now_ms, notices)
+        written = zip(changes, helds, strict=True)
+        return [self.written(held, entry.body, body, now_ms, notices) for (entry, body), held in written]
 
     def written(
         self, held: Held, before: MessageBody | None, body: MessageBody, now_ms: int, notices: Notices
