@@ -30,6 +30,7 @@ from holdfast.stores.objects.states import States
 from holdfast.stores.objects.sweeping import Sweeping
 from holdfast.stores.objects.tidying import Tidying
 from holdfast.stores.objects.timetable import Timetable
+from holdfast.stores.objects.unit import ObjectUnits
 
 
 class Parts:
@@ -57,6 +58,7 @@ class Parts:
         self.messages = Messages(sheets, self.shelves, Changes(holder))
         self.counting = Counting(self.messages, self.directory)
         self.states = States(self.messages, papers)
+        units = ObjectUnits(self.messages, self.counting)
         self.settling = Settling(self.messages, self.directory, dice)
         self.ledgers = Ledgers(driver, self.messages, self.directory, self.states, self.settling)
         self.intake = Intake(self.messages, self.directory, self.nodes, self.counting)
@@ -64,7 +66,7 @@ class Parts:
             self.messages, self.directory, Groups(self.messages), self.states, self.ledgers, dice, streams_above
         )
         self.reading = Reading(self.messages, self.counting, self.states, streams_above)
-        self.altering = Altering(self.messages, self.directory, self.reading, self.counting)
+        self.altering = Altering(self.messages, self.directory, self.reading, self.counting, units)
         self.timetable = Timetable(driver, sheets, self.directory, self.intake, check_room)
         self.payloads = Payloads(driver, self.messages, self.directory, self.counting, self.nodes, check_room)
         gathering = Gathering(self.messages, self.directory)

@@ -64,19 +64,26 @@ class Reading:
         self, ref: QueueRef, state: State | None, which: Filter, after: int | None, limit: int, now_ms: int
     ) -> Listing:
         states = frozenset(State) if state is None else frozenset({state})
-        page: list[Entry] = []
         async with self._messages.moving:
-            async for entry in self.matching(ref, states, which, after, now_ms):
-                page.append(entry)
-                if len(page) > limit:
-                    break
+            page = await self.first(limit + 1, ref, states, which, after, now_ms)
         more = len(page) > limit
         return Listing(await self._all_found(page[:limit]), page[limit - 1].id if more else None)
 
-    async def matching(
+    async def first(
+        self, limit: int, ref: QueueRef, states: frozenset[State], which: Filter, after: int | None, now_ms: int
+    ) -> list[Entry]:
+        """Return up to `limit` messages in one of the states that the filter matches, by id, beginning behind the id
+        `after`."""
+        found: list[Entry] = []
+        async for entry in self._matching(ref, states, which, after, now_ms):
+            found.append(entry)
+            if len(found) >= limit:
+                break
+        return found
+
+    async def _matching(
         self, ref: QueueRef, states: frozenset[State], which: Filter, after: int | None, now_ms: int
     ) -> AsyncIterator[Entry]:
-        """Messages in one of the states that the filter means, by id, beginning behind `after`."""
         if which.ids is not None:
             for id in sorted(id for id in which.ids if after is None or id > after):
                 entry = await self._messages.read(ref, id, now_ms)
