@@ -8,6 +8,8 @@ from typing import cast
 import pytest
 
 from holdfast.client.queue import AsyncQueue
+from holdfast.model.names import QueueRef
+from holdfast.model.requests import Settle, Verdict
 from holdfast.runtime import LoopRuntime
 from holdfast.server.embedded import Embedded
 from holdfast.stores.objects import ObjectStore
@@ -167,3 +169,22 @@ async def test_a_million_messages_cost_what_the_page_states() -> None:
     page = " ".join(PAGE.read_text().split())
     assert f"${sum(for_one) + after:.0f} for a million messages" in page
     assert f"${sum(for_many) + after + steps:.0f} in calls of a hundred" in page
+
+
+async def test_an_extension_and_an_ack_of_one_message_in_one_call_are_one_write_and_two_events() -> None:
+    bucket = MeteredBucket(MemoryBucket())
+    subject = EmbeddedSubject(lambda dice: ObjectStore(bucket, dice, journal_retention_ms=WEEK_MS))
+    async with subject.open() as hf:
+        q = hf.queue("q")
+        await q.enqueue("once")
+        [message] = await q.claim(lease=60)
+        core, receipt = cast(Embedded, hf._transport).core, message._held.delivery.receipt
+        bill = Bill(bucket, cast(LoopRuntime, core.runtime))
+        await bill.settle()
+        verdicts = [Verdict(settle=settle, receipt=receipt) for settle in (Settle.EXTEND, Settle.ACK)]
+        results = await core.store.settle(QueueRef("default", "q"), verdicts, subject.clock.now_ms())
+        assert [result.ok for result in results] == [True, True]
+        bill.note("settle")
+        assert bill.lines["settle"] == Calls(writes=1)
+        await subject.sweep(hf)
+        assert [event.event for event in await hf.journal()] == ["enqueued", "claimed", "extended", "succeeded"]

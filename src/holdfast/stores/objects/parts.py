@@ -59,7 +59,7 @@ class Parts:
         self.counting = Counting(self.messages, self.directory)
         self.states = States(self.messages, papers)
         units = ObjectUnits(self.messages, self.counting)
-        self.settling = Settling(self.messages, self.directory, dice)
+        self.settling = Settling(self.messages, self.directory, units, dice)
         self.ledgers = Ledgers(driver, self.messages, self.directory, self.states, self.settling)
         self.intake = Intake(self.messages, self.directory, self.nodes, self.counting)
         self.claiming = Claiming(
