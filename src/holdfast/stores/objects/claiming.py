@@ -5,7 +5,6 @@ read the payload (beside it)                           not there: given back unc
 """
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from holdfast.dice import Dice
@@ -13,7 +12,7 @@ from holdfast.model import lifecycle
 from holdfast.model.answers import Delivery
 from holdfast.model.claims import next_claim_at
 from holdfast.model.errors import StoreUnavailable
-from holdfast.model.lifecycle import Change, is_over
+from holdfast.model.lifecycle import is_over
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Ask, StateDocument
 from holdfast.stores.answers import being_deleted, delivery_of
@@ -22,13 +21,13 @@ from holdfast.stores.notices import Notices
 from holdfast.stores.objects.attempts import side_by_side
 from holdfast.stores.objects.bucket import Missing
 from holdfast.stores.objects.directory import Directory
-from holdfast.stores.objects.documents import MessageBody
 from holdfast.stores.objects.groups import Groups
 from holdfast.stores.objects.index import Entry
 from holdfast.stores.objects.ledgers import Ledgers
 from holdfast.stores.objects.messages import Messages
 from holdfast.stores.objects.shelves import Shelf, Shelves
 from holdfast.stores.objects.states import States
+from holdfast.stores.objects.unit import ObjectUnits
 
 # Leases and TTLs that one claim ends before it looks for messages; the rest is found by the next pass.
 _ENDED_PER_CLAIM = 1_000
@@ -53,6 +52,7 @@ class Claiming:
         groups: Groups,
         states: States,
         ledgers: Ledgers,
+        units: ObjectUnits,
         dice: Dice,
         streams_above: int,
     ) -> None:
@@ -62,6 +62,7 @@ class Claiming:
         self._groups = groups
         self._states = states
         self._ledgers = ledgers
+        self._units = units
         self._dice = dice
         self._streams_above = streams_above
 
@@ -77,7 +78,7 @@ class Claiming:
             return Claims([again], self._next_at(row, shelf, now_ms), is_reread=True)
         wanted = sum(ask.limit for ask in asks)
         is_all = await self._shelves.look(shelf, max(1, wanted), now_ms)
-        await self.end_overdue(row, shelf, _ENDED_PER_CLAIM, now_ms, notices)
+        await self._units.end_overdue(row, shelf, _ENDED_PER_CLAIM, now_ms, notices)
         per_ask: list[list[Delivery]] = [[] for _ in asks]
         if not row.is_paused and wanted:
             await self._serve(row, shelf, asks, per_ask, now_ms, notices)
@@ -214,32 +215,3 @@ class Claiming:
         if entry is not None and lifecycle.holds(entry.body.life, delivery.receipt, now_ms):
             change = lifecycle.unsend(entry.body.life, row.policy, now_ms)
             await self._messages.change(entry, change, now_ms, notices)
-
-    # --- What has ended ----------------------------------------------------------------------------------------
-
-    async def end_overdue(self, row: QueueRow, shelf: Shelf, limit: int, now_ms: int, notices: Notices) -> int:
-        """Return leases that ran out, and end TTLs. Answers how many."""
-        async with shelf.ending:
-            return await self._end_overdue(row, shelf, limit, now_ms, notices)
-
-    async def _end_overdue(self, row: QueueRow, shelf: Shelf, limit: int, now_ms: int, notices: Notices) -> int:
-        policy, index = row.policy, shelf.index
-
-        def expire(body: MessageBody) -> Change:
-            return lifecycle.expire(body.life, body.envelope(), policy, now_ms)
-
-        def end_by_ttl(body: MessageBody) -> Change:
-            return lifecycle.end_by_ttl(body.life, policy, now_ms)
-
-        work = [(entry, expire) for entry in index.ended(index.leases, limit, now_ms)]
-        work += [(entry, end_by_ttl) for entry in index.ended(index.ttls, limit - len(work), now_ms)]
-
-        async def end(each: tuple[Entry, Callable[[MessageBody], Change]]) -> bool:
-            entry, make = each
-            entry.is_taken = True
-            try:
-                return await self._messages.change(entry, make(entry.body), now_ms, notices) is not None
-            finally:
-                entry.is_taken = False
-
-        return sum(await side_by_side(work, end))

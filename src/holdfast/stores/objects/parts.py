@@ -63,7 +63,7 @@ class Parts:
         self.ledgers = Ledgers(driver, self.messages, self.directory, self.states, self.settling)
         self.intake = Intake(self.messages, self.directory, self.nodes, self.counting)
         self.claiming = Claiming(
-            self.messages, self.directory, Groups(self.messages), self.states, self.ledgers, dice, streams_above
+            self.messages, self.directory, Groups(self.messages), self.states, self.ledgers, units, dice, streams_above
         )
         self.reading = Reading(self.messages, self.counting, self.states, streams_above)
         self.altering = Altering(self.messages, self.directory, self.reading, self.counting, units)
@@ -72,9 +72,7 @@ class Parts:
         gathering = Gathering(self.messages, self.directory)
         self.journal = Journal(self.messages, papers, gathering, retention_ms, bucket.gather_ms)
         self.tidying = Tidying(self.messages, self.altering, self.journal, clock)
-        self.sweeping = Sweeping(
-            self.messages, self.directory, self.claiming, self.altering, self.counting, self.journal
-        )
+        self.sweeping = Sweeping(self.messages, self.directory, units, self.altering, self.counting, self.journal)
 
     async def _queue_changed(self, row: QueueRow, change: QueueChange) -> None:
         if row.drain_until is not None:

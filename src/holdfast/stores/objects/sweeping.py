@@ -4,16 +4,15 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 
-from holdfast.model import lifecycle
 from holdfast.model.message import State
 from holdfast.model.names import QueueRef
 from holdfast.stores.contract import QueueRow, Swept
+from holdfast.stores.logic.sweep import remove_oldest
 from holdfast.stores.notices import Notices
 from holdfast.stores.objects import layout
 from holdfast.stores.objects.altering import Altering
 from holdfast.stores.objects.attempts import Busy, answered, side_by_side
 from holdfast.stores.objects.bucket import PAGE, Changed, Item
-from holdfast.stores.objects.claiming import Claiming
 from holdfast.stores.objects.counting import Counting
 from holdfast.stores.objects.directory import Directory
 from holdfast.stores.objects.documents import message_of
@@ -23,6 +22,7 @@ from holdfast.stores.objects.journal import LAG_MS, Journal
 from holdfast.stores.objects.messages import Messages
 from holdfast.stores.objects.sheets import Sheets
 from holdfast.stores.objects.shelves import Shelf
+from holdfast.stores.objects.unit import ObjectUnits, OpenQueue
 
 # How often everything is looked at, for what other processes left.
 _ALL_MS = 300_000
@@ -39,7 +39,7 @@ class Sweeping:
         self,
         messages: Messages,
         directory: Directory,
-        claiming: Claiming,
+        units: ObjectUnits,
         altering: Altering,
         counting: Counting,
         journal: Journal,
@@ -47,7 +47,7 @@ class Sweeping:
         self._messages = messages
         self._sheets: Sheets = messages.sheets
         self._directory = directory
-        self._claiming = claiming
+        self._units = units
         self._altering = altering
         self._counting = counting
         self._journal = journal
@@ -106,7 +106,7 @@ class Sweeping:
         if is_due or shelf.sweeping is not None:
             looking, shelf.sweeping = shelf.sweeping, None
             shelf.sweeping = await self._go_on(looking or self._messages.shelves.look_at_all(shelf, now_ms))
-        changed = await self._claiming.end_overdue(row, shelf, limit, now_ms, notices)
+        changed = await self._units.end_overdue(row, shelf, limit, now_ms, notices)
         changed += await self._delete_kept(shelf, limit - changed, now_ms)
         await self._altering.carry(shelf.ref, limit, now_ms, notices)
         await self._clear_leftovers(shelf, limit)
@@ -157,24 +157,16 @@ class Sweeping:
             notices.deadline(min(row.drain_until, shelf.index.next_deadline() or row.drain_until))
             return 0
         if doomed:
-            some = doomed[: max(1, limit)]
-            gone = [
-                (
-                    entry,
-                    self._messages.changes.after(
-                        entry.body, lifecycle.remove(entry.body.life, "queue deleted"), now_ms
-                    ),
-                )
-                for entry in some
-            ]
+            unit = self._units.begin(now_ms, notices, found=doomed)
+            removed = await remove_oldest(unit, OpenQueue(row), max(1, limit))
             try:
-                await self._messages.write_all(gone, now_ms, notices)
+                await unit.write()
             except (Changed, Busy):
                 notices.deadline(now_ms)
                 return 1
-            if len(some) < len(doomed):
+            if removed < len(doomed):
                 notices.deadline(now_ms)
-                return len(some)
+                return removed
         await self._journal.collect_all()
         await self._delete_rest(row.ref)
         await self._directory.remove(row)
