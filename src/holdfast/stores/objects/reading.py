@@ -1,7 +1,5 @@
 """Inspection: messages as they are stored, none of them claimed."""
 
-from collections.abc import AsyncIterator
-
 from msgspec.structs import replace
 
 from holdfast.model.answers import Found
@@ -75,25 +73,19 @@ class Reading:
         """Return up to `limit` messages in one of the states that the filter matches, by id, beginning behind the id
         `after`."""
         found: list[Entry] = []
-        async for entry in self._matching(ref, states, which, after, now_ms):
-            found.append(entry)
-            if len(found) >= limit:
-                break
-        return found
-
-    async def _matching(
-        self, ref: QueueRef, states: frozenset[State], which: Filter, after: int | None, now_ms: int
-    ) -> AsyncIterator[Entry]:
         if which.ids is not None:
             for id in sorted(id for id in which.ids if after is None or id > after):
                 entry = await self._messages.read(ref, id, now_ms)
                 if entry is not None and _is_meant(entry, states, which, now_ms):
-                    yield entry
-            return
+                    found.append(entry)
+                    if len(found) == limit:
+                        break
+            return found
         async for bunch in self._counting.walk(ref, now_ms, after):
-            for entry in bunch:
-                if _is_meant(entry, states, which, now_ms):
-                    yield entry
+            found += [entry for entry in bunch if _is_meant(entry, states, which, now_ms)]
+            if len(found) >= limit:
+                break
+        return found[:limit]
 
     async def _all_found(self, entries: list[Entry]) -> list[Found]:
         return [found for found in await side_by_side(entries, self._found) if found is not None]

@@ -174,20 +174,11 @@ class Sweeping:
         return len(doomed) + 1
 
     async def _delete_rest(self, ref: QueueRef) -> None:
-        def is_rest(item: Item) -> bool:
-            return item.key != layout.policy(ref)
-
-        await self._delete_listed(layout.queue(ref), is_rest)
-
-    async def _delete_listed(self, prefix: str, is_meant: Callable[[Item], bool]) -> int:
-        deleted = 0
+        """Delete everything of a queue but its policy, by which a sweep finds the queue again."""
         with answered():
-            async for page in self._sheets.bucket.pages(prefix):
-                keys = [item.key for item in page if is_meant(item)]
-                if keys:
+            async for page in self._sheets.bucket.pages(layout.queue(ref)):
+                if keys := [item.key for item in page if item.key != layout.policy(ref)]:
                     await self._sheets.delete(keys)
-                    deleted += len(keys)
-        return deleted
 
     # --- What was left ---------------------------------------------------------------------------------------------
 
