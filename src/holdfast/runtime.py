@@ -14,6 +14,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 from holdfast.clock import Alarm, Clock, ThreadAlarm, Timer, seconds_until
@@ -54,8 +55,12 @@ class Runtime(Protocol):
     def call_at(self, at_ms: int, callback: Callable[[], None]) -> Timer:
         """Call at that time; if it has passed, soon, but never before this call returns."""
 
-    def offload(self, function: Callable[[], T]) -> Ticket[T]:
-        """Run a blocking function on a thread of its own; calls run one after the other."""
+    def offload(self, function: Callable[[], T], *, by_caller: bool = False) -> Ticket[T]:
+        """Run a blocking function on a thread of its own; calls run one after the other. With `by_caller`, which is for
+        functions that may run twice, a calling thread that has to wait anyway may run it instead."""
+
+    def offload_long(self, function: Callable[[], T]) -> Ticket[T]:
+        """Run a function that may block for long on another thread, beside those of `offload`."""
 
     def enter(self, callback: Callable[[], None]) -> None:
         """Call from any thread: the callback runs as a step of its own, soon."""
@@ -148,6 +153,7 @@ class LoopRuntime:
         self._alarm = alarm
         self._tasks: set[asyncio.Task[None]] = set()
         self._executor: ThreadPoolExecutor | None = None
+        self._long_executor: ThreadPoolExecutor | None = None
 
     def ticket(self) -> asyncio.Future[Any]:
         return self._loop.create_future()
@@ -165,10 +171,15 @@ class LoopRuntime:
             return self._alarm.call_at(at_ms, callback)
         return _LoopTimer(self._loop, self.clock, at_ms, callback)
 
-    def offload(self, function: Callable[[], T]) -> Ticket[T]:
+    def offload(self, function: Callable[[], T], *, by_caller: bool = False) -> Ticket[T]:
         if self._executor is None:
             self._executor = ThreadPoolExecutor(1, thread_name_prefix="holdfast-offload")
         return self._loop.run_in_executor(self._executor, function)
+
+    def offload_long(self, function: Callable[[], T]) -> Ticket[T]:
+        if self._long_executor is None:
+            self._long_executor = ThreadPoolExecutor(1, thread_name_prefix="holdfast-offload-long")
+        return self._loop.run_in_executor(self._long_executor, function)
 
     def enter(self, callback: Callable[[], None]) -> None:
         self._loop.call_soon_threadsafe(callback)
@@ -180,8 +191,9 @@ class LoopRuntime:
 
     async def aclose(self) -> None:
         await self.idle()
-        if self._executor is not None:
-            self._executor.shutdown()
+        for executor in (self._executor, self._long_executor):
+            if executor is not None:
+                executor.shutdown()
 
     def _finished(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -235,6 +247,24 @@ class _ThreadTicket(Generic[T]):
         return self.result()
 
 
+class _Offloaded(Generic[T]):
+    """A blocking function, and the ticket for its result."""
+
+    __slots__ = ("_function", "ticket")
+
+    def __init__(self, function: Callable[[], T]) -> None:
+        self._function = function
+        self.ticket: _ThreadTicket[T] = _ThreadTicket()
+
+    def run(self) -> Callable[[], None]:
+        """Run the function, and return the step that settles the ticket."""
+        try:
+            value = self._function()
+        except Exception as error:  # the ticket's owner raises it
+            return partial(self.ticket.set_exception, error)
+        return partial(self.ticket.set_result, value)
+
+
 class _DueCall:
     def __init__(self, callback: Callable[[], None]) -> None:
         self._callback: Callable[[], None] | None = callback
@@ -260,9 +290,12 @@ class ThreadRuntime:
         # Background coroutines that can go on. Drained before the lock is given up, never from within a step:
         # a step that settles a ticket must not find itself re-entered.
         self._runnable: deque[Work[None]] = deque()
+        # A function that the next calling thread to wait runs, without the lock.
+        self._for_caller: _Offloaded[Any] | None = None
         self._background = 0
         self._all_finished = threading.Condition(self._lock)
         self._executor: ThreadPoolExecutor | None = None
+        self._long_executor: ThreadPoolExecutor | None = None
         self._refusal: Exception | None = None
 
     def refuse(self, error: Exception) -> None:
@@ -291,21 +324,25 @@ class ThreadRuntime:
             return due
         return self._alarm.call_at(at_ms, lambda: self.enter(callback))
 
-    def offload(self, function: Callable[[], T]) -> Ticket[T]:
+    def offload(self, function: Callable[[], T], *, by_caller: bool = False) -> Ticket[T]:
+        offloaded = _Offloaded(function)
+        if by_caller and self._for_caller is None:
+            self._for_caller = offloaded
+        else:
+            self._submit(offloaded)
+        return offloaded.ticket
+
+    def offload_long(self, function: Callable[[], T]) -> Ticket[T]:
+        if self._long_executor is None:
+            self._long_executor = ThreadPoolExecutor(1, thread_name_prefix="holdfast-offload-long")
+        offloaded = _Offloaded(function)
+        self._long_executor.submit(lambda: self.enter(offloaded.run()))
+        return offloaded.ticket
+
+    def _submit(self, offloaded: _Offloaded[Any]) -> None:
         if self._executor is None:
             self._executor = ThreadPoolExecutor(1, thread_name_prefix="holdfast-offload")
-        ticket: _ThreadTicket[T] = _ThreadTicket()
-
-        def run() -> None:
-            try:
-                value = function()
-            except BaseException as error:  # the ticket's owner raises it
-                self.enter(lambda failure=error: ticket.set_exception(failure))  # type: ignore[misc]
-            else:
-                self.enter(lambda: ticket.set_result(value))
-
-        self._executor.submit(run)
-        return ticket
+        self._executor.submit(lambda: self.enter(offloaded.run()))
 
     def run(self, work: Work[T]) -> T:
         """Drive a coroutine to its end in this thread."""
@@ -317,34 +354,42 @@ class ThreadRuntime:
             try:
                 waits_for = self._step(work)
             except StopIteration as finished:
+                self._end_step()
                 value: T = finished.value
                 return value
-            finally:
-                if self._runnable:
-                    self._drain()
+            except BaseException:
+                self._end_step()
+                raise
+            if self._runnable:
+                self._drain()
         return self._run_waiting(work, waits_for)
 
     def close(self) -> None:
         """Wait for background work to end. Nothing may be running on this runtime any more."""
         with self._lock:
-            self._drain()
+            self._end_step()
             while self._background:
                 self._all_finished.wait()
         if self._own_alarm is not None:
             self._own_alarm.close()
-        if self._executor is not None:
-            self._executor.shutdown()
+        for executor in (self._executor, self._long_executor):
+            if executor is not None:
+                executor.shutdown()
 
     def _run_waiting(self, work: Work[T], waits_for: _ThreadTicket[Any]) -> T:
         while True:
             settled = threading.Event()
+            offloaded: _Offloaded[Any] | None = None
             with self._lock:
                 if waits_for.done():
                     settled.set()
                 else:
                     waits_for.on_done = settled.set
+                    offloaded, self._for_caller = self._for_caller, None
             interruption: BaseException | None = None
             try:
+                if offloaded is not None:
+                    self._run_here(offloaded)
                 settled.wait()
             except BaseException as error:  # Ctrl-C: the coroutine gives back what it may hold, then raises it
                 interruption = error
@@ -353,11 +398,31 @@ class ThreadRuntime:
                 try:
                     waits_for = self._step(work, interruption)
                 except StopIteration as finished:
+                    self._end_step()
                     value: T = finished.value
                     return value
-                finally:
-                    if self._runnable:
-                        self._drain()
+                except BaseException:
+                    self._end_step()
+                    raise
+                if self._runnable:
+                    self._drain()
+
+    def _run_here(self, offloaded: _Offloaded[Any]) -> None:
+        """Run an offloaded function on the calling thread: two hand-overs between threads cost half a sync."""
+        try:
+            settle = offloaded.run()
+        except BaseException:  # Ctrl-C fell into it: others may wait for it too, so it runs again elsewhere
+            self._submit(offloaded)
+            raise
+        self.enter(settle)
+
+    def _end_step(self) -> None:
+        """Let the background go on before the lock is given up by a thread that will not wait."""
+        if self._runnable:
+            self._drain()
+        if self._for_caller is not None:
+            offloaded, self._for_caller = self._for_caller, None
+            self._submit(offloaded)
 
     def _step(self, work: Work[Any], interruption: BaseException | None = None) -> _ThreadTicket[Any]:
         waits_for = work.send(None) if interruption is None else work.throw(interruption)
@@ -372,7 +437,7 @@ class ThreadRuntime:
             try:
                 callback()
             finally:
-                self._drain()
+                self._end_step()
 
     def _drain(self) -> None:
         while self._runnable:

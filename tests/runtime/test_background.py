@@ -216,6 +216,90 @@ def test_offloaded_calls_run_one_after_the_other() -> None:
     runtime.close()
 
 
+def test_a_caller_that_waits_runs_offloaded_work_itself_if_it_may() -> None:
+    runtime = ThreadRuntime(ManualClock(), ManualClock())
+
+    async def work() -> int:
+        return await runtime.offload(threading.get_ident, by_caller=True)
+
+    assert runtime.run(work()) == threading.get_ident()
+    runtime.close()
+
+
+def test_a_caller_that_waits_runs_the_offloaded_work_of_the_background() -> None:
+    """As the sync that a commit waits for: the background asks for it, and the caller waits for the background."""
+    runtime = ThreadRuntime(ManualClock(), ManualClock())
+
+    async def work() -> int:
+        ticket = runtime.ticket()
+
+        async def background() -> None:
+            ticket.set_result(await runtime.offload(threading.get_ident, by_caller=True))
+
+        runtime.spawn(background())
+        return int(await ticket)
+
+    assert runtime.run(work()) == threading.get_ident()
+    runtime.close()
+
+
+def test_offloaded_work_of_a_caller_that_does_not_wait_runs_on_another_thread() -> None:
+    runtime = ThreadRuntime(ManualClock(), ManualClock())
+    ran: list[int] = []
+
+    async def background() -> None:
+        ran.append(await runtime.offload(threading.get_ident, by_caller=True))
+
+    async def work() -> None:
+        runtime.spawn(background())
+
+    runtime.run(work())
+    runtime.close()
+    assert len(ran) == 1
+    assert ran[0] != threading.get_ident()
+
+
+def test_offloaded_work_that_ctrl_c_falls_into_is_run_again_for_the_others() -> None:
+    runtime = ThreadRuntime(ManualClock(), ManualClock())
+    runs: list[int] = []
+
+    def sync() -> str:
+        runs.append(threading.get_ident())
+        if len(runs) == 1:
+            raise KeyboardInterrupt
+        return "synced"
+
+    heard: list[str] = []
+
+    async def work() -> None:
+        ticket = runtime.ticket()
+
+        async def background() -> None:
+            heard.append(await runtime.offload(sync, by_caller=True))
+
+        runtime.spawn(background())
+        await ticket
+
+    with pytest.raises(KeyboardInterrupt):
+        runtime.run(work())
+    runtime.close()
+    assert heard == ["synced"]
+    assert len(runs) == 2
+
+
+def test_long_work_keeps_no_other_offloaded_work_waiting() -> None:
+    runtime = ThreadRuntime(ManualClock(), ManualClock())
+    may_end = threading.Event()
+
+    async def work() -> bool:
+        long = runtime.offload_long(lambda: may_end.wait(PATIENCE_S))
+        await runtime.offload(may_end.set)
+        return await long
+
+    assert runtime.run(work())
+    runtime.close()
+
+
 def test_background_work_may_offload_and_close_waits_for_it() -> None:
     runtime = ThreadRuntime(ManualClock(), ManualClock())
     may_end, done = threading.Event(), []

@@ -82,12 +82,15 @@ class SimulatedRuntime:
     def call_at(self, at_ms: int, callback: Callable[[], None]) -> Timer:
         return self._loop.call_at(at_ms - self._offset_ms, callback, self)
 
-    def offload(self, function: Callable[[], T]) -> Ticket[T]:
+    def offload(self, function: Callable[[], T], *, by_caller: bool = False) -> Ticket[T]:
         ticket: SimulatedTicket[T] = SimulatedTicket()
         self._offloaded.append((function, ticket))
         if len(self._offloaded) == 1:
             self._run_offloaded_soon()
         return ticket
+
+    def offload_long(self, function: Callable[[], T]) -> Ticket[T]:
+        return self.offload(function)
 
     def enter(self, callback: Callable[[], None]) -> None:
         self._loop.call_at(self._loop.now_ms, callback, self)
