@@ -10,9 +10,8 @@ from pathlib import Path
 
 import holdfast
 from bench.measure import paired, timed_us
-from bench.raw import Operation, recording, replayer, scratch
+from bench.raw import Change, raw_database, recording, replayer, scratch
 from bench.report import Figure
-from holdfast.stores.rocks.database import Database
 from holdfast.stores.rocks.journal import RocksJournal
 
 PAYLOAD = b"x" * 256
@@ -29,18 +28,16 @@ def lifecycle(queues: list[holdfast.Queue], messages: int, batch: int = BATCH) -
 
 def against_raw_writes(messages: int = 10_000) -> Figure:
     with scratch() as path:
-        batches: list[list[Operation]] = []
+        batches: list[list[Change]] = []
         with recording(batches), holdfast.open(str(path / "recorded"), durability="os") as hf:
             queue = hf.queue("bench")
             lifecycle([queue], BATCH)
             batches.clear()
             lifecycle([queue], messages)
             written = list(batches)
-        raw = Database(path / "raw")
-        with holdfast.open(str(path / "store"), durability="os") as hf:
+        with raw_database(path / "raw") as raw, holdfast.open(str(path / "store"), durability="os") as hf:
             queue = hf.queue("bench")
             pair = paired(lambda: lifecycle([queue], messages), replayer(raw, written), operations=messages)
-        raw.close()
     return Figure(
         "lifecycle, one thread, batches of 100, OS-buffered",
         f"{1e6 / pair.subject_us:,.0f} msg/s",
@@ -53,7 +50,7 @@ def against_raw_writes(messages: int = 10_000) -> Figure:
 
 def single_enqueues(messages: int = 3_000) -> Figure:
     with scratch() as path:
-        batches: list[list[Operation]] = []
+        batches: list[list[Change]] = []
         with recording(batches), holdfast.open(str(path / "recorded"), durability="os") as hf:
             queue = hf.queue("bench")
             queue.enqueue(PAYLOAD)
@@ -61,8 +58,7 @@ def single_enqueues(messages: int = 3_000) -> Figure:
             for _ in range(messages):
                 queue.enqueue(PAYLOAD)
             written = list(batches)
-        raw = Database(path / "raw")
-        with holdfast.open(str(path / "store"), durability="os") as hf:
+        with raw_database(path / "raw") as raw, holdfast.open(str(path / "store"), durability="os") as hf:
             queue = hf.queue("bench")
 
             def enqueue() -> None:
@@ -70,7 +66,6 @@ def single_enqueues(messages: int = 3_000) -> Figure:
                     queue.enqueue(PAYLOAD)
 
             pair = paired(enqueue, replayer(raw, written), operations=messages)
-        raw.close()
     return Figure(
         "blocking enqueue of single messages, OS-buffered",
         f"{pair.subject_us:.1f} us",

@@ -1,4 +1,4 @@
-"""The raw side of a pair: RocksDB doing the very writes that the engine did, with no queue around them."""
+"""The raw side of a pair: RocksDB doing the key changes of the engine, with its own log and no queue around them."""
 
 import shutil
 import tempfile
@@ -7,70 +7,58 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rocksdict import WriteBatch
+from rocksdict import Rdict, WriteBatch
 
-import holdfast.stores.rocks.engine as engine_module
-from holdfast.stores.rocks.database import Database
+from holdfast.stores.rocks import keys
+from holdfast.stores.rocks.layers import Commit
+from holdfast.stores.rocks.opening import open_rocksdb
 
-# put or delete, column family, key, value
-Operation = tuple[bool, str, bytes, bytes]
-
-
-class _RecordingBatch:
-    """A write batch that remembers what was put into it."""
-
-    def __init__(self, raw_mode: bool) -> None:
-        self.inner = WriteBatch(raw_mode=raw_mode)
-        self.operations: list[tuple[bool, Any, bytes, bytes]] = []
-
-    def put(self, key: bytes, value: bytes, handle: Any) -> None:
-        self.operations.append((True, handle, key, value))
-        self.inner.put(key, value, handle)
-
-    def delete(self, key: bytes, handle: Any) -> None:
-        self.operations.append((False, handle, key, b""))
-        self.inner.delete(key, handle)
-
-    def delete_range(self, lower: bytes, upper: bytes, handle: Any) -> None:
-        self.inner.delete_range(lower, upper, handle)
-
-    def __len__(self) -> int:
-        return len(self.inner)
+# The family, the key, and its value; None for a deleted key.
+Change = tuple[int, bytes, bytes | None]
 
 
 @contextmanager
-def recording(into: list[list[Operation]]) -> Iterator[None]:
-    """Stores opened inside keep a copy of every batch they write."""
-    write = Database.write
+def recording(into: list[list[Change]]) -> Iterator[None]:
+    """Keep a copy of every commit that a store writes meanwhile."""
+    take = Commit.take
 
-    def write_and_keep(self: Database, batch: Any) -> None:
-        names = {id(handle): name for name, handle in self.handles.items()}
-        into.append([(is_put, names[id(handle)], key, value) for is_put, handle, key, value in batch.operations])
-        write(self, batch.inner)
+    def take_and_keep(self: Commit) -> Any:
+        parts = iter(self._parts)
+        into.append([(family, key, value) for family, key, value in zip(parts, parts, parts, strict=True)])  # type: ignore[misc]
+        return take(self)
 
-    engine_module.WriteBatch = _RecordingBatch  # type: ignore[misc, assignment]
-    Database.write = write_and_keep  # type: ignore[method-assign, assignment]
+    Commit.take = take_and_keep  # type: ignore[method-assign]
     try:
         yield
     finally:
-        engine_module.WriteBatch = WriteBatch  # type: ignore[misc]
-        Database.write = write  # type: ignore[method-assign]
+        Commit.take = take  # type: ignore[method-assign]
 
 
-def replayer(database: Database, batches: list[list[Operation]]) -> Callable[[], None]:
-    """Writes those batches, one `write` each, as fast as the binding allows."""
-    handles = database.handles
-    prepared = [[(is_put, key, value, handles[name]) for is_put, name, key, value in batch] for batch in batches]
+@contextmanager
+def raw_database(path: Path) -> Iterator[Rdict]:
+    """A RocksDB of the store's shape, with its own log on."""
+    path.mkdir()
+    database = open_rocksdb(path)
+    try:
+        yield database
+    finally:
+        database.close()
+
+
+def replayer(database: Rdict, commits: list[list[Change]]) -> Callable[[], None]:
+    """Write those commits, one `write` each, as fast as the binding allows."""
+    handles = [None, *map(database.get_column_family_handle, keys.FAMILY_NAMES[1:])]
+    prepared = [[(key, value, handles[family]) for family, key, value in commit] for commit in commits]
 
     def replay() -> None:
-        for operations in prepared:
+        for changes in prepared:
             batch = WriteBatch(raw_mode=True)
             put, delete = batch.put, batch.delete
-            for is_put, key, value, handle in operations:
-                if is_put:
-                    put(key, value, handle)
-                else:
+            for key, value, handle in changes:
+                if value is None:
                     delete(key, handle)
+                else:
+                    put(key, value, handle)
             database.write(batch)
 
     return replay

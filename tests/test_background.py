@@ -434,6 +434,7 @@ STARTERS = {
     "stores/objects/store.py": "node_number, tidying, watch",
     "stores/postgres/staging.py": "one statement, logged by the link; a sweep finds what is left",
     "stores/postgres/store.py": "node_number, uploads, vacuum, notifications",
+    "stores/rocks/checkpoints.py": "an error stops the store, by design; each checkpoint is begun by a later write",
     "stores/rocks/database.py": "closes once",
     "stores/rocks/engine.py": "an error stops the store, by design: SPEC 4.10",
     "stores/rocks/reopening.py": "every attempt that fails is followed by another: rocks tests",

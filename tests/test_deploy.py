@@ -74,7 +74,8 @@ async def everything() -> bytes:
         block_cache_bytes=1,
     )
     disk = {"free_bytes": 1, "wal_free_bytes": 1, "refusals": 1, "stops": 1}
-    figures = Figures(**disk, clock_skew_s=0.0, writes=1, syncs=Histogram(SYNC_BOUNDS), families={"m": family})
+    log = {"writes": 1, "checkpoints": 1, "unwritten_bytes": 1}
+    figures = Figures(**disk, **log, clock_skew_s=0.0, syncs=Histogram(SYNC_BOUNDS), families={"m": family})
 
     class Source(FixedSource):
         async def take_tallies(self) -> dict[Any, Any]:

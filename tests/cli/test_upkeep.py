@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rocksdict import WriteBatch
 
 import holdfast
 from holdfast.stores.rocks import keys
@@ -24,9 +23,8 @@ def store(tmp_path: Path) -> Path:
 def lose_an_index_entry(store: Path) -> None:
     database = Database(store)
     [key, _] = database.scan(keys.VISIBLE, b"", b"\xff")
-    batch = WriteBatch(raw_mode=True)
-    batch.delete(key, database.handles[keys.VISIBLE])
-    database.write(batch)
+    database.commit.delete(key, keys.VISIBLE)
+    database.write()
     database.close()
 
 

@@ -83,13 +83,11 @@ def test_a_lake_is_held_against_the_store_at_rest_whose_journal_it_has(spark: An
 
 
 def _lose_a_message(path: Path) -> None:
-    from rocksdict import WriteBatch
 
     database = Database(path)
     [key, *_] = database.scan(keys.MESSAGES, b"", b"\xff" * 40)
-    batch = WriteBatch(raw_mode=True)
-    batch.delete(key, database.handles[keys.MESSAGES])
-    database.write(batch)
+    database.commit.delete(key, keys.MESSAGES)
+    database.write()
     database.close()
 
 

@@ -20,6 +20,7 @@ WRITTEN: dict[str, tuple[str, str, str]] = {
     "store": ("memory://", "./two", "/three"),
     "durability": ("fsync", "os", "fsync"),
     "shards": ("1", "2", "3"),
+    "checkpoint_bytes": ("1MiB", "512KiB", "4096"),
     "shard_map": ("slots", "fnv-mod", "slots"),
     "redis_url": ("redis://one", "rediss://two", "redis://three:6379/1"),
     "wal_dir": ("./one", "./two", "/three"),
@@ -66,6 +67,7 @@ WRONG: dict[str, tuple[str, ...]] = {
     "store": ("", "ftp://x", "http://127.0.0.1:7077", "mem://"),
     "durability": ("", "none", "FSYNC"),
     "shards": (*_NUMBERS, "0"),
+    "checkpoint_bytes": ("", "0", "-1", "1MB/s", "many"),
     "shard_map": ("", "mod"),
     "redis_url": ("", "host:6379", "http://x"),
     "wal_dir": ("",),
@@ -147,8 +149,8 @@ def test_every_setting_is_in_the_matrix() -> None:
 
 def test_every_setting_of_the_public_surface_is_there() -> None:
     named = """data store redis_url wal_dir on_redis_down flusher flush_interval flush_batch prefetch_batch shard_map
-        host port capnp_port durability shards jwt_secret jwt_keys jwt_issuer jwt_audience tls_cert tls_key
-        tls_client_ca mtls_tenants auto_create queue_max_consumers queue_poll_interval queue_poll_jitter
+        host port capnp_port durability shards checkpoint_bytes jwt_secret jwt_keys jwt_issuer jwt_audience tls_cert
+        tls_key tls_client_ca mtls_tenants auto_create queue_max_consumers queue_poll_interval queue_poll_jitter
         queue_resilient_poll_interval disk_queue_watch disable_mem_queue_watch max_payload journal_retention
         reopen_after shutdown_grace log_format metrics_max_labels allowed_hosts metrics_token
         metrics_public"""

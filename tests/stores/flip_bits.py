@@ -1,8 +1,9 @@
-"""Open a killed store once for each bit of its log that is told, with that bit flipped, and say what came of it.
+"""Open a killed store of format 1 once for each given bit of RocksDB's own log, with that bit flipped, and print the
+result.
 
-A process of its own: RocksDB was seen never to return from such an opening, and nothing but a kill ends that.
-Arguments: the store, and a place to work in. Each line of input is `at bit`; each line of output how many messages
-there were, each with its number repeated as its payload, or that the opening was refused.
+It runs in a process of its own: some of these openings never returned from RocksDB, and only a kill ended them. The
+arguments are the store and a directory to work in. Each line of input is `at bit`. Each line of output is the number of
+messages found, whose payloads repeat their numbers, or "refused".
 """
 
 import shutil

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from rocksdict import WriteBatch
 
 from holdfast import NewMessage
 from holdfast.client.client import AsyncHoldfast
@@ -175,35 +174,33 @@ class Damager:
     def close(self) -> None:
         self._database.close()
 
-    def put(self, family: str, key: bytes, value: bytes) -> None:
-        batch = WriteBatch(raw_mode=True)
-        batch.put(key, value, self._database.handles[family])
-        self._database.write(batch)
+    def put(self, family: int, key: bytes, value: bytes) -> None:
+        self._database.commit.put(key, value, family)
+        self._database.write()
 
-    def delete(self, family: str, key: bytes) -> None:
+    def delete(self, family: int, key: bytes) -> None:
         assert self._database.get(family, key) is not None, "the damage must hit something"
-        batch = WriteBatch(raw_mode=True)
-        batch.delete(key, self._database.handles[family])
-        self._database.write(batch)
+        self._database.commit.delete(key, family)
+        self._database.write()
 
-    def get(self, family: str, key: bytes) -> bytes:
+    def get(self, family: int, key: bytes) -> bytes:
         value = self._database.get(family, key)
         assert value is not None
         return value
 
-    def move(self, family: str, key: bytes, to: bytes) -> None:
+    def move(self, family: int, key: bytes, to: bytes) -> None:
         self.put(family, to, self.get(family, key))
         self.delete(family, key)
 
-    def keys(self, family: str, lead: bytes) -> list[bytes]:
+    def keys(self, family: int, lead: bytes) -> list[bytes]:
         return list(self._database.scan(family, lead, keys.after(lead)))
 
-    def key_of(self, family: str, lead: bytes, name: str) -> bytes:
+    def key_of(self, family: int, lead: bytes, name: str) -> bytes:
         """The one key of this space that has the message's id in it."""
         [found] = [key for key in self.keys(family, lead) if self.ids[name] in key]
         return found
 
-    def change_life(self, family: str, key: bytes, **changes: Any) -> None:
+    def change_life(self, family: int, key: bytes, **changes: Any) -> None:
         has_state, life = decode_life(self.get(family, key))
         self.put(family, key, encode_life(msgspec.structs.replace(life, **changes), has_state=has_state))
 

@@ -14,8 +14,10 @@ import pytest
 import holdfast
 from holdfast.clock import steady_s
 from holdfast.model.errors import HoldfastError, InvalidArgument, StoreUnavailable
-from holdfast.stores.rocks import database
+from holdfast.stores.rocks import database, opening
+from holdfast.stores.rocks.checkpoints import CHECKPOINT_BYTES
 from holdfast.stores.rocks.database import Database
+from holdfast.stores.rocks.marker import FORMAT
 from holdfast.testing import ManualClock
 from tests.crash.rocks import contents, copy_store, open_store, verify_store
 from tests.small_disk import mounted
@@ -45,7 +47,6 @@ def closed_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Closed in order, its messages in sorted files."""
     path = tmp_path_factory.mktemp("closed") / "store"
     fill(path)
-    open_store(path).close()  # reads the log, and writes it as sorted files
     return path
 
 
@@ -103,9 +104,10 @@ def test_an_empty_directory_and_a_missing_one_become_stores(tmp_path: Path) -> N
 def test_a_store_of_a_newer_format_is_refused_and_left_alone(tmp_path: Path, closed_store: Path) -> None:
     store = copy_store(closed_store, tmp_path / "store")
     marker = store / "HOLDFAST"
-    marker.write_text(marker.read_text().replace('"format": 1', '"format": 2'))
+    newer = FORMAT + 1
+    marker.write_text(marker.read_text().replace(f'"format": {FORMAT}', f'"format": {newer}'))
     before = contents(store)
-    with pytest.raises(StoreUnavailable, match="format 2, this version reads up to 1: upgrade Holdfast"):
+    with pytest.raises(StoreUnavailable, match=f"format {newer}, this version reads up to {FORMAT}: upgrade Holdfast"):
         open_store(store)
     assert contents(store) == before
 
@@ -187,7 +189,7 @@ def test_a_closing_that_does_not_end_is_left_by_a_named_error(tmp_path: Path, mo
     monkeypatch.setattr(database, "_try_to_close", lambda parts, failures: recovered.wait(PATIENCE_S))
     opened = Database(tmp_path / "store")
     with pytest.raises(StoreUnavailable, match="restart the program"):
-        opened.close(within_s=0.01)
+        opened.close_stopped(within_s=0.01)
     with pytest.raises(StoreUnavailable, match=rf"in use by process {os.getpid()}"):
         Database(tmp_path / "store")
     recovered.set()
@@ -197,12 +199,12 @@ def test_a_closing_that_does_not_end_is_left_by_a_named_error(tmp_path: Path, mo
 
 EXIT_AFTER_DATABASE = """
 import os, sys, holdfast
-from holdfast.stores.rocks import database
-make = database.Rdict
+from holdfast.stores.rocks import opening
+make = opening.Rdict
 def stop(*arguments, **named):
     make(*arguments, **named)
     os._exit(9)
-database.Rdict = stop
+opening.Rdict = stop
 holdfast.open(sys.argv[1])
 """
 
@@ -358,15 +360,17 @@ def test_a_full_disk_stops_the_store_and_nothing_that_was_answered_is_lost(small
 
 @pytest.mark.slow
 @pytest.mark.parametrize("durability", ["fsync", "os"])
-@pytest.mark.parametrize("buffer_bytes", [database._WRITE_BUFFER, 64 << 10], ids=["in the log", "in a flush"])
+@pytest.mark.parametrize("checkpoint_bytes", [CHECKPOINT_BYTES, 1 << 20], ids=["in the log", "in a flush"])
 def test_a_store_that_a_full_disk_stopped_reopens_by_itself_once_there_is_room(
-    small_disk: Path, durability: str, buffer_bytes: int, monkeypatch: pytest.MonkeyPatch
+    small_disk: Path, durability: str, checkpoint_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With small buffers the disk runs full in a flush, from which RocksDB tries to recover by itself."""
-    monkeypatch.setattr(database, "_WRITE_BUFFER", buffer_bytes)
-    monkeypatch.setattr(database, "_WRITE_BUFFERS", database._WRITE_BUFFERS if buffer_bytes > 1 << 20 else 40)
+    """With small checkpoints the disk may run full in a flush, from which RocksDB tries to recover by itself."""
+    if checkpoint_bytes < CHECKPOINT_BYTES:
+        monkeypatch.setattr(opening, "_WRITE_BUFFER", 64 << 10)
+        monkeypatch.setattr(opening, "_WRITE_BUFFERS", 40)
     clock, filler = ManualClock(), small_disk / "filler"
-    with open_store(small_disk / "store", clock, durability=durability, low_disk_bytes=0) as hf:
+    options = {"durability": durability, "low_disk_bytes": 0, "checkpoint_bytes": checkpoint_bytes}
+    with open_store(small_disk / "store", clock, **options) as hf:
         queue = hf.queue("mail")
         filler.write_bytes(bytes(shutil.disk_usage(small_disk).free - (6 << 20)))
         answered: list[str] = []

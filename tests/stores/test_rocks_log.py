@@ -1,4 +1,8 @@
-"""The log of a killed store: what a crash tears is cut, what is damaged stops the opening; nothing is skipped."""
+"""Upgrade killed stores of format 1, whose commits are in RocksDB's own log.
+
+The torn end of a log is cut, as a crash leaves it. A store with a damaged log is refused: no record is ever skipped.
+The last part proves that an upgraded store is whole, and that the segments of its commit log are freed.
+"""
 
 import select
 import struct
@@ -10,10 +14,14 @@ from pathlib import Path
 import pytest
 
 from holdfast.model.errors import StoreUnavailable
-from holdfast.stores.rocks import database
-from holdfast.stores.rocks.log_check import Damage, find_damage, logs_of
+from holdfast.stores.rocks.log import commit_log
+from holdfast.stores.rocks.log.segments import DIRECTORY as LOG
+from holdfast.stores.rocks.log.segments import FIRST_FRAME_AT, list_segments
+from holdfast.stores.rocks.log_check import Damage, find_damage
+from holdfast.stores.rocks.marker import FORMAT, read_marker
 from tests.crash.rocks import contents, copy_store, open_store
 from tests.stores.damage import BLOCK, MESSAGES, cut, flip, log_of, payload, read_all, records_of
+from tests.stores.format_one import kill_format_one
 
 ROOT = Path(__file__).parents[2]
 # No opening of these small stores takes so long, but for one that never ends.
@@ -21,37 +29,34 @@ PATIENCE_S = 60
 SMALL = 5
 
 
-def kill(path: Path, payloads: Iterable[bytes]) -> Path:
-    """A store as a kill leaves it, its messages in the log."""
-    hf = open_store(path / "running")
-    for each in payloads:
-        hf.queue("mail").enqueue(each)
-    killed = copy_store(path / "running", path / "killed")
-    hf.close()
-    return killed
-
-
 @pytest.fixture(scope="module")
 def killed_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return kill(tmp_path_factory.mktemp("killed"), [payload(number) for number in range(MESSAGES)])
+    return kill_format_one(tmp_path_factory.mktemp("killed"), [payload(number) for number in range(MESSAGES)])
 
 
 @pytest.fixture(scope="module")
 def small_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Its log is so short that every bit of it can be tried."""
-    return kill(tmp_path_factory.mktemp("small"), [b"%04d" % number for number in range(SMALL)])
+    return kill_format_one(tmp_path_factory.mktemp("small"), [b"%04d" % number for number in range(SMALL)])
 
 
 @pytest.fixture(scope="module")
 def long_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Its log has several blocks; some batches lie in two of them, one in three."""
     sizes = [300, 20_000, 300, 300, 15_000, 40_000, 300, 300, 9_000, 300]
-    return kill(tmp_path_factory.mktemp("long"), [b"%04d" % n * (size // 4) for n, size in enumerate(sizes)])
+    return kill_format_one(tmp_path_factory.mktemp("long"), [b"%04d" % n * (size // 4) for n, size in enumerate(sizes)])
 
 
 def damage_of(raw: bytes, directory: Path) -> Damage | None:
     (directory / "000004.log").write_bytes(raw)
     return find_damage(directory)
+
+
+def take_all_frames(store: Path) -> None:
+    """Take all frames out of the only segment of the commit log."""
+    [segment] = (store / LOG).iterdir()
+    raw = segment.read_bytes()
+    segment.write_bytes(raw[:FIRST_FRAME_AT].ljust(len(raw), b"\0"))
 
 
 def check_refused(store: Path, *, says: str = "restore a backup") -> StoreUnavailable:
@@ -278,7 +283,7 @@ def test_what_is_enqueued_after_a_torn_tail_is_there_after_the_next_opening(tmp_
 def test_a_payload_that_holds_a_log_is_not_taken_for_records(tmp_path: Path, killed_store: Path) -> None:
     """Torn within such a payload, whole records with right checksums stand behind the tear; they are not ours."""
     foreign = log_of(killed_store).read_bytes()
-    store = kill(tmp_path, [b"a", b"b", b"c", foreign])
+    store = kill_format_one(tmp_path, [b"a", b"b", b"c", foreign])
     raw = log_of(store).read_bytes()
     assert damage_of(raw, tmp_path) is None
     last, _ = records_of(log_of(store))[-1]
@@ -334,25 +339,6 @@ def test_an_empty_log_behind_a_torn_one_is_what_a_kill_while_opening_leaves(tmp_
     assert read_all(store) == [payload(number) for number in range(MESSAGES - 1)]
 
 
-def test_a_log_goes_once_what_it_holds_is_flushed_though_some_families_are_idle(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Else deleting one of several would not be noticed."""
-    monkeypatch.setattr(database, "_WRITE_BUFFER", 64 << 10)
-    with open_store(tmp_path / "store") as hf:
-        queue = hf.queue("mail")
-        queue.enqueue(b"a")
-        queue.claim(1)  # the leases have this alone, far too little to be flushed for its own sake
-        seen: set[Path] = set()
-        for _ in range(20_000):
-            queue.enqueue(bytes(500))
-            logs = logs_of(tmp_path / "store" / "db")
-            seen.update(logs)
-            if len(seen) > 3 and len(logs) == 1:
-                break
-        assert len(logs) == 1
-
-
 # --- Time ------------------------------------------------------------------------------------------------------------
 
 
@@ -369,3 +355,54 @@ def test_of_a_long_log_the_headers_are_read_and_the_checksums_of_its_last_block_
     every = find_damage(tmp_path, verifies_all=True)
     assert every is not None
     assert every.at == 0
+
+
+# --- After the upgrade -----------------------------------------------------------------------------------------------
+
+
+def test_a_killed_store_of_format_1_has_every_message_and_the_current_format_after_an_opening(
+    tmp_path: Path, killed_store: Path
+) -> None:
+    store = copy_store(killed_store, tmp_path / "store")
+    assert read_marker(store).format == 1
+    with open_store(store) as hf:
+        assert read_marker(store).format == FORMAT
+        hf.queue("mail").enqueue(payload(MESSAGES))
+        killed = copy_store(store, tmp_path / "killed again")
+    for each in (store, killed):
+        assert read_all(each) == [payload(number) for number in range(MESSAGES + 1)]
+
+
+def test_an_upgrade_that_is_killed_before_the_marker_is_written_is_carried_out_again(
+    tmp_path: Path, killed_store: Path
+) -> None:
+    store = copy_store(killed_store, tmp_path / "store")
+    marker = (store / "HOLDFAST").read_bytes()
+    with open_store(store):
+        killed = copy_store(store, tmp_path / "killed")
+    # The session has written its first commit since, which never comes before the marker.
+    take_all_frames(killed)
+    (killed / "HOLDFAST").write_bytes(marker)
+    assert read_all(killed) == [payload(number) for number in range(MESSAGES)]
+
+
+def test_segments_are_freed_once_a_checkpoint_is_flushed_though_some_families_are_idle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commit_log, "SMALLEST", 32 << 10)
+    monkeypatch.setattr(commit_log, "LARGEST", 64 << 10)
+    store = tmp_path / "store"
+    with open_store(store, checkpoint_bytes=64 << 10) as hf:
+        queue = hf.queue("mail")
+        queue.enqueue(b"a")
+        queue.claim(1)  # the only key of the leases, far too little to be flushed for its own sake
+        enqueued = 0
+        while enqueued < 5_000 and list_segments(store / LOG)[0] < 20:
+            queue.enqueue(bytes(500))
+            enqueued += 1
+        left = list_segments(store / LOG)
+        assert left[0] >= 20, f"after {enqueued} messages the segments are {left}"
+        killed = copy_store(store, tmp_path / "killed")
+    with open_store(killed) as hf:
+        stats = hf.queue("mail").stats()
+        assert (stats.ready, stats.in_flight) == (enqueued, 1)

@@ -452,7 +452,7 @@ def test_a_damaged_payload_is_never_handed_out_to_its_end(store: Store, number: 
 def _put(store: Store, key: bytes, value: bytes) -> None:
     engine = store.rocks._engine
     engine.begin()
-    engine.put(key, value, engine.database.families.ix)
+    engine.put(key, value, keys.INDEXES)
     engine.written()
 
 

@@ -6,7 +6,6 @@ from pathlib import Path
 import msgspec
 import pytest
 from msgspec.structs import replace
-from rocksdict import WriteBatch
 
 from holdfast.client.blocking import Holdfast
 from holdfast.model.schedules import Schedule
@@ -148,9 +147,8 @@ def altered(path: Path, change: dict[str, object] | bytes, name: bytes = b"s") -
     assert raw is not None
     if isinstance(change, dict):
         change = msgspec.msgpack.encode(replace(msgspec.msgpack.decode(raw, type=Schedule), **change))
-    batch = WriteBatch(raw_mode=True)
-    batch.put(key + name, change, database.handles[keys.INDEXES])
-    database.write(batch)
+    database.commit.put(key + name, change, keys.INDEXES)
+    database.write()
     database.close()
     return [str(each) for each in verify(path).violations]
 

@@ -158,10 +158,15 @@ async def test_the_embedded_store_is_shown_family_by_family(tmp_path: Path) -> N
     async with subject.open() as hf:
         await hf.queue("a", tenant="acme").enqueue([b""] * 10)
         text = await metrics_of(hf, subject.clock).render()
+        assert (sample(text, "holdfast_store_unwritten_bytes") or 0) > 0
+        assert sample(text, "holdfast_rocksdb_keys", family="m") == 0
+        await hf.backup(str(tmp_path / "copy"))
+        text = await metrics_of(hf, subject.clock).render()
+        assert sample(text, "holdfast_store_checkpoints_total") == 1
         assert sample(text, "holdfast_rocksdb_keys", family="m") == 10
         assert sample(text, "holdfast_store_sync_seconds_count") == 1
         assert (sample(text, "holdfast_store_free_bytes") or 0) > 0
-        assert sample(text, "holdfast_rocksdb_level0_files", family="jr") == 0
+        assert sample(text, "holdfast_rocksdb_level0_files", family="jr") == 1
 
 
 # --- Label sets ----------------------------------------------------------------------------------------------------

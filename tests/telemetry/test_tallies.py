@@ -138,8 +138,8 @@ async def test_the_embedded_store_tells_its_families_writes_and_syncs(tmp_path: 
             await hf.queue("a").enqueue([b"x" * 100] * 100)
         figures = await store_of(hf).figures()
         assert set(figures.families) == {"m", "vi", "li", "le", "jr", "ix", "default"}
-        assert figures.families["m"].keys == 300
-        assert figures.families["m"].memtable_bytes > 30_000
+        assert figures.unwritten_bytes is not None
+        assert figures.unwritten_bytes > 30_000
         assert figures.free_bytes is not None
         assert figures.free_bytes > 0
         assert figures.writes is not None
@@ -158,7 +158,7 @@ async def test_a_store_that_stopped_still_tells_figures_and_what_happened_before
         store = store_of(hf)
         await hf.queue("a", tenant="acme").enqueue(b"")
 
-        def fail(batch: object) -> None:
+        def fail() -> None:
             raise OSError("no space left")
 
         monkeypatch.setattr(cast(RocksStore, store)._engine.database, "write", fail)

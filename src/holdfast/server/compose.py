@@ -154,6 +154,7 @@ def make_store(url: str, settings: Settings, dice: Dice) -> Store:
             journal_retention_ms=settings.journal_retention_ms,
             shards=settings.shards,
             reopen_after_ms=settings.reopen_after_ms,
+            checkpoint_bytes=settings.checkpoint_bytes,
         )
     if kind is UrlKind.POSTGRES:
         return _postgres_store([part.strip() for part in url.split(",")], settings, dice)

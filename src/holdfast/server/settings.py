@@ -98,6 +98,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             is_embedded=True,
         ),
     ] = 1
+    checkpoint_bytes: Annotated[
+        int,
+        Spec(
+            Size(),
+            _STORE,
+            "Of a directory: how much memory changes may take, about, before they are written from the log to RocksDB.",
+            is_embedded=True,
+        ),
+    ] = 64 << 20
     shard_map: Annotated[
         Literal["slots", "fnv-mod"],
         Spec(

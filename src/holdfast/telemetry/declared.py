@@ -72,7 +72,15 @@ CLOCK_SKEW = Family(
     "Seconds that this server's clock is ahead of an object store's own time, at least; below 0: behind.",
 )
 STORE_WRITES = Family(
-    "holdfast_store_writes_total", Kind.COUNTER, "Batches handed to the operating system since the store was opened."
+    "holdfast_store_writes_total", Kind.COUNTER, "Commits handed to the operating system since the store was opened."
+)
+STORE_UNWRITTEN_BYTES = Family(
+    "holdfast_store_unwritten_bytes",
+    Kind.GAUGE,
+    "Memory taken by changes that the log has and RocksDB has not, estimated; a checkpoint begins at checkpoint_bytes.",
+)
+STORE_CHECKPOINTS = Family(
+    "holdfast_store_checkpoints_total", Kind.COUNTER, "Checkpoints written to RocksDB since the store was opened."
 )
 STORE_SYNC_SECONDS = Family(
     "holdfast_store_sync_seconds", Kind.HISTOGRAM, "Time of each fsync of the log, shared by all who waited for it."
@@ -106,6 +114,6 @@ FAMILIES: tuple[Family, ...] = (
     *(REQUESTS, REQUEST_SECONDS, TRANSITIONS, MESSAGES, BYTES, OLDEST, WAITERS, PAUSED),
     *(LIMIT_DECISIONS, LIMIT_WAIT_SECONDS, LIMITS_SHARED),
     *(STORE_UP, STORE_FREE_BYTES, STORE_ACCEPTS_ENQUEUES, STORE_REFUSALS, STORE_STOPS, WAL_FREE_BYTES),
-    *(CLOCK_SKEW, STORE_WRITES, STORE_SYNC_SECONDS, *ROCKSDB.values()),
+    *(CLOCK_SKEW, STORE_WRITES, STORE_UNWRITTEN_BYTES, STORE_CHECKPOINTS, STORE_SYNC_SECONDS, *ROCKSDB.values()),
     *(QUEUES, LABEL_SETS, LABEL_SETS_MAX, LOOP_LAG, BUILD),
 )

@@ -60,5 +60,8 @@ class Figures:
     clock_skew_s: float | None = None
     # Since it was opened.
     writes: int | None = None
+    checkpoints: int | None = None
+    # Memory taken by changes that only the log has beside it.
+    unwritten_bytes: int | None = None
     syncs: Histogram | None = None
     families: Mapping[str, FamilyFigures] = field(default_factory=dict)

@@ -274,6 +274,8 @@ def _store_lines(figures: Figures) -> Iterator[str]:
         (declared.WAL_FREE_BYTES, figures.wal_free_bytes),
         (declared.CLOCK_SKEW, figures.clock_skew_s),
         (declared.STORE_WRITES, figures.writes),
+        (declared.STORE_UNWRITTEN_BYTES, figures.unwritten_bytes),
+        (declared.STORE_CHECKPOINTS, figures.checkpoints),
     ):
         if figure is not None:
             yield number(family, figure)

@@ -1,7 +1,6 @@
 """A crash at every write, and a closing after which no log is needed."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,8 +17,8 @@ def test_whatever_write_is_the_last_one_the_store_is_in_order(tmp_path: Path, mo
     write = Database.write
     is_copying = True
 
-    def copying_write(database: Database, batch: Any) -> None:
-        write(database, batch)
+    def copying_write(database: Database) -> None:
+        write(database)
         if is_copying:
             copies.append(copy_store(database.path, tmp_path / f"copy {len(copies)}"))
 

@@ -34,18 +34,18 @@ class Disk:
         self._go_on = threading.Semaphore(0)
         write, sync = Database.write, Database.sync
 
-        def watched_write(database: Database, batch: Any) -> None:
+        def watched_write(database: Database) -> None:
             self.writes += 1
             self._fail(self.fails_write)
-            write(database, batch)
+            write(database)
 
-        def watched_sync(database: Database) -> None:
+        def watched_sync(database: Database, pending: Any) -> None:
             self.syncs += 1
             if self._is_holding:
                 self._begun.release()
                 assert self._go_on.acquire(timeout=PATIENCE_S), "a held sync was never let go"
             self._fail(self.fails_sync)
-            sync(database)
+            sync(database, pending)
 
         monkeypatch.setattr(Database, "write", watched_write)
         monkeypatch.setattr(Database, "sync", watched_sync)

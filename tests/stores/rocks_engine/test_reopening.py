@@ -18,6 +18,9 @@ from holdfast.server.compose import Core
 from holdfast.server.embedded import Embedded
 from holdfast.stores.rocks import database, reopening
 from holdfast.stores.rocks.engine import Durability
+from holdfast.stores.rocks.log.segments import DIRECTORY as LOG
+from holdfast.stores.rocks.log.segments import list_segments
+from holdfast.stores.rocks.opening import covered_position, open_rocksdb
 from holdfast.telemetry.figures import Figures
 from holdfast.testing import ManualClock
 from tests.crash.rocks import copy_store, open_store, verify_store
@@ -107,15 +110,23 @@ async def test_a_store_stopped_by_a_failed_sync_reopens_with_all_that_was_answer
     verify_store(tmp_path / "store", "after a reopening")
 
 
-def test_everything_is_in_tables_before_the_first_answer_after_a_reopening(tmp_path: Path) -> None:
+def test_everything_that_the_old_log_held_is_flushed_before_the_first_answer_after_a_reopening(tmp_path: Path) -> None:
     """A failed sync may have left pages of the log that only look written."""
     with open_store(tmp_path / "store", durability="fsync") as hf:
         hf.queue("mail").enqueue([b"%d" % number for number in range(100)])
         killed = copy_store(tmp_path / "store", tmp_path / "killed")
+    old_segments = set(list_segments(killed / LOG))
     opened = reopening.open_settled(killed)
-    figures = opened.figures()
-    assert sum(int(each.property_value(_UNFLUSHED) or 0) for each in opened._families.values()) == 0
-    assert figures["m"].files_bytes > 0
+    # Nothing is left in memory alone, neither in a layer of ours nor in RocksDB, and the old log is gone.
+    assert sum(map(len, opened._layers)) == 0
+    assert sum(int(each.property_value(_UNFLUSHED) or 0) for each in opened._families) == 0
+    assert opened.figures()["m"].files_bytes > 0
+    [segment] = list_segments(killed / LOG)
+    assert segment not in old_segments
+    # RocksDB says so itself, on disk: it needs no frame of the old log.
+    on_disk = open_rocksdb(copy_store(killed, tmp_path / "killed again"), is_read_only=True)
+    assert covered_position(on_disk).generation == segment
+    on_disk.close()
     opened.close()
 
 

@@ -4,12 +4,13 @@ RocksDB lets one process open a store. A second one may open it for reading, but
 leaves out the log, and with it everything since the last flush. So the files themselves are copied, as after a crash:
 
     tables     never change once the manifest names them
-    manifest   says which tables and logs make up the store; it only grows
-    logs       only grow; a beginning of the last one is the store of a moment ago
+    manifest   says which tables make up RocksDB; it only grows
+    segments   of the commit log: frames are added at the end, until RocksDB has them and the file is used again
 
 Every file is opened first, which takes milliseconds and keeps it readable even once the owner has deleted it. If the
-manifest is then still what it was, nothing it names can have gone in between, and what is open is the whole store: the
-sizes of that moment are copied, for however long that takes. Else the owner has just flushed, and we look again.
+manifest is then still what it was, nothing it names can have gone in between, and no segment that it needs has been
+used again: what is open is the whole store, however long copying takes. Else the owner has just flushed, and we look
+again. A segment that was used again while it was copied shows it by its header, and we begin again.
 """
 
 import os
@@ -19,8 +20,11 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from holdfast.model.errors import InvalidArgument, StoreUnavailable
-from holdfast.stores.rocks.database import DATABASE, Database
-from holdfast.stores.rocks.marker import MARKER, check_directory, write_marker
+from holdfast.stores.rocks.database import Database, check_target
+from holdfast.stores.rocks.log.segments import DIRECTORY as LOG
+from holdfast.stores.rocks.log.segments import FIRST_FRAME_AT, has_header, list_segments, segment_path, whole_part
+from holdfast.stores.rocks.marker import MARKER, check_directory, read_marker, write_marker
+from holdfast.stores.rocks.opening import DATABASE
 from holdfast.stores.syncing import make_directory, sync_file
 
 # A flush is seldom; one in each of so many looks is not to be expected.
@@ -34,9 +38,13 @@ class Backup(NamedTuple):
 
 
 class _Pinned(NamedTuple):
+    """An open file of the store, by its name below the store's directory."""
+
     name: str
     file: BinaryIO
     size: int
+    # Of a segment of the log; then the size is found out when it is copied.
+    generation: int | None = None
 
 
 def backup(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> Backup:
@@ -45,41 +53,65 @@ def backup(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> Ba
     if not (store / MARKER).exists():
         raise InvalidArgument(f"{store} holds no store: give the directory that `holdfast.open` was given", field="dir")
     check_directory(store)
-    if place.exists() and (not place.is_dir() or any(place.iterdir())):
-        raise InvalidArgument(f"{place} is not an empty directory: give a new one", field="target")
+    check_target(place)
     if place.resolve().is_relative_to(store.resolve()):
         raise InvalidArgument(f"{place} lies inside the store: give a directory outside of it", field="target")
     _allow_many_files()
-    with ExitStack() as stack:
-        pinned = _pin(store / DATABASE, stack)
-        copied = Backup(len(pinned), sum(each.size for each in pinned))
-        try:
-            make_directory(place / DATABASE)
-            for each in pinned:
-                _copy(each, place / DATABASE / each.name)
-        except OSError as error:
-            raise StoreUnavailable(
-                f"the backup to {place} broke off: {error}; remove {place} and try again", path=str(place)
-            ) from None
-    # Last: without it, the half of a backup is not taken for a store.
-    write_marker(place, None)
-    # As after a crash: the log is replayed, and what cannot be opened is found out now.
+    for _ in range(_MAX_LOOKS):
+        with ExitStack() as stack:
+            marker = read_marker(store)
+            pinned = _look(store, stack)
+            if pinned is None or read_marker(store) != marker:
+                continue  # it was flushed, opened or closed in between
+            try:
+                copied = _copy_all(pinned, place)
+            except OSError as error:
+                raise StoreUnavailable(
+                    f"the backup to {place} broke off: {error}; remove {place} and try again", path=str(place)
+                ) from None
+            if copied is not None:
+                break
+    else:
+        raise StoreUnavailable(f"{store} changes too fast to be copied: try again", path=str(store))
+    # Last: without it, the half of a backup is not taken for a store. As the store's own: if that names an owner, the
+    # copy is opened as after a kill, and must have a log.
+    write_marker(place, marker.pid, format=marker.format, rest=marker.rest)
+    # The log is replayed, and what cannot be opened is found out now.
     Database(place).close()
     return copied
 
 
-def _pin(directory: Path, stack: ExitStack) -> list[_Pinned]:
-    for _ in range(_MAX_LOOKS):
-        with ExitStack() as opened:
-            pinned = _look(directory, opened)
-            if pinned is not None:
-                stack.push(opened.pop_all())
-                return pinned
-    raise StoreUnavailable(f"{directory.parent} changes too fast to be copied: try again", path=str(directory.parent))
+def _copy_all(pinned: list[_Pinned], place: Path) -> Backup | None:
+    """Copy all files; return None if a segment was used again meanwhile."""
+    for folder in (DATABASE, LOG):
+        make_directory(place / folder)
+    size, log_continues = 0, True
+    segments = [each.generation for each in pinned if each.generation is not None]
+    for each in pinned:
+        to = place / each.name
+        if each.generation is None:
+            _copy(each, to)
+            size += each.size
+            continue
+        if not log_continues:
+            continue  # it has frames that follow those that were written while the segment before it was copied
+        raw = each.file.read()
+        end, log_continues = whole_part(raw, each.generation, segments)
+        raw = raw[:end]
+        each.file.seek(0)
+        if not has_header(each.file.read(FIRST_FRAME_AT), each.generation):
+            return None
+        with to.open("wb") as copy:
+            copy.write(raw)
+            copy.flush()
+            sync_file(copy.fileno())
+        size += len(raw)
+    return Backup(len(pinned), size)
 
 
-def _look(directory: Path, opened: ExitStack) -> list[_Pinned] | None:
+def _look(store: Path, opened: ExitStack) -> list[_Pinned] | None:
     """Every file of the store at one moment; None if the moment passed meanwhile."""
+    directory = store / DATABASE
     try:
         before = _manifest(directory)
         pinned = []
@@ -87,11 +119,18 @@ def _look(directory: Path, opened: ExitStack) -> list[_Pinned] | None:
         for path in sorted(directory.iterdir()):
             if path.suffix in (".sst", ".log", ".blob") or path.name.startswith(("OPTIONS-", "rocksdict-config")):
                 file = opened.enter_context(path.open("rb"))
-                pinned.append(_Pinned(path.name, file, os.fstat(file.fileno()).st_size))
+                pinned.append(_Pinned(f"{DATABASE}/{path.name}", file, os.fstat(file.fileno()).st_size))
+        for generation in list_segments(store / LOG):
+            segment = segment_path(store / LOG, generation)
+            file = opened.enter_context(segment.open("rb"))
+            pinned.append(_Pinned(f"{LOG}/{segment.name}", file, 0, generation))
         name, size = before
         manifest = opened.enter_context((directory / name).open("rb"))
         current = opened.enter_context((directory / "CURRENT").open("rb"))
-        pinned += [_Pinned(name, manifest, size), _Pinned("CURRENT", current, os.fstat(current.fileno()).st_size)]
+        pinned += [
+            _Pinned(f"{DATABASE}/{name}", manifest, size),
+            _Pinned(f"{DATABASE}/CURRENT", current, os.fstat(current.fileno()).st_size),
+        ]
         return pinned if _manifest(directory) == before else None
     except FileNotFoundError:
         return None  # a file went between the listing and the opening

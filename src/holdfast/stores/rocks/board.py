@@ -28,7 +28,7 @@ class Board:
         self.ttls = Window(self.scanner(keys.INDEXES, keys.TTLS), is_empty=False)
         self.kept = Window(self.scanner(keys.INDEXES, keys.KEPT), is_empty=False)
 
-    def scanner(self, family: str, prefix: bytes) -> Callable[[bytes, int], list[bytes]]:
+    def scanner(self, family: int, prefix: bytes) -> Callable[[bytes, int], list[bytes]]:
         """Reads the keys of a space in order, without its prefix; not those that are not yet committed."""
         upper, size = keys.after(prefix), len(prefix)
 
@@ -68,7 +68,7 @@ class Board:
 
     def write_counters(self) -> None:
         for p, shelf in self.dirty.items():
-            self._engine.put(keys.COUNTERS + p, encode_counters(shelf.counters), None)
+            self._engine.put(keys.COUNTERS + p, encode_counters(shelf.counters), keys.DIRECTORY)
         self.dirty.clear()
 
     def close(self) -> None:

@@ -77,7 +77,7 @@ class Catalog:
         else:
             row = self._tenants[name] = replace(row, config=config)
             self._note_quotas(row)
-        self._engine.put(keys.TENANTS + name.encode(), _encode(row), None)
+        self._engine.put(keys.TENANTS + name.encode(), _encode(row), keys.DIRECTORY)
         return row
 
     def _note_quotas(self, row: TenantRow) -> None:
@@ -131,19 +131,19 @@ class Catalog:
         row = QueueRow(ref=ref, tenant_id=tenant.tenant_id, queue_id=queue_id)
         shelf = self._add_queue(row, Counters())
         self._names[shelf.p] = ref
-        self._engine.put(keys.QUEUE_NAMES + shelf.p, _encode(ref), None)
+        self._engine.put(keys.QUEUE_NAMES + shelf.p, _encode(ref), keys.DIRECTORY)
         self.write_row(shelf)
         return shelf
 
     def write_row(self, shelf: Shelf) -> None:
         row = shelf.row
-        self._engine.put(_queue_key(row), _encode(row), None)
+        self._engine.put(_queue_key(row), _encode(row), keys.DIRECTORY)
 
     def remove(self, shelf: Shelf) -> None:
         """Forget an empty queue; its number stays taken."""
         row = shelf.row
-        self._engine.delete(_queue_key(row), None)
-        self._engine.delete(keys.COUNTERS + shelf.p, None)
+        self._engine.delete(_queue_key(row), keys.DIRECTORY)
+        self._engine.delete(keys.COUNTERS + shelf.p, keys.DIRECTORY)
         del self._shelves[row.ref]
         self._queues_of[row.ref.tenant].discard(row.ref)
 

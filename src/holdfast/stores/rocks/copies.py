@@ -7,11 +7,9 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
-from rocksdict import AccessType, Rdict
 
-from holdfast.forking import listen_for_forks
 from holdfast.model.answers import Found
-from holdfast.model.errors import InvalidArgument, StoreUnavailable
+from holdfast.model.errors import StoreUnavailable
 from holdfast.model.events import parse_position
 from holdfast.model.ids import to_uuid
 from holdfast.model.names import QueueRef
@@ -19,9 +17,9 @@ from holdfast.model.requests import StateDocument
 from holdfast.stores.processes import is_running
 from holdfast.stores.record import decode_life, decode_message
 from holdfast.stores.rocks import keys
-from holdfast.stores.rocks.database import DATABASE, Database, Handles, _opening_error, _options
 from holdfast.stores.rocks.journal import EVENT_NAMES, decode_block
-from holdfast.stores.rocks.marker import MARKER, check_directory, read_marker
+from holdfast.stores.rocks.marker import read_marker
+from holdfast.stores.rocks.read_only import ReadOnlyStore
 from holdfast.wire.arrow import EVENT_FIELDS
 
 _END = b"\xff" * 9
@@ -29,47 +27,19 @@ _decode_ref = msgspec.msgpack.Decoder(QueueRef).decode
 _BATCH = 20_000
 
 
-class Copy(Database):
-    """A store's directory that nobody writes to: a backup, or one that was closed."""
+class Copy(ReadOnlyStore):
+    """A store's directory that nobody writes to."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(os.path.realpath(path))
-        self._gone = StoreUnavailable("this copy was closed: open it again")
-        check_directory(self.path)
-        if not (self.path / MARKER).exists():
-            raise InvalidArgument(f"{self.path} holds no store: give the directory of a backup", field="url")
-        owner = read_marker(self.path).pid
+        owner = read_marker(Path(path)).pid
         if owner is not None and is_running(owner):
             raise StoreUnavailable(
-                f"{self.path} is in use by process {owner}: read a copy, made with `holdfast backup {self.path} COPY`, "
-                "or ask the server that has it",
-                path=str(self.path),
+                f"{path} is in use by process {owner}: read a copy, made with `holdfast backup {path} COPY`, or ask "
+                "the server that has it",
+                path=str(path),
                 pid=owner,
             )
-        try:
-            self._db = Rdict(
-                str(self.path / DATABASE),
-                _options(),
-                column_families={name: _options(name) for name in keys.FAMILIES},
-                access_type=AccessType.read_only(False),
-            )
-        except Exception as error:  # the binding raises nothing more precise
-            raise _opening_error(self.path, error) from None
-        self._families = {name: self._db.get_column_family(name) for name in keys.FAMILIES}
-        self._families[keys.DIRECTORY] = self._db
-        self.handles = {}
-        self.families = Handles(dict.fromkeys(keys.FAMILIES))
-        listen_for_forks(self)
-
-    def close(self, *, within_s: float | None = None) -> None:
-        """Nothing was written, so there is nothing to fail, and nothing to say in the marker."""
-        families, self._families = self._families, {}
-        database, self._db = self._db, None
-        families.pop(keys.DIRECTORY, None)
-        for family in families.values():
-            family.close()
-        if database is not None:
-            database.close()
+        super().__init__(path)
 
     def names(self) -> dict[bytes, QueueRef]:
         """Of every queue there ever was, by its prefix."""

@@ -1,77 +1,69 @@
-"""The RocksDB directory: opening it with a named error for each way it can be wrong, and reading it within bounds."""
+"""One open store directory: the commit log, RocksDB behind it, and the layers of changes in between.
 
-import fcntl
+    write       the changes of a commit go to the log as one frame, and into the active layer
+    sync        the log is on disk
+    checkpoint  the active layer is frozen and written to RocksDB in small slices, with the position of the log that it
+                covers; RocksDB is flushed; segments of the log before that position are used again
+
+RocksDB writes no log of its own. After a crash it has the state of its last flush, or a later one in part: frames hold
+whole keys and values, so that replaying them from its position gives the same result whatever it has already.
+"""
+
 import logging
 import os
+import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
 from typing import Any
 
-from rocksdict import (
-    Checkpoint,
-    DBCompressionType,
-    DBRecoveryMode,
-    Options,
-    Rdict,
-    RdictIter,
-    ReadOptions,
-    WriteBatch,
-)
+from rocksdict import Checkpoint, Rdict, WriteBatch, WriteOptions
 
 from holdfast.forking import forked_error, listen_for_forks
-from holdfast.model.errors import InvalidArgument, StoreUnavailable
-from holdfast.stores.directory_lock import DirectoryLock, is_held_here
-from holdfast.stores.processes import is_running
+from holdfast.model.errors import HoldfastError, InvalidArgument, StoreUnavailable
+from holdfast.stores.directory_lock import DirectoryLock
 from holdfast.stores.rocks import keys
-from holdfast.stores.rocks.forks import check_rocksdb_works, never_free, note_rocksdb_starts
-from holdfast.stores.rocks.log_check import find_damage, logs_of
-from holdfast.stores.rocks.manifest import mend_manifest, put_back, return_to_list_before
-from holdfast.stores.rocks.marker import (
-    MARKER,
-    check_directory,
-    read_marker,
-    write_marker,
+from holdfast.stores.rocks.forks import never_free, note_rocksdb_starts
+from holdfast.stores.rocks.layers import Commit, Layer
+from holdfast.stores.rocks.log.commit_log import CommitLog, LogPosition, PendingSync
+from holdfast.stores.rocks.log.replay import Replay
+from holdfast.stores.rocks.log.segments import DIRECTORY as LOG
+from holdfast.stores.rocks.log.segments import delete_segments, list_segments
+from holdfast.stores.rocks.manifest import manifest_of, put_back
+from holdfast.stores.rocks.marker import MARKER, WITH_LOG, Marker, Rest, check_directory, read_marker, write_marker
+from holdfast.stores.rocks.opening import (
+    DATABASE,
+    check_files,
+    covered_position,
+    lock_directory,
+    not_made,
+    open_rocksdb,
+    opening_error,
 )
+from holdfast.stores.rocks.positions import POSITION_KEY, encode_position
+from holdfast.stores.rocks.reads import MergedReads
 from holdfast.stores.syncing import make_directory, sync_directory
 from holdfast.telemetry.figures import FamilyFigures
 
-DATABASE = "db"
-
 _log = logging.getLogger("holdfast")
 
-_WRITE_BUFFER = 32 << 20
-# So many may fill up while one is flushed; then a write waits for the flush. It must not come to that: if the flush
-# fails meanwhile for want of space, RocksDB's own recovery and the write that waits wait for each other, for ever.
-_WRITE_BUFFERS = 4
-# Bounds the log that a restart replays, while flushing cannot keep up.
-_MAX_WAL = 256 << 20
+# A directory of links to RocksDB's files: that it could be made proves that everything was flushed.
+_FLUSHED = "flushed.tmp"
+# Keys written to RocksDB at once; about half a millisecond, in which nothing else runs.
+_SLICE_KEYS = 400
+_SLICE_BYTES = 256 << 10
+# Values written to RocksDB between two flushes: pieces of large payloads must not gather in its memory instead of ours.
+_UNFLUSHED_BYTES = 16 << 20
+# The part of a changed key in memory that is not the key and value themselves: measured, about two objects and their
+# places in a dictionary.
+_KEY_OVERHEAD_BYTES = 250
 
 
 class HandleNotClosed(StoreUnavailable):
     """RocksDB did not close in time: this process cannot open the directory again."""
 
 
-class Handles:
-    """RocksDB's handles of the column families, in one place: the directory stays locked while one lives, and whoever
-    still holds a part of a closed store, if only in a traceback, must not keep it so."""
-
-    __slots__ = ("ix", "jr", "le", "li", "m", "vi")
-
-    def __init__(self, handles: dict[str, Any]) -> None:
-        self.m = handles[keys.MESSAGES]
-        self.vi = handles[keys.VISIBLE]
-        self.li = handles[keys.EXPIRIES]
-        self.le = handles[keys.LEASES]
-        self.jr = handles[keys.JOURNAL]
-        self.ix = handles[keys.INDEXES]
-
-    def let_go(self) -> None:
-        self.m = self.vi = self.li = self.le = self.jr = self.ix = None
-
-
-class Database:
+class Database(MergedReads):
     """One open store directory. Every read is bounded below and above."""
 
     def __init__(
@@ -83,18 +75,25 @@ class Database:
         own and releases it once RocksDB has closed. `has_lost_writes`: a write or sync of this boot failed, so the
         files are read as after a power cut.
         """
+        super().__init__()
         # RocksDB opens files by this path for as long as it lives. A relative path would change its meaning with the
         # working directory, one over a symbolic link with the link.
         self.path = Path(os.path.realpath(path))
-        self._gone = StoreUnavailable("this store was closed: open it again")
         self._has_lost_writes = has_lost_writes
         self._owns_lock = lock is None
         self._lock = lock or lock_directory(self.path)
+        self._unlogged = WriteOptions()
+        self._unlogged.disable_wal = True  # type: ignore[method-assign, assignment]  # a property; the stub says method
+        self._frozen: Layer | None = None
+        # How much had been written to the log when the last checkpoint began.
+        self._checkpointed_bytes = 0
         try:
             self._open()
         except BaseException:
             self._release()
             raise
+
+    # --- Opening -----------------------------------------------------------------------------------------------
 
     def _open(self) -> None:
         check_directory(self.path)
@@ -103,198 +102,196 @@ class Database:
                 # Before RocksDB's first file: killed in between, the directory must still be known for what it is.
                 write_marker(self.path, None)
         except OSError as error:
-            raise _not_made(self.path, error) from None
-        mended = self._check_files()
+            raise not_made(self.path, error) from None
+        marker = read_marker(self.path)
+        shutil.rmtree(self.path / _FLUSHED, ignore_errors=True)
+        mended = check_files(self.path, marker, has_lost_writes=self._has_lost_writes)
         note_rocksdb_starts()
         try:
-            self._db: Rdict | None = Rdict(
-                str(self.path / DATABASE),
-                _options(),
-                column_families={name: _options(name) for name in keys.FAMILIES},
-            )
+            database = open_rocksdb(self.path)
         except Exception as error:  # the binding raises nothing more precise
             for saved in mended:
                 put_back(saved)
-            raise _opening_error(self.path, error) from None
+            raise opening_error(self.path, error) from None
         for saved in mended:
             _log.warning("%s was torn in a change that had not been carried out", saved.stem)
             saved.unlink()
+        self._use(database)
+        self.handles: list[Any] = [None, *map(database.get_column_family_handle, keys.FAMILY_NAMES[1:])]
         try:
-            # What RocksDB has just tidied away must be gone before its new log says anything: after a power cut, an old
-            # log beside it would look like one that the new log goes on from.
+            self.log = self._begin_log(marker)
+        except Exception as error:
+            self._abandon()
+            raise self._opening_error(error) from None
+        try:
+            # RocksDB has tidied away files: that must be on disk before anything is written.
             sync_directory(self.path / DATABASE)
             write_marker(self.path, os.getpid())
         except OSError as error:
-            self._db.close()
-            raise StoreUnavailable(
-                f"{self.path} cannot be opened: {error}; open it again once the cause is mended", path=str(self.path)
-            ) from None
-        self._families = {name: self._db.get_column_family(name) for name in keys.FAMILIES}
-        self._families[keys.DIRECTORY] = self._db
-        self.handles: dict[str, Any] = {name: self._db.get_column_family_handle(name) for name in keys.FAMILIES}
-        self.handles[keys.DIRECTORY] = None
-        self.families = Handles(self.handles)
+            self.log.close()
+            self._abandon()
+            raise self._opening_error(error) from None
         listen_for_forks(self)
+
+    def _opening_error(self, error: Exception) -> Exception:
+        if isinstance(error, HoldfastError):
+            return error
+        if isinstance(error, OSError):
+            return StoreUnavailable(
+                f"{self.path} cannot be opened: {error}; open it again once the cause is mended", path=str(self.path)
+            )
+        return opening_error(self.path, error)
+
+    def _begin_log(self, marker: Marker) -> CommitLog:
+        """Replay the log, bring everything in it to rest in RocksDB, and return a new log."""
+        directory = self.path / LOG
+        if not directory.is_dir():
+            make_directory(directory)
+        covered = covered_position(self._opened())
+        # The open commit. Its layer is the active one.
+        self.commit = Commit(Layer())
+        self._layers = (self.commit.layer,)
+        if marker.format < WITH_LOG:
+            # RocksDB has read its own log, which is not written any more.
+            self.flush()
+        after_power_cut = self._has_lost_writes or not marker.is_of_this_boot
+        was_closed = marker.pid is None or marker.format < WITH_LOG
+        replay = Replay(self.path, directory, covered, was_closed=was_closed, after_power_cut=after_power_cut)
+        replayed = replay.run(self.commit.layer.replay)
+        begin = covered
+        if replayed.was_cut or replayed.number != covered.number:
+            generation = max([covered.generation, *list_segments(directory)]) + 1
+            begin = LogPosition(replayed.number, generation)
+        # Made before RocksDB names it: a store that is not closed in order must have it.
+        CommitLog.make_first(directory, begin)
+        if begin != covered:
+            self._rest(begin)
+        delete_segments(directory, [each for each in list_segments(directory) if each != begin.generation])
+        return CommitLog(directory, begin)
+
+    def _rest(self, position: LogPosition) -> None:
+        """Write the active layer to RocksDB, flush it, and begin a new layer."""
+        for is_full in self.write_slices(self.commit.layer, position):
+            if is_full:
+                self.flush_families()
+        self.flush()
+        self.commit.layer = Layer()
+        self._layers = (self.commit.layer,)
+
+    def _abandon(self) -> None:
+        """Close RocksDB after a failed opening."""
+        database, self._db = self._opened(), None
+        self.handles.clear()
+        families, self._families = self._families[1:], []
+        _try_to_close([*families, database], [])
 
     def forked(self) -> None:
         """Give RocksDB up in the child without closing it, which would wait for its threads and flush into the
         parent's files."""
         self._gone = forked_error(f"the store in {self.path}")
-        for each in (self._db, *self._families.values(), *self.handles.values()):
+        for each in (self._db, *self._families, *self.handles):
             never_free(each)
-        self._db, self._families = None, {}
+        self._db, self._families = None, []
         self.handles.clear()
-        self.families.let_go()
 
-    def _check_files(self) -> list[Path]:
-        """Before RocksDB reads them. Answers where what had to be mended is kept as it was."""
-        database, marker = self.path / DATABASE, read_marker(self.path)
-        if not database.exists():
-            return []
-        was_opened = marker.pid is not None
-        if marker.is_of_this_boot and not self._has_lost_writes:
-            self._check_logs(marker.pid, has_power_failed=False)
-            mend_manifest(database, was_opened=was_opened, cuts=False)
-            return []
-        # What a power cut left is cut off, so nobody else may have the store open.
-        with _held_alone(self.path):
-            named = return_to_list_before(database)
-            try:
-                self._check_logs(marker.pid, has_power_failed=True)
-                torn = mend_manifest(database, was_opened=was_opened, cuts=True)
-            except BaseException:
-                if named is not None:
-                    put_back(named)
-                raise
-            return [saved for saved in (torn, named) if saved is not None]
+    # --- Commits -----------------------------------------------------------------------------------------------
 
-    def _check_logs(self, owner: int | None, *, has_power_failed: bool) -> None:
-        """RocksDB has a log from before the marker names an owner until long after it names none again."""
-        database = self.path / DATABASE
-        if owner is not None and not logs_of(database):
-            raise StoreUnavailable(
-                f"{database} has no log (*.log), though the store was not closed in order: what was written last is "
-                "missing; put the log back, or restore a backup",
-                path=str(self.path),
-            )
-        # Checksums too, where the log may have been cut by more than a kill: RocksDB would refuse all of it.
-        damage = find_damage(database, verifies_all=has_power_failed)
-        if damage is None:
-            return
-        if not has_power_failed or damage.was_synced():
-            raise damage.as_error(self.path)
-        damage.cut()
-        _log.warning(
-            "%s is cut at byte %d: a power cut took what was written there, and had not been synced",
-            damage.log,
-            damage.at,
-        )
+    def write(self) -> None:
+        """Write the changes of the open commit to the log, as one frame."""
+        self._opened()
+        frame = self.commit.take()
+        place = self.log.append(frame.body)
+        if frame.large:
+            self.commit.leave_in_log(frame, *place)
 
-    def write(self, batch: WriteBatch) -> None:
-        self._opened().write(batch)
+    def sync(self, pending: PendingSync) -> None:
+        """Carry out a sync of the log. It may run on another thread."""
+        self._opened()
+        self.log.sync(pending)
 
-    def sync(self) -> None:
-        """Everything written so far is on disk. Releases the interpreter lock, unlike a synchronous write."""
-        self._opened().flush_wal(True)
+    @property
+    def unwritten_bytes(self) -> int:
+        """Return about how much memory the changes take that are not yet in RocksDB, the frozen ones left out."""
+        payloads = self.log.bytes_written - self._checkpointed_bytes
+        return payloads + _KEY_OVERHEAD_BYTES * len(self.commit.layer)
 
-    def flush(self) -> None:
-        """Write everything into tables, synced: nothing is left that only the log has."""
-        for family in self._families.values():
+    # --- Checkpoints -------------------------------------------------------------------------------------------
+
+    @property
+    def is_frozen(self) -> bool:
+        """Return whether a checkpoint is being written."""
+        return self._frozen is not None
+
+    def freeze(self) -> tuple[Layer, LogPosition]:
+        """Begin a checkpoint: return the changes it has to write, and the position of the log that it covers. Nothing
+        of it may be written before the log is synced up to there."""
+        assert self._frozen is None
+        assert self.commit.is_empty
+        frozen = self._frozen = self.commit.layer
+        self.commit.layer = Layer()
+        self._layers = (self.commit.layer, frozen)
+        self._checkpointed_bytes = self.log.bytes_written
+        return frozen, self.log.position
+
+    def write_slices(self, layer: Layer, position: LogPosition) -> Iterator[bool]:
+        """Write a layer to RocksDB, and yield after each small part. The last one carries the position.
+
+        Yield True if RocksDB has so much in memory that its families should be flushed before the next part."""
+        batch, count, size, unflushed = WriteBatch(raw_mode=True), 0, 0, 0
+        for number, family in enumerate(layer.families):
+            handle = self.handles[number]
+            for lower, upper in family.ranges:
+                batch.delete_range(lower, upper, handle)
+            for changed in (family.fresh, family.over):
+                for key, value in changed.items():
+                    if value is None:
+                        batch.delete(key, handle)
+                    else:
+                        value = self._in_memory(value)
+                        batch.put(key, value, handle)
+                        size += len(value)
+                    count += 1
+                    if count == _SLICE_KEYS or size > _SLICE_BYTES:
+                        self._opened().write(batch, self._unlogged)
+                        unflushed += size
+                        is_full = unflushed > _UNFLUSHED_BYTES
+                        if is_full:
+                            unflushed = 0
+                        yield is_full
+                        batch, count, size = WriteBatch(raw_mode=True), 0, 0
+                        handle = self.handles[number]
+        batch.put(POSITION_KEY, encode_position(position), None)
+        self._opened().write(batch, self._unlogged)
+        yield False
+
+    def thaw(self) -> None:
+        """End a checkpoint: RocksDB has all of it in memory, and the log has it until it is flushed."""
+        self._frozen = None
+        self._layers = (self.commit.layer,)
+
+    def flush_families(self) -> None:
+        """Flush RocksDB's families one after the other, without holding the interpreter lock. It may run on another
+        thread. The directory comes last: it has the position of the log, which must not be on disk before what it
+        covers."""
+        for family in (*self._families[1:], self._families[0]):
             family.flush(True)
 
-    def latest_sequence(self) -> int:
-        """Of the last operation of the last batch that was written."""
-        return self._opened().latest_sequence_number()
+    def flush(self) -> None:
+        """Return once everything that RocksDB has is on disk. It may run on another thread.
 
-    def get(self, family: str, key: bytes) -> bytes | None:
+        RocksDB flushes all families before it makes a checkpoint, so that one could be made is the proof; `flush` of a
+        family answers for that family alone. It holds the interpreter lock for as long as there is much to flush."""
+        proof = self.path / _FLUSHED
         try:
-            value: bytes | None = self._family(family).get(key)
-        except Exception as error:
-            raise self._unreadable(error) from None
-        return value
-
-    def get_many(self, family: str, wanted: list[bytes]) -> list[bytes | None]:
-        family_of_keys: Any = self._family(family)  # the stub's list is invariant
-        try:
-            values: list[bytes | None] = family_of_keys.get(wanted)
-        except Exception as error:
-            raise self._unreadable(error) from None
-        return values
-
-    def get_passing(self, family: str, key: bytes) -> bytes | None:
-        """As `get`, for what is large and read once: it takes no place from what is read often."""
-        options = ReadOptions()
-        options.fill_cache(False)  # type: ignore[call-arg]  # the stub leaves its argument out
-        try:
-            value: bytes | None = self._family(family).get(key, read_opt=options)
-        except Exception as error:
-            raise self._unreadable(error) from None
-        return value
-
-    def floor(self, family: str, key: bytes) -> bytes | None:
-        """The last key at or before this one."""
-        cursor = self._family(family).iter()
-        cursor.seek_for_prev(key)
-        found: bytes | None = cursor.key() if cursor.valid() else None
-        error = self._error_of(cursor)
-        del cursor  # held by a traceback it would keep the directory locked
-        if error is not None:
-            raise error
-        return found
-
-    def items(self, family: str, lower: bytes, upper: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Keys from `lower` to before `upper`, with their values.
-
-        By hand over the raw iterator: only that tells the end of a range from a damaged block.
-        """
-        options = ReadOptions()
-        # The binding's lower bound sets the upper one; seeking does what it should.
-        options.set_iterate_upper_bound(upper)
-        cursor = self._family(family).iter(options)
-        cursor.seek(lower)
-        while cursor.valid():
-            yield cursor.key(), cursor.value()
-            cursor.next()
-        error = self._error_of(cursor)
-        del cursor
-        if error is not None:
-            raise error
-
-    def scan(self, family: str, lower: bytes, upper: bytes) -> Iterator[bytes]:
-        """As `items`, the keys alone."""
-        options = ReadOptions()
-        options.set_iterate_upper_bound(upper)
-        cursor = self._family(family).iter(options)
-        cursor.seek(lower)
-        while cursor.valid():
-            yield cursor.key()
-            cursor.next()
-        error = self._error_of(cursor)
-        del cursor
-        if error is not None:
-            raise error
-
-    def _error_of(self, cursor: RdictIter) -> StoreUnavailable | None:
-        """A cursor that ended early says so only when it is asked."""
-        try:
-            cursor.status()
-        except Exception as error:
-            return self._unreadable(error)
-        return None
-
-    def _unreadable(self, error: Exception) -> StoreUnavailable:
-        if isinstance(error, StoreUnavailable):
-            return error
-        return StoreUnavailable(
-            f"{self.path} cannot be read: {error}; run `holdfast verify` on a copy, or restore a backup",
-            path=str(self.path),
-        )
+            Checkpoint(self._opened()).create_checkpoint(str(proof))
+        finally:
+            shutil.rmtree(proof, ignore_errors=True)
 
     def checkpoint(self, target: str | os.PathLike[str]) -> None:
-        """A consistent copy, made while the store is in use; files are linked where the file system allows."""
+        """Copy RocksDB into a new directory; files are linked where the file system allows. The copy has everything
+        that a checkpoint has written before, and has no log."""
         place = Path(target)
-        if place.exists() and (not place.is_dir() or any(place.iterdir())):
-            raise InvalidArgument(f"{place} is not an empty directory: give a new one", field="target")
+        check_target(place)
         database = self._opened()
         try:
             make_directory(place)
@@ -306,57 +303,80 @@ class Database:
             ) from None
 
     def figures(self) -> dict[str, FamilyFigures]:
-        """Estimates that RocksDB has at hand: all families together take a fraction of a millisecond."""
-        return {name: _figures_of(family) for name, family in self._families.items()}
+        """Return estimates that RocksDB has at hand: all families together take a fraction of a millisecond."""
+        return {name: _figures_of(each) for name, each in zip(keys.FAMILY_NAMES, self._families, strict=False)}
 
-    def close(self, *, within_s: float | None = None) -> None:
-        """`within_s`: for one that an error has stopped. RocksDB tries to recover from some errors by itself, and a
-        closing that comes in the middle of that may never end."""
-        # The lock on the directory is held while any of these lives.
-        self.handles.clear()
-        self.families.let_go()
-        families, self._families = self._families, {}
+    # --- Closing -----------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Bring everything to rest in RocksDB, close it, and delete the log. Raise `StoreUnavailable` if that fails;
+        the log stays then, and the next opening replays it."""
         if self._db is None:
             return
-        database, self._db = self._db, None
-        families.pop(keys.DIRECTORY)
         failures: list[Exception] = []
-        parts = [*families.values(), database]
-        closing = Thread(target=_try_to_close, args=(parts, failures), name="holdfast-closing", daemon=True)
-        if within_s is None:
-            closing.run()
-        else:
-            closing.start()
-            closing.join(within_s)
-            if closing.is_alive():
-                # RocksDB has the files open, and would write to them under the next opening.
-                self._lock.keep()
-                raise HandleNotClosed(
-                    f"{self.path} is not closed after {within_s:.0f} s, because RocksDB waits for its own recovery. "
-                    "Answered calls are safe, but this process cannot open the directory again: restart the program",
-                    path=str(self.path),
-                )
+        try:
+            if self._frozen is not None or not self.commit.is_empty:
+                raise RuntimeError("a checkpoint or a commit was under way")
+            # The segment stays the one to continue in: it must be there until the marker says that the store is closed.
+            self._rest(self.log.position)
+        except Exception as error:
+            failures.append(error)
+        _try_to_close(self._let_go(), failures)
         if not failures:
             try:
-                write_marker(self.path, None)
+                manifest = manifest_of(self.path / DATABASE)
+                rest = Rest(*self.log.position, manifest.name, manifest.stat().st_size)
+                write_marker(self.path, None, rest=rest)
+                self.log.delete_all()
             except OSError as error:
-                failures = [error]
+                failures.append(error)
         self._release()
         if failures:
             raise StoreUnavailable(f"{self.path} was not closed in order: {failures[0]}", path=str(self.path))
+
+    def close_stopped(self, within_s: float) -> None:
+        """Close RocksDB after an error, and leave the log for the next opening.
+
+        RocksDB tries to recover from some errors by itself, and a closing that comes in the middle of that may never
+        end. Raise `HandleNotClosed` if it has not ended in time, `StoreUnavailable` if RocksDB's last flush failed."""
+        if self._db is None:
+            return
+        failures: list[Exception] = []
+        parts = self._let_go()
+        closing = Thread(target=_try_to_close, args=(parts, failures), name="holdfast-closing", daemon=True)
+        closing.start()
+        closing.join(within_s)
+        if closing.is_alive():
+            # RocksDB has the files open, and would write to them under the next opening.
+            self._lock.keep()
+            raise HandleNotClosed(
+                f"{self.path} is not closed after {within_s:.0f} s, because RocksDB waits for its own recovery. "
+                "Answered calls are safe, but this process cannot open the directory again: restart the program",
+                path=str(self.path),
+            )
+        self._release()
+        if failures:
+            raise StoreUnavailable(f"{self.path} was not closed in order: {failures[0]}", path=str(self.path))
+
+    def _let_go(self) -> list[Rdict]:
+        """Refuse every call from now on, and return RocksDB's parts to be closed: the lock on the directory is held
+        while any of them lives."""
+        database, self._db = self._opened(), None
+        self._layers, self._frozen = (), None
+        self.handles.clear()
+        families, self._families = self._families[1:], []
+        self.log.close()
+        return [*families, database]
 
     def _release(self) -> None:
         if self._owns_lock:
             self._lock.release()
 
-    def _opened(self) -> Rdict:
-        if self._db is None:
-            raise self._gone.with_traceback(None)
-        return self._db
 
-    def _family(self, name: str) -> Rdict:
-        self._opened()
-        return self._families[name]
+def check_target(place: Path) -> None:
+    """Refuse a directory for a backup that exists and is not empty."""
+    if place.exists() and (not place.is_dir() or any(place.iterdir())):
+        raise InvalidArgument(f"{place} is not an empty directory: give a new one", field="target")
 
 
 def _figures_of(family: Rdict) -> FamilyFigures:
@@ -381,96 +401,3 @@ def _try_to_close(parts: list[Rdict], failures: list[Exception]) -> None:
             part.close()
         except Exception as error:
             failures.append(error)
-
-
-def _options(family: str | None = None) -> Options:
-    options = Options(raw_mode=True)
-    options.create_if_missing(True)
-    options.create_missing_column_families(True)
-    options.set_write_buffer_size(_WRITE_BUFFER)
-    options.set_max_write_buffer_number(_WRITE_BUFFERS)
-    options.set_max_background_jobs(2)
-    options.set_max_total_wal_size(_MAX_WAL)
-    # All families at once, so that no idle one keeps an old log alive: nothing tells that one of several is missing.
-    options.set_atomic_flush(True)
-    options.set_keep_log_file_num(2)
-    options.set_compression_type(DBCompressionType.lz4())
-    # A torn tail is what a crash leaves, and is cut. Damage anywhere else must stop the start: cutting there would lose
-    # what lies behind it.
-    options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
-    if family in (keys.VISIBLE, keys.EXPIRIES, keys.LEASES, keys.INDEXES):
-        # Queues delete what they write: files that are mostly deletions are compacted early, for cold starts.
-        options.add_compact_on_deletion_collector_factory(4_096, 2_048, 0.5)
-    return options
-
-
-def lock_directory(path: Path) -> DirectoryLock:
-    """Make the directory of a store if it is missing, and lock it. Nothing in it is read or changed before."""
-    check_rocksdb_works()
-    check_directory(path)
-    try:
-        if not (path / MARKER).exists():
-            make_directory(path)
-        lock = DirectoryLock.take(path)
-    except OSError as error:
-        raise _not_made(path, error) from None
-    if lock is None:
-        raise _in_use(path)
-    return lock
-
-
-def _not_made(path: Path, error: OSError) -> InvalidArgument:
-    return InvalidArgument(
-        f"{path} cannot be made: {error.strerror}; give a directory that can be written to", field="url"
-    )
-
-
-@contextmanager
-def _held_alone(path: Path) -> Iterator[None]:
-    """Hold RocksDB's own lock, which keeps out versions of Holdfast that know no other.
-
-    To close the file frees the lock of the whole process. That is safe here: the caller has locked the directory, so
-    this process has not opened the store.
-    """
-    lock = os.open(path / DATABASE / "LOCK", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        try:
-            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise _in_use(path) from None
-        yield
-    finally:
-        os.close(lock)
-
-
-def _in_use(path: Path) -> StoreUnavailable:
-    owner = read_marker(path).pid
-    do = "to share it, let that program serve it to the others (`holdfast serve`)"
-    if is_held_here(path):
-        owner = os.getpid()
-        who, do = f"process {owner}, this one", "use what `holdfast.open` returned the first time, or close it first"
-    elif owner is not None and owner != os.getpid() and is_running(owner):
-        who = f"process {owner}"
-    else:
-        # The marker names the owner only while the store is open, and by a number that means nothing in another
-        # container.
-        owner = None
-        who = "another process, which may be opening or closing it just now"
-    return StoreUnavailable(
-        f"{path} is in use by {who}: only one program opens a store at a time, and only once; {do}",
-        path=str(path),
-        pid=owner,
-    )
-
-
-def _opening_error(path: Path, error: Exception) -> Exception:
-    text = str(error)
-    if "/LOCK" in text:
-        return _in_use(path)
-    if "no space" in text.lower():
-        return StoreUnavailable(f"{path} cannot be opened, the disk is full: free some space", path=str(path))
-    if "corruption" in text.lower() and (damage := find_damage(path / DATABASE, verifies_all=True)) is not None:
-        return damage.as_error(path)
-    return StoreUnavailable(
-        f"{path} cannot be opened: {text}; run `holdfast verify` on a copy, or restore a backup", path=str(path)
-    )

@@ -1,9 +1,9 @@
-"""The one writer: operations append to an open batch; one commit serves all callers waiting at that moment.
+"""The one writer: operations gather changes in an open commit, which serves all callers waiting at that moment.
 
-    operation   changes memory, appends to the batch, says what to publish
-    write       the batch goes to the operating system: a killed process loses none of it
-    sync        one fsync for everything written so far
-    publish     what the batch made claimable is shown, and its callers are answered
+    operation   changes memory, adds to the commit, says what to publish
+    write       the commit goes to the log as one frame: a killed process loses none of it
+    sync        one sync of the log for everything written so far
+    publish     what the commit made claimable is shown, and its callers are answered
 
 With durability "os" there is no sync: the first operation of a loop's turn is written at once, and all others of the
 turn together at its end, so a lone caller does not wait and a crowd shares. With "fsync" a claim and an extension are
@@ -13,13 +13,11 @@ answered after the write, and everything else after the sync.
 from collections.abc import Callable
 from enum import StrEnum
 
-from rocksdict import ColumnFamily, WriteBatch
-
 from holdfast.clock import steady_s
 from holdfast.model.errors import StoreUnavailable
 from holdfast.runtime import Runtime, Ticket
 from holdfast.stores.rocks.database import Database
-from holdfast.stores.rocks.log_batch import SYNCED, SYNCED_KEY
+from holdfast.stores.rocks.log.commit_log import PendingSync
 from holdfast.telemetry.figures import SYNC_BOUNDS, Figures, Histogram
 
 
@@ -33,22 +31,21 @@ class Engine:
         self.database = database
         self._runtime = runtime
         self.is_os = durability is Durability.OS
-        self._batch = WriteBatch(raw_mode=True)
-        # The batch's own methods: looked up once, for they are called for every key.
-        self.put = self._batch.put
-        self.delete = self._batch.delete
-        # Called before each write, to add what is written once per batch: counters, the journal's block.
+        commit = database.commit
+        # The open commit's own methods: looked up once, for they are called for every key.
+        self.put, self.insert, self.delete = commit.put, commit.insert, commit.delete
+        self.delete_range = commit.delete_range
+        self._commit = commit
+        # Called before each write, to add what is written once per commit: counters, the journal's block.
         self.before_write: Callable[[], None] = lambda: None
+        # Called after each write, once the log has it.
+        self.after_write: Callable[[], None] = lambda: None
         # What the operations of the open commit make known once it holds, and what is called after all of that.
         self._to_publish: list[Callable[[], None]] = []
         self.after_publish: Callable[[], None] = lambda: None
         # Called once, with the cause, when a failed write or sync stops the engine.
         self.on_stop: Callable[[str], None] = lambda cause: None
         self._waiting: list[Ticket[None]] = []
-        # Written, but not yet on disk.
-        self._is_unsynced = False
-        # The sequence of the last operation that is known to be, and that the log says is.
-        self._synced = self._synced_in_log = 0
         self._is_syncing = False
         self._is_turn_taken = False
         self._is_in_step = False
@@ -63,12 +60,12 @@ class Engine:
     # --- One operation -----------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Every operation that writes begins here. Refused checks come before it: what is begun is carried out."""
+        """Begin an operation that writes. Refuse before it: what is begun is carried out."""
         if self._failure is not None:
             raise self._refusal()
         if self._is_in_step:
-            # The last operation ended in the middle: its half must not be written with the next one's batch.
-            self._stop(RuntimeError("an operation broke off in the middle"))
+            # The last operation ended in the middle: its half must not be written with the next one.
+            self.stop(RuntimeError("an operation broke off in the middle"))
             raise self._refusal()
         self._is_in_step = True
 
@@ -89,7 +86,7 @@ class Engine:
             self._runtime.spawn(self._sync_waiting())
 
     async def committed(self) -> None:
-        """End an operation; returns once it is as durable as was promised."""
+        """End an operation; return once it is as durable as was promised."""
         ticket = self.commit()
         if ticket is not None:
             await ticket
@@ -102,9 +99,12 @@ class Engine:
                 self._take_turn()
                 return None
         # Also while a sync is under way: what this call answers from may be in it.
-        elif not (len(self._batch) or self._is_unsynced or self._is_syncing):
+        elif self._commit.is_empty and not self._is_unsynced and not self._is_syncing:
             self._publish_open()
             return None
+        return self._wait_for_commit()
+
+    def _wait_for_commit(self) -> Ticket[None]:
         ticket = self._runtime.ticket()
         self._waiting.append(ticket)
         if not self.is_os and not self._is_syncing:
@@ -130,38 +130,35 @@ class Engine:
 
     # --- Writing and syncing -----------------------------------------------------------------------------------
 
+    @property
+    def _is_unsynced(self) -> bool:
+        """Return whether something is written that is not known to be on disk."""
+        log = self.database.log
+        return log.synced < log.number
+
     def write(self) -> None:
-        """Hand the open batch to the operating system. Reads do this first: they see every operation before them."""
+        """Hand the open commit to the operating system. Reads do this first: they see every operation before them."""
         if self._failure is not None:
             raise self._refusal()
-        if not len(self._batch):
+        if self._commit.is_empty:
             if self.is_os and not self._is_in_step:
                 # An operation that changed nothing may still have something to tell. Left here, it would make the next
                 # claim sync, on a thread that closing does not wait for.
                 self._publish_open()
             return
         if self.is_mid_change:
-            self._stop(RuntimeError("a read fell into the middle of a change"))
+            self.stop(RuntimeError("a read fell into the middle of a change"))
             raise self._refusal()
         self.before_write()
-        batch = self._batch
-        if self._synced > self._synced_in_log:
-            self._synced_in_log = self._synced
-            self.put(SYNCED_KEY, SYNCED.pack(self._synced), None)
         try:
-            self.database.write(batch)
+            self.database.write()
         except Exception as error:
-            self._stop(error)
+            self.stop(error)
             raise self._refusal() from error
-        self._batch = WriteBatch(raw_mode=True)
-        self.put, self.delete = self._batch.put, self._batch.delete
-        self._is_unsynced = True
         self._writes += 1
+        self.after_write()
         if self.is_os:
             self._publish_open()
-
-    def delete_range(self, lower: bytes, upper: bytes, handle: ColumnFamily | None) -> None:
-        self._batch.delete_range(lower, upper, handle)
 
     async def _sync_waiting(self) -> None:
         try:
@@ -172,35 +169,62 @@ class Engine:
                     return  # `write` has told everyone who waits
                 waiting, self._waiting = self._waiting, []
                 to_publish, self._to_publish = self._to_publish, []
-                if self._is_unsynced:
-                    self._is_unsynced = False
-                    sequence = self.database.latest_sequence()
-                    try:
-                        await self._runtime.offload(self._sync)
-                        self._synced = sequence
-                    except Exception as error:
-                        self._waiting = waiting + self._waiting
-                        self._stop(error)
-                        return
+                if self._is_unsynced and not await self._sync_written():
+                    self._waiting = waiting + self._waiting
+                    self._tell_waiting()
+                    return
                 self._publish(to_publish)
                 _settle(waiting, None)
         finally:
             self._is_syncing = False
 
-    def sync_now(self) -> None:
-        """At the start and at the end, when nobody else waits."""
-        sequence = self.database.latest_sequence()
+    async def _sync_written(self) -> bool:
+        """Sync everything written so far. Return False if that failed, which has stopped the engine."""
+        log = self.database.log
+        pending = log.begin_sync()
         try:
-            self.database.sync()
+            await self._runtime.offload(lambda: self._sync(pending), by_caller=True)
         except Exception as error:
-            self._stop(error)
-            raise self._refusal() from error
-        self._synced = sequence
+            if self._failure is None:
+                self.stop(error)
+            return False
+        log.end_sync(pending)
+        return True
 
-    def _sync(self) -> None:
-        """One at a time, on a thread of its own, which alone counts them."""
+    async def synced(self) -> None:
+        """Return once everything written so far is on disk. Raise `StoreUnavailable` if the engine has stopped."""
+        while self._is_unsynced:
+            if self._is_syncing:
+                # One sync at a time: this caller waits for that one, and then for one of its own.
+                ticket = self._runtime.ticket()
+                self._waiting.append(ticket)
+                await ticket
+            else:
+                self._is_syncing = True
+                try:
+                    await self._sync_written()
+                finally:
+                    self._is_syncing = False
+                if not self.is_os and (self._waiting or self._to_publish):
+                    self._is_syncing = True
+                    self._runtime.spawn(self._sync_waiting())
+            self.check()
+
+    def sync_now(self) -> None:
+        """Sync in the calling thread: at the start and at the end, when nobody else waits."""
+        log = self.database.log
+        pending = log.begin_sync()
+        try:
+            self.database.sync(pending)
+        except Exception as error:
+            self.stop(error)
+            raise self._refusal() from error
+        log.end_sync(pending)
+
+    def _sync(self, pending: PendingSync) -> None:
+        """Sync on a thread of its own, one at a time; it alone counts them."""
         started_s = steady_s()
-        self.database.sync()
+        self.database.sync(pending)
         self._syncs.observe(steady_s() - started_s)
 
     def _publish_open(self) -> None:
@@ -216,20 +240,20 @@ class Engine:
         self.after_publish()
 
     def close(self, failure: StoreUnavailable | None = None) -> None:
-        """Refuse every call from now on, with this error, and drop what the last batch would have published."""
+        """Refuse every call from now on, with this error, and drop what the last commit would have published."""
         self._failure = failure or StoreUnavailable("this store was closed: open it again")
         self._to_publish = []
-        self.before_write = self.after_publish = lambda: None
+        self.before_write = self.after_write = self.after_publish = lambda: None
         self.on_stop = lambda cause: None
-        waiting, self._waiting = self._waiting, []
-        _settle(waiting, self._failure)
+        self._tell_waiting()
 
     @property
     def failure(self) -> StoreUnavailable | None:
-        """Why every call is refused; None while none is."""
+        """Return why every call is refused; None while none is."""
         return self._failure
 
     def check(self) -> None:
+        """Raise the engine's failure, if it has one."""
         if self._failure is not None:
             raise self._refusal()
 
@@ -238,8 +262,8 @@ class Engine:
             is_up=self._failure is None, writes=self._writes, syncs=self._syncs, families=self.database.figures()
         )
 
-    def _stop(self, error: Exception) -> None:
-        """After a failed write or sync nothing in memory can be trusted, so every call is refused from now on."""
+    def stop(self, error: Exception) -> None:
+        """Refuse every call from now on: after a failed write or sync nothing in memory can be trusted."""
         path = self.database.path
         advice = (
             "The store reopens by itself once the disk takes writes again; try again later"
@@ -249,12 +273,15 @@ class Engine:
         self._failure = StoreUnavailable(
             f"the store in {path} has stopped: {error}. Answered calls are safe. {advice}", path=str(path)
         )
-        waiting, self._waiting = self._waiting, []
-        _settle(waiting, self._failure)
+        self._tell_waiting()
         self.on_stop(str(error))
 
+    def _tell_waiting(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        _settle(waiting, self._failure)
+
     def _refusal(self) -> StoreUnavailable:
-        """A new error for each call: one that is raised again and again keeps every caller's frames alive."""
+        """Return a new error for each call: one that is raised again and again keeps every caller's frames alive."""
         assert self._failure is not None
         return StoreUnavailable(self._failure.message, **self._failure.facts)
 

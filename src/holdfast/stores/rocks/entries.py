@@ -22,7 +22,6 @@ _decode_state = msgspec.msgpack.Decoder(StateDocument).decode
 class Entries:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._families = engine.database.families
         self._cached: dict[int, Entry] = {}
         self._cached_bytes = 0
 
@@ -130,7 +129,7 @@ class Entries:
         return StateDocument() if raw is None else _decode_state(raw)
 
     def put_state(self, shelf: Shelf, entry: Entry, state: StateDocument) -> None:
-        self._engine.put(keys.STATES + shelf.p + entry.id16, _encode_state(state), self._families.ix)
+        self._engine.put(keys.STATES + shelf.p + entry.id16, _encode_state(state), keys.INDEXES)
         if not entry.has_state:
             entry.has_state = True
             shelf.save_life(entry)

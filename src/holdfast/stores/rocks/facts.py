@@ -28,7 +28,7 @@ class Facts:
         node = self._number(_NODE)
         if node is None:
             node = int(dice.roll() * NODES)
-            engine.put(_NODE, _NUMBER.pack(node), None)
+            engine.put(_NODE, _NUMBER.pack(node), keys.DIRECTORY)
         self._written = self._number(_HIGHEST) or 0
         self.ids = IdMaker(node, self._written)
         raw = engine.database.get(keys.DIRECTORY, _FLOOR)
@@ -41,13 +41,13 @@ class Facts:
         if self._engine.database.get(keys.DIRECTORY, _IN_USE) is not None:
             self.floor += _JUMP
             self.floor_id = self._written
-            self._engine.put(_FLOOR, _PAIR.pack(self.floor, self.floor_id), None)
-        self._engine.put(_IN_USE, b"", None)
+            self._engine.put(_FLOOR, _PAIR.pack(self.floor, self.floor_id), keys.DIRECTORY)
+        self._engine.put(_IN_USE, b"", keys.DIRECTORY)
         self._engine.write()
 
     def end_session(self) -> None:
-        self._engine.put(_HIGHEST, _NUMBER.pack(self.ids.highest), None)
-        self._engine.delete(_IN_USE, None)
+        self._engine.put(_HIGHEST, _NUMBER.pack(self.ids.highest), keys.DIRECTORY)
+        self._engine.delete(_IN_USE, keys.DIRECTORY)
         self._engine.write()
 
     def take_ids(self, number: int, now_ms: int) -> list[int]:
@@ -66,7 +66,7 @@ class Facts:
 
     def _set_aside(self, highest: int) -> None:
         self._written = highest + (_BLOCK_MS << 22)
-        self._engine.put(_HIGHEST, _NUMBER.pack(self._written), None)
+        self._engine.put(_HIGHEST, _NUMBER.pack(self._written), keys.DIRECTORY)
 
     def _number(self, key: bytes) -> int | None:
         raw = self._engine.database.get(keys.DIRECTORY, key)

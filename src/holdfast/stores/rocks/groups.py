@@ -41,14 +41,13 @@ class Groups:
         self,
         p: bytes,
         engine: Engine,
-        scanner: Callable[[str, bytes], Callable[[bytes, int], list[bytes]]],
+        scanner: Callable[[int, bytes], Callable[[bytes, int], list[bytes]]],
         *,
         is_empty: bool,
     ) -> None:
         self._p = p
         self._engine = engine
         self._scanner = scanner
-        self._families = engine.database.families
         self._loaded: dict[str, _Group] = {}
         # visible_at 8 | id 16 of everything ready in some group: the queue's own order has only the heads.
         self._visible = Window(scanner(keys.INDEXES, keys.GROUP_VISIBLE + p), is_empty=is_empty)
@@ -89,27 +88,27 @@ class Groups:
 
     def join(self, name: str, priority: int, visible_at: int, id16: bytes) -> None:
         place = _PLACE.pack(id16, priority, visible_at)
-        self._engine.put(self._name(keys.GROUPS, name) + place, b"", self._families.ix)
+        self._engine.insert(self._name(keys.GROUPS, name) + place, b"", keys.INDEXES)
         self._loaded[name].ready.push(place)
         key = keys.instant(visible_at) + id16
-        self._engine.put(keys.GROUP_VISIBLE + self._p + key, b"", self._families.ix)
+        self._engine.insert(keys.GROUP_VISIBLE + self._p + key, b"", keys.INDEXES)
         self._visible.push(key)
 
     def leave(self, name: str, priority: int, visible_at: int, id16: bytes) -> None:
         place = _PLACE.pack(id16, priority, visible_at)
-        self._engine.delete(self._name(keys.GROUPS, name) + place, self._families.ix)
+        self._engine.delete(self._name(keys.GROUPS, name) + place, keys.INDEXES)
         self._loaded[name].ready.discard(place)
         key = keys.instant(visible_at) + id16
-        self._engine.delete(keys.GROUP_VISIBLE + self._p + key, self._families.ix)
+        self._engine.delete(keys.GROUP_VISIBLE + self._p + key, keys.INDEXES)
         self._visible.discard(key)
 
     def count_busy(self, name: str, change: int) -> None:
         group = self._loaded[name]
         group.busy += change
         if group.busy:
-            self._engine.put(self._name(keys.BUSY, name), _BUSY.pack(group.busy), self._families.ix)
+            self._engine.put(self._name(keys.BUSY, name), _BUSY.pack(group.busy), keys.INDEXES)
         else:
-            self._engine.delete(self._name(keys.BUSY, name), self._families.ix)
+            self._engine.delete(self._name(keys.BUSY, name), keys.INDEXES)
 
     def turn_head(self, name: str) -> tuple[Place | None, Place | None]:
         """After a change: the head that must go from the queue's order, and the one that must stand there."""

@@ -1,6 +1,6 @@
 """The journal on disk: a block of events per write, each block under the number of its first event."""
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
 
 import msgspec
@@ -33,7 +33,6 @@ class RocksJournal:
         self._retention_ms = retention_ms
         self._name_of = name_of
         self._shards = shards
-        self._families = engine.database.families
         self._rows: list[_Row] = []
         # By queue, a count for each event in the order of `EVENT_NAMES`: one addition each, and no name is looked up.
         self._tallies: defaultdict[bytes, list[int]] = defaultdict(_no_events)
@@ -44,6 +43,8 @@ class RocksJournal:
             self._next = keys.parse_instant(last) + len(self._block(last))
         # The number of the last event that is as durable as was promised.
         self._durable = self._next - 1
+        # Blocks that are written and not known to be on disk: the number of each one's frame, and of its last event.
+        self._unsynced: deque[tuple[int, int]] = deque()
         # Where the oldest block may be found: a search from 0 would walk over all that was trimmed.
         self._oldest = keys.instant(0)
 
@@ -85,17 +86,24 @@ class RocksJournal:
         """Put what was appended since into the open batch; readers see it once that is committed."""
         if not self._rows:
             return
-        self._engine.put(keys.instant(self._next), _encode(self._rows), self._families.jr)
+        self._engine.insert(keys.instant(self._next), _encode(self._rows), keys.JOURNAL)
         self._next += len(self._rows)
         self._rows = []
-        last = self._next - 1
-        if self._engine.is_os:
-            self._durable = last
-        else:
-            self._engine.publish_after_commit(lambda: self._become_durable(last))
 
-    def _become_durable(self, last: int) -> None:
-        self._durable = last
+    def note_written(self) -> None:
+        """After each write: the frame that was written has every block so far."""
+        if self._engine.is_os:
+            self._durable = self._next - 1
+        else:
+            self._durable_event()  # forgets those that have been synced since
+            self._unsynced.append((self._engine.database.log.number, self._next - 1))
+
+    def _durable_event(self) -> int:
+        """Return the number of the last event that readers may see."""
+        unsynced, synced = self._unsynced, self._engine.database.log.synced
+        while unsynced and unsynced[0][0] <= synced:
+            self._durable = unsynced.popleft()[1]
+        return self._durable
 
     def take_tallies(self) -> Mapping[QueueRef, Mapping[Event, int]]:
         taken, self._tallies = self._tallies, defaultdict(_no_events)
@@ -113,7 +121,8 @@ class RocksJournal:
     ) -> JournalPage:
         self._engine.write()
         position = parse_position(after)
-        last = self._durable if until is None else min(parse_position(until), self._durable)
+        durable = self._durable_event()
+        last = durable if until is None else min(parse_position(until), durable)
         looked_at = 0
         start = self._engine.database.floor(keys.JOURNAL, keys.instant(position + 1)) or self._oldest
         events: list[JournalEvent] = []
@@ -143,8 +152,8 @@ class RocksJournal:
             upper = key + b"\0"
         if trimmed:
             # What was trimmed may have been all there was: numbers must not begin again.
-            self._engine.put(_TRIMMED, keys.instant(self._next), None)
-            self._engine.delete_range(lower, upper, self._families.jr)
+            self._engine.put(_TRIMMED, keys.instant(self._next), keys.DIRECTORY)
+            self._engine.delete_range(lower, upper, keys.JOURNAL)
             self._oldest = upper
         return trimmed
 

@@ -19,16 +19,17 @@ HASH_SIZE = 16
 _P = struct.Struct(">II")
 _Q = struct.Struct(">Q")
 
-# Column families.
-MESSAGES = "m"  # P 8 | id 16                                  -> record.encode_message
-VISIBLE = "vi"  # P 8 | priority 1 | visible_at 8 | id 16      -> ""
-EXPIRIES = "li"  # P 8 | expires_at 8 | id 16                  -> ""
-LEASES = "le"  # P 8 | id 16                                   -> record.encode_life, with its lease
-JOURNAL = "jr"  # first seq 8                                  -> a block of events
-INDEXES = "ix"
-DIRECTORY = "default"
+# Column families. Their numbers stand in the frames of the log: a number is never given to another family.
+DIRECTORY = 0
+MESSAGES = 1  # m | P 8 | id 16                                 -> record.encode_message
+VISIBLE = 2  # vi | P 8 | priority 1 | visible_at 8 | id 16     -> ""
+EXPIRIES = 3  # li | P 8 | expires_at 8 | id 16                 -> ""
+LEASES = 4  # le | P 8 | id 16                                  -> record.encode_life, with its lease
+JOURNAL = 5  # jr | first seq 8                                 -> a block of events
+INDEXES = 6  # ix
 
-FAMILIES = (MESSAGES, VISIBLE, EXPIRIES, LEASES, JOURNAL, INDEXES)
+# RocksDB's names of the families, by their numbers.
+FAMILY_NAMES = ("default", "m", "vi", "li", "le", "jr", "ix")
 
 # Spaces of `ix`, each led by its byte.
 LIVES = b"f"  # f | P 8 | id 16                      -> record.encode_life: retried, failed or kept, not in flight

@@ -16,7 +16,6 @@ _decode = msgspec.msgpack.Decoder(tuple[int, list[Receipt]]).decode
 class LedgerKeys:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._families = engine.database.families
 
     def open_claims(self, queue: Shelf, consumer: str, number: int | None, upto: int | None) -> list[OpenClaim]:
         self._engine.write()
@@ -30,12 +29,12 @@ class LedgerKeys:
 
     def put(self, queue: Shelf, consumer: str, claim: OpenClaim) -> None:
         key = _name(queue, consumer) + keys.instant(claim.number)
-        self._engine.put(key, _encode((claim.claimed_at, claim.receipts)), self._families.ix)
+        self._engine.put(key, _encode((claim.claimed_at, claim.receipts)), keys.INDEXES)
 
     def close(self, queue: Shelf, consumer: str, numbers: list[int], closed_upto: int) -> None:
         for number in numbers:
-            self._engine.delete(_name(queue, consumer) + keys.instant(number), self._families.ix)
-        self._engine.put(keys.CLOSED + queue.p + keys.hashed(consumer), keys.instant(closed_upto), self._families.ix)
+            self._engine.delete(_name(queue, consumer) + keys.instant(number), keys.INDEXES)
+        self._engine.put(keys.CLOSED + queue.p + keys.hashed(consumer), keys.instant(closed_upto), keys.INDEXES)
 
     def closed_upto(self, queue: Shelf, consumer: str) -> int:
         self._engine.write()

@@ -77,7 +77,7 @@ class LegacyIntake:
                 lease_ms = max(0, message.lease_expires_at - unit.now_ms)
                 change = lifecycle.claim(entry.life, queue.row.policy, unit.now_ms, token=token, lease_ms=lease_ms)
                 held.append((entry, change))
-        engine.put(_PROGRESS, _encode(progress), None)
+        engine.put(_PROGRESS, _encode(progress), keys.DIRECTORY)
         engine.is_mid_change = False
         unit.apply(queue, held)
 
@@ -86,9 +86,9 @@ class LegacyIntake:
         engine = self._store._engine
         engine.begin()
         if progress is None:
-            engine.delete(_PROGRESS, None)
+            engine.delete(_PROGRESS, keys.DIRECTORY)
         else:
-            engine.put(_PROGRESS, _encode(progress), None)
+            engine.put(_PROGRESS, _encode(progress), keys.DIRECTORY)
         await engine.committed()
 
     def _put_one(

@@ -65,7 +65,7 @@ def mend_manifest(directory: Path, *, was_opened: bool, cuts: bool) -> Path | No
     if cuts and not was_opened:
         _forget_lost_beginning(directory)
     try:
-        manifest = _manifest_of(directory)
+        manifest = manifest_of(directory)
         end, changes = _read(manifest)
     except _UNREADABLE:
         return None  # none yet, or RocksDB says what is wrong
@@ -88,6 +88,15 @@ def mend_manifest(directory: Path, *, was_opened: bool, cuts: bool) -> Path | No
     return saved
 
 
+def is_whole(directory: Path) -> bool:
+    """Return whether the list that CURRENT names can be read to its end; also if there is none yet."""
+    try:
+        manifest = manifest_of(directory)
+        return _read(manifest)[0] == manifest.stat().st_size
+    except _UNREADABLE:
+        return True
+
+
 def return_to_list_before(directory: Path) -> Path | None:
     """If the list that CURRENT names is not there, name the one before, if that loses nothing. Answers where CURRENT is
     kept as it was.
@@ -98,7 +107,7 @@ def return_to_list_before(directory: Path) -> Path | None:
     """
     current = directory / "CURRENT"
     try:
-        named = _manifest_of(directory)
+        named = manifest_of(directory)
         if named.exists():
             return None
         lists = {_number_of(each): each for each in directory.glob("MANIFEST-*") if not each.suffix}
@@ -124,13 +133,14 @@ def oldest_needed_log(directory: Path) -> int | None:
     """RocksDB reads no log that is older, so nothing depends on what is in it or whether it is there: it is deleted in
     no order that a power cut keeps. None if the list does not tell."""
     try:
-        _, changes = _read(_manifest_of(directory))
+        _, changes = _read(manifest_of(directory))
     except _UNREADABLE:
         return None
     return _needed_log(changes)
 
 
-def _manifest_of(directory: Path) -> Path:
+def manifest_of(directory: Path) -> Path:
+    """Return the list of files that CURRENT names."""
     return directory / (directory / "CURRENT").read_text().strip()
 
 
@@ -138,7 +148,7 @@ def _forget_lost_beginning(directory: Path) -> None:
     """The first list of all is replaced before the first opening ends. If it is named and not there, the power was cut
     while the store was made: nothing was ever in it, and RocksDB can begin again."""
     current = directory / "CURRENT"
-    if current.exists() and current.read_text().strip() == _FIRST_LIST and not _manifest_of(directory).exists():
+    if current.exists() and current.read_text().strip() == _FIRST_LIST and not manifest_of(directory).exists():
         current.unlink()
 
 
@@ -173,9 +183,10 @@ def _read(manifest: Path) -> tuple[int, list[bytes]]:
             if type in (WHOLE, LAST):
                 changes.append(parts)
                 end = after
-        if stop - chain >= HEADER_SIZE:
+        # A full block may end in padding that is shorter than a header. Anywhere else such a rest is a torn record.
+        if stop - chain >= HEADER_SIZE or (chain < stop and stop - block < BLOCK):
             return end, changes
-    return (len(raw) if not parts or end >= len(raw) - HEADER_SIZE else end), changes
+    return (len(raw) if not parts or end > len(raw) - HEADER_SIZE else end), changes
 
 
 def _needed_log(changes: list[bytes]) -> int | None:
@@ -194,7 +205,7 @@ def _needed_log(changes: list[bytes]) -> int | None:
             for each in group:
                 _apply(each, names, logs)
             group = []
-    wanted = {name.encode() for name in (*keys.FAMILIES, keys.DIRECTORY)}
+    wanted = {name.encode() for name in keys.FAMILY_NAMES}
     if not wanted <= set(names.values()):
         return None
     # A family that is older than the first log says 0.
@@ -204,7 +215,7 @@ def _needed_log(changes: list[bytes]) -> int | None:
 
 def _apply(fields: list[tuple[int, list[int | bytes]]], names: dict[int, bytes], logs: dict[int, int]) -> None:
     family = next((int(values[0]) for tag, values in fields if tag == _FAMILY), 0)
-    names.setdefault(0, keys.DIRECTORY.encode())
+    names.setdefault(0, keys.FAMILY_NAMES[keys.DIRECTORY].encode())
     for tag, values in fields:
         if tag == _FAMILY_ADD:
             names[family] = bytes(values[0])

@@ -13,18 +13,35 @@ from typing import Any, NamedTuple
 from holdfast.model.errors import InvalidArgument, StoreUnavailable
 from holdfast.stores.syncing import sync_directory, sync_file
 
-# The layout of keys and values. A store of a higher number was written by a newer Holdfast.
-FORMAT = 1
+# The layout of the directory, keys and values. A store of a higher number was written by a newer Holdfast. Number 1 has
+# no log but RocksDB's own; it becomes 2 when it is opened. To change the format: raise the number, write down here what
+# it changed, and bring stores of the number before to the new one in `Database`, before the marker says so.
+FORMAT = 2
+# The first format with a commit log of our own.
+WITH_LOG = 2
 MARKER = "HOLDFAST"
 _FRESH_MARKER = "HOLDFAST.new"
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _BOOT_SESSION = b"kern.bootsessionuuid"
 
 
+class Rest(NamedTuple):
+    """The state of RocksDB when the store was closed: a list of files that is shorter later has lost some of them."""
+
+    # The position of the log: the number of the last frame, and the generation of its segment.
+    number: int
+    generation: int
+    manifest: str
+    manifest_bytes: int
+
+
 class Marker(NamedTuple):
     pid: int | None
     """Who has it open; None: it was closed in order."""
     boot: str | None
+    format: int = FORMAT
+    # None while the store is open, and before it was first closed in order.
+    rest: Rest | None = None
 
     @property
     def is_of_this_boot(self) -> bool:
@@ -85,17 +102,18 @@ def check_directory(path: Path) -> None:
 def read_marker(path: Path) -> Marker:
     try:
         read = json.loads((path / MARKER).read_text())
-        pid, boot = read.get("pid"), read.get("boot")
-    except (OSError, ValueError, AttributeError):
+        pid, boot, format, rest = read.get("pid"), read.get("boot"), int(read["format"]), read.get("rest")
+        rest = None if rest is None else Rest(*rest)
+    except (OSError, ValueError, AttributeError, KeyError, TypeError):
         return Marker(None, None)
-    return Marker(pid if isinstance(pid, int) else None, boot if isinstance(boot, str) else None)
+    return Marker(pid if isinstance(pid, int) else None, boot if isinstance(boot, str) else None, format, rest)
 
 
-def write_marker(path: Path, pid: int | None) -> None:
-    """By a rename, so that a crash leaves the old marker or the new one."""
+def write_marker(path: Path, pid: int | None, *, format: int = FORMAT, rest: Rest | None = None) -> None:
+    """Write the marker by a rename, so that a crash leaves the old marker or the new one."""
     fresh = path / _FRESH_MARKER
     with fresh.open("w") as file:
-        json.dump({"format": FORMAT, "pid": pid, "boot": boot_id()}, file)
+        json.dump({"format": format, "pid": pid, "boot": boot_id(), "rest": rest}, file)
         file.flush()
         sync_file(file.fileno())
     fresh.replace(path / MARKER)

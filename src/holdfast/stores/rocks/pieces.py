@@ -23,17 +23,15 @@ def in_pieces(engine: Engine, envelope: Envelope) -> Envelope:
     payload = envelope.payload
     if len(payload) <= PIECES_ABOVE:
         return envelope
-    ix = engine.database.families.ix
     for number, piece in cut(payload):
-        engine.put(piece_key(envelope.id, number), piece, ix)
+        engine.put(piece_key(envelope.id, number), piece, keys.INDEXES)
     return replace(envelope, payload=b"", pieces=Pieces(envelope.id, len(payload), crc32(payload)))
 
 
 def delete_pieces(engine: Engine, pieces: Pieces) -> None:
     # One by one: a range deletion for each large message would slow every later read of the family.
-    ix = engine.database.families.ix
     for number in range(count_of(pieces.size)):
-        engine.delete(piece_key(pieces.place, number), ix)
+        engine.delete(piece_key(pieces.place, number), keys.INDEXES)
 
 
 def with_payload(engine: Engine, envelope: Envelope) -> Envelope:

@@ -88,7 +88,7 @@ class Reader:
         )
         return {entry.envelope.group for entry in self._loaded(shelf, overdue) if entry.envelope.group is not None}
 
-    def _ids(self, shelf: Shelf, family: str, space: bytes, after: int | None) -> Iterator[int]:
+    def _ids(self, shelf: Shelf, family: int, space: bytes, after: int | None) -> Iterator[int]:
         self._engine.write()
         lower = space if after is None else space + keys.id_bytes(after) + b"\0"
         for key in self._engine.database.scan(family, lower, keys.after(space)):

@@ -175,7 +175,7 @@ def open_settled(path: str | os.PathLike[str], lock: DirectoryLock | None = None
 
 def close_stopped(database: Database) -> None:
     try:
-        database.close(within_s=CLOSING_S)
+        database.close_stopped(CLOSING_S)
     except HandleNotClosed:
         raise
     except StoreUnavailable as error:

@@ -97,19 +97,18 @@ class Schedules:
         if self._read(shelf, name) is None:
             return False
         self._engine.begin()
-        self._engine.delete(_key(shelf, name), self._engine.database.families.ix)
+        self._engine.delete(_key(shelf, name), keys.INDEXES)
         self._timetable.forget(ref, name)
         await self._engine.committed()
         return True
 
     def drop_all(self, shelf: Shelf) -> None:
         """Of a queue that is to be deleted, in the step that begins it."""
-        ix = self._engine.database.families.ix
         for name in self._timetable.forget_queue(shelf.row.ref):
-            self._engine.delete(_key(shelf, name), ix)
+            self._engine.delete(_key(shelf, name), keys.INDEXES)
 
     def _write(self, shelf: Shelf, schedule: Schedule) -> None:
-        self._engine.put(_key(shelf, schedule.name), _encode(schedule), self._engine.database.families.ix)
+        self._engine.put(_key(shelf, schedule.name), _encode(schedule), keys.INDEXES)
         self._timetable.note(shelf.row.ref, schedule.name, schedule.next_at)
         # Not by the caller, who may have left before the commit.
         self._engine.publish_after_commit(lambda: self._tell(schedule.next_at))

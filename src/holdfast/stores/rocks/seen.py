@@ -15,7 +15,6 @@ _SEEN = struct.Struct(">QQ")
 class SeenKeys:
     def __init__(self, engine: Engine, scan_ends: Callable[[bytes, int], list[bytes]]) -> None:
         self._engine = engine
-        self._families = engine.database.families
         # until 8 | P 8 | key.
         self._ends = Window(scan_ends, is_empty=False)
 
@@ -30,9 +29,9 @@ class SeenKeys:
         """An older entry of the key may stand in the index of ends still: it is passed over when it comes up."""
         correlation_id = entry.envelope.given_correlation_id or ""
         value = _SEEN.pack(entry.envelope.id, until) + correlation_id.encode()
-        self._engine.put(self._name(shelf, key), value, self._families.ix)
+        self._engine.put(self._name(shelf, key), value, keys.INDEXES)
         end = keys.instant(until) + shelf.p + key.encode()
-        self._engine.put(keys.SEEN_ENDS + end, b"", self._families.ix)
+        self._engine.put(keys.SEEN_ENDS + end, b"", keys.INDEXES)
         self._ends.push(end)
 
     def forget_old(self, limit: int, now_ms: int) -> int:
@@ -43,8 +42,8 @@ class SeenKeys:
             name = keys.SEEN + end[8:]
             raw = self._engine.database.get(keys.INDEXES, name)
             if raw is not None and _SEEN.unpack_from(raw)[1] == keys.parse_instant(end):
-                self._engine.delete(name, self._families.ix)
-            self._engine.delete(keys.SEEN_ENDS + end, self._families.ix)
+                self._engine.delete(name, keys.INDEXES)
+            self._engine.delete(keys.SEEN_ENDS + end, keys.INDEXES)
             forgotten += 1
         return forgotten
 

@@ -47,7 +47,7 @@ class Surroundings(Protocol):
     # Queues, by their prefix, in which a claim may find something new: their waiters are to be told.
     shown: "dict[bytes, Shelf]"
 
-    def scanner(self, family: str, prefix: bytes) -> Callable[[bytes, int], list[bytes]]:
+    def scanner(self, family: int, prefix: bytes) -> Callable[[bytes, int], list[bytes]]:
         """Reads the keys of a space in order, without its prefix; not those that are not yet committed."""
 
     def show_after_commit(self, shelf: "Shelf", priority: int, key: bytes) -> None: ...
@@ -65,7 +65,6 @@ class Shelf:
         self._engine = engine
         self._board = board
         self._dirty, self._shown = board.dirty, board.shown
-        self._families = engine.database.families
         # Per priority in use: visible_at 8 | id 16 of what a claim may take. None: not looked for yet.
         self._levels: dict[int, Window] | None = None if counters.ready else {}
         # expires_at 8 | id 16.
@@ -133,7 +132,7 @@ class Shelf:
 
     def heal_visible(self, priority: int, key: bytes) -> None:
         """Drop an index entry that has no Ready message behind it."""
-        self._engine.delete(keys.level(self.p, priority) + key, self._families.vi)
+        self._engine.delete(keys.level(self.p, priority) + key, keys.VISIBLE)
 
     @property
     def has_groups(self) -> bool:
@@ -166,7 +165,7 @@ class Shelf:
     def heal_expiry(self, key: bytes) -> None:
         """Drop an index entry that has no lease behind it."""
         self._leases.discard(key)
-        self._engine.delete(self.p + key, self._families.li)
+        self._engine.delete(self.p + key, keys.EXPIRIES)
 
     def group_batch(self, name: str, limit: int) -> list[bytes]:
         """Ids of a group's first Ready messages in order, its head first."""
@@ -220,7 +219,7 @@ class Shelf:
         window = self._delayed
         while (key := window.peek()) is not None and keys.parse_instant(key) <= now_ms:
             window.pop()
-            self._engine.delete(keys.DELAYED + self.p + key, self._families.ix)
+            self._engine.delete(keys.DELAYED + self.p + key, keys.INDEXES)
             counters.delayed -= 1
             self._dirty[self.p] = self
 
@@ -246,7 +245,7 @@ class Shelf:
         group = entry.envelope.group
         if group is not None:
             self._groups.prepare(group)
-        self._engine.put(self.p + entry.id16, encode_message(entry.envelope, entry.life), self._families.m)
+        self._engine.insert(self.p + entry.id16, encode_message(entry.envelope, entry.life), keys.MESSAGES)
         entry.p = self.p
         self._dirty[self.p] = self
         totals, size = self._totals, entry.bytes
@@ -276,11 +275,11 @@ class Shelf:
             self._groups.prepare(group)
         self._dirty[self.p] = self
         self._unindex(entry)
-        engine.delete(name, self._families.m)
+        engine.delete(name, keys.MESSAGES)
         if entry.has_life:
-            engine.delete(keys.LIVES + name, self._families.ix)
+            engine.delete(keys.LIVES + name, keys.INDEXES)
         if entry.has_state:
-            engine.delete(keys.STATES + name, self._families.ix)
+            engine.delete(keys.STATES + name, keys.INDEXES)
         if entry.envelope.pieces is not None and not is_moved:
             delete_pieces(engine, entry.envelope.pieces)
         self._count_bytes(-entry.bytes)
@@ -295,11 +294,11 @@ class Shelf:
             delete_pieces(self._engine, entry.envelope.pieces)
         self._count_bytes(envelope.bytes - entry.bytes)
         entry.envelope, entry.bytes = in_pieces(self._engine, envelope), envelope.bytes
-        self._engine.put(self.p + entry.id16, encode_message(entry.envelope, entry.life), self._families.m)
+        self._engine.put(self.p + entry.id16, encode_message(entry.envelope, entry.life), keys.MESSAGES)
 
     def save_life(self, entry: Entry) -> None:
         """Write the life of a message in flight anew: it has a state document now."""
-        self._engine.put(self.p + entry.id16, encode_life(entry.life, has_state=entry.has_state), self._families.le)
+        self._engine.put(self.p + entry.id16, encode_life(entry.life, has_state=entry.has_state), keys.LEASES)
 
     def _count_bytes(self, added: int) -> None:
         self.counters.bytes += added
@@ -316,7 +315,7 @@ class Shelf:
                 self._put_delayed(_KEY.pack(life.visible_at, id16))
             if life.expires_at is not None:
                 key = keys.instant(life.expires_at) + self.p + id16
-                engine.put(keys.TTLS + key, b"", self._families.ix)
+                engine.insert(keys.TTLS + key, b"", keys.INDEXES)
                 self._board.ttls.push(key)
             if entry.envelope.group is None:
                 self._put_visible(life.priority, _KEY.pack(life.visible_at, id16))
@@ -326,25 +325,25 @@ class Shelf:
             assert life.lease is not None
             counters.in_flight += 1
             key = _KEY.pack(life.lease.expires_at, id16)
-            engine.put(self.p + key, b"", self._families.li)
-            engine.put(self.p + id16, encode_life(life, has_state=entry.has_state), self._families.le)
+            engine.insert(self.p + key, b"", keys.EXPIRIES)
+            engine.insert(self.p + id16, encode_life(life, has_state=entry.has_state), keys.LEASES)
             self._leases.push(key)
             if entry.envelope.group is not None:
                 self._groups.count_busy(entry.envelope.group, +1)
         elif state is State.FAILED:
             counters.failed += 1
-            engine.put(keys.DEAD + self.p + id16, b"", self._families.ix)
+            engine.insert(keys.DEAD + self.p + id16, b"", keys.INDEXES)
         else:
             counters.kept += 1
             key = keys.instant(life.keep_until or 0) + self.p + id16
-            engine.put(keys.KEPT + key, b"", self._families.ix)
+            engine.insert(keys.KEPT + key, b"", keys.INDEXES)
             self._board.kept.push(key)
         if keeps_life:
             name = keys.LIVES + self.p + id16
-            engine.put(name, encode_life(life, has_state=entry.has_state), self._families.ix)
+            engine.put(name, encode_life(life, has_state=entry.has_state), keys.INDEXES)
             entry.has_life = True
         elif entry.has_life:
-            engine.delete(keys.LIVES + self.p + id16, self._families.ix)
+            engine.delete(keys.LIVES + self.p + id16, keys.INDEXES)
             entry.has_life = False
 
     def _unindex(self, entry: Entry) -> None:
@@ -356,7 +355,7 @@ class Shelf:
                 self._delete_delayed(_KEY.pack(life.visible_at, id16))
             if life.expires_at is not None:
                 key = keys.instant(life.expires_at) + self.p + id16
-                engine.delete(keys.TTLS + key, self._families.ix)
+                engine.delete(keys.TTLS + key, keys.INDEXES)
                 self._board.ttls.discard(key)
             if entry.envelope.group is None:
                 self._delete_visible(life.priority, life.visible_at, id16)
@@ -366,34 +365,34 @@ class Shelf:
             assert life.lease is not None
             counters.in_flight -= 1
             key = _KEY.pack(life.lease.expires_at, id16)
-            engine.delete(self.p + key, self._families.li)
-            engine.delete(self.p + id16, self._families.le)
+            engine.delete(self.p + key, keys.EXPIRIES)
+            engine.delete(self.p + id16, keys.LEASES)
             self._leases.discard(key)
             if entry.envelope.group is not None:
                 self._groups.count_busy(entry.envelope.group, -1)
         elif state is State.FAILED:
             counters.failed -= 1
-            engine.delete(keys.DEAD + self.p + id16, self._families.ix)
+            engine.delete(keys.DEAD + self.p + id16, keys.INDEXES)
         else:
             counters.kept -= 1
             key = keys.instant(life.keep_until or 0) + self.p + id16
-            engine.delete(keys.KEPT + key, self._families.ix)
+            engine.delete(keys.KEPT + key, keys.INDEXES)
             self._board.kept.discard(key)
 
     def _put_delayed(self, key: bytes) -> None:
-        self._engine.put(keys.DELAYED + self.p + key, b"", self._families.ix)
+        self._engine.insert(keys.DELAYED + self.p + key, b"", keys.INDEXES)
         self._delayed.push(key)
         self.counters.delayed += 1
 
     def _delete_delayed(self, key: bytes) -> None:
-        self._engine.delete(keys.DELAYED + self.p + key, self._families.ix)
+        self._engine.delete(keys.DELAYED + self.p + key, keys.INDEXES)
         self._delayed.discard(key)
         self.counters.delayed -= 1
 
     def _put_visible(self, priority: int, key: bytes) -> None:
         """`key`: visible_at 8 | id 16."""
         engine, p = self._engine, self.p
-        engine.put(p + keys.PRIORITIES[priority] + key, b"", self._families.vi)
+        engine.insert(p + keys.PRIORITIES[priority] + key, b"", keys.VISIBLE)
         if not engine.is_os:
             self._board.show_after_commit(self, priority, key)
             return
@@ -408,7 +407,7 @@ class Shelf:
 
     def _delete_visible(self, priority: int, visible_at: int, id16: bytes) -> None:
         key = _KEY.pack(visible_at, id16)
-        self._engine.delete(self.p + keys.PRIORITIES[priority] + key, self._families.vi)
+        self._engine.delete(self.p + keys.PRIORITIES[priority] + key, keys.VISIBLE)
         if not self._engine.is_os:
             self._board.hide(self, priority, key)
         levels = self._levels

@@ -90,8 +90,8 @@ class Staging:
         engine, place = self._engine, writer.place
         engine.begin()
         if not writer.pieces:
-            engine.put(keys.STAGES + keys.place(place), b"", engine.database.families.ix)
-        engine.put(piece_key(place, writer.pieces), piece, engine.database.families.ix)
+            engine.insert(keys.STAGES + keys.place(place), b"", keys.INDEXES)
+        engine.insert(piece_key(place, writer.pieces), piece, keys.INDEXES)
         writer.note(piece)
         engine.written()
         if writer.size % _SYNC_EVERY < PIECE:
@@ -128,7 +128,7 @@ class Staging:
     def take(self, pieces: Pieces) -> None:
         """It is a message's from this step on."""
         del self._writers[pieces.place]
-        self._engine.delete(keys.STAGES + keys.place(pieces.place), self._engine.database.families.ix)
+        self._engine.delete(keys.STAGES + keys.place(pieces.place), keys.INDEXES)
 
     # --- What was abandoned ------------------------------------------------------------------------------------
 
@@ -145,10 +145,10 @@ class Staging:
             # From the end: a crash in between leaves the same, only less.
             first = max(0, count - (limit - deleted))
             for number in range(first, count):
-                engine.delete(piece_key(place, number), engine.database.families.ix)
+                engine.delete(piece_key(place, number), keys.INDEXES)
             deleted += max(1, count - first)
             if not first:
-                engine.delete(keys.STAGES + keys.place(place), engine.database.families.ix)
+                engine.delete(keys.STAGES + keys.place(place), keys.INDEXES)
                 self._abandoned.pop()
         return deleted
 

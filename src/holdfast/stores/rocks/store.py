@@ -15,7 +15,7 @@ from holdfast.model.events import Event
 from holdfast.model.message import Draft, Receipt, State
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Ask, Filter, Move, StateChange, Verb, Verdict
-from holdfast.runtime import Runtime
+from holdfast.runtime import Runtime, see_through
 from holdfast.stores.contract import (
     AlterStep,
     Capabilities,
@@ -36,13 +36,15 @@ from holdfast.stores.pieces import PIECES_ABOVE
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.board import Board
 from holdfast.stores.rocks.catalog import Catalog
+from holdfast.stores.rocks.checkpoints import CHECKPOINT_BYTES, Checkpoints
 from holdfast.stores.rocks.counters import Counters, Totals
-from holdfast.stores.rocks.database import Database, HandleNotClosed, lock_directory
+from holdfast.stores.rocks.database import Database, HandleNotClosed, check_target
 from holdfast.stores.rocks.directory import RocksDirectory
 from holdfast.stores.rocks.engine import Durability, Engine
 from holdfast.stores.rocks.entries import Entries
 from holdfast.stores.rocks.facts import Facts
 from holdfast.stores.rocks.journal import RocksJournal
+from holdfast.stores.rocks.opening import lock_directory
 from holdfast.stores.rocks.reading import Reader
 from holdfast.stores.rocks.reopening import (
     CLOSING_S,
@@ -78,6 +80,7 @@ class RocksStore:
         shards: int = 1,
         low_disk_bytes: int = LOW_DISK_BYTES,
         reopen_after_ms: int = REOPEN_AFTER_MS,
+        checkpoint_bytes: int = CHECKPOINT_BYTES,
     ) -> None:
         # The real path: a relative one, or one over a symbolic link, could come to mean another directory.
         self._path = Path(os.path.realpath(path))
@@ -87,6 +90,7 @@ class RocksStore:
         self._shards = shards
         self._low_disk_bytes = low_disk_bytes
         self._reopen_after_ms = reopen_after_ms
+        self._checkpoint_bytes = checkpoint_bytes
         self._reopening: Reopening | None = None
         # The store's own, not the database's: nobody may open the directory while a stopped store is reopened.
         self._lock: DirectoryLock | None = None
@@ -117,6 +121,7 @@ class RocksStore:
         self._listener = listener
         self._runtime = runtime
         self._engine = Engine(database, runtime, self._durability)
+        self._checkpoints = Checkpoints(self._engine, runtime, self._room, self._checkpoint_bytes)
         self._board = Board(self._engine, listener)
         self._facts = Facts(self._engine, self._dice)
         self._catalog = Catalog(self._engine, self._make_shelf)
@@ -149,6 +154,7 @@ class RocksStore:
         self._engine.after_publish = self._board.tell_shown
         self._facts.begin_session()
         self._engine.sync_now()
+        self._engine.after_write = self._after_write
         self._engine.on_stop = self._stopped
         self._engine.reopens = True
         self._database = database
@@ -167,6 +173,7 @@ class RocksStore:
             return
         had_stopped = self._engine.failure is not None
         self._engine.reopens = False
+        await self._checkpoints.close()
         try:
             if not had_stopped:
                 await self._engine.committed()
@@ -175,7 +182,10 @@ class RocksStore:
         finally:
             self._let_go()
             try:
-                database.close(within_s=CLOSING_S if had_stopped else None)
+                if had_stopped:
+                    database.close_stopped(CLOSING_S)
+                else:
+                    database.close()
             except StoreUnavailable as error:
                 if not had_stopped:
                     raise
@@ -214,6 +224,7 @@ class RocksStore:
             # Calls on the thread run one after the other: the sync or backup under way when the store stopped ends
             # before the parts it belongs to are dropped.
             await self._runtime.offload(lambda: None)
+            await self._checkpoints.close()
             old, self._database = self._database, None
             self._keep_tallies()
             self._let_go(failure)
@@ -245,6 +256,10 @@ class RocksStore:
         """Add the records that every batch carries once: counters, a block of the journal."""
         self._board.write_counters()
         self._journal.write_block()
+
+    def _after_write(self) -> None:
+        self._journal.note_written()
+        self._checkpoints.look()
 
     def shard_of(self, ref: QueueRef) -> int:
         # A stopped store has no catalog. Nothing can be claimed then, nor from a queue that does not exist.
@@ -288,7 +303,16 @@ class RocksStore:
             if draft.pieces is not None:
                 self._staging.check(draft.pieces)
         self._room.check(now_ms, size)
+        if self._checkpoints.is_behind:
+            return self._enqueue_later(ref, drafts, now_ms, auto_create=auto_create)
         return self._units.run(ref, lambda unit: enqueue(unit, ref, drafts, auto_create=auto_create), now_ms)
+
+    async def _enqueue_later(
+        self, ref: QueueRef, drafts: list[Draft], now_ms: int, *, auto_create: bool
+    ) -> list[Enqueued]:
+        """Enqueue once memory has room for more changes."""
+        await self._checkpoints.caught_up()
+        return await self._units.run(ref, lambda unit: enqueue(unit, ref, drafts, auto_create=auto_create), now_ms)
 
     def claim(self, ref: QueueRef, asks: list[Ask], now_ms: int) -> Coroutine[Any, Any, Claims]:
         self._engine.check()
@@ -360,8 +384,10 @@ class RocksStore:
         return await self._sweeping.sweep(limit, now_ms)
 
     async def backup(self, target: str) -> None:
-        self._engine.write()
-        await self._runtime.offload(lambda: self._engine.database.checkpoint(target))
+        self._engine.check()
+        check_target(Path(target))
+        # Seen through though the caller leaves: no other checkpoint may begin while this one is being copied.
+        await see_through(self._runtime, self._checkpoints.copy_to(target))
 
     async def journal(
         self, after: str | None, limit: int, tenant: str | None, now_ms: int, until: str | None = None
@@ -386,7 +412,13 @@ class RocksStore:
         if self._reopening is None or self._reopening.is_closed:
             return Figures(is_up=False)
         failure, room = self._engine.failure, self._room
-        figures = Figures(is_up=False) if self._database is None else self._engine.figures()
+        figures = Figures(is_up=False)
+        if self._database is not None:
+            figures = dataclasses.replace(
+                self._engine.figures(),
+                checkpoints=self._checkpoints.written,
+                unwritten_bytes=self._database.unwritten_bytes,
+            )
         return dataclasses.replace(
             figures,
             free_bytes=room.free_bytes(),

@@ -130,7 +130,7 @@ class RocksUnits:
             return
         self._has_changed = True
         for space in keys.PER_QUEUE_SPACES:
-            self._engine.delete_range(space + queue.p, keys.after(space + queue.p), self._engine.database.families.ix)
+            self._engine.delete_range(space + queue.p, keys.after(space + queue.p), keys.INDEXES)
         self._board.forget(queue)
         self._catalog.remove(queue)
 
@@ -221,7 +221,7 @@ class RocksUnits:
     def _heal(self, window: Window, space: bytes, key: bytes) -> None:
         """Drop an index entry that has no message behind it."""
         window.discard(key)
-        self._engine.delete(space + key, self._engine.database.families.ix)
+        self._engine.delete(space + key, keys.INDEXES)
 
     async def oldest(self, queue: Shelf, limit: int) -> list[Entry]:
         return self._reader.first(queue, limit)

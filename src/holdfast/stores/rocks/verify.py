@@ -11,8 +11,8 @@ from pathlib import Path
 
 from holdfast.model.errors import InvalidArgument, StoreUnavailable
 from holdfast.stores.findings import Findings, Progress, Report, Violation
-from holdfast.stores.rocks.database import Database
 from holdfast.stores.rocks.legacy_files import is_legacy
+from holdfast.stores.rocks.read_only import ReadOnlyStore
 from holdfast.stores.rocks.verify_directory import check_prefixes, read_directory
 from holdfast.stores.rocks.verify_indexes import DEADLINES, Deadlines, check_seen_ends, count_deadlines
 from holdfast.stores.rocks.verify_journal import check_journal
@@ -23,7 +23,7 @@ __all__ = ["Progress", "Report", "Violation", "verify"]
 
 
 def verify(path: str | os.PathLike[str], progress: Progress | None = None) -> Report:
-    """Check a store that nobody has open; `StoreUnavailable` if it cannot be read at all."""
+    """Check a store that nobody has open, and change nothing. Raise `StoreUnavailable` if it cannot be read at all."""
     database = _open(Path(path))
     findings = Findings(progress)
     try:
@@ -33,9 +33,8 @@ def verify(path: str | os.PathLike[str], progress: Progress | None = None) -> Re
     return findings.report(str(path))
 
 
-def _open(path: Path) -> Database:
+def _open(path: Path) -> ReadOnlyStore:
     if not path.is_dir() or not any(path.iterdir()):
-        # Opening would make a new store there, and find it in order.
         raise InvalidArgument(f"{path} holds no store: give the directory that `holdfast.open` was given", field="path")
     if is_legacy(path):
         raise InvalidArgument(
@@ -43,7 +42,7 @@ def _open(path: Path) -> Database:
             field="path",
         )
     try:
-        return Database(path)
+        return ReadOnlyStore.alone(path)
     except StoreUnavailable as error:
         if "pid" not in error.facts:
             raise
@@ -53,7 +52,7 @@ def _open(path: Path) -> Database:
         ) from None
 
 
-def _check(database: Database, findings: Findings) -> None:
+def _check(database: ReadOnlyStore, findings: Findings) -> None:
     directory = read_directory(database, findings)
     _guard(findings, "the directory", lambda: check_prefixes(database, directory, findings))
     deadlines: Deadlines = {}

@@ -11,13 +11,21 @@ from holdfast.stores.contract import QueueRow, TenantRow
 from holdfast.stores.findings import Findings
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.counters import Counters, decode_counters
-from holdfast.stores.rocks.database import Database
+from holdfast.stores.rocks.reads import MergedReads
 
 T = TypeVar("T")
 
 _HIGHEST = b"highest id"
 # Facts of the store, with the width of each.
-_FACTS = {b"node": 8, _HIGHEST: 8, b"in use": 0, b"version floor": 16, b"journal trimmed at": 8, b"synced": 8}
+_FACTS = {
+    b"node": 8,
+    _HIGHEST: 8,
+    b"in use": 0,
+    b"version floor": 16,
+    b"journal trimmed at": 8,
+    b"synced": 8,
+    b"log": 16,
+}
 _DIRECTORY_SPACES = (keys.TENANTS, keys.QUEUES, keys.QUEUE_NAMES, keys.COUNTERS, keys.META)
 _INDEX_SPACES = frozenset((*keys.PER_QUEUE_SPACES, keys.TTLS, keys.KEPT, keys.SEEN_ENDS, keys.PIECES, keys.STAGES))
 
@@ -40,7 +48,7 @@ class Directory:
         return f"tenant {p[:4].hex()} queue {p[4:].hex()}"
 
 
-def read_directory(database: Database, findings: Findings) -> Directory:
+def read_directory(database: MergedReads, findings: Findings) -> Directory:
     directory = Directory()
     _read_tenants(database, directory, findings)
     _read_names(database, directory, findings)
@@ -52,7 +60,7 @@ def read_directory(database: Database, findings: Findings) -> Directory:
     return directory
 
 
-def _read_tenants(database: Database, directory: Directory, findings: Findings) -> None:
+def _read_tenants(database: MergedReads, directory: Directory, findings: Findings) -> None:
     for name, raw in _items(database, keys.TENANTS):
         row = _decode(raw, TenantRow, f"tenant {name!r}", findings)
         if row is None:
@@ -69,7 +77,7 @@ def _read_tenants(database: Database, directory: Directory, findings: Findings) 
         findings.add(f"{len(directory.tenants)} tenants, but the highest number is {max(directory.tenants)}")
 
 
-def _read_names(database: Database, directory: Directory, findings: Findings) -> None:
+def _read_names(database: MergedReads, directory: Directory, findings: Findings) -> None:
     for p, raw in _items(database, keys.QUEUE_NAMES):
         ref = _decode(raw, QueueRef, f"queue name {p.hex()}", findings)
         if ref is None:
@@ -83,7 +91,7 @@ def _read_names(database: Database, directory: Directory, findings: Findings) ->
             findings.add(f"its name belongs to tenant number {tenant_id}, which is not {ref.tenant!r}", ref)
 
 
-def _read_queues(database: Database, directory: Directory, findings: Findings) -> None:
+def _read_queues(database: MergedReads, directory: Directory, findings: Findings) -> None:
     for key, raw in _items(database, keys.QUEUES):
         row = _decode(raw, QueueRow, f"queue {key!r}", findings)
         if row is None:
@@ -103,7 +111,7 @@ def _read_queues(database: Database, directory: Directory, findings: Findings) -
         directory.queues.append(row)
 
 
-def _read_counters(database: Database, directory: Directory, findings: Findings) -> None:
+def _read_counters(database: MergedReads, directory: Directory, findings: Findings) -> None:
     for p, raw in _items(database, keys.COUNTERS):
         try:
             counters = decode_counters(raw)
@@ -115,7 +123,7 @@ def _read_counters(database: Database, directory: Directory, findings: Findings)
         directory.counters[p] = counters
 
 
-def _read_facts(database: Database, directory: Directory, findings: Findings) -> None:
+def _read_facts(database: MergedReads, directory: Directory, findings: Findings) -> None:
     for name, raw in _items(database, keys.META):
         if _FACTS.get(name) != len(raw):
             findings.add(f"the fact {name!r} of the store is unknown or damaged")
@@ -126,7 +134,7 @@ def _read_facts(database: Database, directory: Directory, findings: Findings) ->
             findings.add(f"the directory has a key of no known kind: {key!r}")
 
 
-def check_prefixes(database: Database, directory: Directory, findings: Findings) -> None:
+def check_prefixes(database: MergedReads, directory: Directory, findings: Findings) -> None:
     """Nothing stands under the number of a queue that is not there. One seek for each queue and space."""
     for family in (keys.MESSAGES, keys.VISIBLE, keys.EXPIRIES, keys.LEASES):
         _check_space(database, family, b"", directory, findings)
@@ -139,17 +147,17 @@ def check_prefixes(database: Database, directory: Directory, findings: Findings)
         lower = keys.after(key[:1])
 
 
-def _check_space(database: Database, family: str, space: bytes, directory: Directory, findings: Findings) -> None:
+def _check_space(database: MergedReads, family: int, space: bytes, directory: Directory, findings: Findings) -> None:
     lower, upper = space, keys.after(space) if space else b"\xff" * (keys.P_SIZE + 1)
     while (key := next(database.scan(family, lower, upper), None)) is not None:
         p = key[len(space) : len(space) + keys.P_SIZE]
         if p not in directory.live:
-            where = f"{family} {space.decode()}".strip()
+            where = f"{keys.FAMILY_NAMES[family]} {space.decode()}".strip()
             findings.add(f"is not in the directory, but {where!r} has entries of it", directory.title(p))
         lower = keys.after(space + p)
 
 
-def _items(database: Database, space: bytes) -> list[tuple[bytes, bytes]]:
+def _items(database: MergedReads, space: bytes) -> list[tuple[bytes, bytes]]:
     return [(key[len(space) :], raw) for key, raw in database.items(keys.DIRECTORY, space, keys.after(space))]
 
 

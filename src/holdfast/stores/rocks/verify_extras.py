@@ -10,7 +10,7 @@ from holdfast.model.message import Receipt
 from holdfast.model.schedules import Schedule
 from holdfast.stores.findings import Findings
 from holdfast.stores.rocks import keys
-from holdfast.stores.rocks.database import Database
+from holdfast.stores.rocks.reads import MergedReads
 from holdfast.stores.rocks.verify_indexes import CHUNK
 
 _SEEN = struct.Struct(">QQ")
@@ -18,7 +18,7 @@ _Claim = tuple[int, list[Receipt]]
 
 
 def check_groups(
-    database: Database, p: bytes, in_flight: Counter[bytes], queue: object, findings: Findings
+    database: MergedReads, p: bytes, in_flight: Counter[bytes], queue: object, findings: Findings
 ) -> list[bytes]:
     """Busy groups are counted right. Answers the keys in `vi` of the heads that must stand there: those of groups of
     which nothing is in flight."""
@@ -35,7 +35,7 @@ def check_groups(
     return _heads(database, p, set(in_flight))
 
 
-def _heads(database: Database, p: bytes, busy: set[bytes]) -> list[bytes]:
+def _heads(database: MergedReads, p: bytes, busy: set[bytes]) -> list[bytes]:
     """Groups that are not busy, by one seek each; only their heads' keys are kept."""
     space = keys.GROUPS + p
     lower, upper = space, keys.after(space)
@@ -50,7 +50,7 @@ def _heads(database: Database, p: bytes, busy: set[bytes]) -> list[bytes]:
     return heads
 
 
-def check_seen(database: Database, p: bytes, queue: object, highest_id: int, findings: Findings) -> None:
+def check_seen(database: MergedReads, p: bytes, queue: object, highest_id: int, findings: Findings) -> None:
     """Each idempotency key has its end."""
     space = keys.SEEN + p
     remaining = database.items(keys.INDEXES, space, keys.after(space))
@@ -72,7 +72,7 @@ def check_seen(database: Database, p: bytes, queue: object, highest_id: int, fin
                 findings.add(f"idempotency key {name!r} (ix i) has no end (ix e): it would be kept for ever", queue)
 
 
-def check_ledgers(database: Database, p: bytes, queue: object, findings: Findings) -> None:
+def check_ledgers(database: MergedReads, p: bytes, queue: object, findings: Findings) -> None:
     """Claims of a ledger can be read, and none is open under a number that was closed."""
     closed: dict[bytes, int] = {}
     space = keys.CLOSED + p
@@ -95,7 +95,7 @@ def check_ledgers(database: Database, p: bytes, queue: object, findings: Finding
             findings.add(f"claim {number} of ledger {consumer.hex()} (ix l) has a receipt that is none", queue)
 
 
-def check_schedules(database: Database, p: bytes, queue: object, highest_id: int, findings: Findings) -> None:
+def check_schedules(database: MergedReads, p: bytes, queue: object, highest_id: int, findings: Findings) -> None:
     """Each stands under its name, has a cron line or an interval, and knows when to go on."""
     space = keys.SCHEDULES + p
     for key, raw in database.items(keys.INDEXES, space, keys.after(space)):

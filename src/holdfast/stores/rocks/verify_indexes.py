@@ -12,7 +12,7 @@ from holdfast.model.message import State
 from holdfast.stores.findings import Findings
 from holdfast.stores.record import decode_life, decode_message
 from holdfast.stores.rocks import keys
-from holdfast.stores.rocks.database import Database
+from holdfast.stores.rocks.reads import MergedReads
 from holdfast.stores.rocks.verify_directory import Directory
 
 # Keys looked up at once; of messages fewer, for each may bring a payload of a mebibyte.
@@ -24,7 +24,7 @@ class Space(NamedTuple):
     """An index: its family, the byte that leads its keys there, and what a violation calls it."""
 
     title: str
-    family: str
+    family: int
     lead: bytes = b""
 
 
@@ -71,7 +71,7 @@ def places_of(p: bytes, id16: bytes, group: str | None, life: Life, counted_at: 
 
 
 def check_strays(
-    database: Database,
+    database: MergedReads,
     space: Space,
     p: bytes,
     heads: Iterable[bytes],
@@ -93,7 +93,7 @@ def check_strays(
                 )
 
 
-def _entries(database: Database, space: Space, p: bytes) -> Iterator[bytes]:
+def _entries(database: MergedReads, space: Space, p: bytes) -> Iterator[bytes]:
     if space in DEADLINES:
         every = database.scan(space.family, space.lead, keys.after(space.lead))
         return (key for key in every if key[9 : 9 + keys.P_SIZE] == p)
@@ -105,7 +105,7 @@ def _id_of(space: Space, key: bytes) -> bytes:
     return key[-25:-9] if space is GROUPS else key[-keys.ID_SIZE :]
 
 
-def _wanted(database: Database, p: bytes, ids: list[bytes], counted_at: int) -> Iterator[frozenset[bytes] | None]:
+def _wanted(database: MergedReads, p: bytes, ids: list[bytes], counted_at: int) -> Iterator[frozenset[bytes] | None]:
     names = [p + id16 for id16 in ids]
     records = database.get_many(keys.MESSAGES, names)
     leases = database.get_many(keys.LEASES, names)
@@ -125,7 +125,7 @@ def _wanted(database: Database, p: bytes, ids: list[bytes], counted_at: int) -> 
 
 
 def count_deadlines(
-    database: Database, space: Space, directory: Directory, deadlines: Deadlines, findings: Findings
+    database: MergedReads, space: Space, directory: Directory, deadlines: Deadlines, findings: Findings
 ) -> None:
     """The index lies by time, all queues together: counted once, not once for each queue."""
     counted = deadlines[space] = Counter()
@@ -136,7 +136,7 @@ def count_deadlines(
         counted[p] += 1
 
 
-def check_seen_ends(database: Database, directory: Directory, findings: Findings) -> None:
+def check_seen_ends(database: MergedReads, directory: Directory, findings: Findings) -> None:
     """Each end of an idempotency key has its key, which may have been used anew since, with a later end.
 
     Ends outlive a deleted queue: they go in their time.

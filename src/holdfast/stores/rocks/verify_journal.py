@@ -11,7 +11,7 @@ from holdfast.model.lifecycle import Life
 from holdfast.stores.findings import STATES_AFTER, Findings
 from holdfast.stores.record import decode_life
 from holdfast.stores.rocks import keys
-from holdfast.stores.rocks.database import Database
+from holdfast.stores.rocks.reads import MergedReads
 from holdfast.stores.rocks.verify_directory import Directory
 from holdfast.stores.rocks.verify_indexes import MESSAGES_CHUNK
 
@@ -29,7 +29,7 @@ _EVENTS_PER_PASS = 1_000_000
 _Last = tuple[bytes, Event, int]
 
 
-def check_journal(database: Database, directory: Directory, findings: Findings) -> None:
+def check_journal(database: MergedReads, directory: Directory, findings: Findings) -> None:
     first_id = _check_numbers(database, directory, findings)
     shares = -(-findings.totals["events"] // _EVENTS_PER_PASS) | 1  # odd: the low bits of an id are mostly 0
     for share in range(shares):
@@ -40,7 +40,7 @@ def check_journal(database: Database, directory: Directory, findings: Findings) 
     findings.progress("journal", shares, shares)
 
 
-def _check_numbers(database: Database, directory: Directory, findings: Findings) -> int | None:
+def _check_numbers(database: MergedReads, directory: Directory, findings: Findings) -> int | None:
     """Answers the first id whose enqueue the journal has: ids rise with it, so it has every later one too."""
     expected: int | None = None
     first_id: int | None = None
@@ -76,7 +76,7 @@ def _check_numbers(database: Database, directory: Directory, findings: Findings)
     return first_id
 
 
-def _rows(database: Database) -> Iterator[_Row]:
+def _rows(database: MergedReads) -> Iterator[_Row]:
     for _, raw in database.items(keys.JOURNAL, b"", _END):
         try:
             yield from _decode_block(raw)
@@ -84,7 +84,7 @@ def _rows(database: Database) -> Iterator[_Row]:
             continue  # named already
 
 
-def _last_events(database: Database, directory: Directory, share: int, shares: int) -> dict[int, _Last]:
+def _last_events(database: MergedReads, directory: Directory, share: int, shares: int) -> dict[int, _Last]:
     last: dict[int, _Last] = {}
     # One object for each queue: a row has its own copy.
     known = {p: p for p in directory.names}
@@ -94,7 +94,7 @@ def _last_events(database: Database, directory: Directory, share: int, shares: i
     return last
 
 
-def _check_states(database: Database, last: dict[int, _Last], directory: Directory, findings: Findings) -> None:
+def _check_states(database: MergedReads, last: dict[int, _Last], directory: Directory, findings: Findings) -> None:
     remaining = iter(last.items())
     while chunk := list(islice(remaining, MESSAGES_CHUNK)):
         names = [p + to_bytes(id) for id, (p, _, _) in chunk]
@@ -121,7 +121,7 @@ def _check_states(database: Database, last: dict[int, _Last], directory: Directo
 
 
 def _check_coverage(
-    database: Database,
+    database: MergedReads,
     last: dict[int, _Last],
     first_id: int | None,
     share: int,

@@ -9,13 +9,13 @@ from holdfast.model.message import Pieces
 from holdfast.stores.findings import Findings
 from holdfast.stores.record import decode_message
 from holdfast.stores.rocks import keys
-from holdfast.stores.rocks.database import Database
+from holdfast.stores.rocks.reads import MergedReads
 
 _PIECE_BYTES = 256 << 10
 _PLACE_SIZE = 8
 
 
-def check_payload(database: Database, pieces: Pieces, queue: object, id16: bytes, findings: Findings) -> None:
+def check_payload(database: MergedReads, pieces: Pieces, queue: object, id16: bytes, findings: Findings) -> None:
     """A message's pieces follow each other, have their sizes and, together, the checksum."""
     space = keys.PIECES + keys.place(pieces.place)
     count = -(-pieces.size // _PIECE_BYTES)
@@ -32,7 +32,7 @@ def check_payload(database: Database, pieces: Pieces, queue: object, id16: bytes
         findings.add("its payload is damaged: its checksum does not match", queue, id16)
 
 
-def check_places(database: Database, findings: Findings) -> None:
+def check_places(database: MergedReads, findings: Findings) -> None:
     """After all messages: no place is left over, and none has two owners."""
     staged = 0
     for key in database.scan(keys.INDEXES, keys.STAGES, keys.after(keys.STAGES)):
@@ -46,7 +46,7 @@ def check_places(database: Database, findings: Findings) -> None:
         _find_strays(database, findings)
 
 
-def _places(database: Database) -> Iterator[bytes]:
+def _places(database: MergedReads) -> Iterator[bytes]:
     """One seek each."""
     lower, upper = keys.PIECES, keys.after(keys.PIECES)
     while (key := next(database.scan(keys.INDEXES, lower, upper), None)) is not None:
@@ -55,7 +55,7 @@ def _places(database: Database) -> Iterator[bytes]:
         lower = keys.after(keys.PIECES + place)
 
 
-def _find_strays(database: Database, findings: Findings) -> None:
+def _find_strays(database: MergedReads, findings: Findings) -> None:
     """Only of a damaged store: it takes memory for every large message."""
     owners: Counter[bytes] = Counter()
     for key, raw in database.items(keys.MESSAGES, b"", b"\xff" * (keys.P_SIZE + keys.ID_SIZE + 1)):

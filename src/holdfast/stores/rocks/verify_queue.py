@@ -15,7 +15,7 @@ from holdfast.stores.findings import Findings
 from holdfast.stores.record import DecodedMessage, decode_life, decode_message
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.counters import Counters
-from holdfast.stores.rocks.database import Database
+from holdfast.stores.rocks.reads import MergedReads
 from holdfast.stores.rocks.verify_directory import Directory
 from holdfast.stores.rocks.verify_extras import check_groups, check_ledgers, check_schedules, check_seen
 from holdfast.stores.rocks.verify_indexes import (
@@ -66,7 +66,7 @@ class Beside:
 class QueueCheck:
     def __init__(
         self,
-        database: Database,
+        database: MergedReads,
         row: QueueRow,
         directory: Directory,
         deadlines: Deadlines,
@@ -122,7 +122,7 @@ class QueueCheck:
             beside.finish()
         self._findings.progress("messages", self._findings.totals["messages"], self._total)
 
-    def _beside(self, family: str, space: bytes, what: str) -> Beside:
+    def _beside(self, family: int, space: bytes, what: str) -> Beside:
         lower, start = space + self._p, len(space) + keys.P_SIZE
         entries = self._database.items(family, lower, keys.after(lower))
         return Beside(((key[start:], raw) for key, raw in entries), what, self._ref, self._findings)
@@ -183,7 +183,7 @@ class QueueCheck:
         self._wanted.append((space, key, id16))
 
     def _look_up_wanted(self) -> None:
-        by_family: dict[str, list[tuple[Space, bytes, bytes]]] = {}
+        by_family: dict[int, list[tuple[Space, bytes, bytes]]] = {}
         for place in self._wanted:
             by_family.setdefault(place[0].family, []).append(place)
         self._wanted = []

@@ -1,17 +1,19 @@
-"""Damage each file of a store, and open it: it is refused by a named error, or everything is there. Nothing is skipped.
+"""Damage each file of a store, and open it: it is refused by a named error, or every message is there.
 
-    killed   a store as a kill leaves it, its messages in a log; `long`: in a log of several blocks
-    closed   one that was closed in order, its messages in sorted files
-    flip     one bit, of any file
-    cut      the log, at each byte of its last record: that record alone is lost
-    drop     one of three logs that go on from each other
+    killed   a store as a kill leaves it, its messages in one segment of the commit log; `long`: in several segments
+    closed   a store that was closed in order, its messages in RocksDB's sorted files
+    flip     one bit of any file
+    cut      the last segment ends within its last frame: only that frame is lost, and the store opens
+    tear     the same, with zeros from there on: a segment has its full size before anything is written to it
+    drop     one segment is missing
 
-After a power cut (the marker names another boot) a log may end early: then the first messages are there, and no others.
+After a power cut (the marker names another boot) the log may end early, but only behind the last frame that a later one
+says was synced.
 """
 
 import os
 import shutil
-from itertools import pairwise
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,14 +21,15 @@ import msgspec
 
 from holdfast.clock import steady_s
 from holdfast.model.errors import StoreUnavailable
-from holdfast.stores.rocks.log_check import logs_of
-from holdfast.stores.rocks.log_records import BLOCK, chain_end, records_of
+from holdfast.stores.rocks.log.frames import Header, header_at
+from holdfast.stores.rocks.log.segments import DIRECTORY as LOG
+from holdfast.stores.rocks.log.segments import FIRST_FRAME_AT, list_segments, segment_path
 from holdfast.stores.rocks.marker import MARKER, boot_id
 from holdfast.testing.children import in_child
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.disk.aftermath import Aftermath
 from holdfast.testing.disk.driver import Job
-from holdfast.testing.disk.store import SMALL_BUFFER, open_small
+from holdfast.testing.disk.store import open_small
 from holdfast.testing.disk.workers import Workers, make_place
 from holdfast.testing.proving import PartOutcome, Progress, say_nothing
 
@@ -35,9 +38,13 @@ STORES = {
     "long": [300, 20_000, 300, 300, 15_000, 40_000, 300, 300, 9_000, 300],
     "closed": [40, 3_000, 40, 3_000, 40],
 }
-# Of a long log each so many bytes, and of all others each one.
+# The distance of the flipped bytes in the files of the long store; in all others every byte is flipped.
 _LONG_STEP = 7
-_ROOM_FOR_ALL = 4 << 20
+# More than any of these stores writes: no checkpoint frees a segment.
+_NO_CHECKPOINT = 1 << 30
+# A segment's header, and as many bytes behind its last frame. Of the zeros everywhere else, a few are flipped.
+_NEAR = 64
+_ZEROS_STEP = 1_021
 # RocksDB's own text, and what nothing is read from.
 _UNREAD = ("LOG", "LOCK", "OPTIONS", "IDENTITY")
 
@@ -54,7 +61,7 @@ class Damage(NamedTuple):
 def run_rot(
     total: int | None = None, *, seed: int = 0, progress: Progress = say_nothing, processes: int = 1
 ) -> PartOutcome:
-    """So many of all the ways to damage a store, spread evenly; None: every one."""
+    """Try this many of all the ways to damage a store, spread evenly; None: every one."""
     outcome, started_s = PartOutcome(name="rot", unit="damages"), steady_s()
     with make_place() as place, Workers(processes) as workers:
         damages: list[Damage] = []
@@ -92,13 +99,11 @@ def payload(store: str, number: int) -> bytes:
 
 
 def make(place: str, store: str) -> list[Damage]:
-    """The store, and every way to damage it."""
+    """Make the store, and return every way to damage it."""
     path = Path(place) / store
 
     def fill() -> None:
-        # One log holds all of a killed store: none is left behind by a flush.
-        buffer = SMALL_BUFFER if store == "closed" else _ROOM_FOR_ALL
-        hf = open_small(path, ManualClock(), durability="fsync", buffer_bytes=buffer)
+        hf = open_small(path, ManualClock(), durability="fsync", checkpoint_bytes=_NO_CHECKPOINT)
         for number in range(len(STORES[store])):
             hf.queue("mail").enqueue(payload(store, number))
         if store == "closed":
@@ -110,36 +115,79 @@ def make(place: str, store: str) -> list[Damage]:
     if ended.signal is not None or (store == "closed" and ended.error is not None):
         raise RuntimeError(f"{store} could not be made: {ended}")
     (path / "db" / "LOCK").unlink(missing_ok=True)
+    for unfinished in (path / LOG).glob("*.new"):
+        unfinished.unlink()  # a segment that was being made ahead
     return list(_damages(path, store))
 
 
 def _damages(path: Path, store: str) -> list[Damage]:
     found: list[Damage] = []
+    step = _LONG_STEP if store == "long" else 1
     for file in sorted(path.rglob("*")):
-        if file.is_file() and not file.name.startswith(_UNREAD):
-            name, size = str(file.relative_to(path)), file.stat().st_size
-            bits = range(8) if store == "killed" and file.suffix == ".log" else (None,)
-            found += [
-                Damage(store, "flip", name, at, at % 8 if bit is None else bit, power_cut)
-                for at in range(0, size, _LONG_STEP if store == "long" else 1)
-                for bit in bits
-                for power_cut in (False, True)
-            ]
-    if store != "closed":
-        [log] = logs_of(path / "db")
-        name, records = str(log.relative_to(path)), _records(log)
-        found += [Damage(store, "cut", name, at) for at in range(*records[-1])]
-        found += [Damage(store, "drop", name, number, power_cut=cut) for number in range(2) for cut in (False, True)]
+        if not file.is_file() or file.name.startswith(_UNREAD):
+            continue
+        is_segment = file.parent.name == LOG
+        places = _places(file, step) if is_segment else range(0, file.stat().st_size, step)
+        found += [
+            Damage(store, "flip", str(file.relative_to(path)), at, bit, power_cut)
+            for at in places
+            for bit in (range(8) if is_segment and store == "killed" else (at % 8,))
+            for power_cut in (False, True)
+        ]
+    if store == "closed":
+        return found
+    last = _frames(path)[-1]
+    found += [
+        Damage(store, how, last.file, at, power_cut=power_cut)
+        for how in ("cut", "tear")
+        for at in range(last.header.at, last.header.end)
+        for power_cut in (False, True)
+    ]
+    found += [
+        Damage(store, "drop", _segment_name(generation), power_cut=power_cut)
+        for generation in list_segments(path / LOG)
+        for power_cut in (False, True)
+    ]
     return found
 
 
-def _records(log: Path) -> list[tuple[int, int]]:
-    raw = log.read_bytes()
+def _places(segment: Path, step: int) -> Iterable[int]:
+    """Return the bytes of a segment to flip."""
+    raw, generation = segment.read_bytes(), int(segment.stem)
+    end = max((header.end for header in _headers(raw, generation)), default=FIRST_FRAME_AT) + _NEAR
     return [
-        (at, after)
-        for block in range(0, len(raw), BLOCK)
-        for at, after, _ in records_of(raw, block, chain_end(raw, block, min(block + BLOCK, len(raw))))
+        *range(0, _NEAR, step),
+        *range(_NEAR, FIRST_FRAME_AT, _ZEROS_STEP),
+        *range(FIRST_FRAME_AT, min(end, len(raw)), step),
+        *range(end, len(raw), _ZEROS_STEP),
     ]
+
+
+class _Frame(NamedTuple):
+    file: str
+    header: Header
+
+
+def _frames(store: Path) -> list[_Frame]:
+    """Return all frames of an undamaged log, in order."""
+    return [
+        _Frame(_segment_name(generation), header)
+        for generation in list_segments(store / LOG)
+        for header in _headers(segment_path(store / LOG, generation).read_bytes(), generation)
+    ]
+
+
+def _headers(raw: bytes, generation: int) -> list[Header]:
+    found: list[Header] = []
+    at = FIRST_FRAME_AT
+    while (header := header_at(raw, at, generation)) is not None:
+        found.append(header)
+        at = header.end
+    return found
+
+
+def _segment_name(generation: int) -> str:
+    return str(segment_path(Path(LOG), generation))
 
 
 def damage(place: str, damage: tuple[str, str, str, int, int, bool]) -> Aftermath:
@@ -152,7 +200,7 @@ def damage(place: str, damage: tuple[str, str, str, int, int, bool]) -> Aftermat
         if ended.result is None:
             why = ended.error or ("the opening does not end" if ended.hangs else f"signal {ended.signal}")
             return Aftermath(violations=[why])
-        return _judge(each, ended.result)
+        return _judge(each, ended.result, Path(place) / each.store)
     finally:
         shutil.rmtree(target, ignore_errors=True)
 
@@ -169,25 +217,16 @@ def _carry_out(store: Path, damage: Damage) -> None:
             file.write_bytes(raw)
         case "cut":
             os.truncate(file, damage.at)
+        case "tear":
+            raw = bytearray(file.read_bytes())
+            raw[damage.at :] = bytes(len(raw) - damage.at)
+            file.write_bytes(raw)
         case "drop":
-            _split(file)
-            first, middle, _ = logs_of(file.parent)
-            if damage.at:
-                middle.unlink()
-            else:
-                first.write_bytes(b"")
-
-
-def _split(log: Path) -> None:
-    """Into three logs that go on from each other."""
-    raw, records = log.read_bytes(), _records(log)
-    places = [0, records[len(records) // 3][0], records[2 * len(records) // 3][0], len(raw)]
-    for number, (start, end) in enumerate(pairwise(places)):
-        (log.parent / f"{int(log.stem) + 90 * number:06}.log").write_bytes(raw[start:end])
+            file.unlink()
 
 
 def _read(path: Path, store: str) -> list[str] | str:
-    """Each payload, as the number it should be, or that it is wrong; or the error."""
+    """Return the number of each message by its payload, or that the payload is wrong; or the error's message."""
     expected = {payload(store, number): str(number) for number in range(len(STORES[store]))}
     try:
         with open_small(path, ManualClock(), durability="fsync") as hf:
@@ -201,18 +240,40 @@ def _read(path: Path, store: str) -> list[str] | str:
         return error.message
 
 
-def _judge(damage: Damage, read: list[str] | str) -> Aftermath:
+def _judge(damage: Damage, read: list[str] | str, undamaged: Path) -> Aftermath:
     if isinstance(read, str):
-        return Aftermath(counts={"refused": 1})
+        # A crash leaves a torn end: refusing that would be wrong.
+        violations = [f"refused: {read}"] if damage.how in ("cut", "tear") else []
+        return Aftermath(violations=violations, counts={"refused": 1})
     whole = [str(number) for number in range(len(STORES[damage.store]))]
-    is_log = damage.file.endswith(".log")
-    if damage.how == "cut":
-        is_right = read == whole[:-1]
-    elif damage.how == "drop":
-        is_right = False
-    elif damage.power_cut and is_log:
-        is_right = read == whole[: len(read)]
-    else:
-        is_right = read == whole
+    is_right = read == whole
+    match damage.how:
+        case "cut" | "tear":
+            is_right = read == (whole if _spares_last_body(damage, undamaged) else whole[:-1])
+        case "drop":
+            # The log goes on in each segment but the one that was made ahead.
+            is_right = is_right and not any(frame.file == damage.file for frame in _frames(undamaged))
+        case "flip" if damage.power_cut and _may_end_at(damage, undamaged):
+            # No more than the last message is in frames that no later one says were synced.
+            is_right = read in (whole, whole[:-1])
     counts = {"whole" if read == whole else "shorter": 1}
     return Aftermath(violations=[] if is_right else [f"found {read}"], counts=counts)
+
+
+def _spares_last_body(damage: Damage, undamaged: Path) -> bool:
+    """Return whether a cut segment still has all of its last frame but for the footer, which is then not needed."""
+    header = _frames(undamaged)[-1].header
+    body_end = header.body_at + header.body_size
+    if damage.how == "cut":
+        return damage.at >= body_end
+    return not any((undamaged / damage.file).read_bytes()[damage.at : body_end])
+
+
+def _may_end_at(damage: Damage, undamaged: Path) -> bool:
+    """Return whether the damaged place is in a frame, or before the first one of its segment, that no later frame says
+    was synced."""
+    frames = _frames(undamaged)
+    hit = next((each.header for each in frames if each.file == damage.file and damage.at < each.header.end), None)
+    if hit is None:
+        return False
+    return all(each.header.synced < hit.number for each in frames if each.header.number > hit.number)

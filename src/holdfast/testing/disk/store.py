@@ -1,4 +1,5 @@
-"""A small store for the scripts: on the manual clock, with buffers so small that it flushes and compacts."""
+"""A small store for the scripts: on the manual clock, with buffers and segments so small that it writes checkpoints,
+goes from segment to segment, flushes and compacts."""
 
 from pathlib import Path
 from typing import Any, cast
@@ -7,13 +8,17 @@ from holdfast.client.blocking import Holdfast
 from holdfast.dice import SeededDice
 from holdfast.server.compose import Core
 from holdfast.server.embedded import Embedded, open_blocking
-from holdfast.stores.rocks import RocksStore, database
+from holdfast.stores.rocks import RocksStore, opening
 from holdfast.stores.rocks.engine import Durability
+from holdfast.stores.rocks.log import commit_log
 from holdfast.testing.clock import ManualClock
 
 _WEEK_MS = 7 * 86_400_000
 # RocksDB's smallest.
 SMALL_BUFFER = 64 << 10
+# Changes of a few commits.
+_CHECKPOINT_BYTES = 32 << 10
+_SEGMENT_BYTES = 16 << 10
 # A piece of a large payload fills several of them at once.
 _BUFFERS = 40
 _MAX_PAYLOAD = 4 << 20
@@ -29,8 +34,10 @@ def open_small(
     **options: Any,
 ) -> Holdfast:
     """In a child of its own: the buffers stay small for as long as it lives."""
-    database._WRITE_BUFFER, database._WRITE_BUFFERS = buffer_bytes, _BUFFERS
+    commit_log.SMALLEST, commit_log.LARGEST = _SEGMENT_BYTES, 2 * _SEGMENT_BYTES
+    opening._WRITE_BUFFER, opening._WRITE_BUFFERS = buffer_bytes, _BUFFERS
     options.setdefault("low_disk_bytes", 0)
+    options.setdefault("checkpoint_bytes", _CHECKPOINT_BYTES)
     store = RocksStore(
         path, SeededDice(seed), durability=Durability(durability), journal_retention_ms=_WEEK_MS, **options
     )

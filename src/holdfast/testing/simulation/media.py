@@ -49,6 +49,7 @@ class MemoryMedium:
         """There is nothing to tidy up."""
 
 
+_PATIENCE_S = 60.0
 # Whose power is never cut needs no disk.
 _IN_MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None
 
@@ -79,7 +80,7 @@ class RocksMedium:
         if store is not None and store._database is not None:
             database, store._database = store._database, None
             store._let_go()
-            database.close()
+            database.close_stopped(_PATIENCE_S)
             store._release()
 
     def close(self) -> None:

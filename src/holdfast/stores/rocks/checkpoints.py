@@ -1,0 +1,171 @@
+"""Checkpoints in the background: what is only in the log and in memory is brought to rest in RocksDB.
+
+    freeze   the changes so far are set aside; new ones gather above them
+    sync     the log is on disk up to there, so RocksDB never has what the log may lose
+    slices   RocksDB gets the changes in small parts, with turns for everybody else in between
+    flush    RocksDB is on disk
+    release  segments of the log that nothing needs any more are used again
+
+A crash at any point leaves the log, which has everything since the last checkpoint that was flushed.
+"""
+
+import logging
+
+from holdfast.model.errors import StoreUnavailable
+from holdfast.runtime import Runtime, Ticket
+from holdfast.stores.rocks.engine import Engine
+from holdfast.stores.room import DiskRoom
+
+CHECKPOINT_BYTES = 64 << 20
+# Written to the log between two looks, at most.
+_LOOK_BYTES = 64 << 10
+
+_log = logging.getLogger("holdfast")
+
+
+class Checkpoints:
+    """Writes a checkpoint whenever enough has gathered, one at a time."""
+
+    def __init__(self, engine: Engine, runtime: Runtime, room: DiskRoom, checkpoint_bytes: int) -> None:
+        self._engine = engine
+        self._database = engine.database
+        self._runtime = runtime
+        self._room = room
+        self._checkpoint_bytes = checkpoint_bytes
+        # How much must have been written to the log before it is worth a look whether something is due.
+        self._look_again_at = 0
+        self._is_running = False
+        self.written = 0
+        self._is_making_spare = False
+        # There was no room for the next segment: it is tried again after the next checkpoint, which frees some.
+        self._has_no_spare = False
+        self._is_closed = False
+        # Callers that wait for the end of the work under way.
+        self._waiting: list[Ticket[None]] = []
+
+    # --- When --------------------------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """After each write: begin what is due, in the background."""
+        log = self._database.log
+        if log.bytes_written < self._look_again_at:
+            return
+        self._look_again_at = log.bytes_written + min(_LOOK_BYTES, self._checkpoint_bytes // 16)
+        if self._is_closed:
+            return
+        if self._database.unwritten_bytes >= self._checkpoint_bytes and not self._is_running:
+            self._is_running = True
+            self._runtime.spawn(self._run())
+        if log.needs_spare and not (self._is_making_spare or self._has_no_spare):
+            self._is_making_spare = True
+            self._runtime.spawn(self._make_spare())
+
+    @property
+    def is_behind(self) -> bool:
+        """Return whether so much has gathered while a checkpoint is being written that enqueues have to wait."""
+        return self._is_running and self._database.unwritten_bytes >= self._checkpoint_bytes
+
+    async def caught_up(self) -> None:
+        """Return once there is room in memory again."""
+        while self.is_behind:
+            await self._finished()
+            self._engine.check()
+
+    async def _finished(self) -> None:
+        ticket = self._runtime.ticket()
+        self._waiting.append(ticket)
+        await ticket
+
+    # --- One checkpoint ----------------------------------------------------------------------------------------
+
+    async def run_once(self) -> None:
+        """Bring every call that has returned to rest in RocksDB, flushed."""
+        await self._begin()
+        await self._run()
+        self._engine.check()
+
+    async def copy_to(self, target: str) -> None:
+        """Write a checkpoint, and a copy of the store into a new directory. No other checkpoint comes in between: the
+        copy has no log, so that half of one would be missing the rest."""
+        await self._begin()
+        try:
+            await self._write()
+            await self._runtime.offload_long(lambda: self._database.checkpoint(target))
+        finally:
+            self._end()
+
+    async def _begin(self) -> None:
+        while self._is_running:
+            await self._finished()
+        self._engine.check()
+        self._is_running = True
+
+    def _end(self) -> None:
+        self._is_running = self._has_no_spare = False
+        self._tell_waiting()
+
+    async def _run(self) -> None:
+        try:
+            await self._write()
+        except StoreUnavailable:
+            pass  # the engine has stopped, and has told everyone who waits
+        finally:
+            self._end()
+
+    def _tell_waiting(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for ticket in waiting:
+            if not ticket.done():
+                ticket.set_result(None)
+
+    async def _write(self) -> None:
+        """Raise `StoreUnavailable` if the engine has stopped. An error of RocksDB's stops it."""
+        engine, database, runtime = self._engine, self._database, self._runtime
+        engine.write()
+        layer, position = database.freeze()
+        await engine.synced()
+        try:
+            for is_full in database.write_slices(layer, position):
+                # On the way through the other thread every caller that can go on has a turn.
+                await (runtime.offload_long(database.flush_families) if is_full else runtime.offload(_nothing))
+                engine.check()
+            database.thaw()
+            await runtime.offload_long(database.flush_families)
+            await runtime.offload_long(database.flush)
+            engine.check()
+            self.written += 1
+            log = database.log
+            log.release(position)
+            if surplus := log.take_surplus():
+                await runtime.offload_long(lambda: log.delete(surplus))
+        except StoreUnavailable:
+            raise
+        except Exception as error:  # the binding raises nothing more precise
+            if engine.failure is None:
+                engine.stop(error)
+            engine.check()
+
+    async def _make_spare(self) -> None:
+        log = self._database.log
+        try:
+            generation, size, reused = log.begin_spare(self._room.spare_bytes())
+            await self._runtime.offload_long(lambda: log.make_spare(generation, size, reused))
+            log.end_spare(generation, size)
+        except OSError as error:
+            # A full segment then costs its caller a wait for a small one; if there is no room for that either, the
+            # write fails, and says so.
+            self._has_no_spare = True
+            _log.warning("log_segment_not_made", extra={"path": str(self._database.path), "cause": str(error)})
+        finally:
+            self._is_making_spare = False
+            self._tell_waiting()
+
+    async def close(self) -> None:
+        """Begin nothing more, and wait for what is under way."""
+        self._is_closed = True
+        while self._is_running or self._is_making_spare:
+            await self._finished()
+
+
+def _nothing() -> None:
+    """Do nothing, on another thread."""

@@ -1,0 +1,283 @@
+"""Changes that are in the log, or will be with the next commit, and are not yet in RocksDB, by column family.
+
+A change goes into the active layer, and is noted for the frame of the next commit. A checkpoint freezes the active
+layer, writes it to RocksDB, and drops it. A read looks at the active layer, then the frozen one, then RocksDB.
+
+Each layer keeps two dictionaries for each family:
+
+    fresh    keys that no lower layer has. A fresh key that is deleted leaves nothing behind, so a message that is
+             enqueued and acked between two checkpoints never reaches RocksDB.
+    over     all other changed keys, over what the lower layers have; None for a deleted one.
+
+A layer may also hide whole ranges of the lower layers.
+
+The body of a frame is the size 4 of a MessagePack array, the array, and large values. The array has three parts for
+each change: the family's number, the key, and the value; nil for a deleted key; for a large value its size, and the
+value follows the array, in order. A deleted range is -1 minus the family's number, the lower end, and the upper end,
+which is not deleted. Changes are replayed in order, and replaying them again over a later state ends in the same state.
+
+Large values, such as the pieces of a large payload, do not stay in memory: once the log has them, a layer keeps their
+place in it.
+"""
+
+import struct
+from collections.abc import Iterator
+from itertools import islice
+from typing import Final, NamedTuple
+
+import msgspec
+from sortedcontainers import SortedList
+
+from holdfast.stores.rocks import keys
+
+_FAMILIES = len(keys.FAMILY_NAMES)
+# Keys of a layer that are looked at together: the layer may change between two of these steps, though never within.
+_CHUNK = 256
+# Keys that have gone and may stay in the order of a small layer, besides as many as it has.
+_MOST_STALE = 1_000
+
+
+class Missing(msgspec.Struct, frozen=True):
+    """The result of looking for a key of which a layer says nothing."""
+
+
+MISSING: Final = Missing()
+
+
+class InLog(NamedTuple):
+    """The place of a large value in the log."""
+
+    generation: int
+    at: int
+    size: int
+
+
+Value = bytes | InLog
+
+# A value of more bytes than this stays in the log until it is read or written to RocksDB.
+LARGE_VALUE = 64 << 10
+
+_SIZE = struct.Struct("<I")
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(list[int | bytes | None]).decode
+
+
+class FamilyLayer:
+    """One family's part of a layer."""
+
+    __slots__ = ("_added", "_order", "fresh", "over", "ranges")
+
+    def __init__(self) -> None:
+        self.fresh: dict[bytes, Value] = {}
+        self.over: dict[bytes, Value | None] = {}
+        # Of lower layers, hidden: (lower, upper).
+        self.ranges: list[tuple[bytes, bytes]] = []
+        # All keys, and some that have gone, in order; made when the first scan needs it.
+        self._order: SortedList[bytes] | None = None
+        # Keys added since the last scan.
+        self._added: list[bytes] = []
+
+    def __len__(self) -> int:
+        return len(self.fresh) + len(self.over)
+
+    def get(self, key: bytes) -> Value | Missing | None:
+        """Return the key's value, None if it is deleted, or `MISSING`."""
+        value = self.fresh.get(key)
+        if value is not None:
+            return value
+        if key in self.over:
+            return self.over[key]
+        return None if self.ranges and self.hides(key) else MISSING
+
+    def hides(self, key: bytes) -> bool:
+        """Return whether a key of a lower layer lies in a deleted range."""
+        return any(lower <= key < upper for lower, upper in self.ranges)
+
+    # --- Changes -----------------------------------------------------------------------------------------------
+
+    def put(self, key: bytes, value: Value) -> None:
+        """Set a key, whether or not there is one."""
+        if key in self.fresh:
+            self.fresh[key] = value
+            return
+        if self._order is not None and key not in self.over:
+            self._added.append(key)
+        self.over[key] = value
+
+    def insert(self, key: bytes, value: bytes) -> None:
+        """Set a key that does not exist. If it is deleted before the next checkpoint, RocksDB never hears of it; a key
+        that exists after all would come back then."""
+        if key in self.over:
+            self.over[key] = value
+            return
+        if self._order is not None:
+            self._added.append(key)
+        self.fresh[key] = value
+
+    def delete(self, key: bytes) -> None:
+        """Delete a key, whether or not there is one."""
+        if self.fresh.pop(key, None) is None:
+            if self._order is not None and key not in self.over:
+                self._added.append(key)
+            self.over[key] = None
+
+    def leave_in_log(self, key: bytes, value: bytes, place: InLog) -> None:
+        """Replace a large value that is still the key's by its place in the log."""
+        for values in (self.fresh, self.over):
+            if values.get(key) is value:
+                values[key] = place
+
+    def delete_range(self, lower: bytes, upper: bytes) -> None:
+        """Delete the keys from `lower` to before `upper`."""
+        for key in list(self.keys(lower, upper)):
+            if self.fresh.pop(key, None) is None:
+                del self.over[key]
+        if self.ranges and self.ranges[-1][1] == lower:
+            # Ranges that follow one another, as the journal's do, stay one.
+            self.ranges[-1] = self.ranges[-1][0], upper
+        else:
+            self.ranges.append((lower, upper))
+
+    # --- Keys in order -----------------------------------------------------------------------------------------
+
+    def keys(self, lower: bytes, upper: bytes) -> Iterator[bytes]:
+        """Yield the changed keys of a range in order, deleted ones too. The layer may change meanwhile."""
+        inclusive = True
+        while True:
+            order = self._ordered()
+            chunk = list(islice(order.irange(lower, upper, inclusive=(inclusive, False)), _CHUNK))
+            for key in chunk:
+                if key != lower or inclusive:
+                    lower, inclusive = key, False
+                    if key in self.fresh or key in self.over:
+                        yield key
+            if len(chunk) < _CHUNK:
+                return
+
+    def keys_down(self, upper: bytes) -> Iterator[bytes]:
+        """Yield the changed keys up to one, the highest first, deleted ones too. The layer must not change."""
+        for key in self._ordered().irange(maximum=upper, reverse=True):
+            if key in self.fresh or key in self.over:
+                yield key
+
+    def _ordered(self) -> "SortedList[bytes]":
+        order = self._order
+        if order is None or len(order) + len(self._added) > 2 * len(self) + _MOST_STALE:
+            order = self._order = SortedList(self.fresh)
+            order.update(self.over)
+            self._added = []
+        elif self._added:
+            order.update(self._added)
+            self._added = []
+        return order
+
+
+class Layer:
+    """Changes of all families."""
+
+    def __init__(self) -> None:
+        self.families = [FamilyLayer() for _ in range(_FAMILIES)]
+
+    def __len__(self) -> int:
+        return sum(map(len, self.families))
+
+    def replay(self, body: bytes, generation: int, at: int) -> None:
+        """Make the changes of a frame whose body stands at a place of a segment, over lower layers that may have later
+        changes of the same keys already: so no key is taken for a fresh one."""
+        [size] = _SIZE.unpack_from(body)
+        end = _SIZE.size + size
+        parts = iter(_decode(body[_SIZE.size : end]))
+        for number, key, value in zip(parts, parts, parts, strict=True):
+            assert isinstance(number, int)
+            assert isinstance(key, bytes)
+            if number < 0:
+                assert isinstance(value, bytes)
+                self.families[-1 - number].delete_range(key, value)
+            elif value is None:
+                self.families[number].delete(key)
+            elif isinstance(value, int):
+                self.families[number].put(key, InLog(generation, at + end, value))
+                end += value
+            else:
+                self.families[number].put(key, value)
+
+
+class LargeValue(NamedTuple):
+    family: int
+    key: bytes
+    value: bytes
+
+
+class Frame(NamedTuple):
+    """The body of a frame, and the large values at its end."""
+
+    body: bytes
+    large: list[LargeValue]
+
+
+class Commit:
+    """The changes of the operations that will be committed together, in order."""
+
+    __slots__ = ("_parts", "layer")
+
+    def __init__(self, layer: Layer) -> None:
+        # The layer that the changes are made in, at once: operations of the same commit read them.
+        self.layer = layer
+        self._parts: list[int | bytes | None] = []
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._parts
+
+    def put(self, key: bytes, value: bytes, family: int) -> None:
+        """Set a key, whether or not there is one."""
+        self.layer.families[family].put(key, value)
+        self._parts += (family, key, value)
+
+    def insert(self, key: bytes, value: bytes, family: int) -> None:
+        """Set a key that does not exist, as `FamilyLayer.insert` says."""
+        self.layer.families[family].insert(key, value)
+        self._parts += (family, key, value)
+
+    def delete(self, key: bytes, family: int) -> None:
+        """Delete a key, whether or not there is one."""
+        self.layer.families[family].delete(key)
+        self._parts += (family, key, None)
+
+    def delete_range(self, lower: bytes, upper: bytes, family: int) -> None:
+        """Delete the keys from `lower` to before `upper`, however many there are."""
+        self.layer.families[family].delete_range(lower, upper)
+        self._parts += (-1 - family, lower, upper)
+
+    def take(self) -> Frame:
+        """Return the body of the frame, and begin the next one."""
+        parts, self._parts = self._parts, []
+        encoded = _encode(parts)
+        large: list[LargeValue] = []
+        if len(encoded) > LARGE_VALUE:
+            large = _take_large(parts)
+            if large:
+                encoded = _encode(parts)
+        body = b"".join((_SIZE.pack(len(encoded)), encoded, *(each.value for each in large)))
+        return Frame(body, large)
+
+    def leave_in_log(self, frame: Frame, generation: int, at: int) -> None:
+        """Drop the large values of a frame from memory: its body stands at this place of a segment."""
+        at += len(frame.body) - sum(len(each.value) for each in frame.large)
+        for family, key, value in frame.large:
+            self.layer.families[family].leave_in_log(key, value, InLog(generation, at, len(value)))
+            at += len(value)
+
+
+def _take_large(parts: list[int | bytes | None]) -> list[LargeValue]:
+    """Replace large values by their sizes, and return them."""
+    large: list[LargeValue] = []
+    for place in range(2, len(parts), 3):
+        family, key, value = parts[place - 2 : place + 1]
+        if isinstance(value, bytes) and len(value) > LARGE_VALUE:
+            assert isinstance(family, int)
+            assert isinstance(key, bytes)
+            if family >= 0:
+                large.append(LargeValue(family, key, value))
+                parts[place] = len(value)
+    return large

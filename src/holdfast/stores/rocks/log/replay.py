@@ -1,0 +1,154 @@
+"""Reading the commit log after a crash, and telling a torn end from damage.
+
+A kill leaves every byte that was written: at most the last frame is cut short. A power cut leaves what was synced, and
+of the rest anything: a claim is written without a sync, so there may be a hole with whole frames behind it.
+
+    the log stops at frame N                                     after a kill   after a power cut
+    nothing behind it shows that frame N was ever written whole  ends there     ends there
+    a later frame says that N was synced                         refused        refused
+    a later frame, or the end of N itself, is there              refused        ends there, with a warning
+    a segment that the log goes on in is missing                 refused        refused
+"""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from holdfast.model.errors import StoreUnavailable
+from holdfast.stores.rocks.log.commit_log import LogPosition
+from holdfast.stores.rocks.log.frames import Header, Kind, Trace, body_of, has_footer, header_at, next_frame, traces_of
+from holdfast.stores.rocks.log.segments import FIRST_FRAME_AT, has_header, list_segments, segment_path
+
+Apply = Callable[[bytes, int, int], None]
+
+_log = logging.getLogger("holdfast")
+
+
+class Replayed(NamedTuple):
+    """The number of the last frame, how many frames were handed over, and whether later ones were given up."""
+
+    number: int
+    frames: int
+    was_cut: bool = False
+
+
+class Replay:
+    """One reading of a log, which changes nothing."""
+
+    def __init__(
+        self, store: Path, directory: Path, covered: LogPosition, *, was_closed: bool, after_power_cut: bool
+    ) -> None:
+        """`covered`: the position up to which everything rests elsewhere. `was_closed`: the store was closed in order,
+        so the log may be missing. `after_power_cut`: writes that were not synced may be lost."""
+        self._store = store
+        self._directory = directory
+        self._covered = covered
+        self._was_closed = was_closed
+        self._after_power_cut = after_power_cut
+        # The number of the last frame that was read.
+        self._number = covered.number
+        self._frames = 0
+        self._was_cut = False
+
+    def run(self, apply: Apply) -> Replayed:
+        """Hand the body of every frame behind the covered position to `apply`, in order, with the generation of its
+        segment and its place in it.
+
+        Raise `StoreUnavailable` if the log is damaged or a part of it is missing."""
+        present = [each for each in list_segments(self._directory) if each >= self._covered.generation]
+        generation: int | None = self._covered.generation
+        if self._was_closed and generation not in present:
+            return Replayed(self._number, 0)
+        while generation is not None:
+            if generation not in present:
+                raise self._missing(segment_path(self._directory, generation))
+            raw = segment_path(self._directory, generation).read_bytes()
+            at, following = self._read_segment(raw, generation, apply)
+            if following is None:
+                self._judge_end(raw, generation, at, [each for each in present if each > generation])
+            generation = following
+        return Replayed(self._number, self._frames, self._was_cut)
+
+    def _read_segment(self, raw: bytes, generation: int, apply: Apply) -> tuple[int, int | None]:
+        """Return the place behind the last frame in order, and the generation of the segment that the log goes on in;
+        None if the log stops here."""
+        at = FIRST_FRAME_AT
+        if not has_header(raw, generation):
+            return 0, None
+        while True:
+            header = header_at(raw, at, generation)
+            if header is None or not self._is_next(header.number):
+                header = self._skip_covered(raw, at, generation)
+                if header is None:
+                    return at, None
+            is_needed = header.number > self._covered.number or header.kind == Kind.NEXT_SEGMENT
+            body = body_of(raw, header)
+            if body is None and is_needed:
+                return at, None
+            at = header.end
+            self._number = max(self._number, header.number)
+            if header.kind == Kind.NEXT_SEGMENT:
+                assert body is not None
+                return at, int.from_bytes(body, "little")
+            if header.number > self._covered.number:
+                assert body is not None
+                apply(body, generation, header.body_at)
+                self._frames += 1
+
+    def _is_next(self, number: int) -> bool:
+        return number <= self._covered.number or number == self._number + 1
+
+    def _skip_covered(self, raw: bytes, at: int, generation: int) -> Header | None:
+        """Return the first whole frame behind a damaged place, if all that is damaged is covered."""
+        if self._number > self._covered.number:
+            return None
+        header = next_frame(raw, at, generation)
+        return header if header is not None and header.number <= self._covered.number + 1 else None
+
+    # --- Where it stops ----------------------------------------------------------------------------------------
+
+    def _judge_end(self, raw: bytes, generation: int, at: int, later: list[int]) -> None:
+        """Accept a log that stops at a place, or raise if frames that were written are missing from there on."""
+        missing = self._number + 1
+        torn = header_at(raw, at, generation)
+        if torn is None or torn.number != missing:
+            traces = traces_of(raw, at, generation, missing)
+        else:
+            # Its body is not searched: a payload may hold another log.
+            traces = [Trace(at, missing, 0)] if has_footer(raw, torn, generation) else []
+            traces += traces_of(raw, torn.end, generation, missing)
+        for each in later:
+            traces += traces_of(segment_path(self._directory, each).read_bytes(), 0, each, missing)
+        if not traces:
+            return
+        path = segment_path(self._directory, generation)
+        if not self._after_power_cut or any(trace.synced >= missing for trace in traces):
+            raise self._damaged(path, at, missing, traces)
+        self._was_cut = True
+        _log.warning(
+            "log_cut",
+            extra={
+                "path": str(path),
+                "at": at,
+                "cause": "a power cut took commits that had not been synced; the store opens without them",
+            },
+        )
+
+    def _damaged(self, path: Path, at: int, missing: int, traces: list[Trace]) -> StoreUnavailable:
+        first = min(trace.number for trace in traces)
+        what = "is damaged" if first == missing else f"is missing, but commit {first} follows"
+        return StoreUnavailable(
+            f"{path} is damaged at byte {at}: commit {missing} {what}; restore a backup",
+            path=str(self._store),
+            file=str(path),
+            at=at,
+        )
+
+    def _missing(self, path: Path) -> StoreUnavailable:
+        return StoreUnavailable(
+            f"{path} is missing, though the store was not closed in order: the last commits are in it; put the file "
+            "back, or restore a backup",
+            path=str(self._store),
+            file=str(path),
+        )

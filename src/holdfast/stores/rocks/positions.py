@@ -1,0 +1,17 @@
+"""The position of the log that RocksDB covers, as it stands in RocksDB, in the same atomic write as what it covers."""
+
+import struct
+
+from holdfast.stores.rocks import keys
+from holdfast.stores.rocks.log.commit_log import LogPosition
+
+POSITION_KEY = keys.META + b"log"
+_POSITION = struct.Struct(">QQ")
+
+
+def encode_position(position: LogPosition) -> bytes:
+    return _POSITION.pack(*position)
+
+
+def decode_position(raw: bytes) -> LogPosition:
+    return LogPosition(*_POSITION.unpack(raw))

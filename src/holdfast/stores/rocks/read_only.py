@@ -1,0 +1,139 @@
+"""A store that is read and not changed, whatever a crash has left of it.
+
+rocksdict writes `rocksdict-config.json` into every directory that it opens, for reading too. And after a power cut the
+list of RocksDB's files may have to be cut before it can be read. So RocksDB is given a temporary directory: links to
+the large files, which it only reads, and copies of the small ones.
+"""
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Self
+
+from holdfast.forking import forked_error, listen_for_forks
+from holdfast.model.errors import InvalidArgument, StoreUnavailable
+from holdfast.stores.directory_lock import DirectoryLock
+from holdfast.stores.rocks.forks import never_free
+from holdfast.stores.rocks.layers import Layer
+from holdfast.stores.rocks.log.replay import Replay
+from holdfast.stores.rocks.log.segments import DIRECTORY as LOG
+from holdfast.stores.rocks.marker import MARKER, WITH_LOG, Marker, check_directory, read_marker
+from holdfast.stores.rocks.opening import (
+    DATABASE,
+    check_files,
+    covered_position,
+    in_use,
+    open_rocksdb,
+    opening_error,
+)
+from holdfast.stores.rocks.reads import MergedReads
+
+# RocksDB needs none of these to read.
+_LEFT_OUT = ("LOCK", "LOG", "rocksdict-config")
+
+
+class ReadOnlyStore(MergedReads):
+    """The directory of a store that nobody writes to: a backup, or a store that was closed or killed."""
+
+    def __init__(self, path: str | os.PathLike[str], *, lock: DirectoryLock | None = None) -> None:
+        """`lock`: a hold on the directory, which the store takes over and releases when it is closed."""
+        super().__init__()
+        self.path = Path(os.path.realpath(path))
+        self._gone = StoreUnavailable("this copy was closed: open it again")
+        self._lock = lock
+        self._view: Path | None = None
+        try:
+            check_directory(self.path)
+            if not (self.path / MARKER).exists():
+                raise InvalidArgument(f"{self.path} holds no store: give the directory of a backup", field="url")
+            self._open(read_marker(self.path))
+        except BaseException:
+            self.close()
+            raise
+        listen_for_forks(self)
+
+    @classmethod
+    def alone(cls, path: Path) -> Self:
+        """Open a store, and keep everybody else from opening it meanwhile. Raise `StoreUnavailable` if it is in use."""
+        check_directory(path)
+        lock = DirectoryLock.take(path)
+        if lock is None:
+            raise in_use(path)
+        return cls(path, lock=lock)
+
+    def _open(self, marker: Marker) -> None:
+        view = self._view = _make_view(self.path, copies_logs=not marker.is_of_this_boot)
+        try:
+            check_files(view, marker, has_lost_writes=False)
+            # A crash may have ended the making of the store. RocksDB then makes in the view what is missing.
+            was_never_opened = marker.pid is None and not any((view / DATABASE).glob("*.sst"))
+            self._use(open_rocksdb(view, is_read_only=not was_never_opened))
+        except StoreUnavailable as error:
+            # The errors name the store's own files.
+            raise StoreUnavailable(
+                error.message.replace(str(view), str(self.path)),
+                **{name: str(fact).replace(str(view), str(self.path)) for name, fact in error.facts.items()},
+            ) from None
+        except Exception as error:  # the binding raises nothing more precise
+            raise opening_error(self.path, Exception(str(error).replace(str(view), str(self.path)))) from None
+        if marker.format >= WITH_LOG:
+            self._replay(marker)
+
+    def _replay(self, marker: Marker) -> None:
+        """Read the changes into memory that only the log has."""
+        layer = Layer()
+        replay = Replay(
+            self.path,
+            self.path / LOG,
+            covered_position(self._opened()),
+            was_closed=marker.pid is None,
+            after_power_cut=not marker.is_of_this_boot,
+        )
+        replay.run(layer.replay)
+        self._layers = (layer,)
+
+    def forked(self) -> None:
+        """Give RocksDB up in the child without closing it, and leave the rest to the parent."""
+        self._gone = forked_error(f"the copy in {self.path}")
+        for each in (self._db, *self._families):
+            never_free(each)
+        self._db, self._families, self._view, self._lock = None, [], None, None
+
+    def close(self) -> None:
+        """Close RocksDB. Nothing was written, so there is nothing to fail, and nothing to say in the marker."""
+        families, self._families = self._families[1:], []
+        database, self._db = self._db, None
+        for family in families:
+            family.close()
+        if database is not None:
+            database.close()
+        view, self._view = self._view, None
+        if view is not None:
+            shutil.rmtree(view, ignore_errors=True)
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            lock.release()
+
+
+def _make_view(store: Path, *, copies_logs: bool) -> Path:
+    """Return a temporary directory that has the shape of the store's. RocksDB's own logs, which stores of format 1
+    have, are copied if they may have to be cut."""
+    view = Path(tempfile.mkdtemp(prefix="holdfast-read-"))
+    try:
+        (view / DATABASE).mkdir()
+        if (store / LOG).is_dir():
+            (view / LOG).symlink_to(store / LOG)
+        for entry in (store / DATABASE).iterdir() if (store / DATABASE).is_dir() else ():
+            if not entry.is_file() or entry.name.startswith(_LEFT_OUT):
+                continue
+            if entry.suffix in (".sst", ".blob") or (entry.suffix == ".log" and not copies_logs):
+                (view / DATABASE / entry.name).symlink_to(entry)
+            else:
+                shutil.copyfile(entry, view / DATABASE / entry.name)
+    except OSError as error:
+        shutil.rmtree(view, ignore_errors=True)
+        raise StoreUnavailable(
+            f"{store} is read through a temporary directory, which cannot be made: {error}", path=str(store)
+        ) from None
+    return view

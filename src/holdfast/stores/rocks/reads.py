@@ -1,0 +1,244 @@
+"""Reads of a store: RocksDB, and over it the layers of changes that it does not have yet. All reads are bounded."""
+
+from collections.abc import Iterator, Sequence
+from heapq import merge
+from pathlib import Path
+from typing import Any
+
+from rocksdict import Rdict, RdictIter, ReadOptions
+
+from holdfast.model.errors import StoreUnavailable
+from holdfast.stores.rocks import keys
+from holdfast.stores.rocks.layers import MISSING, FamilyLayer, Layer, Missing, Value
+from holdfast.stores.rocks.log.segments import DIRECTORY as LOG
+from holdfast.stores.rocks.log.segments import read_part
+
+
+class MergedReads:
+    """The merged view of an open RocksDB and the layers over it.
+
+    A key is read from the first layer that says something of it, then from RocksDB. A scan keeps the layers that it
+    began with, so that a checkpoint in between takes nothing from it; it may or may not see later commits.
+    """
+
+    path: Path
+
+    def __init__(self) -> None:
+        self._db: Rdict | None = None
+        # RocksDB's families, by number.
+        self._families: list[Rdict] = []
+        # The uppermost layer first.
+        self._layers: tuple[Layer, ...] = ()
+        self._gone = StoreUnavailable("this store was closed: open it again")
+
+    def _use(self, database: Rdict) -> None:
+        self._db = database
+        self._families = [database, *map(database.get_column_family, keys.FAMILY_NAMES[1:])]
+
+    # --- One key -----------------------------------------------------------------------------------------------
+
+    def get(self, family: int, key: bytes) -> bytes | None:
+        found = self._find(family, key)
+        if not isinstance(found, Missing):
+            return None if found is None else self._in_memory(found)
+        try:
+            value: bytes | None = self._family(family).get(key)
+        except Exception as error:
+            raise self._unreadable(error) from None
+        return value
+
+    def get_many(self, family: int, wanted: list[bytes]) -> list[bytes | None]:
+        """Return the value of each key, in order; None where there is none."""
+        values: list[bytes | None] = []
+        missing: list[int] = []
+        for place, key in enumerate(wanted):
+            found = self._find(family, key)
+            if isinstance(found, Missing):
+                missing.append(place)
+                values.append(None)
+            else:
+                values.append(None if found is None else self._in_memory(found))
+        if missing:
+            rocks: Any = self._family(family)  # the stub's list is invariant
+            try:
+                read = rocks.get([wanted[place] for place in missing])
+            except Exception as error:
+                raise self._unreadable(error) from None
+            for place, value in zip(missing, read, strict=True):
+                values[place] = value
+        return values
+
+    def get_passing(self, family: int, key: bytes) -> bytes | None:
+        """As `get`, for a large value that is read once: it takes no place from values that are read often."""
+        found = self._find(family, key)
+        if not isinstance(found, Missing):
+            return None if found is None else self._in_memory(found)
+        options = ReadOptions()
+        options.fill_cache(False)  # type: ignore[call-arg]  # the stub leaves its argument out
+        try:
+            value: bytes | None = self._family(family).get(key, read_opt=options)
+        except Exception as error:
+            raise self._unreadable(error) from None
+        return value
+
+    def _in_memory(self, value: Value) -> bytes:
+        """Return a value, read from the log if that is where it is."""
+        if isinstance(value, bytes):
+            return value
+        try:
+            return read_part(self.path / LOG, *value)
+        except OSError as error:
+            raise self._unreadable(error) from None
+
+    def _find(self, family: int, key: bytes) -> Value | Missing | None:
+        for layer in self._layers:
+            found = layer.families[family].get(key)
+            if found is not MISSING:
+                return found
+        return MISSING
+
+    # --- Ranges ------------------------------------------------------------------------------------------------
+
+    def floor(self, family: int, key: bytes) -> bytes | None:
+        """Return the last key at or before this one, or None."""
+        layers = [layer.families[family] for layer in self._layers]
+        last: bytes | None = None
+        for number, layer in enumerate(layers):
+            for changed in layer.keys_down(key):
+                if last is not None and changed <= last:
+                    break
+                if _value(layers[: number + 1], changed) is not None:
+                    last = changed
+                    break
+        cursor = self._family(family).iter()
+        cursor.seek_for_prev(key)
+        while cursor.valid() and (last is None or cursor.key() > last):
+            found = cursor.key()
+            if not layers or _value(layers, found) is MISSING:
+                last = found
+                break
+            cursor.prev()
+        error = self._error_of(cursor)
+        del cursor  # held by a traceback it would keep the directory locked
+        if error is not None:
+            raise error
+        return last
+
+    def items(self, family: int, lower: bytes, upper: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Yield the keys from `lower` to before `upper`, in order, with their values."""
+        layers = self._layers_with(family, lower, upper)
+        if not layers:
+            yield from self._rocks_items(family, lower, upper)
+            return
+        for key, value in self._merged(layers, self._rocks_items(family, lower, upper), lower, upper):
+            yield key, self._in_memory(value)
+
+    def scan(self, family: int, lower: bytes, upper: bytes) -> Iterator[bytes]:
+        """Yield the same keys as `items`, without their values."""
+        layers = self._layers_with(family, lower, upper)
+        if not layers:
+            yield from self._rocks_keys(family, lower, upper)
+            return
+        keys_alone = ((key, b"") for key in self._rocks_keys(family, lower, upper))
+        for key, _ in self._merged(layers, keys_alone, lower, upper):
+            yield key
+
+    def _merged(
+        self, layers: list[FamilyLayer], rocks: Iterator[tuple[bytes, bytes]], lower: bytes, upper: bytes
+    ) -> Iterator[tuple[bytes, Value]]:
+        of_rocks = next(rocks, None)
+        for key in _changed_keys(layers, lower, upper):
+            while of_rocks is not None and of_rocks[0] < key:
+                if _value(layers, of_rocks[0]) is MISSING:
+                    yield of_rocks
+                of_rocks = next(rocks, None)
+            if of_rocks is not None and of_rocks[0] == key:
+                of_rocks = next(rocks, None)
+            value = _value(layers, key)
+            if value is not None and not isinstance(value, Missing):
+                yield key, value
+        while of_rocks is not None:
+            if _value(layers, of_rocks[0]) is MISSING:
+                yield of_rocks
+            of_rocks = next(rocks, None)
+
+    def _layers_with(self, family: int, lower: bytes, upper: bytes) -> list[FamilyLayer]:
+        """Return the layers of a family if any of them changes something in this range; else none."""
+        layers = [layer.families[family] for layer in self._layers]
+        for layer in layers:
+            if layer.ranges or next(layer.keys(lower, upper), None) is not None:
+                return layers
+        return []
+
+    def _rocks_items(self, family: int, lower: bytes, upper: bytes) -> Iterator[tuple[bytes, bytes]]:
+        cursor = self._cursor(family, lower, upper)
+        while cursor.valid():
+            yield cursor.key(), cursor.value()
+            cursor.next()
+        error = self._error_of(cursor)
+        del cursor
+        if error is not None:
+            raise error
+
+    def _rocks_keys(self, family: int, lower: bytes, upper: bytes) -> Iterator[bytes]:
+        cursor = self._cursor(family, lower, upper)
+        while cursor.valid():
+            yield cursor.key()
+            cursor.next()
+        error = self._error_of(cursor)
+        del cursor
+        if error is not None:
+            raise error
+
+    def _cursor(self, family: int, lower: bytes, upper: bytes) -> RdictIter:
+        """Return a raw iterator: only that tells the end of a range from a damaged block."""
+        options = ReadOptions()
+        # The binding's lower bound sets the upper one; seeking does what it should.
+        options.set_iterate_upper_bound(upper)
+        cursor = self._family(family).iter(options)
+        cursor.seek(lower)
+        return cursor
+
+    # --- Errors ------------------------------------------------------------------------------------------------
+
+    def _error_of(self, cursor: RdictIter) -> StoreUnavailable | None:
+        """A cursor that ended early says so only when it is asked."""
+        try:
+            cursor.status()
+        except Exception as error:
+            return self._unreadable(error)
+        return None
+
+    def _unreadable(self, error: Exception) -> StoreUnavailable:
+        if isinstance(error, StoreUnavailable):
+            return error
+        return StoreUnavailable(
+            f"{self.path} cannot be read: {error}; run `holdfast verify` on a copy, or restore a backup",
+            path=str(self.path),
+        )
+
+    def _opened(self) -> Rdict:
+        if self._db is None:
+            raise self._gone.with_traceback(None)
+        return self._db
+
+    def _family(self, number: int) -> Rdict:
+        self._opened()
+        return self._families[number]
+
+
+def _value(layers: Sequence[FamilyLayer], key: bytes) -> Value | Missing | None:
+    for layer in layers:
+        found = layer.get(key)
+        if found is not MISSING:
+            return found
+    return MISSING
+
+
+def _changed_keys(layers: list[FamilyLayer], lower: bytes, upper: bytes) -> Iterator[bytes]:
+    """Yield every key that a layer changes, in order and once."""
+    last: bytes | None = None
+    for key in merge(*(layer.keys(lower, upper) for layer in layers)):
+        if key != last:
+            last = key
+            yield key

@@ -1,0 +1,23 @@
+"""Small segments, so that a test fills several; and a disk in the test's hands."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from holdfast.stores.rocks.log import commit_log
+from tests.stores.rocks_engine.disk import Disk
+
+SMALLEST = 8 << 10
+
+
+@pytest.fixture(autouse=True)
+def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commit_log, "SMALLEST", SMALLEST)
+    monkeypatch.setattr(commit_log, "LARGEST", 2 * SMALLEST)
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
+    watched = Disk(monkeypatch)
+    yield watched
+    watched.let_all_go()
