@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 
-from bench import capnp, client, embedded, fairness, fastpath, handover, http, objects, pipeline, postgres
+from bench import capnp, client, embedded, engine, fairness, fastpath, handover, http, objects, pipeline, postgres
 from bench.report import HEAD, Figure
 
 # What each part measures, given whether it is to be quick.
@@ -16,6 +16,7 @@ PARTS: dict[str, Callable[[bool], Iterable[Figure]]] = {
     "capnp": lambda quick: capnp.measure(),
     "fairness": lambda quick: [fairness.measure()],
     "embedded": lambda quick: embedded.measure(100_000 if quick else 1_000_000),
+    "engine": lambda quick: engine.measure(100_000 if quick else 1_000_000),
     "client": lambda quick: client.measure(),
     "postgres": lambda quick: postgres.measure(messages=50_000 if quick else 300_000),
     "objects": lambda quick: objects.measure(10_000 if quick else 100_000),

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rocksdict import Rdict, WriteBatch
+from rocksdict import Options, Rdict, WriteBatch
 
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.layers import Commit
@@ -32,6 +32,13 @@ def recording(into: list[list[Change]]) -> Iterator[None]:
         yield
     finally:
         Commit.take = take  # type: ignore[method-assign]
+
+
+def open_plain(path: Path) -> Rdict:
+    """Open a RocksDB of one family."""
+    options = Options(raw_mode=True)
+    options.create_if_missing(True)
+    return Rdict(str(path), options)
 
 
 @contextmanager

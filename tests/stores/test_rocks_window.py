@@ -157,7 +157,7 @@ class WindowMachine(RuleBasedStateMachine):
     def memory_is_bounded(self) -> None:
         # `ensure` may ask for more than the capacity; nothing else goes beyond it by more than a refill or a doubling.
         assert len(self.window) <= 2 * CAPACITY + 12 + REFILL
-        assert len(self.window._heap) <= 2 * (2 * CAPACITY + 12 + REFILL) + REFILL
+        assert self.window.held <= 2 * (2 * CAPACITY + 12 + REFILL) + REFILL
 
     def teardown(self) -> None:
         assert drained(self.window) == self.shown()
@@ -239,4 +239,4 @@ def test_many_discards_leave_no_pile_behind() -> None:
         window.push(key)
         disk.remove(key)
         window.discard(key)
-    assert len(window._heap) <= REFILL + 1
+    assert window.held <= REFILL + 1

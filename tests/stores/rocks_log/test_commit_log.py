@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from holdfast.stores.rocks.log.commit_log import START, CommitLog, LogPosition
-from holdfast.stores.rocks.log.segments import list_segments, segment_path
+from holdfast.stores.rocks.log.segments import delete_all_but, list_segments, segment_path
 from tests.stores.rocks_log.logs import begin, headers, read, sync, write
 
 BODIES = [b"commit %04d " % number * 40 for number in range(120)]
@@ -106,6 +106,17 @@ def test_a_segment_made_ahead_takes_no_more_than_there_is_room_for(tmp_path: Pat
     log = begin(tmp_path / "log")
     generation = make_spare(log, room_bytes=0)
     assert segment_path(tmp_path / "log", generation).stat().st_size == segment_path(tmp_path / "log", 1).stat().st_size
+
+
+def test_a_segment_that_is_being_made_is_left_alone_while_others_are_deleted(tmp_path: Path) -> None:
+    log = begin(tmp_path / "log")
+    write(log, BODIES)
+    (tmp_path / "log" / "000000000099.new").write_bytes(b"half of it")
+    log.release(log.position)
+    log.delete(log.take_surplus())
+    assert (tmp_path / "log" / "000000000099.new").exists()
+    delete_all_but(tmp_path / "log", log.position.generation)
+    assert [file.name for file in (tmp_path / "log").iterdir()] == [f"{log.position.generation:012}.log"]
 
 
 def test_a_sync_holds_for_what_was_written_when_it_began(tmp_path: Path) -> None:

@@ -99,6 +99,31 @@ class Board:
 
         self._engine.publish_after_commit(show)
 
+    def show_all_after_commit(self, shelf: Shelf, priority: int, shown: list[bytes], visible: list[bytes]) -> None:
+        """Let claims find messages once they are committed. `visible` are their whole keys in the family `vi`, `shown`
+        the same without the level."""
+        self._uncommitted.update(visible)
+
+        def show() -> None:
+            self.shown[shelf.p] = shelf
+            uncommitted = self._uncommitted
+            if uncommitted.issuperset(visible):
+                uncommitted.difference_update(visible)
+                shelf.show_all(priority, shown)
+                return
+            # Some went before they were ever seen.
+            remaining = [key for key, whole in zip(shown, visible, strict=True) if whole in uncommitted]
+            uncommitted.difference_update(visible)
+            if remaining:
+                shelf.show_all(priority, remaining)
+
+        self._engine.publish_after_commit(show)
+
+    def hide_all(self, visible: list[bytes]) -> None:
+        """They go, perhaps before they were shown."""
+        if self._uncommitted:
+            self._uncommitted.difference_update(visible)
+
     def hide(self, shelf: Shelf, priority: int, key: bytes) -> None:
         """It goes before it was shown."""
         if self._uncommitted:

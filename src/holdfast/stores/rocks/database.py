@@ -28,7 +28,7 @@ from holdfast.stores.rocks.layers import Commit, Layer
 from holdfast.stores.rocks.log.commit_log import CommitLog, LogPosition, PendingSync
 from holdfast.stores.rocks.log.replay import Replay
 from holdfast.stores.rocks.log.segments import DIRECTORY as LOG
-from holdfast.stores.rocks.log.segments import delete_segments, list_segments
+from holdfast.stores.rocks.log.segments import delete_all_but, list_segments
 from holdfast.stores.rocks.manifest import manifest_of, put_back
 from holdfast.stores.rocks.marker import MARKER, WITH_LOG, Marker, Rest, check_directory, read_marker, write_marker
 from holdfast.stores.rocks.opening import (
@@ -166,7 +166,7 @@ class Database(MergedReads):
         CommitLog.make_first(directory, begin)
         if begin != covered:
             self._rest(begin)
-        delete_segments(directory, [each for each in list_segments(directory) if each != begin.generation])
+        delete_all_but(directory, begin.generation)
         return CommitLog(directory, begin)
 
     def _rest(self, position: LogPosition) -> None:

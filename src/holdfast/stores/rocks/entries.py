@@ -35,6 +35,13 @@ class Entries:
             while len(cached) > _MAX_CACHED or self._cached_bytes > _MAX_CACHED_BYTES:
                 self._forget_oldest()
 
+    def remember_all(self, entries: list[Entry]) -> None:
+        """Remember messages that are whole in memory, and were not remembered before."""
+        self._cached.update({entry.envelope.id: entry for entry in entries})
+        self._cached_bytes += sum([entry.bytes for entry in entries])
+        while len(self._cached) > _MAX_CACHED or self._cached_bytes > _MAX_CACHED_BYTES:
+            self._forget_oldest()
+
     def _forget_oldest(self) -> None:
         """An eighth of them at once: to find the first entry of a dict is to look through all that was taken from its
         front since it last grew."""

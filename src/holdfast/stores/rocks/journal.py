@@ -1,7 +1,7 @@
 """The journal on disk: a block of events per write, each block under the number of its first event."""
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -81,6 +81,31 @@ class RocksJournal:
                 envelope.given_correlation_id,
             )
         )
+
+    def append_all(
+        self, shelf: Shelf, entries: Sequence[Entry], lives: Sequence[Life], event: Event, now_ms: int
+    ) -> None:
+        """Append the same event for many messages, as `append` does for one. `lives` are those that it led to."""
+        number, p = _NUMBERS[event], shelf.p
+        self._tallies[p][number] += len(entries)
+        self._rows += [
+            (
+                p,
+                now_ms,
+                number,
+                entry.envelope.id,
+                life.attempt,
+                life.version,
+                life.priority,
+                entry.envelope.enqueued_at,
+                None if (lease := life.lease or entry.life.lease) is None else lease.claimed_at,
+                entry.bytes,
+                None,
+                None,
+                entry.envelope.given_correlation_id,
+            )
+            for entry, life in zip(entries, lives, strict=True)
+        ]
 
     def write_block(self) -> None:
         """Put what was appended since into the open batch; readers see it once that is committed."""

@@ -13,8 +13,10 @@ A layer may also hide whole ranges of the lower layers.
 
 The body of a frame is the size 4 of a MessagePack array, the array, and large values. The array has three parts for
 each change: the family's number, the key, and the value; nil for a deleted key; for a large value its size, and the
-value follows the array, in order. A deleted range is -1 minus the family's number, the lower end, and the upper end,
-which is not deleted. Changes are replayed in order, and replaying them again over a later state ends in the same state.
+value follows the array, in order. Many keys of a family are one change: 256 plus the family's number, an array of keys,
+and an array of their values, or one value for all, or nil. A deleted range is -1 minus the family's number, the lower
+end, and the upper end, which is not deleted. Changes are replayed in order, and replaying them again over a later state
+ends in the same state.
 
 Large values, such as the pieces of a large payload, do not stay in memory: once the log has them, a layer keeps their
 place in it.
@@ -59,7 +61,11 @@ LARGE_VALUE = 64 << 10
 
 _SIZE = struct.Struct("<I")
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(list[int | bytes | None]).decode
+_decode = msgspec.msgpack.Decoder(list[int | bytes | list[bytes] | None]).decode
+# Added to a family's number: the change is of many keys.
+_MANY = 256
+
+Part = int | bytes | list[bytes] | None
 
 
 class FamilyLayer:
@@ -120,6 +126,29 @@ class FamilyLayer:
             if self._order is not None and key not in self.over:
                 self._added.append(key)
             self.over[key] = None
+
+    def insert_all(self, keys: list[bytes], values: list[bytes] | bytes) -> None:
+        """Set many keys that do not exist."""
+        if self._order is not None:
+            self._added += keys
+        pairs = dict.fromkeys(keys, values) if isinstance(values, bytes) else dict(zip(keys, values, strict=True))
+        if self.over and not self.over.keys().isdisjoint(keys):
+            for key, value in pairs.items():
+                if key in self.over:
+                    self.over[key] = value
+                else:
+                    self.fresh[key] = value
+        else:
+            self.fresh.update(pairs)
+
+    def delete_all(self, keys: list[bytes]) -> None:
+        """Delete many keys, whether or not they exist."""
+        fresh, over = self.fresh, self.over
+        for key in keys:
+            if fresh.pop(key, None) is None:
+                if self._order is not None and key not in over:
+                    self._added.append(key)
+                over[key] = None
 
     def leave_in_log(self, key: bytes, value: bytes, place: InLog) -> None:
         """Replace a large value that is still the key's by its place in the log."""
@@ -189,7 +218,12 @@ class Layer:
         parts = iter(_decode(body[_SIZE.size : end]))
         for number, key, value in zip(parts, parts, parts, strict=True):
             assert isinstance(number, int)
+            if isinstance(key, list):
+                assert not isinstance(value, int)
+                self._replay_many(self.families[number - _MANY], key, value)
+                continue
             assert isinstance(key, bytes)
+            assert not isinstance(value, list)
             if number < 0:
                 assert isinstance(value, bytes)
                 self.families[-1 - number].delete_range(key, value)
@@ -200,6 +234,14 @@ class Layer:
                 end += value
             else:
                 self.families[number].put(key, value)
+
+    def _replay_many(self, family: FamilyLayer, keys: list[bytes], values: list[bytes] | bytes | None) -> None:
+        if values is None:
+            for key in keys:
+                family.delete(key)
+            return
+        for key, value in zip(keys, values if isinstance(values, list) else [values] * len(keys), strict=True):
+            family.put(key, value)
 
 
 class LargeValue(NamedTuple):
@@ -223,7 +265,7 @@ class Commit:
     def __init__(self, layer: Layer) -> None:
         # The layer that the changes are made in, at once: operations of the same commit read them.
         self.layer = layer
-        self._parts: list[int | bytes | None] = []
+        self._parts: list[Part] = []
 
     @property
     def is_empty(self) -> bool:
@@ -243,6 +285,16 @@ class Commit:
         """Delete a key, whether or not there is one."""
         self.layer.families[family].delete(key)
         self._parts += (family, key, None)
+
+    def insert_all(self, keys: list[bytes], values: list[bytes] | bytes, family: int) -> None:
+        """Set many keys that do not exist: each to its value, none of them large, or all to the same."""
+        self.layer.families[family].insert_all(keys, values)
+        self._parts += (_MANY + family, keys, values)
+
+    def delete_all(self, keys: list[bytes], family: int) -> None:
+        """Delete many keys, whether or not they exist."""
+        self.layer.families[family].delete_all(keys)
+        self._parts += (_MANY + family, keys, None)
 
     def delete_range(self, lower: bytes, upper: bytes, family: int) -> None:
         """Delete the keys from `lower` to before `upper`, however many there are."""
@@ -269,7 +321,7 @@ class Commit:
             at += len(value)
 
 
-def _take_large(parts: list[int | bytes | None]) -> list[LargeValue]:
+def _take_large(parts: list[Part]) -> list[LargeValue]:
     """Replace large values by their sizes, and return them."""
     large: list[LargeValue] = []
     for place in range(2, len(parts), 3):

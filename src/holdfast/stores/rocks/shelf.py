@@ -52,8 +52,15 @@ class Surroundings(Protocol):
 
     def show_after_commit(self, shelf: "Shelf", priority: int, key: bytes) -> None: ...
 
+    def show_all_after_commit(
+        self, shelf: "Shelf", priority: int, shown: list[bytes], visible: list[bytes]
+    ) -> None: ...
+
     def hide(self, shelf: "Shelf", priority: int, key: bytes) -> None:
         """It goes before it was shown."""
+
+    def hide_all(self, visible: list[bytes]) -> None:
+        """They go, perhaps before they were shown."""
 
 
 class Shelf:
@@ -129,6 +136,14 @@ class Shelf:
         if window is None:
             window = levels[priority] = self._level_window(priority, is_empty=True)
         window.push(key)
+
+    def show_all(self, priority: int, shown: list[bytes]) -> None:
+        """From now on a claim may find these keys, which are in order."""
+        levels = self._in_use()
+        window = levels.get(priority)
+        if window is None:
+            window = levels[priority] = self._level_window(priority, is_empty=True)
+        window.push_all(shown)
 
     def heal_visible(self, priority: int, key: bytes) -> None:
         """Drop an index entry that has no Ready message behind it."""
@@ -286,6 +301,88 @@ class Shelf:
         self._totals.messages -= 1
         if group is not None:
             self._show_head(group)
+
+    # --- Many plain messages at once -------------------------------------------------------------------------
+    #
+    # These do for many messages what `put`, `change` and `drop` do for one. They are for plain messages (`is_plain`),
+    # whose keys follow from their lives alone; tests compare both ways, key by key.
+
+    def put_all(self, entries: list[Entry]) -> None:
+        """Add fresh plain messages of one priority, in order of id, that are due now."""
+        p, engine, life = self.p, self._engine, entries[0].life
+        level = p + keys.PRIORITIES[life.priority]
+        self._dirty[p] = self
+        engine.insert_all(
+            [p + entry.id16 for entry in entries],
+            [encode_message(entry.envelope, entry.life) for entry in entries],
+            keys.MESSAGES,
+        )
+        visible = [level + _KEY.pack(entry.life.visible_at, entry.id16) for entry in entries]
+        engine.insert_all(visible, b"", keys.VISIBLE)
+        self.counters.ready += len(entries)
+        self._count_bytes(sum([entry.bytes for entry in entries]))
+        self._totals.messages += len(entries)
+        shown = [key[len(level) :] for key in visible]
+        if engine.is_os:
+            self._shown[p] = self
+            self.show_all(life.priority, shown)
+        else:
+            self._board.show_all_after_commit(self, life.priority, shown, visible)
+
+    def claim_all(self, entries: list[Entry], lives: list[Life]) -> None:
+        """Take plain Ready messages into flight."""
+        p, engine, counters = self.p, self._engine, self.counters
+        self._dirty[p] = self
+        by_level: dict[int, list[bytes]] = {}
+        expiries: list[bytes] = []
+        for entry, life in zip(entries, lives, strict=True):
+            old, lease, id16 = entry.life, life.lease, entry.id16
+            assert lease is not None
+            by_level.setdefault(old.priority, []).append(_KEY.pack(old.visible_at, id16))
+            expiries.append(_KEY.pack(lease.expires_at, id16))
+            entry.life = life
+        for priority, shown in by_level.items():
+            level = p + keys.PRIORITIES[priority]
+            visible = [level + key for key in shown]
+            engine.delete_all(visible, keys.VISIBLE)
+            self._board.hide_all(visible)
+            window = self._in_use().get(priority)
+            if window is not None:
+                window.discard_all(shown)
+        expiries.sort()
+        engine.insert_all([p + key for key in expiries], b"", keys.EXPIRIES)
+        names = [p + entry.id16 for entry in entries]
+        engine.insert_all(names, [encode_life(life, has_state=False) for life in lives], keys.LEASES)
+        self._leases.push_all(expiries)
+        counters.ready -= len(entries)
+        counters.in_flight += len(entries)
+
+    def drop_all(self, entries: list[Entry]) -> None:
+        """Forget plain messages in flight."""
+        p, engine = self.p, self._engine
+        self._dirty[p] = self
+        expiries = [_KEY.pack(entry.life.lease.expires_at, entry.id16) for entry in entries if entry.life.lease]
+        names = [p + entry.id16 for entry in entries]
+        engine.delete_all([p + key for key in expiries], keys.EXPIRIES)
+        engine.delete_all(names, keys.LEASES)
+        engine.delete_all(names, keys.MESSAGES)
+        self._leases.discard_all(expiries)
+        self.counters.in_flight -= len(entries)
+        self._count_bytes(-sum([entry.bytes for entry in entries]))
+        self._totals.messages -= len(entries)
+
+    def is_plain(self, entry: Entry) -> bool:
+        """Return whether a message that is not delayed has no keys but those of its state: no group, TTL, state
+        document, payload in pieces, nor a life of its own."""
+        envelope, life = entry.envelope, entry.life
+        return (
+            envelope.group is None
+            and envelope.pieces is None
+            and life.expires_at is None
+            and not entry.has_life
+            and not entry.has_state
+            and (life.lease is not None or life.visible_at <= self.counters.counted_at)
+        )
 
     def edit(self, entry: Entry, envelope: Envelope) -> None:
         """Give a message that is not in flight another payload."""

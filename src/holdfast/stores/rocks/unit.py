@@ -1,6 +1,6 @@
 """Atomic steps on RocksDB: each change of a message, with its keys, its indexes and its event.
 
-A step is one part of the open batch (see `engine.py`). Reading hands that batch to the operating system first, so a
+A step is one part of the open commit (see `engine.py`). Reading hands that commit to the operating system first, so a
 step reads all that its changes need before it puts their first key: `apply`, `add`, `move` and `edit` are each written
 as a whole. No step suspends before its end.
 """
@@ -10,7 +10,7 @@ from typing import Self, TypeVar
 
 from holdfast.model.answers import Delivery, Enqueued
 from holdfast.model.errors import StoreUnavailable
-from holdfast.model.lifecycle import TRANSITIONS, Cause, Change, first_life, is_over
+from holdfast.model.lifecycle import TRANSITIONS, Cause, Change, Life, first_life, is_over
 from holdfast.model.message import Draft, Envelope, State, seal
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Filter, StateDocument
@@ -25,6 +25,7 @@ from holdfast.stores.rocks.engine import Engine
 from holdfast.stores.rocks.entries import Entries
 from holdfast.stores.rocks.facts import Facts
 from holdfast.stores.rocks.journal import RocksJournal
+from holdfast.stores.rocks.layers import LARGE_VALUE
 from holdfast.stores.rocks.ledgers import LedgerKeys
 from holdfast.stores.rocks.pieces import in_pieces, with_payload
 from holdfast.stores.rocks.reading import Reader
@@ -37,8 +38,32 @@ from holdfast.stores.unit import OpenClaim, Sized
 
 T = TypeVar("T")
 
+# Read once: to find a member in its class costs as much as the rest of a loop over a batch.
+_READY, _IN_FLIGHT, _SUCCEEDED = State.READY, State.IN_FLIGHT, State.SUCCEEDED
 _ENQUEUED = TRANSITIONS[None, Cause.ENQUEUE].event
-_READY, _SUCCEEDED = State.READY, State.SUCCEEDED
+_CLAIMED = TRANSITIONS[_READY, Cause.CLAIM].event
+_ACKED = TRANSITIONS[_IN_FLIGHT, Cause.ACK].event
+
+# A step that changes fewer messages changes them one by one.
+MANY = 4
+
+
+def _are_alike(drafts: list[Draft]) -> bool:
+    """Return whether all drafts become plain messages of one priority that are due at once."""
+    priority = drafts[0].priority
+    for draft in drafts:
+        if (
+            draft.priority != priority
+            or draft.delay_ms
+            or draft.deliver_at is not None
+            or draft.ttl_ms is not None
+            or draft.key is not None
+            or draft.group is not None
+            or draft.pieces is not None
+            or len(draft.payload) > LARGE_VALUE // 2
+        ):
+            return False
+    return True
 
 
 class RocksUnits:
@@ -265,6 +290,9 @@ class RocksUnits:
                 self._prepare_groups(queue, [each for each, _ in changes])
                 break
         self._has_changed = self._engine.is_mid_change = True
+        if len(changes) >= MANY and self._apply_many(queue, changes):
+            self._engine.is_mid_change = False
+            return
         self._board.ends_by_time = by_time
         entries, append, now_ms = self._entries, self._journal.append, self.now_ms
         has_lease = False
@@ -287,6 +315,43 @@ class RocksUnits:
         if has_lease or queue.row.drain_until is not None:
             self._to_visit = queue
         self._engine.is_mid_change = self._board.ends_by_time = False
+
+    def _apply_many(self, queue: Shelf, changes: Sequence[tuple[Entry, Change]]) -> bool:
+        """Claim or ack many plain messages at once. Return False, with nothing done, if the changes are anything else.
+
+        What each change is was decided by `model.lifecycle`; this only keeps the indexes, as `apply` does one by one.
+        """
+        event = changes[0][1].event
+        if event is None or (event is not _CLAIMED and event is not _ACKED):
+            return False
+        entries: list[Entry] = []
+        lives: list[Life] = []
+        is_plain, is_claim = queue.is_plain, event is _CLAIMED
+        for entry, change in changes:
+            life = change.life
+            if (
+                change.event is not event
+                or life is None
+                or change.reason is not None
+                or entry.life.state is not (_READY if is_claim else _IN_FLIGHT)
+                or (not is_claim and life.keep_until is not None)
+                or not is_plain(entry)
+            ):
+                return False
+            entries.append(entry)
+            lives.append(life)
+        self._journal.append_all(queue, entries, lives, event, self.now_ms)
+        if is_claim:
+            queue.claim_all(entries, lives)
+            for entry in entries:
+                self._entries.remember(entry)
+        else:
+            for entry in entries:
+                self._entries.forget(entry)
+            queue.drop_all(entries)
+        if is_claim or queue.row.drain_until is not None:
+            self._to_visit = queue
+        return True
 
     def _prepare_groups(self, queue: Shelf, entries: Sequence[Entry]) -> None:
         """Read all that changes of these messages need: once the first key is put, a read would part what belongs
@@ -347,6 +412,18 @@ class RocksUnits:
         assert _ENQUEUED is not None
         self._has_changed = self._engine.is_mid_change = True
         ids = self._facts.take_ids(len(drafts), now_ms)
+        if len(drafts) >= MANY and default_ttl_ms is None and reason is None and _are_alike(drafts):
+            life = first_life(drafts[0], None, now_ms)
+            p, id_bytes = queue.p, keys.id_bytes
+            fresh = [
+                Entry(p, seal(draft, id, now_ms), life, id_bytes(id), draft.bytes)
+                for draft, id in zip(drafts, ids, strict=True)
+            ]
+            queue.put_all(fresh)
+            self._entries.remember_all(fresh)
+            self._journal.append_all(queue, fresh, [life] * len(fresh), _ENQUEUED, now_ms)
+            self._engine.is_mid_change = False
+            return ids
         for draft, id in zip(drafts, ids, strict=True):
             envelope = seal(draft, id, now_ms)
             if draft.pieces is not None:

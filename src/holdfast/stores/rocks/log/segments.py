@@ -76,9 +76,14 @@ def reuse_segment(directory: Path, old: int, generation: int) -> None:
 
 
 def delete_segments(directory: Path, generations: list[int]) -> None:
-    """Delete segments, and files that a crash left half made. Missing ones are no error."""
+    """Delete segments. Missing ones are no error."""
     for generation in generations:
         segment_path(directory, generation).unlink(missing_ok=True)
+
+
+def delete_all_but(directory: Path, generation: int) -> None:
+    """Delete every segment but one, and files that a crash left half made. Nobody may be making a segment meanwhile."""
+    delete_segments(directory, [each for each in list_segments(directory) if each != generation])
     for file in directory.glob(f"*{_UNFINISHED}"):
         file.unlink(missing_ok=True)
 
