@@ -59,6 +59,11 @@ class Runtime(Protocol):
         """Run a blocking function on a thread of its own; calls run one after the other. With `by_caller`, which is for
         functions that may run twice, a calling thread that has to wait anyway may run it instead."""
 
+    @property
+    def is_lone_caller(self) -> bool:
+        """Return whether the step under way is of the only call that there is: it may block for a moment, because it
+        keeps no other caller waiting."""
+
     def offload_long(self, function: Callable[[], T]) -> Ticket[T]:
         """Run a function that may block for long on another thread, beside those of `offload`."""
 
@@ -146,6 +151,7 @@ class LoopRuntime:
     """Made inside a running loop, which it uses from then on."""
 
     has_turns = True
+    is_lone_caller = False
 
     def __init__(self, clock: Clock, alarm: Alarm | None = None) -> None:
         self.clock = clock
@@ -290,6 +296,11 @@ class ThreadRuntime:
         # Background coroutines that can go on. Drained before the lock is given up, never from within a step:
         # a step that settles a ticket must not find itself re-entered.
         self._runnable: deque[Work[None]] = deque()
+        # Calling threads, of which one steps its work; the others wait for the lock or for a ticket.
+        self._callers = 0
+        self._counting = threading.Lock()
+        # Set while a caller, and not the background, steps its work.
+        self._is_in_call = False
         # A function that the next calling thread to wait runs, without the lock.
         self._for_caller: _Offloaded[Any] | None = None
         self._background = 0
@@ -350,19 +361,31 @@ class ThreadRuntime:
             work.close()
             # One error for every call: its traceback must not grow with them.
             raise self._refusal.with_traceback(None)
-        with self._lock:
-            try:
-                waits_for = self._step(work)
-            except StopIteration as finished:
-                self._end_step()
-                value: T = finished.value
-                return value
-            except BaseException:
-                self._end_step()
-                raise
-            if self._runnable:
-                self._drain()
-        return self._run_waiting(work, waits_for)
+        with self._counting:
+            self._callers += 1
+        try:
+            with self._lock:
+                self._is_in_call = True
+                try:
+                    waits_for = self._step(work)
+                except StopIteration as finished:
+                    self._end_step()
+                    value: T = finished.value
+                    return value
+                except BaseException:
+                    self._end_step()
+                    raise
+                self._is_in_call = False
+                if self._runnable:
+                    self._drain()
+            return self._run_waiting(work, waits_for)
+        finally:
+            with self._counting:
+                self._callers -= 1
+
+    @property
+    def is_lone_caller(self) -> bool:
+        return self._is_in_call and self._callers == 1
 
     def close(self) -> None:
         """Wait for background work to end. Nothing may be running on this runtime any more."""
@@ -418,6 +441,7 @@ class ThreadRuntime:
 
     def _end_step(self) -> None:
         """Let the background go on before the lock is given up by a thread that will not wait."""
+        self._is_in_call = False
         if self._runnable:
             self._drain()
         if self._for_caller is not None:

@@ -287,6 +287,36 @@ def test_offloaded_work_that_ctrl_c_falls_into_is_run_again_for_the_others() -> 
     assert len(runs) == 2
 
 
+def test_a_caller_is_alone_only_while_no_other_calls_and_not_in_the_background() -> None:
+    runtime = ThreadRuntime(ManualClock(), ManualClock())
+    ticket = runtime.ticket()
+    found: list[bool] = []
+
+    async def look() -> bool:
+        return runtime.is_lone_caller
+
+    async def wait() -> None:
+        await ticket
+
+    async def background() -> None:
+        found.append(runtime.is_lone_caller)
+
+    async def spawn() -> None:
+        runtime.spawn(background())
+
+    assert runtime.run(look())
+    waiting = OtherThread(lambda: runtime.run(wait()))
+    assert waiting.is_running()
+    while runtime.run(look()):
+        pass  # the other thread has not begun its call yet
+    runtime.enter(lambda: ticket.set_result(None))
+    waiting.join()
+    assert runtime.run(look())
+    runtime.run(spawn())
+    assert found == [False]
+    runtime.close()
+
+
 def test_long_work_keeps_no_other_offloaded_work_waiting() -> None:
     runtime = ThreadRuntime(ManualClock(), ManualClock())
     may_end = threading.Event()

@@ -175,3 +175,27 @@ def test_a_lone_blocking_caller_syncs_on_its_own_thread(tmp_path: Path, monkeypa
         assert len(threads) == 1, "a claim pays for no sync of its own"
         message.ack()
         assert threads == [threading.get_ident()] * 2
+
+
+def test_a_slow_sync_of_one_caller_does_not_hold_up_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a slow one the caller waits without the lock, and another thread may read meanwhile."""
+    begun, may_end = threading.Event(), threading.Event()
+    sync = Database.sync
+
+    def held_sync(database: Database, pending: Any) -> None:
+        begun.set()
+        assert may_end.wait(PATIENCE_S)
+        sync(database, pending)
+
+    with open_store(tmp_path / "store", durability="fsync") as hf:
+        hf.queue("mail").enqueue(b"first")
+        core_of(hf).store._engine._last_sync_s = 1.0  # type: ignore[attr-defined]
+        with monkeypatch.context() as patched:
+            patched.setattr(Database, "sync", held_sync)
+            writer = threading.Thread(target=lambda: hf.queue("mail").enqueue(b"second"))
+            writer.start()
+            assert begun.wait(PATIENCE_S)
+            assert hf.queue("mail").stats().ready >= 1
+            may_end.set()
+            writer.join()
+        assert hf.queue("mail").stats().ready == 2

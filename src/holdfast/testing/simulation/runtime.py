@@ -39,6 +39,8 @@ class OffsetClock:
 class SimulatedRuntime:
     """A `Runtime`, and the process that it stands for. Once killed nothing of it goes on, wherever it was."""
 
+    is_lone_caller = False
+
     def __init__(
         self, loop: SeededLoop, clock: OffsetClock, dice: Dice, *, has_turns: bool, on_broken: Callable[[str], None]
     ) -> None:
