@@ -41,6 +41,11 @@ def steady_s() -> float:
 _LONGEST_WAIT_S = 24 * 3_600.0
 
 
+def rest_s(seconds: float) -> None:
+    """Let this thread do nothing for a moment, so that others get on."""
+    time.sleep(seconds)
+
+
 def seconds_until(at_ms: int, clock: Clock) -> float:
     """How long to wait for `at_ms`: a millisecond more than the difference, because now_ms rounds down."""
     return min(max((at_ms - clock.now_ms() + 1) / 1_000, 0.0), _LONGEST_WAIT_S)

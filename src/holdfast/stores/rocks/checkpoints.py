@@ -10,7 +10,9 @@ A crash at any point leaves the log, which has everything since the last checkpo
 """
 
 import logging
+from functools import partial
 
+from holdfast.clock import rest_s, steady_s
 from holdfast.model.errors import StoreUnavailable
 from holdfast.runtime import Runtime, Ticket
 from holdfast.stores.rocks.engine import Engine
@@ -19,6 +21,8 @@ from holdfast.stores.room import DiskRoom
 CHECKPOINT_BYTES = 64 << 20
 # Written to the log between two looks, at most.
 _LOOK_BYTES = 64 << 10
+
+_LONGEST_REST_S = 0.002
 
 _log = logging.getLogger("holdfast")
 
@@ -125,10 +129,14 @@ class Checkpoints:
         layer, position = database.freeze()
         await engine.synced()
         try:
+            began_s = steady_s()
             for is_full in database.write_slices(layer, position):
-                # On the way through the other thread every caller that can go on has a turn.
-                await (runtime.offload_long(database.flush_families) if is_full else runtime.offload(_nothing))
+                # Callers have their turns meanwhile: without a rest, the thread that comes back from here would mostly
+                # be the first one again.
+                rest = database.flush_families if is_full else partial(rest_s, self._rest_after(steady_s() - began_s))
+                await runtime.offload_long(rest)
                 engine.check()
+                began_s = steady_s()
             database.thaw()
             await runtime.offload_long(database.flush_families)
             await runtime.offload_long(database.flush)
@@ -144,6 +152,12 @@ class Checkpoints:
             if engine.failure is None:
                 engine.stop(error)
             engine.check()
+
+    def _rest_after(self, slice_s: float) -> float:
+        """Return how long to rest after a slice: three times as long as it took, but hardly at all once so much has
+        gathered that enqueues would have to wait."""
+        is_urgent = 2 * self._database.unwritten_bytes > self._checkpoint_bytes
+        return 0.0 if is_urgent else min(3 * slice_s, _LONGEST_REST_S)
 
     async def _make_spare(self) -> None:
         log = self._database.log
@@ -165,7 +179,3 @@ class Checkpoints:
         self._is_closed = True
         while self._is_running or self._is_making_spare:
             await self._finished()
-
-
-def _nothing() -> None:
-    """Do nothing, on another thread."""
