@@ -23,8 +23,8 @@ def state_of(hf: Holdfast) -> dict[str, Any]:
     found: dict[str, Any] = {
         name: list(database.items(number, b"", b"\xff" * 40)) for number, name in enumerate(keys.FAMILY_NAMES)
     }
-    for shelf in store._catalog.shelves():  # type: ignore[attr-defined]
-        levels = shelf._levels or {}
+    for shelf in store._catalog._shelves.values():  # type: ignore[attr-defined]
+        levels = shelf._in_use()
         found[f"levels of {shelf.row.ref}"] = {level: set(window._live) for level, window in levels.items() if window}
         found[f"leases of {shelf.row.ref}"] = set(shelf._leases._live)
         found[f"counters of {shelf.row.ref}"] = shelf.counters

@@ -64,6 +64,18 @@ class Surroundings(Protocol):
 
 
 class Shelf:
+    __slots__ = (
+        *("_board", "_delayed", "_dirty", "_engine", "_groups", "_leases", "_levels", "_shown", "_totals"),
+        *("counters", "p", "row"),
+    )
+
+    # Made with the levels, by `_in_use`.
+    # expires_at 8 | id 16.
+    _leases: Window
+    # visible_at 8 | id 16 of what is ready later.
+    _delayed: Window
+    _groups: Groups
+
     def __init__(self, row: QueueRow, engine: Engine, counters: Counters, totals: Totals, board: Surroundings) -> None:
         self.row = row
         self.p = keys.prefix(row.tenant_id, row.queue_id)
@@ -72,20 +84,21 @@ class Shelf:
         self._engine = engine
         self._board = board
         self._dirty, self._shown = board.dirty, board.shown
-        # Per priority in use: visible_at 8 | id 16 of what a claim may take. None: not looked for yet.
-        self._levels: dict[int, Window] | None = None if counters.ready else {}
-        # expires_at 8 | id 16.
-        self._leases = Window(board.scanner(keys.EXPIRIES, self.p), is_empty=not counters.in_flight)
-        # visible_at 8 | id 16 of what is ready later.
-        self._delayed = Window(board.scanner(keys.INDEXES, keys.DELAYED + self.p), is_empty=not counters.delayed)
-        self._groups = Groups(self.p, engine, board.scanner, is_empty=not counters.messages)
+        # Per priority in use: visible_at 8 | id 16 of what a claim may take. None: no window was made yet, and the
+        # counters are those that lie on disk.
+        self._levels: dict[int, Window] | None = None
 
     # --- Windows -----------------------------------------------------------------------------------------------
 
     def _in_use(self) -> dict[int, Window]:
-        """The levels, looked for when first needed: a store may hold many queues that nobody touches."""
+        """Return the levels. They and all other windows are made when first needed: a store may hold many queues that
+        nobody touches."""
         if self._levels is None:
-            self._levels = self._find_levels()
+            counters, scanner = self.counters, self._board.scanner
+            self._leases = Window(scanner(keys.EXPIRIES, self.p), is_empty=not counters.in_flight)
+            self._delayed = Window(scanner(keys.INDEXES, keys.DELAYED + self.p), is_empty=not counters.delayed)
+            self._groups = Groups(self.p, self._engine, scanner, is_empty=not counters.messages)
+            self._levels = self._find_levels() if counters.ready else {}
         return self._levels
 
     def _find_levels(self) -> dict[int, Window]:
@@ -151,14 +164,17 @@ class Shelf:
 
     @property
     def has_groups(self) -> bool:
+        if self._levels is None:
+            self._in_use()
         return self._groups.first_visible() is not None
 
     def next_at(self) -> int | None:
         """When a claim may next find something; in the past if it would now."""
         if self.row.is_paused:
             return None
+        priorities = self.priorities()
         first = self._leases.peek()
-        for priority in self.priorities():
+        for priority in priorities:
             key = self.first_visible(priority)
             if key is not None and (first is None or key < first):
                 first = key
@@ -174,6 +190,8 @@ class Shelf:
 
     def first_expiry(self) -> tuple[int, bytes] | None:
         """The lease that ends first: when, and whose."""
+        if self._levels is None:
+            self._in_use()
         key = self._leases.peek()
         return None if key is None else (keys.parse_instant(key), key[8:])
 
@@ -184,9 +202,13 @@ class Shelf:
 
     def group_batch(self, name: str, limit: int) -> list[bytes]:
         """Ids of a group's first Ready messages in order, its head first."""
+        if self._levels is None:
+            self._in_use()
         return self._groups.ready_ids(name, limit)
 
     def is_busy(self, group: str) -> bool:
+        if self._levels is None:
+            self._in_use()
         return self._groups.is_busy(group)
 
     def is_shown(self, entry: Entry, priority: int, key: bytes) -> bool:
@@ -231,6 +253,8 @@ class Shelf:
             counters.counted_at = now_ms
         if not counters.delayed:
             return
+        if self._levels is None:
+            self._in_use()
         window = self._delayed
         while (key := window.peek()) is not None and keys.parse_instant(key) <= now_ms:
             window.pop()
@@ -240,9 +264,11 @@ class Shelf:
 
     def counts(self, now_ms: int) -> Counts:
         counters = self.counters
-        firsts = [self.first_visible(priority) for priority in self.priorities()]
-        firsts.append(self._groups.first_visible())
-        oldest_at = min((keys.parse_instant(key) for key in firsts if key is not None), default=None)
+        oldest_at = None
+        if counters.ready:
+            firsts = [self.first_visible(priority) for priority in self.priorities()]
+            firsts.append(self._groups.first_visible())
+            oldest_at = min((keys.parse_instant(key) for key in firsts if key is not None), default=None)
         return Counts(
             ready=counters.ready - counters.delayed,
             delayed=counters.delayed,
