@@ -5,6 +5,7 @@ import gc
 import resource
 import statistics
 import time
+import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -194,6 +195,49 @@ def many_queues(messages: int = 20_000) -> list[Figure]:
     return figures
 
 
+def idle_queues(queues: int = 100_000) -> list[Figure]:
+    """Make queues, open a store that holds them, and load them."""
+    tenants = queues // 5_000
+    with scratch() as path:
+
+        def handles(hf: holdfast.Holdfast) -> list[holdfast.Queue]:
+            return [hf.queue(f"queue-{number}", tenant=f"tenant-{number % tenants}") for number in range(queues)]
+
+        with holdfast.open(str(path), durability="os") as hf:
+            made = handles(hf)
+            started = time.process_time()
+            for queue in made:
+                queue.set_policy()
+            make_us = (time.process_time() - started) * 1e6 / queues
+        opened_ms = []
+        for _ in range(5):
+            started = time.process_time()
+            hf = holdfast.open(str(path), durability="os")
+            opened_ms.append((time.process_time() - started) * 1e3)
+            hf.close()
+        with holdfast.open(str(path), durability="os") as hf:
+            made = handles(hf)
+            gc.collect()
+            # Not the memory of the process: that has RocksDB's cache of blocks too, which is bounded.
+            tracemalloc.start()
+            try:
+                for queue in made:
+                    queue.policy()
+                gc.collect()
+                loaded_bytes = tracemalloc.get_traced_memory()[0] / queues
+            finally:
+                tracemalloc.stop()
+    open_ms = statistics.median(opened_ms)
+    return [
+        Figure(f"CPU to open a store with {queues:,} idle queues", f"{open_ms:,.0f} ms", "goal", "500 ms",
+               open_ms / 500, goal=1, lower_is_better=True),
+        Figure("memory of an idle queue once it is loaded", f"{loaded_bytes:,.0f} bytes", "goal", "1,024 bytes",
+               loaded_bytes / 1_024, goal=1, lower_is_better=True),
+        Figure("CPU to make a queue", f"{make_us:.0f} us", "goal", "50 us",
+               make_us / 50, goal=1, lower_is_better=True),
+    ]  # fmt: skip
+
+
 def journal_cost(messages: int = 10_000) -> Figure:
     """The same lifecycles with the journal's two methods taken out."""
     append, write_block = RocksJournal.append, RocksJournal.write_block
@@ -232,4 +276,5 @@ def measure(backlog_messages: int) -> Iterator[Figure]:
     yield from concurrent_callers()
     yield journal_cost()
     yield from many_queues()
+    yield from idle_queues()
     yield from backlog(backlog_messages)

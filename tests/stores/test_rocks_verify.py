@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from holdfast.model.ids import to_bytes
+from holdfast.stores.contract import QueueRow
 from holdfast.stores.rocks import keys
 from tests.stores.made_store import (
     DIRECTORY,
@@ -312,6 +313,22 @@ DAMAGE: dict[str, tuple[Callable[[Damager], None], str, str]] = {
         lambda d: d.put(DIRECTORY, b"z/what", b""),
         "",
         "the directory has a key of no known kind",
+    ),
+    "a queue being deleted that its index has not": (
+        lambda d: d.put(
+            DIRECTORY,
+            (key := keys.QUEUES + JOBS[:4] + b"jobs"),
+            msgspec.msgpack.encode(
+                msgspec.structs.replace(msgspec.msgpack.decode(d.get(DIRECTORY, key), type=QueueRow), drain_until=1_000)
+            ),
+        ),
+        "acme/jobs",
+        "is missing in the index of queues being deleted (d/)",
+    ),
+    "a queue in the index of limits that has none": (
+        lambda d: d.put(DIRECTORY, keys.LIMITED + JOBS, b""),
+        "acme/jobs",
+        "stands in the index of queues with limits (l/), but is none",
     ),
     "messages of a queue that is not there": (
         lambda d: d.put(M, GONE + d.ids["ready"], d.get(M, JOBS + d.ids["ready"])),

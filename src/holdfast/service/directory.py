@@ -1,11 +1,13 @@
 """Which queues and tenants there are, who brings one into being, and what each may do."""
 
+from typing import cast
+
 from holdfast.clock import Clock
 from holdfast.model.limits import has_rates, is_limited
 from holdfast.model.names import QueueRef
 from holdfast.model.policy import Limits, QueuePolicy
 from holdfast.stores.answers import no_such_queue
-from holdfast.stores.contract import QueueRow, Store, TenantRow
+from holdfast.stores.contract import LimitedQueueDirectory, QueueRow, Store, TenantRow
 
 
 class Directory:
@@ -23,7 +25,11 @@ class Directory:
         self.queue_limits: dict[QueueRef, QueuePolicy] = {}
 
     async def load(self) -> None:
-        for tenant in await self.load_tenants():
+        tenants = await self.load_tenants()
+        if self._store.capabilities.lists_limited_queues:
+            await self._load_limited()
+            return
+        for tenant in tenants:
             await self.load_queues(tenant)
 
     async def load_tenants(self) -> list[str]:
@@ -35,6 +41,15 @@ class Directory:
 
     async def load_queues(self, tenant: str) -> None:
         for queue in await self._store.directory.list_queues(tenant):
+            self.note_queue(queue)
+
+    async def _load_limited(self) -> None:
+        """Note the queues with limits, and none of the others: a store may hold very many."""
+        queues = await cast(LimitedQueueDirectory, self._store.directory).list_limited()
+        # A store that was reopened may have lost the change that set a limit.
+        for ref in self.queue_limits.keys() - {queue.ref for queue in queues}:
+            del self.queue_limits[ref]
+        for queue in queues:
             self.note_queue(queue)
 
     def note(self, tenant: TenantRow) -> None:

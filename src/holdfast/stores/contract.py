@@ -80,6 +80,8 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     # Payloads of more bytes than this can be written and read in parts, through `Store.payloads`, and claims and
     # inspection leave them in pieces. None: every payload is whole, and `Store.payloads` is not used.
     streams_above: int | None = None
+    # `Store.directory` is a `LimitedQueueDirectory`.
+    lists_limited_queues: bool = False
 
 
 class TenantRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -214,6 +216,14 @@ class QueueDirectory(Protocol):
         `drain_until` begins to delete the queue, and deletes its schedules in the same step. Sweeps delete its messages
         in bounded steps, once none is under a lease or `drain_until` has come. A queue_id is never reused.
         """
+
+
+class LimitedQueueDirectory(QueueDirectory, Protocol):
+    """A directory that finds the queues with limits without reading all queues, for stores that hold very many. A store
+    that has one says so (`Capabilities.lists_limited_queues`)."""
+
+    async def list_limited(self) -> list[QueueRow]:
+        """Return the rows of all queues, of all tenants, whose policy has limits (`limits.is_limited`)."""
 
 
 class ScheduleStore(Protocol):

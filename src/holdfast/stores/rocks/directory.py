@@ -5,6 +5,7 @@ from msgspec.structs import replace
 from holdfast.model.names import QueueRef
 from holdfast.model.policy import TenantConfig
 from holdfast.stores.contract import QueueChange, QueueRow, TenantRow
+from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.board import Board
 from holdfast.stores.rocks.catalog import Catalog
 from holdfast.stores.rocks.engine import Engine
@@ -13,7 +14,7 @@ from holdfast.stores.rocks.upkeep import Upkeep
 
 
 class RocksDirectory:
-    """`QueueDirectory`."""
+    """`LimitedQueueDirectory`."""
 
     def __init__(self, engine: Engine, board: Board, catalog: Catalog, schedules: Schedules, upkeep: Upkeep) -> None:
         self._engine = engine
@@ -39,7 +40,13 @@ class RocksDirectory:
         return None if shelf is None else shelf.row
 
     async def list_queues(self, tenant: str) -> list[QueueRow]:
-        return [shelf.row for shelf in self._catalog.shelves_of(tenant)]
+        return self._catalog.rows(tenant)
+
+    async def list_limited(self) -> list[QueueRow]:
+        catalog = self._catalog
+        refs = [catalog.find_name(p) for p in catalog.indexes.prefixes(keys.LIMITED)]
+        rows = [catalog.row(ref) for ref in refs if ref is not None]
+        return [row for row in rows if row is not None]
 
     async def create_queue(self, ref: QueueRef, now_ms: int) -> QueueRow:
         if (shelf := self._catalog.find(ref)) is None:
@@ -54,8 +61,7 @@ class RocksDirectory:
         self._engine.begin()
         if change.drain_until is not None:
             self._schedules.drop_all(shelf)
-        shelf.row = replace(shelf.row, **change.fields())
-        self._catalog.write_row(shelf)
+        self._catalog.change(shelf, replace(shelf.row, **change.fields()))
         self._board.tell_after_commit(shelf)
         self._upkeep.note_after_commit(shelf, now_ms)
         await self._engine.committed()

@@ -25,6 +25,7 @@ _decode = msgspec.msgpack.Decoder(list[_Row]).decode
 
 _END = b"\xff" * 9
 _TRIMMED = keys.META + b"journal trimmed at"
+_TRIMMED_UNTIL = keys.META + b"journal trimmed until"
 
 
 class RocksJournal:
@@ -39,8 +40,14 @@ class RocksJournal:
         last = engine.database.floor(keys.JOURNAL, _END)
         trimmed = engine.database.get(keys.DIRECTORY, _TRIMMED)
         self._next = 1 if trimmed is None else keys.parse_instant(trimmed)
+        # When the newest event happened, also if it was trimmed since; 0 without any. Each change of a message is
+        # written with its event, so this is the latest time that the messages in the store have seen.
+        until = engine.database.get(keys.DIRECTORY, _TRIMMED_UNTIL)
+        self.latest_at = 0 if until is None else keys.parse_instant(until)
         if last is not None:
-            self._next = keys.parse_instant(last) + len(self._block(last))
+            block = self._block(last)
+            self._next = keys.parse_instant(last) + len(block)
+            self.latest_at = block[-1][1]
         # The number of the last event that is as durable as was promised.
         self._durable = self._next - 1
         # Blocks that are written and not known to be on disk: the number of each one's frame, and of its last event.
@@ -167,6 +174,7 @@ class RocksJournal:
     def trim(self, limit: int, now_ms: int) -> int:
         """Forget blocks older than the retention, about `limit` events at most."""
         trimmed = 0
+        until = 0
         lower = upper = self._oldest
         for key, block in self._engine.database.items(keys.JOURNAL, lower, _END):
             rows = decode_block(block)
@@ -174,10 +182,11 @@ class RocksJournal:
                 upper = key
                 break
             trimmed += len(rows)
-            upper = key + b"\0"
+            upper, until = key + b"\0", rows[-1][1]
         if trimmed:
             # What was trimmed may have been all there was: numbers must not begin again.
             self._engine.put(_TRIMMED, keys.instant(self._next), keys.DIRECTORY)
+            self._engine.put(_TRIMMED_UNTIL, keys.instant(until), keys.DIRECTORY)
             self._engine.delete_range(lower, upper, keys.JOURNAL)
             self._oldest = upper
         return trimmed

@@ -54,6 +54,8 @@ TENANTS = b"t/"  # t/ | name                         -> TenantRow
 QUEUES = b"q/"  # q/ | tenant_id 4 | name            -> QueueRow
 QUEUE_NAMES = b"n/"  # n/ | P 8                      -> QueueRef; kept when the queue goes, for the journal's sake
 COUNTERS = b"c/"  # c/ | P 8                         -> counters of the queue
+DELETING = b"d/"  # d/ | P 8                         -> "": the queue is being deleted
+LIMITED = b"l/"  # l/ | P 8                          -> "": the queue's policy has limits
 META = b"m/"  # m/ | name                            -> facts of the store
 
 # Spaces of `ix` that hold nothing but one queue's keys, behind P.

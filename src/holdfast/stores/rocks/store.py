@@ -68,7 +68,9 @@ _log = logging.getLogger("holdfast")
 
 
 class RocksStore:
-    capabilities = Capabilities(claims_inline=True, is_durable=True, streams_above=PIECES_ABOVE)
+    capabilities = Capabilities(
+        claims_inline=True, is_durable=True, streams_above=PIECES_ABOVE, lists_limited_queues=True
+    )
 
     def __init__(
         self,
@@ -126,12 +128,12 @@ class RocksStore:
         self._facts = Facts(self._engine, self._dice)
         self._catalog = Catalog(self._engine, self._make_shelf)
         self._catalog.load()
-        go_on_from(runtime.clock, self._catalog.latest_at())
         self._entries = Entries(self._engine)
         self._reader = Reader(self._engine, self._entries)
         self._journal = RocksJournal(
             self._engine, self._journal_retention_ms, self._catalog.name_of, shards=self._shards
         )
+        go_on_from(runtime.clock, self._journal.latest_at)
         self._seen = SeenKeys(self._engine, self._board.scanner(keys.INDEXES, keys.SEEN_ENDS))
         self._staging = Staging(
             self._engine, runtime, self._catalog, self._entries, self._seen, self._facts, self._room, listener
@@ -355,16 +357,19 @@ class RocksStore:
 
     async def counts(self, tenant: str, queue: str | None, now_ms: int) -> Counts:
         self._engine.check()
-        every = []
-        for shelf in self._shelves(tenant, queue):
-            shelf.count_due(now_ms)
-            every.append(shelf.counts(now_ms))
-        return every[0] if queue is not None else Counts.total(every)
-
-    def _shelves(self, tenant: str, queue: str | None) -> list[Shelf]:
-        if queue is None:
-            return self._catalog.shelves_of(tenant)
-        return [self._catalog.require(QueueRef(tenant, queue))]
+        if queue is not None:
+            return _counts(self._catalog.require(QueueRef(tenant, queue)), now_ms)
+        every: list[Counts] = []
+        with_ready: list[bytes] = []
+        for p, counters in self._catalog.counters(tenant):
+            if counters.ready:
+                # How many of them are due, and since when, is not in the counters.
+                with_ready.append(p)
+            else:
+                every.append(Counts(in_flight=counters.in_flight, failed=counters.failed, bytes=counters.bytes))
+        shelves = map(self._catalog.of_prefix, with_ready)
+        every += [_counts(shelf, now_ms) for shelf in shelves if shelf is not None]
+        return Counts.total(every)
 
     # --- Operators ---------------------------------------------------------------------------------------------
 
@@ -431,3 +436,8 @@ class RocksStore:
 
     def _found(self, shelf: Shelf, entry: Entry) -> Found:
         return Found(entry.envelope, entry.life, self._entries.state(shelf, entry))
+
+
+def _counts(shelf: Shelf, now_ms: int) -> Counts:
+    shelf.count_due(now_ms)
+    return shelf.counts(now_ms)

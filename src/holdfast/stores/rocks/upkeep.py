@@ -1,6 +1,7 @@
 """Which queues a sweep must visit, and when; apart for each shard."""
 
 import heapq
+from collections.abc import Iterator
 
 from holdfast.model.names import QueueRef
 from holdfast.stores.contract import Listener
@@ -25,19 +26,20 @@ class Upkeep:
         self._noted: dict[QueueRef, int] = {}
 
     def note_all(self, now_ms: int) -> None:
-        """At the start: look at every queue that may have something to end."""
-        for shelf in self._catalog.shelves():
-            if shelf.counters.in_flight or shelf.row.drain_until is not None:
-                self._note_at(shelf, now_ms)
+        """At the start: note every queue with leases or being deleted. None of them is loaded for it."""
+        for p, expires_at in self._first_expiries():
+            self._note_unloaded(p, expires_at)
+        for p in self._catalog.indexes.prefixes(keys.DELETING):
+            self._note_unloaded(p, now_ms)
         # TTLs, keys and the journal's age are not known before the first sweep has looked.
         self._listener.deadline(now_ms)
 
     def note(self, shelf: Shelf, now_ms: int) -> None:
         first = shelf.first_expiry() if shelf.counters.in_flight else None
         if shelf.row.drain_until is not None:
-            self._note_at(shelf, shelf.row.drain_until if first else now_ms)
+            self._note_at(shelf.row.ref, shelf.p, shelf.row.drain_until if first else now_ms)
         if first is not None:
-            self._note_at(shelf, first[0])
+            self._note_at(shelf.row.ref, shelf.p, first[0])
 
     def note_after_commit(self, shelf: Shelf, now_ms: int) -> None:
         """As part of the open commit: whoever waits for it may have left when it holds."""
@@ -57,10 +59,23 @@ class Upkeep:
     def next_at(self) -> int | None:
         return min((heap[0][0] for heap in self._heaps if heap), default=None)
 
-    def _note_at(self, shelf: Shelf, at_ms: int) -> None:
-        ref = shelf.row.ref
+    def _first_expiries(self) -> Iterator[tuple[bytes, int]]:
+        """Yield the prefix of each queue with leases, and the end of its first one: one seek each, from the end of the
+        queue before."""
+        database, lower, upper = self._engine.database, b"", b"\xff" * (keys.P_SIZE + 1)
+        while (key := next(database.scan(keys.EXPIRIES, lower, upper), None)) is not None:
+            p = key[: keys.P_SIZE]
+            yield p, keys.parse_instant(key[keys.P_SIZE :])
+            lower = keys.after(p)
+
+    def _note_unloaded(self, p: bytes, at_ms: int) -> None:
+        # A queue without a name has entries by damage alone: `verify` reports them, and nothing else is to fail.
+        if (ref := self._catalog.find_name(p)) is not None:
+            self._note_at(ref, p, at_ms)
+
+    def _note_at(self, ref: QueueRef, p: bytes, at_ms: int) -> None:
         noted = self._noted.get(ref)
         if noted is None or at_ms < noted:
             self._noted[ref] = at_ms
-            heapq.heappush(self._heaps[keys.shard_of(shelf.p, len(self._heaps))], (at_ms, ref))
+            heapq.heappush(self._heaps[keys.shard_of(p, len(self._heaps))], (at_ms, ref))
             self._listener.deadline(at_ms)

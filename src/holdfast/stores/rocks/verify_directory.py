@@ -6,6 +6,7 @@ from typing import TypeVar
 
 import msgspec
 
+from holdfast.model.limits import is_limited
 from holdfast.model.names import QueueRef
 from holdfast.stores.contract import QueueRow, TenantRow
 from holdfast.stores.findings import Findings
@@ -16,6 +17,8 @@ from holdfast.stores.rocks.reads import MergedReads
 T = TypeVar("T")
 
 _HIGHEST = b"highest id"
+# The indexes of queues have been filled. Without it, the next opening fills them.
+_INDEXED = b"queue indexes"
 # Facts of the store, with the width of each.
 _FACTS = {
     b"node": 8,
@@ -23,10 +26,15 @@ _FACTS = {
     b"in use": 0,
     b"version floor": 16,
     b"journal trimmed at": 8,
+    b"journal trimmed until": 8,
+    _INDEXED: 0,
     b"synced": 8,
     b"log": 16,
 }
-_DIRECTORY_SPACES = (keys.TENANTS, keys.QUEUES, keys.QUEUE_NAMES, keys.COUNTERS, keys.META)
+_DIRECTORY_SPACES = (
+    *(keys.TENANTS, keys.QUEUES, keys.QUEUE_NAMES, keys.COUNTERS),
+    *(keys.DELETING, keys.LIMITED, keys.META),
+)
 _INDEX_SPACES = frozenset((*keys.PER_QUEUE_SPACES, keys.TTLS, keys.KEPT, keys.SEEN_ENDS, keys.PIECES, keys.STAGES))
 
 
@@ -39,6 +47,7 @@ class Directory:
     names: dict[bytes, QueueRef] = field(default_factory=dict)
     counters: dict[bytes, Counters] = field(default_factory=dict)
     highest_id: int = 0
+    is_indexed: bool = False
 
     def title(self, p: bytes) -> str:
         """A queue by its name, or by its numbers if it has none."""
@@ -55,6 +64,8 @@ def read_directory(database: MergedReads, findings: Findings) -> Directory:
     _read_queues(database, directory, findings)
     _read_counters(database, directory, findings)
     _read_facts(database, directory, findings)
+    if directory.is_indexed:
+        _check_indexes(database, directory, findings)
     findings.totals["tenants"] = len(directory.tenants)
     findings.totals["queues"] = len(directory.queues)
     return directory
@@ -129,9 +140,24 @@ def _read_facts(database: MergedReads, directory: Directory, findings: Findings)
             findings.add(f"the fact {name!r} of the store is unknown or damaged")
         elif name == _HIGHEST:
             directory.highest_id = int.from_bytes(raw, "big")
+        elif name == _INDEXED:
+            directory.is_indexed = True
     for key in database.scan(keys.DIRECTORY, b"", b"\xff"):
         if key[:2] not in _DIRECTORY_SPACES:
             findings.add(f"the directory has a key of no known kind: {key!r}")
+
+
+def _check_indexes(database: MergedReads, directory: Directory, findings: Findings) -> None:
+    for space, what, rows in (
+        (keys.DELETING, "being deleted (d/)", [row for row in directory.queues if row.drain_until is not None]),
+        (keys.LIMITED, "with limits (l/)", [row for row in directory.queues if is_limited(row.policy)]),
+    ):
+        wanted = {keys.prefix(row.tenant_id, row.queue_id) for row in rows}
+        found = {p for p, _ in _items(database, space)}
+        for p in sorted(wanted - found):
+            findings.add(f"is missing in the index of queues {what}", directory.title(p))
+        for p in sorted(found - wanted):
+            findings.add(f"stands in the index of queues {what}, but is none", directory.title(p))
 
 
 def check_prefixes(database: MergedReads, directory: Directory, findings: Findings) -> None:

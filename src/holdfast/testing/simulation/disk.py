@@ -17,6 +17,7 @@ from holdfast.testing.wrapped_calls import Method, wrapped
 _READS = frozenset(
     {
         *("directory.find_tenant", "directory.find_queue", "directory.list_tenants", "directory.list_queues"),
+        "directory.list_limited",
         *("schedules.find", "schedules.page", "schedules.due", "ledgers.entries", "payloads.read"),
         *("get", "peek", "browse", "counts", "journal", "take_tallies", "figures"),
     }
