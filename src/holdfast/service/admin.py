@@ -109,7 +109,9 @@ class AdminService:
     async def _set_policy(self, ref: QueueRef, changes: Mapping[str, Any]) -> QueuePolicy:
         if await self._store.directory.find_queue(ref) is None:
             merge(QueuePolicy(), changes)  # refused before there is a queue
-            await self._store.directory.create_queue(ref, self._now_ms())
+            row = await self._store.directory.create_queue(ref, self._now_ms())
+            if not changes:
+                return row.policy
         # As it is now: others may have changed it while it was made.
         policy = merge((await self._directory.require(ref)).policy, changes)
         row = await self._store.directory.change_queue(ref, QueueChange(policy=policy), self._now_ms())

@@ -4,11 +4,14 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from holdfast.model.message import NewMessage
+from holdfast.model.names import QueueRef
+from holdfast.model.policy import QueuePolicy
+from holdfast.server.embedded import Embedded
 from holdfast.stores.rocks.engine import Durability
 from holdfast.testing import ManualClock
 from tests.crash.rocks import open_store
@@ -67,6 +70,30 @@ def test_threads_share_syncs(tmp_path: Path, disk: Disk) -> None:
 
 
 # --- Answered after the sync -----------------------------------------------------------------------------------------
+
+
+async def test_a_queue_that_two_callers_make_at_once_is_on_disk_before_either_is_answered(
+    tmp_path: Path, disk: Disk
+) -> None:
+    async with opened(tmp_path, disk) as hf:
+        disk.hold_syncs()
+        first = begin(hf.queue("new").set_policy())
+        await disk.sync_begun()
+        second = begin(hf.queue("new").set_policy())
+        directory = cast(Embedded, hf._transport).core.store.directory
+        third = begin(directory.create_queue(QueueRef("default", "new"), 0))
+        await turns()
+        assert not any(each.done() for each in (first, second, third))
+        disk.let_all_go()
+        assert await first == await second == (await third).policy
+
+
+async def test_making_a_queue_with_the_default_policy_is_one_write(tmp_path: Path, disk: Disk) -> None:
+    async with opened(tmp_path, disk) as hf:
+        before = disk.writes
+        policy = await hf.queue("new").set_policy()
+        assert disk.writes - before == 1
+        assert await hf.queue("new").policy() == policy == QueuePolicy()
 
 
 async def test_an_answer_waits_for_a_sync_that_began_after_its_write(tmp_path: Path, disk: Disk) -> None:

@@ -49,11 +49,13 @@ class RocksDirectory:
         return [row for row in rows if row is not None]
 
     async def create_queue(self, ref: QueueRef, now_ms: int) -> QueueRow:
+        self._engine.check()
         if (shelf := self._catalog.find(ref)) is None:
             self._catalog.check_room_for_queue(ref.tenant)
             self._engine.begin()
             shelf = self._catalog.create(ref)
-            await self._engine.committed()
+        # Also for a queue that is there: another call may have made it just now.
+        await self._engine.committed()
         return shelf.row
 
     async def change_queue(self, ref: QueueRef, change: QueueChange, now_ms: int) -> QueueRow:
