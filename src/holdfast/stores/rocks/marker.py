@@ -44,6 +44,11 @@ class Marker(NamedTuple):
     rest: Rest | None = None
 
     @property
+    def was_never_opened(self) -> bool:
+        """Return whether no opening of the store has come to its end yet."""
+        return self.pid is None and self.rest is None
+
+    @property
     def is_of_this_boot(self) -> bool:
         """Known to be: where the system does not say, a power cut is possible."""
         return self.boot is not None and self.boot == boot_id()

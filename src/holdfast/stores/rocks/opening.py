@@ -119,6 +119,8 @@ def _check_reach(path: Path, marker: Marker) -> None:
     """Refuse a shortened list of files if the log does not reach back to it: the flush that the list no longer tells of
     had been completed then, and the frames that it covered were given up. A store that was closed has no log; its list
     must tell of the last checkpoint."""
+    if marker.was_never_opened and not any((path / DATABASE).glob("*.sst")):
+        return  # a crash ended the making of the store, and nothing was ever in it
     try:
         database = open_rocksdb(path, is_read_only=True)
     except Exception as error:  # the binding raises nothing more precise

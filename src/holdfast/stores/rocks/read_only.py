@@ -67,8 +67,8 @@ class ReadOnlyStore(MergedReads):
         try:
             check_files(view, marker, has_lost_writes=False)
             # A crash may have ended the making of the store. RocksDB then makes in the view what is missing.
-            was_never_opened = marker.pid is None and not any((view / DATABASE).glob("*.sst"))
-            self._use(open_rocksdb(view, is_read_only=not was_never_opened))
+            is_unfinished = marker.was_never_opened and not any((view / DATABASE).glob("*.sst"))
+            self._use(open_rocksdb(view, is_read_only=not is_unfinished))
         except StoreUnavailable as error:
             # The errors name the store's own files.
             raise StoreUnavailable(
