@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from holdfast.stores.rocks.log.commit_log import START, CommitLog, LogPosition
-from holdfast.stores.rocks.log.segments import delete_all_but, list_segments, segment_path
+from holdfast.stores.rocks.log.segments import delete_all_but, list_segments, segment_path, whole_part
 from tests.stores.rocks_log.logs import begin, headers, read, sync, write
 
 BODIES = [b"commit %04d " % number * 40 for number in range(120)]
@@ -117,6 +117,19 @@ def test_a_segment_that_is_being_made_is_left_alone_while_others_are_deleted(tmp
     assert (tmp_path / "log" / "000000000099.new").exists()
     delete_all_but(tmp_path / "log", log.position.generation)
     assert [file.name for file in (tmp_path / "log").iterdir()] == [f"{log.position.generation:012}.log"]
+
+
+def test_a_copy_of_a_log_in_use_leaves_out_what_comes_after_it_and_keeps_what_follows_a_freed_segment(
+    tmp_path: Path,
+) -> None:
+    log = begin(tmp_path / "log")
+    write(log, BODIES)
+    first, second, *_, last = list_segments(tmp_path / "log")
+    raw = segment_path(tmp_path / "log", first).read_bytes()
+    whole = headers(tmp_path / "log", first)
+    assert whole_part(raw, first, [first, second, last]) == (whole[-1].end, True)
+    assert whole_part(raw, first, [first, last]) == (whole[-1].end, True), "the second one has been freed"
+    assert whole_part(raw, first, [first]) == (whole[-1].at, False), "the second one was made after the copy began"
 
 
 def test_a_sync_holds_for_what_was_written_when_it_began(tmp_path: Path) -> None:

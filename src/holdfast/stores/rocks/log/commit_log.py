@@ -78,8 +78,9 @@ class CommitLog:
 
     @property
     def needs_spare(self) -> bool:
-        """Return whether the next segment should be made now: the current one is half full."""
-        return self._spare is None and 2 * self._at > self._size
+        """Return whether the next segment should be made now. A short log has one segment, so the second one is made
+        only once that is half full. A log that grows may fill a segment faster than one of twice the size is made."""
+        return self._spare is None and (len(self._segments) > 1 or 2 * self._at > self._size)
 
     # --- Writing -----------------------------------------------------------------------------------------------
 

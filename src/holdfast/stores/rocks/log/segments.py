@@ -100,13 +100,14 @@ def has_header(raw: bytes, generation: int) -> bool:
 
 def whole_part(raw: bytes, generation: int, known: list[int]) -> tuple[int, bool]:
     """Return the size of a segment up to the end of its last whole frame in order, 0 without a header; and whether the
-    log goes on in another segment. The frame that names a segment which is not among the known ones is left out."""
+    log goes on in another segment. The frame that names a segment later than all known ones is left out."""
     if not has_header(raw, generation):
         return 0, False
     at = FIRST_FRAME_AT
     while (header := header_at(raw, at, generation)) is not None and (body := body_of(raw, header)) is not None:
         if header.kind == Kind.NEXT_SEGMENT:
-            continues = int.from_bytes(body, "little") in known
+            # One that is neither known nor later has been freed: this segment is one of the past.
+            continues = int.from_bytes(body, "little") <= max(known)
             return (header.end if continues else at), continues
         at = header.end
     return min(at, len(raw)), False
