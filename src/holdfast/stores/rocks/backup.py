@@ -43,7 +43,7 @@ class _Pinned(NamedTuple):
     name: str
     file: BinaryIO
     size: int
-    # Of a segment of the log; then the size is found out when it is copied.
+    # Set for a segment of the log, whose size is found out when it is copied.
     generation: int | None = None
 
 

@@ -76,7 +76,7 @@ class FamilyLayer:
     def __init__(self) -> None:
         self.fresh: dict[bytes, Value] = {}
         self.over: dict[bytes, Value | None] = {}
-        # Of lower layers, hidden: (lower, upper).
+        # Ranges of the lower layers that are hidden: (lower, upper).
         self.ranges: list[tuple[bytes, bytes]] = []
         # All keys, and some that have gone, in order; made when the first scan needs it.
         self._order: SortedList[bytes] | None = None

@@ -1,4 +1,4 @@
-"""What is looked at before a store's directory is opened, and the errors that opening is refused with."""
+"""Checks of a store's directory before it is opened, and the errors that an opening is refused with."""
 
 import fcntl
 import logging
@@ -87,7 +87,7 @@ def check_files(path: Path, marker: Marker, *, has_lost_writes: bool) -> list[Pa
         if marker.format >= WITH_LOG and not is_whole(database):
             _check_reach(path, marker)
         return []
-    # What a power cut left is cut off, so nobody else may have the store open.
+    # The remains of unsynced writes are cut off after a power cut, so nobody else may have the store open.
     with _held_alone(path):
         mended: list[Path] = []
         try:
