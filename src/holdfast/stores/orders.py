@@ -35,7 +35,7 @@ class Orders:
     """`arrange` and `disarrange` are the only ways to alter them: a message is taken out as it was put in."""
 
     def __init__(self) -> None:
-        # What a claim walks: per priority, (visible_at, id) of each Ready message; of a group, its head alone. At most
+        # The order of claims: per priority, (visible_at, id) of each Ready message; of a group, its head alone. At most
         # one level is empty.
         self.levels: SortedDict[int, SortedList[tuple[int, int]]] = SortedDict()
         self.groups: dict[str, Group] = {}

@@ -199,3 +199,24 @@ def test_a_slow_sync_of_one_caller_does_not_hold_up_the_others(tmp_path: Path, m
             may_end.set()
             writer.join()
         assert hf.queue("mail").stats().ready == 2
+
+
+def test_ctrl_c_in_the_middle_of_a_write_stops_the_store_and_nothing_builds_on_the_lost_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(database: Database) -> None:
+        database.commit.take()
+        raise KeyboardInterrupt
+
+    hf = open_store(tmp_path / "store", durability="fsync", reopen_after_ms=1 << 40)
+    hf.queue("mail").enqueue(b"first")
+    with monkeypatch.context() as patched:
+        patched.setattr(Database, "write", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            hf.queue("mail").enqueue(b"lost")
+    with pytest.raises(StoreUnavailable, match="a write was interrupted"):
+        hf.queue("mail").claim()
+    hf.close()
+    verify_store(tmp_path / "store", "after the interruption")
+    with open_store(tmp_path / "store") as hf:
+        assert [message.payload for message in hf.queue("mail").claim(10)] == [b"first"]

@@ -178,6 +178,10 @@ class Engine:
         except Exception as error:
             self.stop(error)
             raise self._refusal() from error
+        except BaseException:
+            # Ctrl-C: memory has changes that the log may lack, and later commits must not build on them.
+            self.stop(RuntimeError("a write was interrupted"))
+            raise
         self._writes += 1
         self.after_write()
         if self.is_os:
