@@ -96,7 +96,7 @@ def while_a_checkpoint_runs(rounds: int = 5, dirty: int = 40_000) -> Figure:
             quiet += [_timed(lambda: queue.enqueue(PAYLOAD)) for _ in range(400)]
             for _ in range(dirty // 1_000):
                 queue.enqueue([PAYLOAD] * 1_000)
-            running = threading.Thread(target=lambda: hf._driver.run(store._checkpoints.run_once()))
+            running = threading.Thread(target=lambda: hf._driver.run(store.shards[0].checkpoints.run_once()))
             running.start()
             while running.is_alive():
                 busy.append(_timed(lambda: queue.enqueue(PAYLOAD)))

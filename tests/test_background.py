@@ -432,6 +432,7 @@ STARTERS = {
     "stores/link.py": "starts others' work, and logs its error",
     "stores/objects/payloads.py": "one delete, logged by the link; a sweep finds what is left",
     "stores/objects/store.py": "node_number, tidying, watch",
+    "stores/rocks/store.py": "sweep",
     "stores/postgres/staging.py": "one statement, logged by the link; a sweep finds what is left",
     "stores/postgres/store.py": "node_number, uploads, vacuum, notifications",
     "stores/rocks/checkpoints.py": "an error stops the store, by design; each checkpoint is begun by a later write",

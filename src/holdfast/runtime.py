@@ -47,7 +47,8 @@ class Runtime(Protocol):
     def at_turn_end(self, callback: Callable[[], None]) -> None:
         """Call once the steps that can go on now have gone on. Only where there are turns."""
 
-    def ticket(self) -> Ticket[Any]: ...
+    def ticket(self, lane: int | None = None) -> Ticket[Any]:
+        """Return a new ticket. `lane`: what it waits for is a function that was offloaded to this lane."""
 
     def spawn(self, work: Work[None]) -> None:
         """Run in the background. The runtime owns it: no caller's cancellation reaches it, close waits for it."""
@@ -55,17 +56,18 @@ class Runtime(Protocol):
     def call_at(self, at_ms: int, callback: Callable[[], None]) -> Timer:
         """Call at that time; if it has passed, soon, but never before this call returns."""
 
-    def offload(self, function: Callable[[], T], *, by_caller: bool = False) -> Ticket[T]:
-        """Run a blocking function on a thread of its own; calls run one after the other. With `by_caller`, which is for
-        functions that may run twice, a calling thread that has to wait anyway may run it instead."""
+    def offload(self, function: Callable[[], T], *, by_caller: bool = False, lane: int = 0) -> Ticket[T]:
+        """Run a blocking function on another thread. Each lane has a thread of its own, on which its functions run one
+        after the other. With `by_caller`, which is for functions that may run twice, a calling thread that waits on a
+        ticket of the same lane may run it instead."""
 
     @property
     def is_lone_caller(self) -> bool:
         """Return whether the step under way is of the only call that there is: it may block for a moment, because it
         keeps no other caller waiting."""
 
-    def offload_long(self, function: Callable[[], T]) -> Ticket[T]:
-        """Run a function that may block for long on another thread, beside those of `offload`."""
+    def offload_long(self, function: Callable[[], T], *, lane: int = 0) -> Ticket[T]:
+        """Run a function that may block for long on another thread of the lane, beside those of `offload`."""
 
     def enter(self, callback: Callable[[], None]) -> None:
         """Call from any thread: the callback runs as a step of its own, soon."""
@@ -125,6 +127,25 @@ def run_inline(work: Work[T]) -> T:
     raise RuntimeError("a coroutine that said it does not suspend did")
 
 
+class _Lanes:
+    """Threads for blocking functions, one for each lane, made when it is first used."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._executors: dict[int, ThreadPoolExecutor] = {}
+
+    def __getitem__(self, lane: int) -> ThreadPoolExecutor:
+        executor = self._executors.get(lane)
+        if executor is None:
+            name = self._name if lane == 0 else f"{self._name}-{lane}"
+            executor = self._executors[lane] = ThreadPoolExecutor(1, thread_name_prefix=name)
+        return executor
+
+    def shutdown(self) -> None:
+        for executor in self._executors.values():
+            executor.shutdown()
+
+
 class _LoopTimer:
     """Looks at the clock when the loop calls: the loop's own waits are bounded, and it may count time otherwise."""
 
@@ -158,10 +179,9 @@ class LoopRuntime:
         self._loop = asyncio.get_running_loop()
         self._alarm = alarm
         self._tasks: set[asyncio.Task[None]] = set()
-        self._executor: ThreadPoolExecutor | None = None
-        self._long_executor: ThreadPoolExecutor | None = None
+        self._lanes, self._long_lanes = _Lanes("holdfast-offload"), _Lanes("holdfast-offload-long")
 
-    def ticket(self) -> asyncio.Future[Any]:
+    def ticket(self, lane: int | None = None) -> asyncio.Future[Any]:
         return self._loop.create_future()
 
     def at_turn_end(self, callback: Callable[[], None]) -> None:
@@ -177,15 +197,11 @@ class LoopRuntime:
             return self._alarm.call_at(at_ms, callback)
         return _LoopTimer(self._loop, self.clock, at_ms, callback)
 
-    def offload(self, function: Callable[[], T], *, by_caller: bool = False) -> Ticket[T]:
-        if self._executor is None:
-            self._executor = ThreadPoolExecutor(1, thread_name_prefix="holdfast-offload")
-        return self._loop.run_in_executor(self._executor, function)
+    def offload(self, function: Callable[[], T], *, by_caller: bool = False, lane: int = 0) -> Ticket[T]:
+        return self._loop.run_in_executor(self._lanes[lane], function)
 
-    def offload_long(self, function: Callable[[], T]) -> Ticket[T]:
-        if self._long_executor is None:
-            self._long_executor = ThreadPoolExecutor(1, thread_name_prefix="holdfast-offload-long")
-        return self._loop.run_in_executor(self._long_executor, function)
+    def offload_long(self, function: Callable[[], T], *, lane: int = 0) -> Ticket[T]:
+        return self._loop.run_in_executor(self._long_lanes[lane], function)
 
     def enter(self, callback: Callable[[], None]) -> None:
         self._loop.call_soon_threadsafe(callback)
@@ -197,9 +213,8 @@ class LoopRuntime:
 
     async def aclose(self) -> None:
         await self.idle()
-        for executor in (self._executor, self._long_executor):
-            if executor is not None:
-                executor.shutdown()
+        self._lanes.shutdown()
+        self._long_lanes.shutdown()
 
     def _finished(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -210,9 +225,10 @@ class LoopRuntime:
 class _ThreadTicket(Generic[T]):
     """Settled and awaited under the runtime's lock."""
 
-    __slots__ = ("_error", "_is_done", "_value", "on_done")
+    __slots__ = ("_error", "_is_done", "_value", "lane", "on_done")
 
-    def __init__(self) -> None:
+    def __init__(self, lane: int | None = None) -> None:
+        self.lane = lane
         self._is_done = False
         self._value: T | None = None
         self._error: BaseException | None = None
@@ -256,11 +272,12 @@ class _ThreadTicket(Generic[T]):
 class _Offloaded(Generic[T]):
     """A blocking function, and the ticket for its result."""
 
-    __slots__ = ("_function", "ticket")
+    __slots__ = ("_function", "lane", "ticket")
 
-    def __init__(self, function: Callable[[], T]) -> None:
+    def __init__(self, function: Callable[[], T], lane: int) -> None:
         self._function = function
-        self.ticket: _ThreadTicket[T] = _ThreadTicket()
+        self.lane = lane
+        self.ticket: _ThreadTicket[T] = _ThreadTicket(lane)
 
     def run(self) -> Callable[[], None]:
         """Run the function, and return the step that settles the ticket."""
@@ -301,12 +318,11 @@ class ThreadRuntime:
         self._counting = threading.Lock()
         # Set while a caller, and not the background, steps its work.
         self._is_in_call = False
-        # A function that the next calling thread to wait runs, without the lock.
-        self._for_caller: _Offloaded[Any] | None = None
+        # By lane, a function that the next calling thread to wait for that lane runs, without the lock.
+        self._for_callers: dict[int, _Offloaded[Any]] = {}
         self._background = 0
         self._all_finished = threading.Condition(self._lock)
-        self._executor: ThreadPoolExecutor | None = None
-        self._long_executor: ThreadPoolExecutor | None = None
+        self._lanes, self._long_lanes = _Lanes("holdfast-offload"), _Lanes("holdfast-offload-long")
         self._refusal: Exception | None = None
 
     def refuse(self, error: Exception) -> None:
@@ -317,8 +333,8 @@ class ThreadRuntime:
     def is_refusing(self) -> bool:
         return self._refusal is not None
 
-    def ticket(self) -> _ThreadTicket[Any]:
-        return _ThreadTicket()
+    def ticket(self, lane: int | None = None) -> _ThreadTicket[Any]:
+        return _ThreadTicket(lane)
 
     def at_turn_end(self, callback: Callable[[], None]) -> None:
         raise RuntimeError("a caller that steps its own work has no turns to share")
@@ -335,25 +351,27 @@ class ThreadRuntime:
             return due
         return self._alarm.call_at(at_ms, lambda: self.enter(callback))
 
-    def offload(self, function: Callable[[], T], *, by_caller: bool = False) -> Ticket[T]:
-        offloaded = _Offloaded(function)
-        if by_caller and self._for_caller is None:
-            self._for_caller = offloaded
+    def offload(self, function: Callable[[], T], *, by_caller: bool = False, lane: int = 0) -> Ticket[T]:
+        offloaded = _Offloaded(function, lane)
+        if by_caller and lane not in self._for_callers:
+            self._for_callers[lane] = offloaded
         else:
             self._submit(offloaded)
         return offloaded.ticket
 
-    def offload_long(self, function: Callable[[], T]) -> Ticket[T]:
-        if self._long_executor is None:
-            self._long_executor = ThreadPoolExecutor(1, thread_name_prefix="holdfast-offload-long")
-        offloaded = _Offloaded(function)
-        self._long_executor.submit(lambda: self.enter(offloaded.run()))
+    def offload_long(self, function: Callable[[], T], *, lane: int = 0) -> Ticket[T]:
+        offloaded = _Offloaded(function, lane)
+        self._long_lanes[lane].submit(lambda: self.enter(offloaded.run()))
         return offloaded.ticket
 
     def _submit(self, offloaded: _Offloaded[Any]) -> None:
-        if self._executor is None:
-            self._executor = ThreadPoolExecutor(1, thread_name_prefix="holdfast-offload")
-        self._executor.submit(lambda: self.enter(offloaded.run()))
+        self._lanes[offloaded.lane].submit(lambda: self.enter(offloaded.run()))
+
+    def _submit_all(self) -> None:
+        """Hand the functions that no calling thread has taken to the threads of their lanes."""
+        offloaded, self._for_callers = self._for_callers, {}
+        for each in offloaded.values():
+            self._submit(each)
 
     def run(self, work: Work[T]) -> T:
         """Drive a coroutine to its end in this thread."""
@@ -395,9 +413,8 @@ class ThreadRuntime:
                 self._all_finished.wait()
         if self._own_alarm is not None:
             self._own_alarm.close()
-        for executor in (self._executor, self._long_executor):
-            if executor is not None:
-                executor.shutdown()
+        self._lanes.shutdown()
+        self._long_lanes.shutdown()
 
     def _run_waiting(self, work: Work[T], waits_for: _ThreadTicket[Any]) -> T:
         while True:
@@ -408,7 +425,9 @@ class ThreadRuntime:
                     settled.set()
                 else:
                     waits_for.on_done = settled.set
-                    offloaded, self._for_caller = self._for_caller, None
+                    if self._for_callers:
+                        offloaded = None if waits_for.lane is None else self._for_callers.pop(waits_for.lane, None)
+                        self._submit_all()  # functions of other lanes, which this caller does not wait for
             interruption: BaseException | None = None
             try:
                 if offloaded is not None:
@@ -444,9 +463,8 @@ class ThreadRuntime:
         self._is_in_call = False
         if self._runnable:
             self._drain()
-        if self._for_caller is not None:
-            offloaded, self._for_caller = self._for_caller, None
-            self._submit(offloaded)
+        if self._for_callers:
+            self._submit_all()
 
     def _step(self, work: Work[Any], interruption: BaseException | None = None) -> _ThreadTicket[Any]:
         waits_for = work.send(None) if interruption is None else work.throw(interruption)

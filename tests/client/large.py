@@ -34,7 +34,7 @@ async def staged(core: Core) -> list[bytes]:
     while await core.sweeper.sweep_once():
         pass
     assert isinstance(core.store, RocksStore)
-    engine = core.store._engine
+    engine = core.store.shards[0].engine
     engine.write()
     found = engine.database.scan(keys.INDEXES, keys.STAGES, keys.after(keys.STAGES))
     return list(found)

@@ -68,7 +68,8 @@ def copy_store(store: Path, target: Path) -> Path:
 
 
 def _listing(store: Path) -> list[tuple[str, int]]:
-    return sorted((each.name, each.stat().st_size) for each in (store / "db").iterdir() if each.name != "LOG")
+    files = (each for folder in store.glob("**/db") for each in folder.iterdir() if each.name != "LOG")
+    return sorted((str(each), each.stat().st_size) for each in files)
 
 
 def contents(directory: Path) -> dict[str, bytes | None]:

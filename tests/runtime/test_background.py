@@ -1,12 +1,13 @@
 """What a runtime on threads does beside its calls: background work, timers, and work on another thread."""
 
+import asyncio
 import logging
 import threading
 
 import pytest
 
 from holdfast.clock import SystemClock
-from holdfast.runtime import ThreadRuntime, sleep_until
+from holdfast.runtime import LoopRuntime, ThreadRuntime, sleep_until
 from holdfast.testing import ManualClock
 from tests.runtime.threads import PATIENCE_S, Boom, OtherThread, settle
 
@@ -231,7 +232,7 @@ def test_a_caller_that_waits_runs_the_offloaded_work_of_the_background() -> None
     runtime = ThreadRuntime(ManualClock(), ManualClock())
 
     async def work() -> int:
-        ticket = runtime.ticket()
+        ticket = runtime.ticket(lane=0)
 
         async def background() -> None:
             ticket.set_result(await runtime.offload(threading.get_ident, by_caller=True))
@@ -259,6 +260,44 @@ def test_offloaded_work_of_a_caller_that_does_not_wait_runs_on_another_thread() 
     assert ran[0] != threading.get_ident()
 
 
+def test_a_caller_never_runs_the_offloaded_work_of_a_lane_it_does_not_wait_for() -> None:
+    """Else a call on one shard would wait for the disk of another."""
+    runtime = ThreadRuntime(ManualClock(), ManualClock())
+    gate = threading.Event()
+    ran: list[int] = []
+
+    def held() -> None:
+        ran.append(threading.get_ident())
+        gate.wait()
+
+    async def background() -> None:
+        await runtime.offload(held, by_caller=True, lane=1)
+
+    async def work() -> int:
+        runtime.spawn(background())
+        return await runtime.offload(threading.get_ident, by_caller=True, lane=2)
+
+    assert runtime.run(work()) == threading.get_ident()
+    gate.set()
+    runtime.close()
+    assert ran != [threading.get_ident()]
+
+
+def test_a_held_lane_holds_up_no_other_lane() -> None:
+    async def run() -> None:
+        runtime = LoopRuntime(ManualClock())
+        gate = threading.Event()
+        held = [runtime.offload(gate.wait, lane=1), runtime.offload_long(gate.wait, lane=1)]
+        assert await runtime.offload(lambda: "free", lane=2) == "free"
+        assert await runtime.offload_long(lambda: "free", lane=2) == "free"
+        gate.set()
+        for each in held:
+            await each
+        await runtime.aclose()
+
+    asyncio.run(run())
+
+
 def test_offloaded_work_that_ctrl_c_falls_into_is_run_again_for_the_others() -> None:
     runtime = ThreadRuntime(ManualClock(), ManualClock())
     runs: list[int] = []
@@ -272,7 +311,7 @@ def test_offloaded_work_that_ctrl_c_falls_into_is_run_again_for_the_others() -> 
     heard: list[str] = []
 
     async def work() -> None:
-        ticket = runtime.ticket()
+        ticket = runtime.ticket(lane=0)
 
         async def background() -> None:
             heard.append(await runtime.offload(sync, by_caller=True))

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from holdfast.model.errors import InvalidArgument
-from holdfast.stores.postgres.journal import format_positions, parse_positions
+from holdfast.model.events import format_positions, parse_positions
 from holdfast.stores.postgres.slots import SLOTS, fmix32, fnv32a, slot_of, spread
 
 

@@ -26,3 +26,13 @@ class TestRocksStoreWithFsync(StoreLaws):
         return EmbeddedSubject(
             lambda dice: RocksStore(tmp_path / "store", dice, durability=Durability.FSYNC, journal_retention_ms=WEEK_MS)
         )
+
+
+class TestRocksStoreWithFourShards(StoreLaws):
+    @pytest.fixture
+    def subject(self, tmp_path: Path) -> Subject:
+        return EmbeddedSubject(
+            lambda dice: RocksStore(
+                tmp_path / "store", dice, durability=Durability.FSYNC, journal_retention_ms=WEEK_MS, shards=4
+            )
+        )

@@ -1,5 +1,6 @@
 """Opening a directory: each way in which it can be wrong is a named error that says what to do, and changes nothing."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -105,7 +106,7 @@ def test_a_store_of_a_newer_format_is_refused_and_left_alone(tmp_path: Path, clo
     store = copy_store(closed_store, tmp_path / "store")
     marker = store / "HOLDFAST"
     newer = FORMAT + 1
-    marker.write_text(marker.read_text().replace(f'"format": {FORMAT}', f'"format": {newer}'))
+    marker.write_text(json.dumps({**json.loads(marker.read_text()), "format": newer}))
     before = contents(store)
     with pytest.raises(StoreUnavailable, match=f"format {newer}, this version reads up to {FORMAT}: upgrade Holdfast"):
         open_store(store)

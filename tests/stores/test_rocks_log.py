@@ -18,7 +18,7 @@ from holdfast.stores.rocks.log import commit_log
 from holdfast.stores.rocks.log.segments import DIRECTORY as LOG
 from holdfast.stores.rocks.log.segments import FIRST_FRAME_AT, list_segments
 from holdfast.stores.rocks.log_check import Damage, find_damage
-from holdfast.stores.rocks.marker import FORMAT, read_marker
+from holdfast.stores.rocks.marker import WHOLE_STORE, read_marker
 from tests.crash.rocks import contents, copy_store, open_store
 from tests.stores.damage import BLOCK, MESSAGES, cut, flip, log_of, payload, read_all, records_of
 from tests.stores.format_one import kill_format_one
@@ -366,7 +366,7 @@ def test_a_killed_store_of_format_1_has_every_message_and_the_current_format_aft
     store = copy_store(killed_store, tmp_path / "store")
     assert read_marker(store).format == 1
     with open_store(store) as hf:
-        assert read_marker(store).format == FORMAT
+        assert read_marker(store).format == WHOLE_STORE.format
         hf.queue("mail").enqueue(payload(MESSAGES))
         killed = copy_store(store, tmp_path / "killed again")
     for each in (store, killed):

@@ -23,6 +23,7 @@ from holdfast.model.errors import StoreUnavailable
 from holdfast.stores.rocks import RocksStore, database
 from holdfast.stores.rocks.backup import backup
 from holdfast.stores.rocks.database import Database
+from holdfast.stores.rocks.layout import read_layout
 from holdfast.stores.rocks.log import commit_log
 from holdfast.stores.rocks.log.commit_log import LogPosition
 from holdfast.stores.rocks.log.frames import header_at
@@ -108,7 +109,8 @@ def test_a_hole_that_a_failed_sync_left_is_cut_when_the_store_is_reopened_in_the
     """The system drops the pages that it could not write."""
     store = copy_store(stores["os"], tmp_path / "store")
     zero(log_of(store), *message_record(log_of(store), 5))
-    open_settled(store).close()
+    [database] = open_settled(read_layout(store)).databases
+    database.close()
     assert read_all(store) == first(5)
 
 
@@ -396,7 +398,7 @@ def kill_after_checkpoint(place: Path, messages: int = MESSAGES) -> tuple[Path, 
         size = manifest_of(place / "running").stat().st_size
         store = core_of(hf).store
         assert isinstance(store, RocksStore)
-        hf._driver.run(store._checkpoints.run_once())
+        hf._driver.run(store.shards[0].checkpoints.run_once())
         hf.queue("mail").enqueue(payload(messages - 1))
         return copy_store(place / "running", place / "killed"), size
 

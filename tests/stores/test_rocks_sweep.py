@@ -1,4 +1,4 @@
-"""A sweep has a limit, and shares it: no shard and no kind of work waits for the backlog of another."""
+"""A sweep has a limit for each shard: no shard and no kind of work waits for the backlog of another."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,12 +7,11 @@ import pytest
 
 from holdfast.client.blocking import Holdfast, Queue
 from holdfast.stores.contract import Swept
-from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.sweeping import Work, share
 from holdfast.testing import ManualClock
 from tests.crash.rocks import core_of, open_store, sweep, verify_store
+from tests.stores.rocks_shards.queues import SHARDS, queue_in
 
-SHARDS = 4
 LIMIT = 100
 BACKLOG = 5 * LIMIT
 
@@ -34,18 +33,6 @@ def sweep_once(hf: Holdfast, clock: ManualClock) -> Swept:
     return swept
 
 
-def queue_in(hf: Holdfast, shard: int) -> Queue:
-    """A new queue that the shard owns."""
-    store = core_of(hf).store
-    for _ in range(100):
-        name = f"queue-{len(hf.queues())}"
-        hf.queue(name).set_policy(max_retries=100)
-        [row] = [row for row in hf._driver.run(store.directory.list_queues("default")) if row.ref.queue == name]
-        if keys.shard_of(keys.prefix(row.tenant_id, row.queue_id), SHARDS) == shard:
-            return hf.queue(name)
-    raise AssertionError(f"none of 100 queues lies in shard {shard}")
-
-
 def hold(queue: Queue, number: int, lease: str) -> None:
     queue.enqueue([b"a"] * number)
     assert len(queue.claim(number, lease=lease)) == number
@@ -59,9 +46,9 @@ def test_a_backlog_of_expired_leases_does_not_delay_those_of_another_shard(hf: H
     hold(busy, BACKLOG, "10s")
     hold(calm, 3, "20s")
     clock.step_to(clock.now_ms() + 20_000)
-    assert sweep_once(hf, clock).changed == LIMIT
+    assert sweep_once(hf, clock).changed == LIMIT + 3
     assert calm.stats().in_flight == 0
-    assert busy.stats().in_flight == BACKLOG - (LIMIT - 3)
+    assert busy.stats().in_flight == BACKLOG - LIMIT
 
 
 def test_a_backlog_of_ended_ttls_does_not_delay_those_of_another_shard(hf: Holdfast, clock: ManualClock) -> None:
@@ -71,8 +58,8 @@ def test_a_backlog_of_ended_ttls_does_not_delay_those_of_another_shard(hf: Holdf
     for _ in range(3):
         calm.enqueue(b"a", ttl="20s")
     clock.step_to(clock.now_ms() + 20_000)
-    assert sweep_once(hf, clock).changed == LIMIT
-    assert (calm.stats().failed, busy.stats().failed) == (3, LIMIT - 3)
+    assert sweep_once(hf, clock).changed == LIMIT + 3
+    assert (calm.stats().failed, busy.stats().failed) == (3, LIMIT)
 
 
 def test_a_queue_being_deleted_does_not_delay_leases_of_another_shard(hf: Holdfast, clock: ManualClock) -> None:
@@ -81,20 +68,18 @@ def test_a_queue_being_deleted_does_not_delay_leases_of_another_shard(hf: Holdfa
     hold(calm, 3, "10s")
     clock.step_to(clock.now_ms() + 10_000)
     busy.delete(force_after=0)
-    assert sweep_once(hf, clock).changed <= LIMIT + 1
+    assert sweep_once(hf, clock).changed <= LIMIT + 1 + 3
     assert calm.stats().in_flight == 0
     assert busy.stats().draining
 
 
-def test_shards_that_all_have_a_backlog_get_equal_parts(hf: Holdfast, clock: ManualClock) -> None:
+def test_each_shard_that_has_a_backlog_gets_a_whole_limit(hf: Holdfast, clock: ManualClock) -> None:
     queues = [queue_in(hf, shard) for shard in range(SHARDS)]
     for place, queue in enumerate(queues):
         hold(queue, BACKLOG, f"{10 + place}s")
     clock.step_to(clock.now_ms() + 20_000)
-    assert sweep_once(hf, clock).changed == LIMIT
-    returned = [BACKLOG - queue.stats().in_flight for queue in queues]
-    assert sum(returned) == LIMIT
-    assert max(returned) - min(returned) <= 1
+    assert sweep_once(hf, clock).changed == SHARDS * LIMIT
+    assert [BACKLOG - queue.stats().in_flight for queue in queues] == [LIMIT] * SHARDS
 
 
 def test_a_shard_alone_with_its_work_gets_all_of_the_limit(hf: Holdfast, clock: ManualClock) -> None:
@@ -116,14 +101,12 @@ def test_a_sweep_says_when_the_first_deadline_of_any_shard_comes(hf: Holdfast, c
     assert sweep_once(hf, clock) == Swept(1, begin + 20_000)
 
 
-def test_after_an_opening_with_another_number_of_shards_every_lease_runs_out(
-    tmp_path: Path, clock: ManualClock
-) -> None:
+def test_after_an_opening_every_lease_of_every_shard_runs_out(tmp_path: Path, clock: ManualClock) -> None:
     with open_store(tmp_path / "store", clock, shards=SHARDS) as hf:
         for number in range(10):
             hold(hf.queue(f"queue-{number}"), 1, "10s")
     clock.step_to(clock.now_ms() + 10_000)
-    with open_store(tmp_path / "store", clock, shards=3) as hf:
+    with open_store(tmp_path / "store", clock) as hf:
         sweep(hf)
         assert [hf.queue(f"queue-{number}").stats().in_flight for number in range(10)] == [0] * 10
 

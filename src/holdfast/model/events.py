@@ -60,5 +60,20 @@ def parse_position(after: object) -> int:
     return int(after)
 
 
+def parse_positions(after: object, shards: int) -> list[int]:
+    """The number of each shard in the position of a journal with a sequence for each, as `format_positions` wrote it;
+    shards that came later begin with 0."""
+    if after is None:
+        return [0] * shards
+    parts = after.split("-") if isinstance(after, str) else []
+    if not 1 <= len(parts) <= shards or not all(part.isascii() and part.isdigit() and len(part) < 20 for part in parts):
+        raise _no_position(after)
+    return [*map(int, parts), *[0] * (shards - len(parts))]
+
+
+def format_positions(position: list[int]) -> str:
+    return "-".join(map(str, position))
+
+
 def _no_position(after: object) -> InvalidArgument:
     return InvalidArgument(f"{str(after)[:80]!r} is not a journal position: give the `next` of an earlier answer")

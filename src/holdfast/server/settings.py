@@ -90,14 +90,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = "fsync"
     shards: Annotated[
-        int,
+        int | None,
         Spec(
-            Integer(1, 65_536),
+            Integer(1, 64),
             _STORE,
-            "Into how many shards the queues of a directory are numbered.",
+            "Of a new directory: how many shards it has, each with a database, a log and a writer of its own. It stays "
+            "so; `holdfast db reshard` changes it.",
+            default_text="1; of an existing directory, what it has",
             is_embedded=True,
         ),
-    ] = 1
+    ] = None
     checkpoint_bytes: Annotated[
         int,
         Spec(

@@ -2,7 +2,7 @@
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 
 class Histogram:
@@ -40,6 +40,12 @@ class FamilyFigures:
     pending_compaction_bytes: int
     level0_files: int
     block_cache_bytes: int
+
+    def plus(self, other: "FamilyFigures") -> "FamilyFigures":
+        """Return the figures of the same family of two databases together."""
+        return FamilyFigures(
+            **{each.name: getattr(self, each.name) + getattr(other, each.name) for each in fields(self)}
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ import pytest
 
 from holdfast.client.blocking import Holdfast
 from holdfast.stores.rocks.database import Database
+from holdfast.stores.rocks.log.frames import Kind
 from holdfast.testing import ManualClock
 from tests.crash.rocks import WEEK_MS, copy_store, open_store, sweep, verify_store
 from tests.stores.rocks_durability.desk import DAY_MS, LARGE
@@ -17,8 +18,8 @@ def test_whatever_write_is_the_last_one_the_store_is_in_order(tmp_path: Path, mo
     write = Database.write
     is_copying = True
 
-    def copying_write(database: Database) -> None:
-        write(database)
+    def copying_write(database: Database, *kind: Kind) -> None:
+        write(database, *kind)
         if is_copying:
             copies.append(copy_store(database.path, tmp_path / f"copy {len(copies)}"))
 

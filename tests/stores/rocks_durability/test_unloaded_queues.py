@@ -9,29 +9,32 @@ from holdfast.model.errors import Draining, OverQuota, QueueNotFound, RateLimite
 from holdfast.model.names import QueueRef
 from holdfast.stores.rocks import RocksStore, keys
 from holdfast.stores.rocks.database import Database
+from holdfast.stores.rocks.shard import Shard
 from holdfast.stores.rocks.shelf import Shelf
 from tests.crash.rocks import core_of, sweep, verify_store
 from tests.stores.rocks_durability.desk import Desk
 
 
-class CountingStore(RocksStore):
-    """A store that counts the queues it loads or makes."""
-
-    loaded = 0
-
-    def _make_shelf(self, *parts: Any) -> Shelf:
-        self.loaded += 1
-        return super()._make_shelf(*parts)
-
-
 def reopen(desk: Desk) -> Holdfast:
-    return desk.reopen(make=CountingStore)
+    return desk.reopen()
+
+
+@pytest.fixture(autouse=True)
+def _counting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every shard counts the queues that it loads or makes."""
+    make_shelf = Shard._make_shelf
+
+    def counting(shard: Shard, *parts: Any) -> Shelf:
+        shard.__dict__["loaded"] = shard.__dict__.get("loaded", 0) + 1
+        return make_shelf(shard, *parts)
+
+    monkeypatch.setattr(Shard, "_make_shelf", counting)
 
 
 def loaded(hf: Holdfast) -> int:
     store = core_of(hf).store
-    assert isinstance(store, CountingStore)
-    return store.loaded
+    assert isinstance(store, RocksStore)
+    return sum(shard.__dict__.get("loaded", 0) for shard in store.shards)
 
 
 def rows(hf: Holdfast, tenant: str) -> dict[str, int]:
@@ -77,7 +80,7 @@ def test_looking_for_a_queue_that_does_not_exist_loads_and_keeps_nothing(desk: D
         assert hf.queue("other").claim(1) == []
         assert hf.queue("mail", tenant="nobody").claim(1) == []
     assert loaded(hf) == 0
-    assert core_of(hf).store._catalog._shelves == {}  # type: ignore[attr-defined]
+    assert core_of(hf).store.shards[0].catalog._shelves == {}  # type: ignore[attr-defined]
 
 
 def test_a_peek_and_the_counts_of_a_queue_that_was_just_loaded_are_complete(desk: Desk) -> None:

@@ -15,6 +15,7 @@ from holdfast.server.embedded import open_on_loop
 from holdfast.stores.rocks import RocksStore
 from holdfast.stores.rocks.database import Database
 from holdfast.stores.rocks.engine import Durability
+from holdfast.stores.rocks.log.frames import Kind
 from holdfast.testing import ManualClock
 from tests.crash.rocks import WEEK_MS
 
@@ -34,10 +35,10 @@ class Disk:
         self._go_on = threading.Semaphore(0)
         write, sync = Database.write, Database.sync
 
-        def watched_write(database: Database) -> None:
+        def watched_write(database: Database, *kind: Kind) -> None:
             self.writes += 1
             self._fail(self.fails_write)
-            write(database)
+            write(database, *kind)
 
         def watched_sync(database: Database, pending: Any) -> None:
             self.syncs += 1

@@ -18,6 +18,7 @@ from holdfast.server.compose import Core
 from holdfast.server.embedded import Embedded
 from holdfast.stores.rocks import database, reopening
 from holdfast.stores.rocks.engine import Durability
+from holdfast.stores.rocks.layout import read_layout
 from holdfast.stores.rocks.log.segments import DIRECTORY as LOG
 from holdfast.stores.rocks.log.segments import list_segments
 from holdfast.stores.rocks.opening import covered_position, open_rocksdb
@@ -116,7 +117,7 @@ def test_everything_that_the_old_log_held_is_flushed_before_the_first_answer_aft
         hf.queue("mail").enqueue([b"%d" % number for number in range(100)])
         killed = copy_store(tmp_path / "store", tmp_path / "killed")
     old_segments = set(list_segments(killed / LOG))
-    opened = reopening.open_settled(killed)
+    [opened] = reopening.open_settled(read_layout(killed)).databases
     # Nothing is left in memory alone, neither in a layer of ours nor in RocksDB, and the old log is gone.
     assert sum(map(len, opened._layers)) == 0
     assert sum(int(each.property_value(_UNFLUSHED) or 0) for each in opened._families) == 0

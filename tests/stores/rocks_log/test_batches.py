@@ -18,18 +18,18 @@ STEPS = 40
 def state_of(hf: Holdfast) -> dict[str, Any]:
     """Everything that a store holds, on disk and in memory."""
     store = core_of(hf).store
-    store._engine.write()  # type: ignore[attr-defined]
-    database = store._engine.database  # type: ignore[attr-defined]
+    store.shards[0].engine.write()  # type: ignore[attr-defined]
+    database = store.shards[0].engine.database  # type: ignore[attr-defined]
     found: dict[str, Any] = {
         name: list(database.items(number, b"", b"\xff" * 40)) for number, name in enumerate(keys.FAMILY_NAMES)
     }
-    for shelf in store._catalog._shelves.values():  # type: ignore[attr-defined]
+    for shelf in store.shards[0].catalog._shelves.values():  # type: ignore[attr-defined]
         levels = shelf._in_use()
         found[f"levels of {shelf.row.ref}"] = {level: set(window._live) for level, window in levels.items() if window}
         found[f"leases of {shelf.row.ref}"] = set(shelf._leases._live)
         found[f"counters of {shelf.row.ref}"] = shelf.counters
-    found["tallies"] = {ref: dict(counts) for ref, counts in store._journal.take_tallies().items()}  # type: ignore[attr-defined]
-    found["remembered"] = {id: entry.life for id, entry in store._entries._cached.items()}  # type: ignore[attr-defined]
+    found["tallies"] = {ref: dict(counts) for ref, counts in store.shards[0].journal.take_tallies().items()}  # type: ignore[attr-defined]
+    found["remembered"] = {id: entry.life for id, entry in store.shards[0].entries._cached.items()}  # type: ignore[attr-defined]
     return found
 
 

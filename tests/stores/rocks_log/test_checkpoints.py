@@ -23,13 +23,13 @@ LARGE = 3 << 20
 
 
 def database_of(hf: Holdfast) -> Database:
-    database = core_of(hf).store._engine.database  # type: ignore[attr-defined]
+    database = core_of(hf).store.shards[0].engine.database  # type: ignore[attr-defined]
     assert isinstance(database, Database)
     return database
 
 
 def checkpoint(hf: Holdfast) -> None:
-    hf._driver.run(core_of(hf).store._checkpoints.run_once())  # type: ignore[attr-defined]
+    hf._driver.run(core_of(hf).store.shards[0].checkpoints.run_once())  # type: ignore[attr-defined]
 
 
 def keys_in_rocksdb(database: Database, family: int) -> list[bytes]:
@@ -69,7 +69,7 @@ def test_checkpoints_begin_by_themselves_and_free_the_log(tmp_path: Path) -> Non
         for _ in range(300):
             hf.queue("mail").enqueue([PAYLOAD] * 4)
         checkpoint(hf)
-        checkpoints = core_of(hf).store._checkpoints  # type: ignore[attr-defined]
+        checkpoints = core_of(hf).store.shards[0].checkpoints  # type: ignore[attr-defined]
         assert checkpoints.written > 3
         # All but the current segment, the one made ahead, and one kept for reuse.
         assert len(list_segments(tmp_path / "store" / "log")) <= 3
@@ -189,7 +189,7 @@ def test_a_slow_sync_of_one_caller_does_not_hold_up_the_others(tmp_path: Path, m
 
     with open_store(tmp_path / "store", durability="fsync") as hf:
         hf.queue("mail").enqueue(b"first")
-        core_of(hf).store._engine._last_sync_s = 1.0  # type: ignore[attr-defined]
+        core_of(hf).store.shards[0].engine._last_sync_s = 1.0  # type: ignore[attr-defined]
         with monkeypatch.context() as patched:
             patched.setattr(Database, "sync", held_sync)
             writer = threading.Thread(target=lambda: hf.queue("mail").enqueue(b"second"))
@@ -204,7 +204,7 @@ def test_a_slow_sync_of_one_caller_does_not_hold_up_the_others(tmp_path: Path, m
 def test_ctrl_c_in_the_middle_of_a_write_stops_the_store_and_nothing_builds_on_the_lost_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(database: Database) -> None:
+    def interrupted(database: Database, *_: object) -> None:
         database.commit.take()
         raise KeyboardInterrupt
 

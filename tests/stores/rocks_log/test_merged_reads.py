@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from holdfast.stores.rocks import database, keys
-from holdfast.stores.rocks.copies import Copy
 from holdfast.stores.rocks.database import Database
 from holdfast.stores.rocks.layers import Layer
 from holdfast.stores.rocks.log.commit_log import LogPosition
+from holdfast.stores.rocks.read_only import ReadOnlyStore
 from holdfast.stores.rocks.reads import MergedReads
 from tests.crash.rocks import copy_store
 
@@ -124,7 +124,7 @@ class MergedReadsMachine(RuleBasedStateMachine):
         self.copies += 1
         _die(copy)
         before = {str(file): file.stat().st_mtime_ns for file in copy.rglob("*") if not file.name.startswith("LOG")}
-        read_only = Copy(copy)
+        read_only = ReadOnlyStore(copy)
         check(read_only, self.committed)
         read_only.close()
         after = {str(file): file.stat().st_mtime_ns for file in copy.rglob("*") if not file.name.startswith("LOG")}
@@ -202,7 +202,7 @@ def test_a_key_that_half_a_checkpoint_has_written_and_that_was_deleted_since_sta
         pass
     opened.thaw()
     opened.close()
-    read_only = Copy(killed)
+    read_only = ReadOnlyStore(killed)
     assert list(read_only.scan(keys.INDEXES, LOWEST, HIGHEST)) == []
     read_only.close()
     recovered = Database(killed)

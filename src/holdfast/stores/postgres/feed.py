@@ -11,8 +11,8 @@ import adbc_driver_postgresql.dbapi as adbc
 import pyarrow as pa
 
 from holdfast.model.errors import InvalidArgument, StoreUnavailable
+from holdfast.model.events import format_positions, parse_positions
 from holdfast.model.ids import EPOCH_MS
-from holdfast.stores.postgres.journal import format_positions, parse_positions
 from holdfast.stores.postgres.rows import EVENTS
 from holdfast.wire.arrow import EVENT_FIELDS
 

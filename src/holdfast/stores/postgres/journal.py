@@ -4,8 +4,8 @@ import asyncio
 from collections import deque
 from typing import Any
 
-from holdfast.model.errors import InvalidArgument, StoreUnavailable
-from holdfast.model.events import Event, JournalEvent
+from holdfast.model.errors import StoreUnavailable
+from holdfast.model.events import Event, JournalEvent, format_positions, parse_positions
 from holdfast.stores.contract import JOURNAL_STEP, JournalPage
 from holdfast.stores.postgres.cluster import Cluster
 from holdfast.stores.postgres.rows import EVENTS, decode_error
@@ -83,20 +83,6 @@ class Journal:
     async def next_trim_at(self, shard: Shard) -> int | None:
         rows = await shard.fetch("SELECT at FROM journal ORDER BY seq LIMIT 1")
         return rows[0]["at"] + self._retention_ms if rows else None
-
-
-def parse_positions(after: object, shards: int) -> list[int]:
-    """One number per shard, as `format_positions` wrote them; of shards that came later, from their beginning."""
-    if after is None:
-        return [0] * shards
-    parts = after.split("-") if isinstance(after, str) else []
-    if not 1 <= len(parts) <= shards or not all(part.isascii() and part.isdigit() and len(part) < 20 for part in parts):
-        raise InvalidArgument(f"{str(after)[:80]!r} is not a journal position: give the `next` of an earlier answer")
-    return [*map(int, parts), *[0] * (shards - len(parts))]
-
-
-def format_positions(position: list[int]) -> str:
-    return "-".join(map(str, position))
 
 
 def _time(rows: deque[Any]) -> tuple[int, bool]:

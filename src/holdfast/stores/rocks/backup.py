@@ -11,6 +11,9 @@ Every file is opened first, which takes milliseconds and keeps it readable even 
 manifest is then still what it was, nothing it names can have gone in between, and no segment that it needs has been
 used again: what is open is the whole store, however long copying takes. Else the owner has just flushed, and we look
 again. A segment that was used again while it was copied shows it by its header, and we begin again.
+
+The files of all shards are opened before any is copied. Their logs are then read one after the other, and one may have
+the half of a link whose other half came too late: the copy leaves it out when it is first opened (links.py).
 """
 
 import os
@@ -20,7 +23,8 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from holdfast.model.errors import InvalidArgument, StoreUnavailable
-from holdfast.stores.rocks.database import Database, check_target
+from holdfast.stores.rocks.database import check_target
+from holdfast.stores.rocks.layout import Layout, note_closed, open_databases, read_layout
 from holdfast.stores.rocks.log.segments import DIRECTORY as LOG
 from holdfast.stores.rocks.log.segments import FIRST_FRAME_AT, has_header, list_segments, segment_path, whole_part
 from holdfast.stores.rocks.marker import MARKER, check_directory, read_marker, write_marker
@@ -58,27 +62,37 @@ def backup(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> Ba
         raise InvalidArgument(f"{place} lies inside the store: give a directory outside of it", field="target")
     _allow_many_files()
     for _ in range(_MAX_LOOKS):
+        layout = read_layout(store)
+        copy = Layout(place, layout.role._replace(is_made=True))
         with ExitStack() as stack:
-            marker = read_marker(store)
-            pinned = _look(store, stack)
-            if pinned is None or read_marker(store) != marker:
+            markers = [read_marker(path) for path in layout.paths]
+            pinned = [_look(path, stack) for path in layout.paths]
+            if None in pinned or [read_marker(path) for path in layout.paths] != markers:
                 continue  # it was flushed, opened or closed in between
             try:
-                copied = _copy_all(pinned, place)
+                copied = [
+                    _copy_all(each, path) for each, path in zip(pinned, copy.paths, strict=True) if each is not None
+                ]
             except OSError as error:
                 raise StoreUnavailable(
                     f"the backup to {place} broke off: {error}; remove {place} and try again", path=str(place)
                 ) from None
-            if copied is not None:
+            if None not in copied:
                 break
     else:
         raise StoreUnavailable(f"{store} changes too fast to be copied: try again", path=str(store))
     # Last: without it, the half of a backup is not taken for a store. As the store's own: if that names an owner, the
     # copy is opened as after a kill, and must have a log.
-    write_marker(place, marker.pid, format=marker.format, rest=marker.rest)
+    for path, marker in zip(copy.paths, markers, strict=True):
+        write_marker(path, marker.pid, marker.role, format=marker.format, rest=marker.rest)
+    if copy.has_shards:
+        write_marker(place, None, copy.role)
     # The log is replayed, and what cannot be opened is found out now.
-    Database(place).close()
-    return copied
+    for database in open_databases(copy, None).databases:
+        database.close()
+    note_closed(copy)
+    parts = [each for each in copied if each is not None]
+    return Backup(sum(each.files for each in parts), sum(each.bytes for each in parts))
 
 
 def _copy_all(pinned: list[_Pinned], place: Path) -> Backup | None:

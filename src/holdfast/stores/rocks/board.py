@@ -7,7 +7,7 @@ from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.counters import encode_counters
 from holdfast.stores.rocks.engine import Engine
 from holdfast.stores.rocks.shelf import Entry, Shelf
-from holdfast.stores.rocks.window import CAPACITY, Window
+from holdfast.stores.rocks.window import Window
 
 
 class Board:
@@ -51,18 +51,6 @@ class Board:
             return []
         bound = keys.instant(now_ms + 1)
         return [key for key in self.ttls.first(limit) if key < bound and (shelf is None or key[8:16] == shelf.p)]
-
-    def overdue_ttls_by_shard(self, shards: int, limit: int, now_ms: int) -> list[list[bytes]]:
-        """Of each shard the ends of TTLs that have come. As many are looked at as memory holds, lest the first ones be
-        all of one shard; on disk they lie in the order of time."""
-        by_shard: list[list[bytes]] = [[] for _ in range(shards)]
-        owners: dict[bytes, list[bytes]] = {}
-        for key in self.overdue_ttls(None, limit if shards == 1 else CAPACITY, now_ms):
-            p = key[8:16]
-            if (owner := owners.get(p)) is None:
-                owner = owners[p] = by_shard[keys.shard_of(p, shards)]
-            owner.append(key)
-        return by_shard
 
     # --- Counters ----------------------------------------------------------------------------------------------
 

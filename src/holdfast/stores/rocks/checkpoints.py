@@ -10,12 +10,16 @@ A crash at any point leaves the log, which has everything since the last checkpo
 """
 
 import logging
+from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 
 from holdfast.clock import rest_s, steady_s
 from holdfast.model.errors import StoreUnavailable
 from holdfast.runtime import Runtime, Ticket
 from holdfast.stores.rocks.engine import Engine
+from holdfast.stores.rocks.layers import Layer
+from holdfast.stores.rocks.log.commit_log import LogPosition
 from holdfast.stores.room import DiskRoom
 
 CHECKPOINT_BYTES = 64 << 20
@@ -88,16 +92,6 @@ class Checkpoints:
         await self._run()
         self._engine.check()
 
-    async def copy_to(self, target: str) -> None:
-        """Write a checkpoint, and a copy of the store into a new directory. No other checkpoint comes in between: the
-        copy has no log, so that half of one would be missing the rest."""
-        await self._begin()
-        try:
-            await self._write()
-            await self._runtime.offload_long(lambda: self._database.checkpoint(target))
-        finally:
-            self._end()
-
     async def _begin(self) -> None:
         while self._is_running:
             await self._finished()
@@ -124,9 +118,14 @@ class Checkpoints:
 
     async def _write(self) -> None:
         """Raise `StoreUnavailable` if the engine has stopped. An error of RocksDB's stops it."""
-        engine, database, runtime = self._engine, self._database, self._runtime
-        engine.write()
-        layer, position = database.freeze()
+        await self._write_frozen(*self._freeze())
+
+    def _freeze(self) -> tuple[Layer, LogPosition]:
+        self._engine.write()
+        return self._database.freeze()
+
+    async def _write_frozen(self, layer: Layer, position: LogPosition) -> None:
+        engine, database = self._engine, self._database
         await engine.synced()
         try:
             began_s = steady_s()
@@ -134,18 +133,18 @@ class Checkpoints:
                 # Callers have their turns meanwhile: without a rest, the thread that comes back from here would mostly
                 # be the first one again.
                 rest = database.flush_families if is_full else partial(rest_s, self._rest_after(steady_s() - began_s))
-                await runtime.offload_long(rest)
+                await self._offload(rest)
                 engine.check()
                 began_s = steady_s()
             database.thaw()
-            await runtime.offload_long(database.flush_families)
-            await runtime.offload_long(database.flush)
+            await self._offload(database.flush_families)
+            await self._offload(database.flush)
             engine.check()
             self.written += 1
             log = database.log
             log.release(position)
             if surplus := log.take_surplus():
-                await runtime.offload_long(lambda: log.delete(surplus))
+                await self._offload(lambda: log.delete(surplus))
         except StoreUnavailable:
             raise
         except Exception as error:  # the binding raises nothing more precise
@@ -163,7 +162,7 @@ class Checkpoints:
         log = self._database.log
         try:
             generation, size, reused = log.begin_spare(self._room.spare_bytes())
-            await self._runtime.offload_long(lambda: log.make_spare(generation, size, reused))
+            await self._offload(lambda: log.make_spare(generation, size, reused))
             log.end_spare(generation, size)
         except OSError as error:
             # A full segment then costs its caller a wait for a small one; if there is no room for that either, the
@@ -174,8 +173,31 @@ class Checkpoints:
             self._is_making_spare = False
             self._tell_waiting()
 
+    def _offload(self, function: Callable[[], None]) -> Ticket[None]:
+        return self._runtime.offload_long(function, lane=self._engine.lane)
+
     async def close(self) -> None:
         """Begin nothing more, and wait for what is under way."""
         self._is_closed = True
         while self._is_running or self._is_making_spare:
             await self._finished()
+
+
+async def copy_shards(shards: Sequence[tuple[Checkpoints, Path]]) -> None:
+    """Write a checkpoint of every shard, and a copy of each into a new directory.
+
+    All copies are of one moment: a message that moves from one shard to another is in exactly one of them. No other
+    checkpoint comes in between: the copies have no log, so that half of one would be missing the rest."""
+    begun: list[Checkpoints] = []
+    try:
+        for checkpoints, _ in shards:
+            await checkpoints._begin()
+            begun.append(checkpoints)
+        frozen = [checkpoints._freeze() for checkpoints in begun]
+        for checkpoints, each in zip(begun, frozen, strict=True):
+            await checkpoints._write_frozen(*each)
+        for checkpoints, target in shards:
+            await checkpoints._offload(partial(checkpoints._database.checkpoint, target))
+    finally:
+        for checkpoints in begun:
+            checkpoints._end()

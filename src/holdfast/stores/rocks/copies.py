@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from holdfast.model.answers import Found
 from holdfast.model.errors import StoreUnavailable
-from holdfast.model.events import parse_position
+from holdfast.model.events import format_positions, parse_positions
 from holdfast.model.ids import to_uuid
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import StateDocument
@@ -19,7 +19,7 @@ from holdfast.stores.record import decode_life, decode_message
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.journal import EVENT_NAMES, decode_block
 from holdfast.stores.rocks.marker import read_marker
-from holdfast.stores.rocks.read_only import ReadOnlyStore
+from holdfast.stores.rocks.read_only import ReadOnlyShards, ReadOnlyStore
 from holdfast.wire.arrow import EVENT_FIELDS
 
 _END = b"\xff" * 9
@@ -27,7 +27,7 @@ _decode_ref = msgspec.msgpack.Decoder(QueueRef).decode
 _BATCH = 20_000
 
 
-class Copy(ReadOnlyStore):
+class Copy(ReadOnlyShards):
     """A store's directory that nobody writes to."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -45,8 +45,14 @@ class Copy(ReadOnlyStore):
         """Of every queue there ever was, by its prefix."""
         space = keys.QUEUE_NAMES
         return {
-            key[len(space) :]: _decode_ref(raw) for key, raw in self.items(keys.DIRECTORY, space, keys.after(space))
+            key[len(space) :]: _decode_ref(raw)
+            for shard in self.shards
+            for key, raw in shard.items(keys.DIRECTORY, space, keys.after(space))
         }
+
+    def owner(self, p: bytes) -> ReadOnlyStore:
+        """Return the shard of the queue with this prefix."""
+        return self.shards[keys.shard_of(p, len(self.shards))]
 
 
 class CopyJournal:
@@ -59,46 +65,48 @@ class CopyJournal:
 
     def measure(self, after: str | None, limit: int, until: str | None) -> tuple[int, str]:
         """How many events lie behind the position, up to `limit`, and where they end."""
-        position, found = parse_position(after), 0
-        for seq, row in self._rows(after, until):
+        positions, found = self._positions(after), 0
+        for shard, seq, row in self._rows(after, until):
             if found == limit:
                 break
-            position = seq
+            positions[shard] = seq
             found += self._wanted is None or row[0] in self._wanted
-        return found, str(position)
+        return found, format_positions(positions)
 
     def read(self, after: str | None, until: str) -> Iterator[pa.RecordBatch]:
-        rows: list[tuple[int, Any]] = []
-        for seq, row in self._rows(after, until):
+        rows: list[tuple[int, int, Any]] = []
+        for shard, seq, row in self._rows(after, until):
             if self._wanted is None or row[0] in self._wanted:
-                rows.append((seq, row))
+                rows.append((shard, seq, row))
             if len(rows) == _BATCH:
                 yield self._batch(rows)
                 rows = []
         if rows:
             yield self._batch(rows)
 
-    def _rows(self, after: str | None, until: str | None) -> Iterator[tuple[int, Any]]:
-        position = parse_position(after)
-        last = None if until is None else parse_position(until)
-        start = self._copy.floor(keys.JOURNAL, keys.instant(position + 1)) or keys.instant(0)
-        for key, block in self._copy.items(keys.JOURNAL, start, _END):
-            for seq, row in enumerate(decode_block(block), keys.parse_instant(key)):
-                if last is not None and seq > last:
-                    return
-                if seq > position:
-                    yield seq, row
+    def _positions(self, text: str | None) -> list[int]:
+        return parse_positions(text, len(self._copy.shards))
 
-    def _batch(self, rows: list[tuple[int, Any]]) -> pa.RecordBatch:
+    def _rows(self, after: str | None, until: str | None) -> Iterator[tuple[int, int, Any]]:
+        """Yield the events behind a position, one shard's after another's: the shard, the number and the row."""
+        ends = [None] * len(self._copy.shards) if until is None else self._positions(until)
+        for shard, (database, position, last) in enumerate(
+            zip(self._copy.shards, self._positions(after), ends, strict=True)
+        ):
+            for seq, row in _rows_of(database, position):
+                if last is not None and seq > last:
+                    break
+                yield shard, seq, row
+
+    def _batch(self, rows: list[tuple[int, int, Any]]) -> pa.RecordBatch:
         p, at, event, id, attempt, version, priority, enqueued_at, claimed_at, size, error, reason, correlation_id = (
-            zip(*(row for _, row in rows), strict=True)
+            zip(*(row for _, _, row in rows), strict=True)
         )
         refs = [self._names[each] for each in p]
         texts = [to_uuid(each) for each in id]
         columns = {
-            "seq": [seq for seq, _ in rows],
-            # A copy does not say of how many shards its store was made of.
-            "shard": [0] * len(rows),
+            "seq": [seq for _, seq, _ in rows],
+            "shard": [shard for shard, _, _ in rows],
             "at": at,
             "event": [EVENT_NAMES[each].value for each in event],
             "tenant": [ref.tenant for ref in refs],
@@ -138,17 +146,26 @@ class CopyMessages:
         p = self._prefixes.get(ref)
         if p is None:
             return
-        for key, raw in self._copy.items(keys.MESSAGES, p, keys.after(p)):
+        shard = self._copy.owner(p)
+        for key, raw in shard.items(keys.MESSAGES, p, keys.after(p)):
             message = decode_message(keys.parse_id(key[keys.P_SIZE :]), raw)
-            lease = self._copy.get(keys.LEASES, key)
-            own = self._copy.get(keys.INDEXES, keys.LIVES + key) if lease is None else lease
+            lease = shard.get(keys.LEASES, key)
+            own = shard.get(keys.INDEXES, keys.LIVES + key) if lease is None else lease
             life = message.first if own is None else decode_life(own)[1]
             envelope = message.envelope
             if envelope.pieces is not None:
                 space = keys.PIECES + envelope.pieces.place.to_bytes(8, "big")
-                parts = [part for _, part in self._copy.items(keys.INDEXES, space, keys.after(space))]
+                parts = [part for _, part in shard.items(keys.INDEXES, space, keys.after(space))]
                 envelope = msgspec.structs.replace(envelope, payload=b"".join(parts), pieces=None)
             yield Found(envelope, life, StateDocument())
 
     def close(self) -> None:
         self._copy.close()
+
+
+def _rows_of(database: ReadOnlyStore, position: int) -> Iterator[tuple[int, Any]]:
+    start = database.floor(keys.JOURNAL, keys.instant(position + 1)) or keys.instant(0)
+    for key, block in database.items(keys.JOURNAL, start, _END):
+        for seq, row in enumerate(decode_block(block), keys.parse_instant(key)):
+            if seq > position:
+                yield seq, row

@@ -26,11 +26,21 @@ from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.forks import never_free, note_rocksdb_starts
 from holdfast.stores.rocks.layers import Commit, Layer
 from holdfast.stores.rocks.log.commit_log import CommitLog, LogPosition, PendingSync
-from holdfast.stores.rocks.log.replay import Replay
+from holdfast.stores.rocks.log.frames import Kind
+from holdfast.stores.rocks.log.replay import Replay, Replayed
 from holdfast.stores.rocks.log.segments import DIRECTORY as LOG
 from holdfast.stores.rocks.log.segments import delete_all_but, list_segments
 from holdfast.stores.rocks.manifest import manifest_of, put_back
-from holdfast.stores.rocks.marker import MARKER, WITH_LOG, Marker, Rest, check_directory, read_marker, write_marker
+from holdfast.stores.rocks.marker import (
+    MARKER,
+    WHOLE_STORE,
+    WITH_LOG,
+    Rest,
+    Role,
+    check_directory,
+    read_marker,
+    write_marker,
+)
 from holdfast.stores.rocks.opening import (
     DATABASE,
     check_files,
@@ -66,20 +76,32 @@ class HandleNotClosed(StoreUnavailable):
 class Database(MergedReads):
     """One open store directory. Every read is bounded below and above."""
 
+    # What was read of the log.
+    replayed: Replayed
+    # Continues the log; there is none before `begin`.
+    log: CommitLog
+
     def __init__(
-        self, path: str | os.PathLike[str], *, lock: DirectoryLock | None = None, has_lost_writes: bool = False
+        self,
+        path: str | os.PathLike[str],
+        *,
+        lock: DirectoryLock | None = None,
+        has_lost_writes: bool = False,
+        shard: int | None = None,
     ) -> None:
         """Open the store in `path`, and make one if there is none.
 
         `lock`: the caller's hold on the directory, which stays the caller's. Without it, the database takes one of its
         own and releases it once RocksDB has closed. `has_lost_writes`: a write or sync of this boot failed, so the
-        files are read as after a power cut.
+        files are read as after a power cut. `shard`: it is the shard of this number, and its log is only read for now:
+        the caller looks at all shards before it calls `begin`.
         """
         super().__init__()
         # RocksDB opens files by this path for as long as it lives. A relative path would change its meaning with the
         # working directory, one over a symbolic link with the link.
         self.path = Path(os.path.realpath(path))
         self._has_lost_writes = has_lost_writes
+        self._role = WHOLE_STORE if shard is None else Role(shard=shard)
         self._owns_lock = lock is None
         self._lock = lock or lock_directory(self.path)
         self._unlogged = WriteOptions()
@@ -89,6 +111,8 @@ class Database(MergedReads):
         self._checkpointed_bytes = 0
         try:
             self._open()
+            if shard is None:
+                self.begin()
         except BaseException:
             self._release()
             raise
@@ -100,10 +124,10 @@ class Database(MergedReads):
         try:
             if not (self.path / MARKER).exists():
                 # Before RocksDB's first file: killed in between, the directory must still be known for what it is.
-                write_marker(self.path, None)
+                write_marker(self.path, None, self._role)
         except OSError as error:
             raise not_made(self.path, error) from None
-        marker = read_marker(self.path)
+        marker = self._marker = read_marker(self.path)
         shutil.rmtree(self.path / _FLUSHED, ignore_errors=True)
         mended = check_files(self.path, marker, has_lost_writes=self._has_lost_writes)
         note_rocksdb_starts()
@@ -119,17 +143,25 @@ class Database(MergedReads):
         self._use(database)
         self.handles: list[Any] = [None, *map(database.get_column_family_handle, keys.FAMILY_NAMES[1:])]
         try:
-            self.log = self._begin_log(marker)
+            self._read_log()
         except Exception as error:
-            self._abandon()
+            self.abandon()
+            raise self._opening_error(error) from None
+
+    def begin(self) -> None:
+        """Bring everything in the log to rest in RocksDB, and begin a new log."""
+        try:
+            self.log = self._begin_log()
+        except Exception as error:
+            self.abandon()
             raise self._opening_error(error) from None
         try:
             # RocksDB has tidied away files: that must be on disk before anything is written.
             sync_directory(self.path / DATABASE)
-            write_marker(self.path, os.getpid())
+            write_marker(self.path, os.getpid(), self._role)
         except OSError as error:
             self.log.close()
-            self._abandon()
+            self.abandon()
             raise self._opening_error(error) from None
         listen_for_forks(self)
 
@@ -142,22 +174,36 @@ class Database(MergedReads):
             )
         return opening_error(self.path, error)
 
-    def _begin_log(self, marker: Marker) -> CommitLog:
-        """Replay the log, bring everything in it to rest in RocksDB, and return a new log."""
+    def _read_log(self, *, before: int | None = None) -> None:
+        """Replay the log over RocksDB, in memory."""
+        marker = self._marker
         directory = self.path / LOG
         if not directory.is_dir():
             make_directory(directory)
-        covered = covered_position(self._opened())
+        self._covered = covered_position(self._opened())
         # The open commit. Its layer is the active one.
         self.commit = Commit(Layer())
         self._layers = (self.commit.layer,)
         if marker.format < WITH_LOG:
             # RocksDB has read its own log, which is not written any more.
             self.flush()
-        after_power_cut = self._has_lost_writes or not marker.is_of_this_boot
-        was_closed = marker.pid is None or marker.format < WITH_LOG
-        replay = Replay(self.path, directory, covered, was_closed=was_closed, after_power_cut=after_power_cut)
-        replayed = replay.run(self.commit.layer.replay)
+        replay = Replay(
+            self.path,
+            directory,
+            self._covered,
+            was_closed=marker.pid is None or marker.format < WITH_LOG,
+            after_power_cut=self._has_lost_writes or not marker.is_of_this_boot,
+            before=before,
+        )
+        self.replayed = replay.run(self.commit.layer.replay)
+
+    def leave_out(self, frame: int) -> None:
+        """Read the log again, up to before this frame."""
+        self._read_log(before=frame)
+
+    def _begin_log(self) -> CommitLog:
+        """Bring everything in the log to rest in RocksDB, and return a new log."""
+        directory, covered, replayed = self.path / LOG, self._covered, self.replayed
         begin = covered
         if replayed.was_cut or replayed.number != covered.number:
             generation = max([covered.generation, *list_segments(directory)]) + 1
@@ -178,12 +224,19 @@ class Database(MergedReads):
         self.commit.layer = Layer()
         self._layers = (self.commit.layer,)
 
-    def _abandon(self) -> None:
+    def abandon(self) -> None:
         """Close RocksDB after a failed opening."""
         database, self._db = self._opened(), None
         self.handles.clear()
         families, self._families = self._families[1:], []
         _try_to_close([*families, database], [])
+
+    def discard(self) -> None:
+        """Close everything after a failed opening, and leave the files as after a kill."""
+        if self._db is not None:
+            if "log" in self.__dict__:
+                self.log.close()
+            self.abandon()
 
     def forked(self) -> None:
         """Give RocksDB up in the child without closing it, which would wait for its threads and flush into the
@@ -196,11 +249,11 @@ class Database(MergedReads):
 
     # --- Commits -----------------------------------------------------------------------------------------------
 
-    def write(self) -> None:
+    def write(self, kind: Kind = Kind.CHANGES) -> None:
         """Write the changes of the open commit to the log, as one frame."""
         self._opened()
         frame = self.commit.take()
-        place = self.log.append(frame.body)
+        place = self.log.append(frame.body, kind)
         if frame.large:
             self.commit.leave_in_log(frame, *place)
 
@@ -296,7 +349,7 @@ class Database(MergedReads):
         try:
             make_directory(place)
             Checkpoint(database).create_checkpoint(str(place / DATABASE))
-            write_marker(place, None)
+            write_marker(place, None, self._role)
         except Exception as error:  # the binding raises nothing more precise
             raise StoreUnavailable(
                 f"the backup to {place} broke off: {error}; remove {place} and try again", path=str(place)
@@ -326,7 +379,7 @@ class Database(MergedReads):
             try:
                 manifest = manifest_of(self.path / DATABASE)
                 rest = Rest(*self.log.position, manifest.name, manifest.stat().st_size)
-                write_marker(self.path, None, rest=rest)
+                write_marker(self.path, None, self._role, rest=rest)
                 self.log.delete_all()
             except OSError as error:
                 failures.append(error)

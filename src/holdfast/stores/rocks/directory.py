@@ -24,14 +24,14 @@ class RocksDirectory:
         self._upkeep = upkeep
 
     async def find_tenant(self, tenant: str) -> TenantRow | None:
-        return self._catalog.tenant(tenant)
+        return self._catalog.tenants.get(tenant)
 
     async def list_tenants(self) -> list[TenantRow]:
-        return self._catalog.tenants()
+        return self._catalog.tenants.all()
 
     async def put_tenant(self, tenant: str, config: TenantConfig) -> TenantRow:
         self._engine.begin()
-        row = self._catalog.put_tenant(tenant, config)
+        row = self._catalog.tenants.put(tenant, config)
         await self._engine.committed()
         return row
 
@@ -51,7 +51,7 @@ class RocksDirectory:
     async def create_queue(self, ref: QueueRef, now_ms: int) -> QueueRow:
         self._engine.check()
         if (shelf := self._catalog.find(ref)) is None:
-            self._catalog.check_room_for_queue(ref.tenant)
+            self._catalog.tenants.check_room_for_queue(ref.tenant)
             self._engine.begin()
             shelf = self._catalog.create(ref)
         # Also for a queue that is there: another call may have made it just now.

@@ -11,14 +11,20 @@ answered after the write, and everything else after the sync.
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from holdfast.clock import steady_s
 from holdfast.model.errors import StoreUnavailable
 from holdfast.runtime import Runtime, Ticket
 from holdfast.stores.rocks.database import Database
 from holdfast.stores.rocks.log.commit_log import PendingSync
+from holdfast.stores.rocks.log.frames import Kind
 from holdfast.telemetry.figures import SYNC_BOUNDS, Figures, Histogram
+
+if TYPE_CHECKING:
+    from holdfast.stores.rocks.links import Link
 
 # A caller holds everything up for no longer than this while it syncs by itself, unless the disk has become slow since.
 _SHORT_SYNC_S = 0.002
@@ -30,9 +36,14 @@ class Durability(StrEnum):
 
 
 class Engine:
-    def __init__(self, database: Database, runtime: Runtime, durability: Durability) -> None:
+    def __init__(
+        self, database: Database, runtime: Runtime, durability: Durability, *, lane: int = 0, is_only: bool = True
+    ) -> None:
+        """`lane`: the lane of the runtime that syncs. `is_only`: no other engine serves callers beside this one."""
         self.database = database
         self._runtime = runtime
+        self.lane = lane
+        self._is_only = is_only
         self.is_os = durability is Durability.OS
         commit = database.commit
         # The open commit's own methods: looked up once, for they are called for every key.
@@ -51,6 +62,11 @@ class Engine:
         self.on_stop: Callable[[str], None] = lambda cause: None
         self._waiting: list[Ticket[None]] = []
         self._is_syncing = False
+        # Callers of `synced` that wait for the end of a sync under way.
+        self._waiting_for_sync: list[Ticket[None]] = []
+        # A commit that has its other half in another shard, and the number of its frame here.
+        self._link: Link | None = None
+        self._linked_frame = 0
         self._is_turn_taken = False
         self._is_in_step = False
         # Set while the keys of one transition are put: half of them must never be written.
@@ -108,7 +124,7 @@ class Engine:
             if self._commit.is_empty and not self._is_unsynced:
                 self._publish_open()
                 return None
-            if self._runtime.is_lone_caller and self._last_sync_s < _SHORT_SYNC_S:
+            if self._is_only and self._runtime.is_lone_caller and self._last_sync_s < _SHORT_SYNC_S:
                 self._commit_here()
                 return None
         return self._wait_for_commit()
@@ -128,7 +144,7 @@ class Engine:
         self._publish_open()
 
     def _wait_for_commit(self) -> Ticket[None]:
-        ticket = self._runtime.ticket()
+        ticket = self._runtime.ticket(self.lane)
         self._waiting.append(ticket)
         if not self.is_os and not self._is_syncing:
             self._is_syncing = True
@@ -159,7 +175,7 @@ class Engine:
         log = self.database.log
         return log.synced < log.number
 
-    def write(self) -> None:
+    def write(self, kind: Kind = Kind.CHANGES) -> None:
         """Hand the open commit to the operating system. Reads do this first: they see every operation before them."""
         if self._failure is not None:
             raise self._refusal()
@@ -174,7 +190,7 @@ class Engine:
             raise self._refusal()
         self.before_write()
         try:
-            self.database.write()
+            self.database.write(kind)
         except Exception as error:
             self.stop(error)
             raise self._refusal() from error
@@ -186,6 +202,11 @@ class Engine:
         self.after_write()
         if self.is_os:
             self._publish_open()
+
+    def write_linked(self, link: "Link") -> None:
+        """Hand the open commit to the operating system as one half of a link."""
+        self.write(Kind.LINKED)
+        self._link, self._linked_frame = link, self.database.log.number
 
     async def _sync_waiting(self) -> None:
         try:
@@ -200,31 +221,47 @@ class Engine:
                     self._waiting = waiting + self._waiting
                     self._tell_waiting()
                     return
+                self._tell_synced()
                 self._publish(to_publish)
                 _settle(waiting, None)
         finally:
             self._is_syncing = False
+            self._tell_synced()
 
     async def _sync_written(self) -> bool:
         """Sync everything written so far. Return False if that failed, which has stopped the engine."""
         log = self.database.log
         pending = log.begin_sync()
         try:
-            await self._runtime.offload(lambda: self._sync(pending), by_caller=True)
+            await self._runtime.offload(lambda: self._sync(pending), by_caller=True, lane=self.lane)
         except Exception as error:
             if self._failure is None:
                 self.stop(error)
             return False
+        if self._link is not None and pending.number >= self._linked_frame:
+            await self._link.meet(self)
+            if self._failure is not None:
+                return False
+            self._link = None
         log.end_sync(pending)
         return True
+
+    def sync_soon(self) -> None:
+        """Sync in the background, if there is anything to sync."""
+
+        async def sync() -> None:
+            with suppress(StoreUnavailable):  # whoever waits for it has been told
+                await self.synced()
+
+        self._runtime.spawn(sync())
 
     async def synced(self) -> None:
         """Return once everything written so far is on disk. Raise `StoreUnavailable` if the engine has stopped."""
         while self._is_unsynced:
             if self._is_syncing:
                 # One sync at a time: this caller waits for that one, and then for one of its own.
-                ticket = self._runtime.ticket()
-                self._waiting.append(ticket)
+                ticket = self._runtime.ticket(self.lane)
+                self._waiting_for_sync.append(ticket)
                 await ticket
             else:
                 self._is_syncing = True
@@ -232,6 +269,7 @@ class Engine:
                     await self._sync_written()
                 finally:
                     self._is_syncing = False
+                    self._tell_synced()
                 if not self.is_os and (self._waiting or self._to_publish):
                     self._is_syncing = True
                     self._runtime.spawn(self._sync_waiting())
@@ -307,6 +345,13 @@ class Engine:
     def _tell_waiting(self) -> None:
         waiting, self._waiting = self._waiting, []
         _settle(waiting, self._failure)
+        if self._link is not None:
+            self._link.release()
+
+    def _tell_synced(self) -> None:
+        if self._waiting_for_sync:
+            waiting, self._waiting_for_sync = self._waiting_for_sync, []
+            _settle(waiting, None)
 
     def _refusal(self) -> StoreUnavailable:
         """Return a new error for each call: one that is raised again and again keeps every caller's frames alive."""

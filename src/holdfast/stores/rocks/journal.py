@@ -2,14 +2,15 @@
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
 from holdfast.model.errors import StoreUnavailable
-from holdfast.model.events import Event, JournalEvent, parse_position
+from holdfast.model.events import Event, JournalEvent
 from holdfast.model.lifecycle import Life
 from holdfast.model.names import QueueRef
-from holdfast.stores.contract import JOURNAL_STEP, JournalPage
+from holdfast.stores.contract import JOURNAL_STEP
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.engine import Engine
 from holdfast.stores.rocks.shelf import Entry, Shelf
@@ -28,12 +29,19 @@ _TRIMMED = keys.META + b"journal trimmed at"
 _TRIMMED_UNTIL = keys.META + b"journal trimmed until"
 
 
+class ShardPage(NamedTuple):
+    """Events of one shard, and the number of the last one that was looked at."""
+
+    events: list[JournalEvent]
+    position: int
+
+
 class RocksJournal:
-    def __init__(self, engine: Engine, retention_ms: int, name_of: Callable[[bytes], QueueRef], *, shards: int) -> None:
+    def __init__(self, engine: Engine, retention_ms: int, name_of: Callable[[bytes], QueueRef], *, shard: int) -> None:
         self._engine = engine
         self._retention_ms = retention_ms
         self._name_of = name_of
-        self._shards = shards
+        self._shard = shard
         self._rows: list[_Row] = []
         # By queue, a count for each event in the order of `EVENT_NAMES`: one addition each, and no name is looked up.
         self._tallies: defaultdict[bytes, list[int]] = defaultdict(_no_events)
@@ -149,12 +157,12 @@ class RocksJournal:
         return tallies
 
     def read(
-        self, after: str | None, limit: int, tenant: str | None, oldest_at: int, until: str | None = None
-    ) -> JournalPage:
+        self, position: int, limit: int, tenant: str | None, oldest_at: int, until: int | None = None
+    ) -> ShardPage:
+        """Return durable events behind a position. See `Store.journal`."""
         self._engine.write()
-        position = parse_position(after)
         durable = self._durable_event()
-        last = durable if until is None else min(parse_position(until), durable)
+        last = durable if until is None else min(until, durable)
         looked_at = 0
         start = self._engine.database.floor(keys.JOURNAL, keys.instant(position + 1)) or self._oldest
         events: list[JournalEvent] = []
@@ -163,13 +171,13 @@ class RocksJournal:
                 if seq <= position:
                     continue
                 if seq > last or len(events) == limit or looked_at == JOURNAL_STEP:
-                    return JournalPage(events, str(position))
+                    return ShardPage(events, position)
                 position = seq
                 looked_at += 1
                 ref = self._name_of(row[0])
                 if (tenant is None or ref.tenant == tenant) and row[1] >= oldest_at:
-                    events.append(_event(seq, row, ref, keys.shard_of(row[0], self._shards)))
-        return JournalPage(events, str(position))
+                    events.append(_event(seq, row, ref, self._shard))
+        return ShardPage(events, position)
 
     def trim(self, limit: int, now_ms: int) -> int:
         """Forget blocks older than the retention, about `limit` events at most."""

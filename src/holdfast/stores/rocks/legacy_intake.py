@@ -52,17 +52,17 @@ class LegacyIntake:
         self._dice = dice
 
     def progress(self) -> MigrationProgress | None:
-        raw = self._store._engine.database.get(keys.DIRECTORY, _PROGRESS)
+        raw = self._store.shards[0].engine.database.get(keys.DIRECTORY, _PROGRESS)
         return None if raw is None else _decode(raw)
 
     async def put(self, messages: Sequence[LegacyMessage], progress: MigrationProgress, now_ms: int) -> None:
         """Answers when it is written: what a power cut takes, it takes with the progress, and it is done again."""
         self._store._room.check(now_ms)
-        await self._store._units.run(LEGACY_QUEUE, lambda unit: self._put(unit, messages, progress), now_ms)
+        await self._store.shards[0].units.run(LEGACY_QUEUE, lambda unit: self._put(unit, messages, progress), now_ms)
 
     async def _put(self, unit: RocksUnits, messages: Sequence[LegacyMessage], progress: MigrationProgress) -> None:
         queue = await unit.find(LEGACY_QUEUE) or await unit.create(LEGACY_QUEUE)
-        engine, facts = self._store._engine, self._store._facts
+        engine, facts = self._store.shards[0].engine, self._store.shards[0].facts
         engine.is_mid_change = True  # nothing may be read from here on
         own = [own_id(message.id) for message in messages]
         facts.skip_ids(max((id for id in own if id is not None), default=0))
@@ -83,7 +83,7 @@ class LegacyIntake:
 
     async def note(self, progress: MigrationProgress | None) -> None:
         """The progress alone; None: it is over, and forgotten."""
-        engine = self._store._engine
+        engine = self._store.shards[0].engine
         engine.begin()
         if progress is None:
             engine.delete(_PROGRESS, keys.DIRECTORY)
@@ -97,12 +97,12 @@ class LegacyIntake:
         store = self._store
         headers = {LEGACY_ID: message.id.hex()} if own_id is None else {}
         draft = Draft(payload=message.payload, headers=headers)
-        envelope = in_pieces(store._engine, seal(draft, id, now_ms))
+        envelope = in_pieces(store.shards[0].engine, seal(draft, id, now_ms))
         visible_at = message.visible_at if is_held else message.ready_at()
         entry = Entry(queue.p, envelope, Life(visible_at=visible_at), keys.id_bytes(id), draft.bytes)
         queue.put(entry)
-        store._entries.remember(entry)
-        store._journal.append(queue, entry, Event.ENQUEUED, now_ms, reason="legacy")
+        store.shards[0].entries.remember(entry)
+        store.shards[0].journal.append(queue, entry, Event.ENQUEUED, now_ms, reason="legacy")
         return entry
 
 

@@ -13,12 +13,18 @@ from typing import Any, NamedTuple
 from holdfast.model.errors import InvalidArgument, StoreUnavailable
 from holdfast.stores.syncing import sync_directory, sync_file
 
-# The layout of the directory, keys and values. A store of a higher number was written by a newer Holdfast. Number 1 has
-# no log but RocksDB's own; it becomes 2 when it is opened. To change the format: raise the number, write down here what
-# it changed, and bring stores of the number before to the new one in `Database`, before the marker says so.
-FORMAT = 2
+# The layout of the directory, keys and values. A store of a higher number was written by a newer Holdfast.
+#
+#     1   no log but RocksDB's own; becomes 2 when it is opened
+#     2   one database with a commit log, in the store's own directory
+#     3   shards, each a directory with a database and a log; frames of kind LINKED. Only stores with shards have it.
+#
+# To change the format: raise the number, write down here what it changed, and bring stores of the number before to the
+# new one in `Database`, before the marker says so.
+FORMAT = 3
 # The first format with a commit log of our own.
 WITH_LOG = 2
+_WITHOUT_SHARDS = 2
 MARKER = "HOLDFAST"
 _FRESH_MARKER = "HOLDFAST.new"
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -35,13 +41,34 @@ class Rest(NamedTuple):
     manifest_bytes: int
 
 
+class Role(NamedTuple):
+    """What a directory is in a store with shards. By default: a store without."""
+
+    # Of the store's own directory: the number of shards, the folder that they lie in, and whether all of them have been
+    # made. One that is missing then is lost.
+    shards: int = 1
+    folder: str | None = None
+    is_made: bool = False
+    # Of a shard's directory: its number.
+    shard: int | None = None
+
+    @property
+    def format(self) -> int:
+        return _WITHOUT_SHARDS if self == WHOLE_STORE else FORMAT
+
+
+WHOLE_STORE = Role()
+
+
 class Marker(NamedTuple):
     pid: int | None
     """Who has it open; None: it was closed in order."""
     boot: str | None
-    format: int = FORMAT
-    # None while the store is open, and before it was first closed in order.
+    format: int = _WITHOUT_SHARDS
+    # None while the store is open, and before it was first closed in order. The directory of a store with shards has
+    # none: each shard has its own.
     rest: Rest | None = None
+    role: Role = WHOLE_STORE
 
     @property
     def was_never_opened(self) -> bool:
@@ -109,16 +136,22 @@ def read_marker(path: Path) -> Marker:
         read = json.loads((path / MARKER).read_text())
         pid, boot, format, rest = read.get("pid"), read.get("boot"), int(read["format"]), read.get("rest")
         rest = None if rest is None else Rest(*rest)
+        role = Role(**read.get("role", {}))
     except (OSError, ValueError, AttributeError, KeyError, TypeError):
         return Marker(None, None)
-    return Marker(pid if isinstance(pid, int) else None, boot if isinstance(boot, str) else None, format, rest)
+    return Marker(pid if isinstance(pid, int) else None, boot if isinstance(boot, str) else None, format, rest, role)
 
 
-def write_marker(path: Path, pid: int | None, *, format: int = FORMAT, rest: Rest | None = None) -> None:
+def write_marker(
+    path: Path, pid: int | None, role: Role = WHOLE_STORE, *, format: int | None = None, rest: Rest | None = None
+) -> None:
     """Write the marker by a rename, so that a crash leaves the old marker or the new one."""
+    facts: dict[str, Any] = {"format": format or role.format, "pid": pid, "boot": boot_id(), "rest": rest}
+    if role != WHOLE_STORE:
+        facts["role"] = role._asdict()
     fresh = path / _FRESH_MARKER
     with fresh.open("w") as file:
-        json.dump({"format": format, "pid": pid, "boot": boot_id(), "rest": rest}, file)
+        json.dump(facts, file)
         file.flush()
         sync_file(file.fileno())
     fresh.replace(path / MARKER)

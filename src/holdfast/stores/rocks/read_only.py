@@ -16,7 +16,9 @@ from holdfast.model.errors import InvalidArgument, StoreUnavailable
 from holdfast.stores.directory_lock import DirectoryLock
 from holdfast.stores.rocks.forks import never_free
 from holdfast.stores.rocks.layers import Layer
-from holdfast.stores.rocks.log.replay import Replay
+from holdfast.stores.rocks.layout import read_layout
+from holdfast.stores.rocks.links import complete_links
+from holdfast.stores.rocks.log.replay import Replay, Replayed
 from holdfast.stores.rocks.log.segments import DIRECTORY as LOG
 from holdfast.stores.rocks.marker import MARKER, WITH_LOG, Marker, check_directory, read_marker
 from holdfast.stores.rocks.opening import (
@@ -36,12 +38,13 @@ _LEFT_OUT = ("LOCK", "LOG", "rocksdict-config")
 class ReadOnlyStore(MergedReads):
     """The directory of a store that nobody writes to: a backup, or a store that was closed or killed."""
 
-    def __init__(self, path: str | os.PathLike[str], *, lock: DirectoryLock | None = None) -> None:
-        """`lock`: a hold on the directory, which the store takes over and releases when it is closed."""
+    # What was read of the log.
+    replayed: Replayed
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
         super().__init__()
         self.path = Path(os.path.realpath(path))
         self._gone = StoreUnavailable("this copy was closed: open it again")
-        self._lock = lock
         self._view: Path | None = None
         try:
             check_directory(self.path)
@@ -53,16 +56,9 @@ class ReadOnlyStore(MergedReads):
             raise
         listen_for_forks(self)
 
-    @classmethod
-    def alone(cls, path: Path) -> Self:
-        """Open a store, and keep everybody else from opening it meanwhile. Raise `StoreUnavailable` if it is in use."""
-        check_directory(path)
-        lock = DirectoryLock.take(path)
-        if lock is None:
-            raise in_use(path)
-        return cls(path, lock=lock)
-
     def _open(self, marker: Marker) -> None:
+        self._marker = marker
+        self.replayed = Replayed(0, 0)
         view = self._view = _make_view(self.path, copies_logs=not marker.is_of_this_boot)
         try:
             check_files(view, marker, has_lost_writes=False)
@@ -78,27 +74,32 @@ class ReadOnlyStore(MergedReads):
         except Exception as error:  # the binding raises nothing more precise
             raise opening_error(self.path, Exception(str(error).replace(str(view), str(self.path)))) from None
         if marker.format >= WITH_LOG:
-            self._replay(marker)
+            self._replay()
 
-    def _replay(self, marker: Marker) -> None:
+    def _replay(self, before: int | None = None) -> None:
         """Read the changes into memory that only the log has."""
-        layer = Layer()
+        layer, marker = Layer(), self._marker
         replay = Replay(
             self.path,
             self.path / LOG,
             covered_position(self._opened()),
             was_closed=marker.pid is None,
             after_power_cut=not marker.is_of_this_boot,
+            before=before,
         )
-        replay.run(layer.replay)
+        self.replayed = replay.run(layer.replay)
         self._layers = (layer,)
+
+    def leave_out(self, frame: int) -> None:
+        """Read the log again, up to before this frame."""
+        self._replay(before=frame)
 
     def forked(self) -> None:
         """Give RocksDB up in the child without closing it, and leave the rest to the parent."""
         self._gone = forked_error(f"the copy in {self.path}")
         for each in (self._db, *self._families):
             never_free(each)
-        self._db, self._families, self._view, self._lock = None, [], None, None
+        self._db, self._families, self._view = None, [], None
 
     def close(self) -> None:
         """Close RocksDB. Nothing was written, so there is nothing to fail, and nothing to say in the marker."""
@@ -111,6 +112,37 @@ class ReadOnlyStore(MergedReads):
         view, self._view = self._view, None
         if view is not None:
             shutil.rmtree(view, ignore_errors=True)
+
+
+class ReadOnlyShards:
+    """All shards of a store that nobody writes to; of a store without, its one database."""
+
+    def __init__(self, path: str | os.PathLike[str], *, lock: DirectoryLock | None = None) -> None:
+        """`lock`: a hold on the directory, which is taken over and released at the end."""
+        self._lock = lock
+        self.shards: list[ReadOnlyStore] = []
+        try:
+            place = Path(os.path.realpath(path))
+            check_directory(place)
+            layout = read_layout(place)
+            self.shards += map(ReadOnlyStore, layout.paths)
+            complete_links(self.shards, str(place))
+        except BaseException:
+            self.close()
+            raise
+
+    @classmethod
+    def alone(cls, path: Path) -> Self:
+        """Open a store, and keep everybody else from opening it meanwhile. Raise `StoreUnavailable` if it is in use."""
+        check_directory(path)
+        lock = DirectoryLock.take(path)
+        if lock is None:
+            raise in_use(path)
+        return cls(path, lock=lock)
+
+    def close(self) -> None:
+        for shard in self.shards:
+            shard.close()
         lock, self._lock = self._lock, None
         if lock is not None:
             lock.release()

@@ -17,6 +17,7 @@ from holdfast.model.errors import HoldfastError, StoreUnavailable
 from holdfast.runtime import Runtime, Ticket
 from holdfast.stores.directory_lock import DirectoryLock
 from holdfast.stores.rocks.database import Database, HandleNotClosed
+from holdfast.stores.rocks.layout import Layout, Opened, open_databases
 from holdfast.stores.room import free_bytes
 from holdfast.stores.syncing import sync_file
 
@@ -161,16 +162,18 @@ def probe(path: Path) -> None:
         remove_probe(path)
 
 
-def open_settled(path: str | os.PathLike[str], lock: DirectoryLock | None = None) -> Database:
-    """Open a directory in which a write or sync has failed. Its pages may only look written: the system may have
+def open_settled(layout: Layout, lock: DirectoryLock | None = None) -> Opened:
+    """Open a store in whose directory a write or sync has failed. Its pages may only look written: the system may have
     dropped them and say nothing more. So everything goes into new, synced files before any call is answered."""
-    database = Database(path, lock=lock, has_lost_writes=True)
+    opened = open_databases(layout, lock, has_lost_writes=True)
     try:
-        database.flush()
+        for database in opened.databases:
+            database.flush()
     except BaseException:
-        close_stopped(database)
+        for database in opened.databases:
+            close_stopped(database)
         raise
-    return database
+    return opened
 
 
 def close_stopped(database: Database) -> None:

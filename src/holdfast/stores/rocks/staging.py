@@ -9,6 +9,8 @@ Every few pieces a writer waits for a sync all the same: one that comes at the e
 it to write, with every other caller waiting for it.
 """
 
+from collections.abc import Iterable
+
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.message import Draft, Envelope, Pieces
 from holdfast.model.names import QueueRef
@@ -20,7 +22,7 @@ from holdfast.stores.rocks.catalog import Catalog
 from holdfast.stores.rocks.engine import Engine
 from holdfast.stores.rocks.entries import Entries
 from holdfast.stores.rocks.facts import Facts
-from holdfast.stores.rocks.pieces import PieceReader, piece_key
+from holdfast.stores.rocks.pieces import PieceReader, Reading, piece_key
 from holdfast.stores.rocks.seen import SeenKeys
 from holdfast.stores.room import DiskRoom
 from holdfast.stores.staging import StageWriter
@@ -42,7 +44,9 @@ class Staging:
         facts: Facts,
         room: DiskRoom,
         listener: Listener,
+        writers: "dict[int, RocksStage]",
     ) -> None:
+        """`writers`: the payloads on their way in all shards, by their place."""
         self._engine = engine
         self._runtime = runtime
         self._catalog = catalog
@@ -51,7 +55,7 @@ class Staging:
         self._facts = facts
         self._room = room
         self._listener = listener
-        self._writers: dict[int, RocksStage] = {}
+        self._writers = writers
         # Places that nobody will have a message for.
         self._abandoned: list[int] = []
 
@@ -66,7 +70,7 @@ class Staging:
         if not auto_create:
             self._catalog.require(ref)
         if self._catalog.find(ref) is None:
-            self._catalog.check_room_for_queue(ref.tenant)
+            self._catalog.tenants.check_room_for_queue(ref.tenant)
         else:
             self._catalog.require_open(ref)
         [place] = self._facts.take_ids(1, now_ms)
@@ -101,9 +105,10 @@ class Staging:
     def _check_quotas(self, writer: "RocksStage", piece: bytes, now_ms: int) -> None:
         """Those on their way count for each other: else they could fill the disk beside any quota."""
         tenant = writer.ref.tenant
-        if self._catalog.has_quotas(tenant) and not self._is_duplicate(writer, now_ms):
+        tenants = self._catalog.tenants
+        if tenants.has_quotas(tenant) and not self._is_duplicate(writer, now_ms):
             others = [each.size for each in self._writers.values() if each.ref.tenant == tenant and each is not writer]
-            self._catalog.check_quotas(tenant, [writer.bytes_with(piece)], on_their_way=others)
+            tenants.check_quotas(tenant, [writer.bytes_with(piece)], on_their_way=others)
 
     def _is_duplicate(self, writer: "RocksStage", now_ms: int) -> bool:
         """It will be answered with the message that has its key already, and kept nowhere."""
@@ -114,21 +119,68 @@ class Staging:
     def forsake(self, writer: "RocksStage") -> None:
         if self._writers.pop(writer.place, None) is None:
             return  # it is a message's now
+        self._catalog.tenants.release_queue_id(writer.ref)
         if writer.pieces:
-            self._abandoned.append(writer.place)
-            self._listener.deadline(self._runtime.clock.now_ms())
+            self.give_up(writer.place)
+
+    def give_up(self, place: int) -> None:
+        """Let the sweeps delete the pieces at a place."""
+        self._abandoned.append(place)
+        self._listener.deadline(self._runtime.clock.now_ms())
 
     # --- Enqueueing --------------------------------------------------------------------------------------------
 
     def check(self, pieces: Pieces) -> None:
         """Refuse a payload that is not on its way any more."""
-        if pieces.place not in self._writers:
+        writer = self._writers.get(pieces.place)
+        if writer is None:
             raise StoreUnavailable("the store was reopened after this payload was uploaded: upload it again")
+        if writer.staging is not self:
+            raise StoreUnavailable(
+                f"{writer.ref} was deleted and made again after this payload was uploaded: upload it again"
+            )
 
     def take(self, pieces: Pieces) -> None:
         """It is a message's from this step on."""
         del self._writers[pieces.place]
+        self.take_copy(pieces)
+
+    # --- Copies from another shard ---------------------------------------------------------------------------------
+
+    async def copy(self, pieces: Pieces, source: Engine) -> bool:
+        """Copy a payload from another shard, to the same place in this one, ahead of its message. Return False if it
+        has gone there meanwhile; the sweeps then delete what was copied."""
+        reading, number, engine = Reading(source, pieces), 0, self._engine
+        while True:
+            try:
+                piece = reading.next()
+            except StoreUnavailable:
+                source.check()
+                self.give_up(pieces.place)
+                return False
+            if piece is None:
+                return True
+            self._room.check(self._runtime.clock.now_ms(), len(piece))
+            engine.begin()
+            if not number:
+                engine.put(keys.STAGES + keys.place(pieces.place), b"", keys.INDEXES)
+            engine.put(piece_key(pieces.place, number), piece, keys.INDEXES)
+            engine.written()
+            number += 1
+            if number * PIECE % _SYNC_EVERY < PIECE:
+                await engine.committed()
+            await let_others_go_on(self._runtime)
+
+    def take_copy(self, pieces: Pieces) -> None:
+        """The payload at a place is a message's from this step on."""
         self._engine.delete(keys.STAGES + keys.place(pieces.place), keys.INDEXES)
+
+    def give_up_copies(self, copied: Iterable[Pieces]) -> None:
+        """Let the sweeps delete those copies that have not become a message's."""
+        self._engine.write()
+        for pieces in copied:
+            if self._engine.database.get(keys.INDEXES, keys.STAGES + keys.place(pieces.place)) is not None:
+                self.give_up(pieces.place)
 
     # --- What was abandoned ------------------------------------------------------------------------------------
 
@@ -159,10 +211,10 @@ class Staging:
 class RocksStage(StageWriter):
     def __init__(self, staging: Staging, ref: QueueRef, draft: Draft, place: int) -> None:
         super().__init__(ref, draft, place, PIECE)
-        self._staging = staging
+        self.staging = staging
 
     async def _put(self, piece: bytes) -> None:
-        await self._staging.put(self, piece)
+        await self.staging.put(self, piece)
 
     def abandon(self) -> None:
-        self._staging.forsake(self)
+        self.staging.forsake(self)

@@ -1,9 +1,11 @@
-"""The embedded store: the contract over the engine, its shelves and its journal."""
+"""The embedded store: one directory, one database or several shards, and the contract over them."""
 
 import dataclasses
 import logging
 import os
-from collections.abc import Coroutine, Mapping
+from collections import deque
+from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,41 +13,36 @@ from holdfast.clock import go_on_from
 from holdfast.dice import Dice
 from holdfast.model.answers import Counts, Enqueued, Found, Result
 from holdfast.model.errors import StoreUnavailable
-from holdfast.model.events import Event
-from holdfast.model.message import Draft, Receipt, State
+from holdfast.model.events import Event, JournalEvent, format_positions, parse_positions
+from holdfast.model.message import Draft, Pieces, Receipt, State
 from holdfast.model.names import QueueRef
-from holdfast.model.requests import Ask, Filter, Move, StateChange, Verb, Verdict
-from holdfast.runtime import Runtime, see_through
+from holdfast.model.requests import Ask, Filter, Move, StateChange, Verb, Verdict, states_of
+from holdfast.runtime import Runtime, Ticket, see_through
 from holdfast.stores.contract import (
     AlterStep,
     Capabilities,
     Claims,
     JournalPage,
+    LedgerStore,
+    LimitedQueueDirectory,
     Listener,
     Listing,
-    QueueRow,
+    PayloadStore,
+    ScheduleStore,
     Swept,
 )
 from holdfast.stores.directory_lock import DirectoryLock
 from holdfast.stores.logic.bulk import alter
-from holdfast.stores.logic.claims import claim
-from holdfast.stores.logic.enqueue import enqueue
-from holdfast.stores.logic.ledgers import Ledgers
-from holdfast.stores.logic.verdicts import save_state, settle
 from holdfast.stores.pieces import PIECES_ABOVE
-from holdfast.stores.rocks import keys
-from holdfast.stores.rocks.board import Board
-from holdfast.stores.rocks.catalog import Catalog
-from holdfast.stores.rocks.checkpoints import CHECKPOINT_BYTES, Checkpoints
-from holdfast.stores.rocks.counters import Counters, Totals
+from holdfast.stores.rocks.checkpoints import CHECKPOINT_BYTES, copy_shards
 from holdfast.stores.rocks.database import Database, HandleNotClosed, check_target
-from holdfast.stores.rocks.directory import RocksDirectory
 from holdfast.stores.rocks.engine import Durability, Engine
-from holdfast.stores.rocks.entries import Entries
-from holdfast.stores.rocks.facts import Facts
-from holdfast.stores.rocks.journal import RocksJournal
+from holdfast.stores.rocks.facts import Facts, begin_session
+from holdfast.stores.rocks.journal import ShardPage
+from holdfast.stores.rocks.layout import Layout, Opened, note_closed, open_databases, settle_layout
+from holdfast.stores.rocks.links import Links
+from holdfast.stores.rocks.marker import write_marker
 from holdfast.stores.rocks.opening import lock_directory
-from holdfast.stores.rocks.reading import Reader
 from holdfast.stores.rocks.reopening import (
     CLOSING_S,
     REOPEN_AFTER_MS,
@@ -54,17 +51,17 @@ from holdfast.stores.rocks.reopening import (
     open_settled,
     remove_probe,
 )
-from holdfast.stores.rocks.schedules import Schedules
-from holdfast.stores.rocks.seen import SeenKeys
-from holdfast.stores.rocks.shelf import Entry, Shelf
-from holdfast.stores.rocks.staging import Staging
-from holdfast.stores.rocks.sweeping import Sweeping
-from holdfast.stores.rocks.unit import RocksUnits
-from holdfast.stores.rocks.upkeep import Upkeep
+from holdfast.stores.rocks.routing import RoutedDirectory, RoutedLedgers, RoutedPayloads, RoutedSchedules, Router
+from holdfast.stores.rocks.shard import Shard
+from holdfast.stores.rocks.staging import RocksStage
+from holdfast.stores.rocks.tenants import Tenants
 from holdfast.stores.room import LOW_DISK_BYTES, DiskRoom
-from holdfast.telemetry.figures import Figures
+from holdfast.telemetry.figures import SYNC_BOUNDS, FamilyFigures, Figures, Histogram
 
 _log = logging.getLogger("holdfast")
+
+# Payloads in pieces that one step of a move copies to another shard: about so many bytes, but at least one payload.
+_COPIED_BYTES = 16 << 20
 
 
 class RocksStore:
@@ -79,142 +76,169 @@ class RocksStore:
         *,
         durability: Durability = Durability.FSYNC,
         journal_retention_ms: int,
-        shards: int = 1,
+        shards: int | None = None,
         low_disk_bytes: int = LOW_DISK_BYTES,
         reopen_after_ms: int = REOPEN_AFTER_MS,
         checkpoint_bytes: int = CHECKPOINT_BYTES,
     ) -> None:
+        """`shards`: the number of shards of a new store, 1 by default; a store that has another number is refused."""
         # The real path: a relative one, or one over a symbolic link, could come to mean another directory.
         self._path = Path(os.path.realpath(path))
         self._dice = dice
         self._durability = durability
         self._journal_retention_ms = journal_retention_ms
-        self._shards = shards
+        self._wanted_shards = shards
         self._low_disk_bytes = low_disk_bytes
         self._reopen_after_ms = reopen_after_ms
         self._checkpoint_bytes = checkpoint_bytes
         self._reopening: Reopening | None = None
-        # The store's own, not the database's: nobody may open the directory while a stopped store is reopened.
+        # The store's own, not the databases': nobody may open the directory while a stopped store is reopened.
         self._lock: DirectoryLock | None = None
-        # None while the store is closed, and while a stopped one is being opened again.
-        self._database: Database | None = None
+        # Empty while the store is closed, and while a stopped one is being opened again.
+        self.databases: list[Database] = []
         # Counted before the store was reopened, and not yet taken.
         self._earlier_tallies: dict[QueueRef, dict[Event, int]] = {}
 
     async def open(self, listener: Listener, runtime: Runtime) -> None:
         self._lock = lock_directory(self._path)
         try:
-            database = Database(self._path, lock=self._lock)
+            self._layout = settle_layout(self._path, self._wanted_shards)
+            opened = open_databases(self._layout, self._lock)
         except BaseException:
             self._lock.release()
             raise
-        remove_probe(database.path)
+        remove_probe(self._path)
         self._room = DiskRoom(self._path, runtime, self._low_disk_bytes)
         self._reopening = Reopening(self._path, runtime, self._reopen_after_ms, self._reopen, self._lose)
         try:
-            self._open(database, listener, runtime)
+            self._open(opened, listener, runtime)
         except BaseException:
             self._let_go()
-            database.close()
+            for database in opened.databases:
+                database.close()
+            note_closed(self._layout)
             self._lock.release()
             raise
 
-    def _open(self, database: Database, listener: Listener, runtime: Runtime) -> None:
+    def _open(self, opened: Opened, listener: Listener, runtime: Runtime) -> None:
         self._listener = listener
         self._runtime = runtime
-        self._engine = Engine(database, runtime, self._durability)
-        self._checkpoints = Checkpoints(self._engine, runtime, self._room, self._checkpoint_bytes)
-        self._board = Board(self._engine, listener)
-        self._facts = Facts(self._engine, self._dice)
-        self._catalog = Catalog(self._engine, self._make_shelf)
-        self._catalog.load()
-        self._entries = Entries(self._engine)
-        self._reader = Reader(self._engine, self._entries)
-        self._journal = RocksJournal(
-            self._engine, self._journal_retention_ms, self._catalog.name_of, shards=self._shards
-        )
-        go_on_from(runtime.clock, self._journal.latest_at)
-        self._seen = SeenKeys(self._engine, self._board.scanner(keys.INDEXES, keys.SEEN_ENDS))
-        self._staging = Staging(
-            self._engine, runtime, self._catalog, self._entries, self._seen, self._facts, self._room, listener
-        )
-        self._staging.load()
-        self._upkeep = Upkeep(self._engine, self._catalog, listener, shards=self._shards)
-        self._units = RocksUnits(
-            *(self._engine, self._board, self._catalog, self._entries, self._reader, self._journal),
-            *(self._seen, self._staging, self._facts, self._upkeep, listener),
-        )
-        self._ledgers = Ledgers(self._units, self._dice.roll)
-        self._schedules = Schedules(self._engine, self._catalog, self._units, self._room, listener)
-        self._directory = RocksDirectory(self._engine, self._board, self._catalog, self._schedules, self._upkeep)
-        self._sweeping = Sweeping(
-            *(self._engine, self._board, self._catalog, self._units, self._seen, self._journal),
-            *(self._staging, self._upkeep),
-            shards=self._shards,
-        )
-        self._engine.before_write = self._before_write
-        self._engine.after_publish = self._board.tell_shown
-        self._facts.begin_session()
-        self._engine.sync_now()
-        self._engine.after_write = self._after_write
-        self._engine.on_stop = self._stopped
-        self._engine.reopens = True
-        self._database = database
-        self._upkeep.note_all(runtime.clock.now_ms())
-        self._schedules.load()
+        databases = opened.databases
+        self._engines = [
+            Engine(database, runtime, self._durability, lane=number, is_only=len(databases) == 1)
+            for number, database in enumerate(databases)
+        ]
+        tenants = Tenants(self._engines[0])
+        tenants.load()
+        facts = [Facts(engine) for engine in self._engines]
+        uploads: dict[int, RocksStage] = {}
+        self.shards = [
+            Shard(
+                *(engine, tenants, each, listener, runtime, self._room, self._dice, uploads),
+                journal_retention_ms=self._journal_retention_ms,
+                checkpoint_bytes=self._checkpoint_bytes // len(databases),
+            )
+            for engine, each in zip(self._engines, facts, strict=True)
+        ]
+        tenants.shards = [shard.catalog for shard in self.shards]
+        for shard in self.shards:
+            go_on_from(runtime.clock, shard.journal.latest_at)
+        self._router = Router(self.shards, tenants)
+        self._links = Links(runtime, opened.last_link)
+        # A store without shards goes to its parts directly.
+        self._only = only = self.shards[0] if len(self.shards) == 1 else None
+        self._directory: LimitedQueueDirectory = RoutedDirectory(self._router) if only is None else only.directory
+        self._schedules: ScheduleStore = RoutedSchedules(self._router) if only is None else only.schedules
+        self._ledgers: LedgerStore = RoutedLedgers(self._router) if only is None else only.ledgers
+        self._payloads: PayloadStore = RoutedPayloads(self._router) if only is None else only.staging
+        # The engine that says whether the store is up: all of them stop together.
+        self._engine = self._engines[0]
+        begin_session(facts, self._dice)
+        for engine in self._engines:
+            engine.on_stop = self._stopped
+        for shard in self.shards:
+            shard.start(runtime.clock.now_ms())
+        for engine in self._engines:
+            engine.reopens = True
+        self.databases = databases
 
     async def close(self) -> None:
         if self._reopening is None:
             return
         await self._reopening.close()
         self._room.close()
-        database, self._database = self._database, None
-        if database is None:
-            self._engine.close()
+        databases, self.databases = self.databases, []
+        if not databases:
+            self._close_engines()
             self._release()
             return
         had_stopped = self._engine.failure is not None
-        self._engine.reopens = False
-        await self._checkpoints.close()
+        for engine in self._engines:
+            engine.reopens = False
+        for shard in self.shards:
+            await shard.checkpoints.close()
         try:
             if not had_stopped:
-                await self._engine.committed()
-                self._facts.end_session()
-                self._engine.sync_now()
+                for shard in self.shards:
+                    await shard.engine.committed()
+                for shard in self.shards:
+                    shard.facts.end_session()
+                    shard.engine.sync_now()
         finally:
             self._let_go()
+            try:
+                self._close_databases(databases, had_stopped=had_stopped)
+            finally:
+                self._release()
+
+    def _close_databases(self, databases: list[Database], *, had_stopped: bool) -> None:
+        failure: StoreUnavailable | None = None
+        for database in databases:
             try:
                 if had_stopped:
                     database.close_stopped(CLOSING_S)
                 else:
                     database.close()
             except StoreUnavailable as error:
-                if not had_stopped:
-                    raise
-                # Every caller since the stop was refused; there is nothing left to save.
-                _log.warning("%s", error.message)
-            finally:
-                self._release()
+                failure = failure or error
+        if failure is None:
+            if not had_stopped:
+                note_closed(self._layout)
+        elif had_stopped:
+            # Every caller since the stop was refused; there is nothing left to save.
+            _log.warning("%s", failure.message)
+        else:
+            raise failure
 
     def _release(self) -> None:
         if self._lock is not None:
             self._lock.release()
 
+    def _close_engines(self, failure: StoreUnavailable | None = None) -> None:
+        for engine in self._engines:
+            engine.close(failure)
+
     def _let_go(self, failure: StoreUnavailable | None = None) -> None:
         """Drop everything that holds a handle: the directory stays locked while one lives. Later calls are refused by
         the engine, with `failure` if given, before any dropped part is missed."""
-        self._engine.close(failure)
-        self._board.close()
-        for name in (
-            *("_catalog", "_entries", "_reader", "_journal", "_seen", "_staging", "_ledgers", "_facts", "_upkeep"),
-            *("_units", "_schedules", "_directory", "_sweeping"),
-        ):
+        self._close_engines(failure)
+        for shard in self.__dict__.get("shards", ()):
+            shard.close()
+        for name in ("shards", "_only", "_router", "_links", "_directory", "_schedules", "_ledgers", "_payloads"):
             self.__dict__.pop(name, None)
 
     # --- After a failed write or sync --------------------------------------------------------------------------
 
     def _stopped(self, cause: str) -> None:
+        """Stop the other shards too: they share the disk, and reading everything again is only safe for all at once."""
         assert self._reopening is not None
+        if self._engine.on_stop is _ignore:
+            return
+        for engine in self._engines:
+            engine.on_stop = _ignore
+        for engine in self._engines:
+            if engine.failure is None:
+                engine.stop(RuntimeError(cause))
         self._reopening.stopped(cause)
         self._listener.stopped()
 
@@ -222,74 +246,70 @@ class RocksStore:
         """Read everything again from disk: memory holds what the disk may have lost. Calls are refused until the end,
         with the error of the stop."""
         failure = self._engine.failure
-        if self._database is not None:
-            # Calls on the thread run one after the other: the sync or backup under way when the store stopped ends
-            # before the parts it belongs to are dropped.
-            await self._runtime.offload(lambda: None)
-            await self._checkpoints.close()
-            old, self._database = self._database, None
+        if self.databases:
+            # Calls on a lane run one after the other: the sync or backup under way when the store stopped ends before
+            # the parts it belongs to are dropped.
+            for engine in self._engines:
+                await self._runtime.offload(lambda: None, lane=engine.lane)
+            for shard in self.shards:
+                await shard.checkpoints.close()
+            old, self.databases = self.databases, []
             self._keep_tallies()
             self._let_go(failure)
-            await self._runtime.offload(lambda: close_stopped(old))
+            for database in old:
+                await self._runtime.offload(partial(close_stopped, database))
         # The directory has been locked all the time: no other process could open the store in between.
-        database = await self._runtime.offload(lambda: open_settled(self._path, self._lock))
+        opened = await self._runtime.offload(lambda: open_settled(self._layout, self._lock))
         try:
-            self._open(database, self._listener, self._runtime)
+            self._open(opened, self._listener, self._runtime)
         except BaseException:
             self._let_go(failure)
-            await self._runtime.offload(lambda: close_stopped(database))
+            for database in opened.databases:
+                await self._runtime.offload(partial(close_stopped, database))
             raise
         self._listener.reopened()
 
     def _lose(self, error: HandleNotClosed) -> None:
-        self._engine.close(error)
+        self._close_engines(error)
         self._listener.lost(error.message)
 
     def _keep_tallies(self) -> None:
-        for ref, counts in self._journal.take_tallies().items():
-            kept = self._earlier_tallies.setdefault(ref, {})
-            for event, count in counts.items():
-                kept[event] = kept.get(event, 0) + count
-
-    def _make_shelf(self, row: QueueRow, counters: Counters, totals: Totals) -> Shelf:
-        return Shelf(row, self._engine, counters, totals, self._board)
-
-    def _before_write(self) -> None:
-        """Add the records that every batch carries once: counters, a block of the journal."""
-        self._board.write_counters()
-        self._journal.write_block()
-
-    def _after_write(self) -> None:
-        self._journal.note_written()
-        self._checkpoints.look()
-
-    def shard_of(self, ref: QueueRef) -> int:
-        # A stopped store has no catalog. Nothing can be claimed then, nor from a queue that does not exist.
-        is_up = self._shards > 1 and self._engine.failure is None
-        shelf = self._catalog.find(ref) if is_up else None
-        return 0 if shelf is None else keys.shard_of(shelf.p, self._shards)
+        for shard in self.shards:
+            for ref, counts in shard.journal.take_tallies().items():
+                kept = self._earlier_tallies.setdefault(ref, {})
+                for event, count in counts.items():
+                    kept[event] = kept.get(event, 0) + count
 
     # --- Parts, which reopening replaces -----------------------------------------------------------------------
 
     @property
-    def directory(self) -> RocksDirectory:
+    def directory(self) -> LimitedQueueDirectory:
         self._engine.check()
         return self._directory
 
     @property
-    def schedules(self) -> Schedules:
+    def schedules(self) -> ScheduleStore:
         self._engine.check()
         return self._schedules
 
     @property
-    def ledgers(self) -> Ledgers[Shelf, Entry]:
+    def ledgers(self) -> LedgerStore:
         self._engine.check()
         return self._ledgers
 
     @property
-    def payloads(self) -> Staging:
+    def payloads(self) -> PayloadStore:
         self._engine.check()
-        return self._staging
+        return self._payloads
+
+    def shard_of(self, ref: QueueRef) -> int:
+        # A stopped store has no shards. Nothing can be claimed then, nor from a queue that does not exist.
+        return 0 if len(self._engines) == 1 or self._engine.failure is not None else self._router.of(ref).number
+
+    def _of(self, ref: QueueRef) -> Shard:
+        """Return the shard to call. Raise `StoreUnavailable` if the store has stopped."""
+        self._engine.check()
+        return self._only or self._router.of(ref)
 
     # --- Messages ----------------------------------------------------------------------------------------------
     #
@@ -299,116 +319,172 @@ class RocksStore:
         self, ref: QueueRef, drafts: list[Draft], now_ms: int, *, auto_create: bool
     ) -> Coroutine[Any, Any, list[Enqueued]]:
         self._engine.check()
-        size = 0
-        for draft in drafts:
-            size += draft.bytes
-            if draft.pieces is not None:
-                self._staging.check(draft.pieces)
-        self._room.check(now_ms, size)
-        if self._checkpoints.is_behind:
-            return self._enqueue_later(ref, drafts, now_ms, auto_create=auto_create)
-        return self._units.run(ref, lambda unit: enqueue(unit, ref, drafts, auto_create=auto_create), now_ms)
+        shard = self._only or self._router.find(ref)
+        if shard is None and auto_create:
+            return self._enqueue_to_new(ref, drafts, now_ms)
+        return (shard or self.shards[0]).enqueue(ref, drafts, now_ms, auto_create=auto_create)
 
-    async def _enqueue_later(
-        self, ref: QueueRef, drafts: list[Draft], now_ms: int, *, auto_create: bool
-    ) -> list[Enqueued]:
-        """Enqueue once memory has room for more changes."""
-        await self._checkpoints.caught_up()
-        return await self._units.run(ref, lambda unit: enqueue(unit, ref, drafts, auto_create=auto_create), now_ms)
+    async def _enqueue_to_new(self, ref: QueueRef, drafts: list[Draft], now_ms: int) -> list[Enqueued]:
+        shard = await self._router.of_new(ref)
+        return await shard.enqueue(ref, drafts, now_ms, auto_create=True)
 
     def claim(self, ref: QueueRef, asks: list[Ask], now_ms: int) -> Coroutine[Any, Any, Claims]:
-        self._engine.check()
-        return self._units.run(ref, lambda unit: claim(unit, ref, asks, self._dice.tokens), now_ms)
+        return self._of(ref).claim(ref, asks, now_ms)
 
     def settle(self, ref: QueueRef, verdicts: list[Verdict], now_ms: int) -> Coroutine[Any, Any, list[Result]]:
-        self._engine.check()
-        return self._units.run(ref, lambda unit: settle(unit, ref, verdicts, self._dice.roll), now_ms)
+        return self._of(ref).settle(ref, verdicts, now_ms)
 
     def save_state(
         self, ref: QueueRef, receipt: Receipt, change: StateChange, now_ms: int
     ) -> Coroutine[Any, Any, str | None]:
-        self._engine.check()
-        return self._units.run(ref, lambda unit: save_state(unit, ref, receipt, change), now_ms)
+        return self._of(ref).save_state(ref, receipt, change, now_ms)
 
     # --- Inspection --------------------------------------------------------------------------------------------
 
     async def get(self, ref: QueueRef, id: int) -> Found | None:
-        self._engine.check()
-        shelf = self._catalog.require(ref)
-        entry = self._entries.get(shelf, id)
-        return None if entry is None else self._found(shelf, entry)
+        return self._of(ref).get(ref, id)
 
     async def peek(self, ref: QueueRef, limit: int, now_ms: int) -> list[Found]:
-        self._engine.check()
-        shelf = self._catalog.require(ref)
-        return [self._found(shelf, entry) for entry in self._reader.peek_due(shelf, limit, now_ms)]
+        return self._of(ref).peek(ref, limit, now_ms)
 
     async def browse(
         self, ref: QueueRef, state: State | None, which: Filter, after: int | None, limit: int, now_ms: int
     ) -> Listing:
-        self._engine.check()
-        shelf = self._catalog.require(ref)
-        states = frozenset(State) if state is None else frozenset({state})
-        page = self._reader.matching(shelf, states, which, after, limit + 1, now_ms)
-        more = len(page) > limit
-        return Listing(
-            [self._found(shelf, each) for each in page[:limit]], page[limit - 1].envelope.id if more else None
-        )
+        return self._of(ref).browse(ref, state, which, after, limit, now_ms)
 
     async def counts(self, tenant: str, queue: str | None, now_ms: int) -> Counts:
         self._engine.check()
         if queue is not None:
-            return _counts(self._catalog.require(QueueRef(tenant, queue)), now_ms)
-        every: list[Counts] = []
-        with_ready: list[bytes] = []
-        for p, counters in self._catalog.counters(tenant):
-            if counters.ready:
-                # How many of them are due, and since when, is not in the counters.
-                with_ready.append(p)
-            else:
-                every.append(Counts(in_flight=counters.in_flight, failed=counters.failed, bytes=counters.bytes))
-        shelves = map(self._catalog.of_prefix, with_ready)
-        every += [_counts(shelf, now_ms) for shelf in shelves if shelf is not None]
-        return Counts.total(every)
+            ref = QueueRef(tenant, queue)
+            return self._of(ref).counts(ref, now_ms)
+        return Counts.total(each for shard in self.shards for each in shard.counts_of_tenant(tenant, now_ms))
 
     # --- Operators ---------------------------------------------------------------------------------------------
 
     async def alter(
         self, ref: QueueRef, verb: Verb, which: Filter, after: int | None, limit: int, now_ms: int
     ) -> AlterStep:
-        self._engine.check()
-        target = verb.to if isinstance(verb, Move) else None
-        return await self._units.run(
-            ref, lambda unit: alter(unit, ref, verb, which, after, limit), now_ms, target=target
-        )
+        shard = self._of(ref)
+        if isinstance(verb, Move) and self._only is None:
+            target = self._router.find(verb.to)
+            if target is not None and target is not shard:
+                return await see_through(
+                    self._runtime, self._move(shard, target, ref, verb, which, after, limit, now_ms)
+                )
+        return await shard.alter(ref, verb, which, after, limit, now_ms)
+
+    async def _move(
+        self,
+        shard: Shard,
+        target: Shard,
+        ref: QueueRef,
+        verb: Move,
+        which: Filter,
+        after: int | None,
+        limit: int,
+        now_ms: int,
+    ) -> AlterStep:
+        """Move messages to a queue of another shard. Payloads in pieces are copied first, and belong to nobody until
+        the step that makes them their messages'."""
+        links = self._links
+        await links.begin()
+        copied: dict[int, Pieces] = {}
+        try:
+            size = 0
+            for entry in shard.matching(ref, states_of(verb), which, after, limit, now_ms):
+                pieces = entry.envelope.pieces
+                if pieces is None:
+                    continue
+                if copied and size + pieces.size > _COPIED_BYTES:
+                    break
+                size += pieces.size
+                if await target.staging.copy(pieces, shard.engine):
+                    copied[pieces.place] = pieces
+            return await shard.units.run_across(
+                target.units,
+                lambda: links.commit(shard.engine, target.engine, (shard.number, target.number)),
+                lambda unit: alter(unit, ref, verb, which, after, limit),
+                now_ms,
+                copied,
+            )
+        finally:
+            if self._engine.failure is None:
+                target.staging.give_up_copies(copied.values())
+            links.end()
 
     # --- Upkeep ------------------------------------------------------------------------------------------------
 
     async def sweep(self, limit: int, now_ms: int) -> Swept:
+        """Sweep every shard beside the others. Each tells the listener of its next deadline by itself, so that a shard
+        whose disk holds this call up does not keep later calls from sweeping the others."""
         self._engine.check()
-        return await self._sweeping.sweep(limit, now_ms)
+        if self._only is not None:
+            return await self._only.sweep(limit, now_ms)
+        begun = [self._begin(partial(shard.sweep_beside_others, limit, now_ms)) for shard in self.shards]
+        swept: list[Swept] = []
+        failures: list[Exception] = []
+        for each in begun:
+            try:
+                swept.append(await each)
+            except Exception as error:  # every shard is waited for, and the caller gets the first error
+                failures.append(error)
+        if failures:
+            raise failures[0]
+        ends = [each.next_at for each in swept if each.next_at is not None]
+        return Swept(sum(each.changed for each in swept), min(ends, default=None))
+
+    def _begin(self, work: Callable[[], Coroutine[Any, Any, Swept]]) -> Ticket[Swept]:
+        ticket: Ticket[Swept] = self._runtime.ticket()
+
+        async def run() -> None:
+            try:
+                swept = await work()
+            except Exception as error:  # the caller's, who waits for the ticket
+                if ticket.done():
+                    raise
+                ticket.set_exception(error)
+            else:
+                if not ticket.done():
+                    ticket.set_result(swept)
+
+        self._runtime.spawn(run())
+        return ticket
 
     async def backup(self, target: str) -> None:
         self._engine.check()
         check_target(Path(target))
         # Seen through though the caller leaves: no other checkpoint may begin while this one is being copied.
-        await see_through(self._runtime, self._checkpoints.copy_to(target))
+        await see_through(self._runtime, self._copy_to(Path(target)))
+
+    async def _copy_to(self, target: Path) -> None:
+        layout = Layout(target, self._layout.role._replace(is_made=True))
+        await copy_shards([(shard.checkpoints, path) for shard, path in zip(self.shards, layout.paths, strict=True)])
+        if layout.has_shards:
+            # Last: without it, the half of a backup is not taken for a store.
+            write_marker(target, None, layout.role)
 
     async def journal(
         self, after: str | None, limit: int, tenant: str | None, now_ms: int, until: str | None = None
     ) -> JournalPage:
         self._engine.check()
-        await self._engine.committed()  # claims ride along with the next sync; a reader wants to see them
-        retention_ms = None if tenant is None else self._catalog.config(tenant).journal_retention_ms
+        positions = parse_positions(after, len(self.shards))
+        ends = [None] * len(positions) if until is None else parse_positions(until, len(positions))
+        for engine in self._engines:
+            await engine.committed()  # claims ride along with the next sync; a reader wants to see them
+        retention_ms = None if tenant is None else self._router.tenants.config(tenant).journal_retention_ms
         oldest_at = now_ms - retention_ms if retention_ms is not None else 0
-        return self._journal.read(after, limit, tenant, oldest_at, until)
+        pages = [
+            shard.journal.read(position, limit, tenant, oldest_at, end)
+            for shard, position, end in zip(self.shards, positions, ends, strict=True)
+        ]
+        return _merged(pages, limit)
 
     # --- Figures -----------------------------------------------------------------------------------------------
 
     async def take_tallies(self) -> Mapping[QueueRef, Mapping[Event, int]]:
-        if self._database is not None:
-            if not self._earlier_tallies:
-                return self._journal.take_tallies()
+        if self.databases:
+            if not self._earlier_tallies and self._only is not None:
+                return self._only.journal.take_tallies()
             self._keep_tallies()
         taken, self._earlier_tallies = self._earlier_tallies, {}
         return taken
@@ -417,13 +493,7 @@ class RocksStore:
         if self._reopening is None or self._reopening.is_closed:
             return Figures(is_up=False)
         failure, room = self._engine.failure, self._room
-        figures = Figures(is_up=False)
-        if self._database is not None:
-            figures = dataclasses.replace(
-                self._engine.figures(),
-                checkpoints=self._checkpoints.written,
-                unwritten_bytes=self._database.unwritten_bytes,
-            )
+        figures = self._database_figures() if self.databases else Figures(is_up=False)
         return dataclasses.replace(
             figures,
             free_bytes=room.free_bytes(),
@@ -432,12 +502,43 @@ class RocksStore:
             stops=self._reopening.stops,
         )
 
-    # --- Answers -----------------------------------------------------------------------------------------------
+    def _database_figures(self) -> Figures:
+        """Return the figures of all shards together."""
+        syncs, families = Histogram(SYNC_BOUNDS), dict[str, FamilyFigures]()
+        every = [engine.figures() for engine in self._engines]
+        for each in every:
+            if each.syncs is not None:
+                syncs.add(each.syncs)
+            for name, figures in each.families.items():
+                families[name] = figures if name not in families else families[name].plus(figures)
+        return Figures(
+            is_up=all(each.is_up for each in every),
+            writes=sum(each.writes or 0 for each in every),
+            syncs=syncs,
+            families=families,
+            checkpoints=sum(shard.checkpoints.written for shard in self.shards),
+            unwritten_bytes=sum(database.unwritten_bytes for database in self.databases),
+        )
 
-    def _found(self, shelf: Shelf, entry: Entry) -> Found:
-        return Found(entry.envelope, entry.life, self._entries.state(shelf, entry))
+
+def _merged(pages: list[ShardPage], limit: int) -> JournalPage:
+    """Return the events of all shards by their time, as far as that is known, each shard's in its own order."""
+    if len(pages) == 1:
+        return JournalPage(pages[0].events, format_positions([pages[0].position]))
+    waiting = [deque(page.events) for page in pages]
+    events: list[JournalEvent] = []
+    while len(events) < limit and any(waiting):
+        first = min((each for each in waiting if each), key=lambda each: _order(each[0]))
+        events.append(first.popleft())
+    # Of a shard with events left over, up to before the first of them.
+    positions = [left[0].seq - 1 if left else page.position for page, left in zip(pages, waiting, strict=True)]
+    return JournalPage(events, format_positions(positions))
 
 
-def _counts(shelf: Shelf, now_ms: int) -> Counts:
-    shelf.count_due(now_ms)
-    return shelf.counts(now_ms)
+def _order(event: JournalEvent) -> tuple[int, bool]:
+    """What arrives from another shard follows what left there."""
+    return event.at, event.event is Event.MOVED and (event.reason or "").startswith("from ")
+
+
+def _ignore(cause: str) -> None:
+    """A store that has stopped does not stop again."""

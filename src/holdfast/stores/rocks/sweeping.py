@@ -1,4 +1,4 @@
-"""One sweep: everything that time has ended, up to a limit that all shards and kinds of work share."""
+"""One sweep of a shard: everything that time has ended, up to a limit that all kinds of work share."""
 
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -30,8 +30,6 @@ class Sweeping:
         journal: RocksJournal,
         staging: Staging,
         upkeep: Upkeep,
-        *,
-        shards: int,
     ) -> None:
         self._engine = engine
         self._board = board
@@ -41,10 +39,9 @@ class Sweeping:
         self._journal = journal
         self._staging = staging
         self._upkeep = upkeep
-        self._shards = shards
 
     async def sweep(self, limit: int, now_ms: int) -> Swept:
-        changed = await share(limit, self._works(limit, now_ms))
+        changed = await share(limit, self._works(now_ms))
         await self._engine.committed()
         ends = [
             *(self._upkeep.next_at(), self._seen.next_at()),
@@ -55,22 +52,17 @@ class Sweeping:
         ]
         return Swept(changed, min((end for end in ends if end is not None), default=None))
 
-    def _works(self, limit: int, now_ms: int) -> list[Work]:
+    def _works(self, now_ms: int) -> list[Work]:
         """First what others wait for: a returned lease may be claimed again."""
-        shards = range(self._shards)
-        overdue: list[list[bytes]] = []
 
-        def end_ttls(shard: int, part: int) -> int:
-            if not overdue:
-                # Not before the leases were returned: what they held may be overdue as well.
-                overdue.extend(self._board.overdue_ttls_by_shard(self._shards, limit, now_ms))
-            ended, overdue[shard] = overdue[shard][:part], overdue[shard][part:]
-            self._units.end_overdue(ended)
-            return len(ended)
+        def end_ttls(part: int) -> int:
+            overdue = self._board.overdue_ttls(None, part, now_ms)
+            self._units.end_overdue(overdue)
+            return len(overdue)
 
         return [
-            *(partial(self._end_leases, shard, now_ms=now_ms) for shard in shards),
-            *(self._step(partial(end_ttls, shard), now_ms) for shard in shards),
+            partial(self._end_leases, now_ms=now_ms),
+            self._step(end_ttls, now_ms),
             self._step(self._units.end_kept, now_ms),
             self._step(partial(self._seen.forget_old, now_ms=now_ms), now_ms),
             self._step(partial(self._journal.trim, now_ms=now_ms), now_ms),
@@ -86,10 +78,10 @@ class Sweeping:
 
         return run
 
-    async def _end_leases(self, shard: int, limit: int, now_ms: int) -> int:
-        """Return the expired leases of a shard's queues, and carry on the deletion of those that are going."""
+    async def _end_leases(self, limit: int, now_ms: int) -> int:
+        """Return the expired leases of the shard's queues, and carry on the deletion of those that are going."""
         changed = 0
-        while changed < limit and (shelf := self._upkeep.pop_due(shard, now_ms)) is not None:
+        while changed < limit and (shelf := self._upkeep.pop_due(now_ms)) is not None:
             self._units.begin(now_ms)
             shelf.begin(now_ms)
             changed += await end_by_time(self._units, shelf, limit - changed)

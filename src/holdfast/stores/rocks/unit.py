@@ -5,7 +5,7 @@ step reads all that its changes need before it puts their first key: `apply`, `a
 as a whole. No step suspends before its end.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Self, TypeVar
 
 from holdfast.model.answers import Delivery, Enqueued
@@ -102,6 +102,9 @@ class RocksUnits:
         self._to_visit: Shelf | None = None
         # The queue that the step has created: nothing of it is on disk, and nothing need be read.
         self._created: Shelf | None = None
+        # The units of a second shard, while a step changes both; and the places of payloads that were copied there.
+        self._other: RocksUnits | None = None
+        self._copied: Collection[int] = ()
 
     async def run(
         self, ref: QueueRef, work: Callable[[Self], Awaitable[T]], now_ms: int, *, target: QueueRef | None = None
@@ -127,6 +130,39 @@ class RocksUnits:
                 self._upkeep.note(queue, now_ms)
         return result
 
+    async def run_across(
+        self,
+        other: "RocksUnits",
+        commit: Callable[[], Awaitable[None]],
+        work: Callable[[Self], Awaitable[T]],
+        now_ms: int,
+        copied: Collection[int],
+    ) -> T:
+        """Run a step that moves messages to a queue of another shard. `commit` ends it in both shards. Payloads in
+        pieces are moved only if they were copied (`Staging.copy`): their places are in `copied`."""
+        both = (self, other)
+        for units in both:
+            # What is open belongs to other steps: the frame that the link may give up is to hold nothing of theirs.
+            units._engine.write()
+        for units in both:
+            units.begin(now_ms)
+        self._other, self._copied = other, copied
+        try:
+            result = await work(self)
+        except BaseException:
+            if not self._has_changed:
+                for units in both:
+                    units._engine.end()
+            raise
+        finally:
+            self._other, self._copied = None, ()
+        if self._has_changed:
+            await commit()
+        else:
+            for units in both:
+                units._engine.end()
+        return result
+
     def begin(self, now_ms: int) -> None:
         """Begin a step. A sweep, for which nobody waits, ends its own by `Engine.end`."""
         self._engine.begin()
@@ -141,10 +177,12 @@ class RocksUnits:
         queue = self._catalog.find(ref)
         if queue is not None:
             queue.begin(self.now_ms)
+        elif self._other is not None:
+            return await self._other.find(ref)
         return queue
 
     async def create(self, ref: QueueRef) -> Shelf:
-        self._catalog.check_room_for_queue(ref.tenant)
+        self._catalog.tenants.check_room_for_queue(ref.tenant)
         self._has_changed = True
         self._created = queue = self._catalog.create(ref)
         queue.begin(self.now_ms)
@@ -163,9 +201,10 @@ class RocksUnits:
         return self._catalog.default_ttl_ms(queue)
 
     async def check_quotas(self, ref: QueueRef, added: Sequence[Sized], freed: Sequence[Sized] = ()) -> None:
-        if self._catalog.has_quotas(ref.tenant):
+        tenants = self._catalog.tenants
+        if tenants.has_quotas(ref.tenant):
             sizes = [each.bytes for each in added]
-            self._catalog.check_quotas(ref.tenant, sizes, freed=[each.bytes for each in freed])
+            tenants.check_quotas(ref.tenant, sizes, freed=[each.bytes for each in freed])
 
     # --- Finding messages --------------------------------------------------------------------------------------
 
@@ -255,6 +294,11 @@ class RocksUnits:
         self, queue: Shelf, states: frozenset[State], which: Filter, after: int | None, limit: int
     ) -> tuple[list[Entry], int | None]:
         found = self._reader.matching(queue, states, which, after, limit, self.now_ms)
+        if self._other is not None:
+            for place, entry in enumerate(found):
+                pieces = entry.envelope.pieces
+                if pieces is not None and pieces.place not in self._copied:
+                    return found[:place], entry.envelope.id - 1
         return found, found[-1].envelope.id if len(found) == limit else None
 
     async def next_at(self, queue: Shelf) -> int | None:
@@ -367,22 +411,27 @@ class RocksUnits:
         self._engine.is_mid_change = False
 
     async def move(self, queue: Shelf, target: Shelf, changes: Sequence[tuple[Entry, Change]]) -> None:
-        entries, append, now_ms = self._entries, self._journal.append, self.now_ms
+        if not changes:
+            return
+        there = self if self._other is None or self._catalog.find(target.row.ref) is target else self._other
+        entries, now_ms = self._entries, self.now_ms
         states = [entries.state(queue, entry) for entry, _ in changes]
         for each in (queue, target):
             self._prepare_groups(each, [entry for entry, _ in changes])
-        self._has_changed = self._engine.is_mid_change = True
+        self._has_changed = self._engine.is_mid_change = there._engine.is_mid_change = True
         for (entry, change), state in zip(changes, states, strict=True):
             assert change.event is not None
             entries.forget(entry)
-            queue.drop(entry, is_moved=True)
+            queue.drop(entry, is_moved=there is self)
+            if there is not self and entry.envelope.pieces is not None:
+                there._staging.take_copy(entry.envelope.pieces)
             entry.has_life = False
             target.put(entry)
             if entry.has_state:
-                entries.put_state(target, entry, state)
-            append(queue, entry, change.event, now_ms, None, f"to {target.row.ref}")
-            append(target, entry, change.event, now_ms, None, f"from {queue.row.ref}")
-        self._engine.is_mid_change = False
+                there._entries.put_state(target, entry, state)
+            self._journal.append(queue, entry, change.event, now_ms, None, f"to {target.row.ref}")
+            there._journal.append(target, entry, change.event, now_ms, None, f"from {queue.row.ref}")
+        self._engine.is_mid_change = there._engine.is_mid_change = False
 
     async def edit(self, queue: Shelf, entry: Entry, envelope: Envelope) -> None:
         self._prepare_groups(queue, [entry])

@@ -1,4 +1,4 @@
-"""Which queues a sweep must visit, and when; apart for each shard."""
+"""Which queues of a shard a sweep must visit, and when."""
 
 import heapq
 from collections.abc import Iterator
@@ -18,11 +18,11 @@ class Upkeep:
     cost one for each ack.
     """
 
-    def __init__(self, engine: Engine, catalog: Catalog, listener: Listener, *, shards: int) -> None:
+    def __init__(self, engine: Engine, catalog: Catalog, listener: Listener) -> None:
         self._engine = engine
         self._catalog = catalog
         self._listener = listener
-        self._heaps: list[list[tuple[int, QueueRef]]] = [[] for _ in range(shards)]
+        self._heap: list[tuple[int, QueueRef]] = []
         self._noted: dict[QueueRef, int] = {}
 
     def note_all(self, now_ms: int) -> None:
@@ -37,16 +37,16 @@ class Upkeep:
     def note(self, shelf: Shelf, now_ms: int) -> None:
         first = shelf.first_expiry() if shelf.counters.in_flight else None
         if shelf.row.drain_until is not None:
-            self._note_at(shelf.row.ref, shelf.p, shelf.row.drain_until if first else now_ms)
+            self._note_at(shelf.row.ref, shelf.row.drain_until if first else now_ms)
         if first is not None:
-            self._note_at(shelf.row.ref, shelf.p, first[0])
+            self._note_at(shelf.row.ref, first[0])
 
     def note_after_commit(self, shelf: Shelf, now_ms: int) -> None:
         """As part of the open commit: whoever waits for it may have left when it holds."""
         self._engine.publish_after_commit(lambda: self.note(shelf, now_ms))
 
-    def pop_due(self, shard: int, now_ms: int) -> Shelf | None:
-        heap = self._heaps[shard]
+    def pop_due(self, now_ms: int) -> Shelf | None:
+        heap = self._heap
         while heap and heap[0][0] <= now_ms:
             at_ms, ref = heapq.heappop(heap)
             if self._noted.get(ref) != at_ms:
@@ -57,7 +57,7 @@ class Upkeep:
         return None
 
     def next_at(self) -> int | None:
-        return min((heap[0][0] for heap in self._heaps if heap), default=None)
+        return self._heap[0][0] if self._heap else None
 
     def _first_expiries(self) -> Iterator[tuple[bytes, int]]:
         """Yield the prefix of each queue with leases, and the end of its first one: one seek each, from the end of the
@@ -71,11 +71,11 @@ class Upkeep:
     def _note_unloaded(self, p: bytes, at_ms: int) -> None:
         # A queue without a name has entries by damage alone: `verify` reports them, and nothing else is to fail.
         if (ref := self._catalog.find_name(p)) is not None:
-            self._note_at(ref, p, at_ms)
+            self._note_at(ref, at_ms)
 
-    def _note_at(self, ref: QueueRef, p: bytes, at_ms: int) -> None:
+    def _note_at(self, ref: QueueRef, at_ms: int) -> None:
         noted = self._noted.get(ref)
         if noted is None or at_ms < noted:
             self._noted[ref] = at_ms
-            heapq.heappush(self._heaps[keys.shard_of(p, len(self._heaps))], (at_ms, ref))
+            heapq.heappush(self._heap, (at_ms, ref))
             self._listener.deadline(at_ms)

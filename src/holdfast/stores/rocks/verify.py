@@ -12,8 +12,8 @@ from pathlib import Path
 from holdfast.model.errors import InvalidArgument, StoreUnavailable
 from holdfast.stores.findings import Findings, Progress, Report, Violation
 from holdfast.stores.rocks.legacy_files import is_legacy
-from holdfast.stores.rocks.read_only import ReadOnlyStore
-from holdfast.stores.rocks.verify_directory import check_prefixes, read_directory
+from holdfast.stores.rocks.read_only import ReadOnlyShards, ReadOnlyStore
+from holdfast.stores.rocks.verify_directory import Directory, check_prefixes, read_directories
 from holdfast.stores.rocks.verify_indexes import DEADLINES, Deadlines, check_seen_ends, count_deadlines
 from holdfast.stores.rocks.verify_journal import check_journal
 from holdfast.stores.rocks.verify_pieces import check_places
@@ -24,16 +24,16 @@ __all__ = ["Progress", "Report", "Violation", "verify"]
 
 def verify(path: str | os.PathLike[str], progress: Progress | None = None) -> Report:
     """Check a store that nobody has open, and change nothing. Raise `StoreUnavailable` if it cannot be read at all."""
-    database = _open(Path(path))
+    store = _open(Path(path))
     findings = Findings(progress)
     try:
-        _check(database, findings)
+        _check(store.shards, findings)
     finally:
-        database.close()
+        store.close()
     return findings.report(str(path))
 
 
-def _open(path: Path) -> ReadOnlyStore:
+def _open(path: Path) -> ReadOnlyShards:
     if not path.is_dir() or not any(path.iterdir()):
         raise InvalidArgument(f"{path} holds no store: give the directory that `holdfast.open` was given", field="path")
     if is_legacy(path):
@@ -42,7 +42,7 @@ def _open(path: Path) -> ReadOnlyStore:
             field="path",
         )
     try:
-        return ReadOnlyStore.alone(path)
+        return ReadOnlyShards.alone(path)
     except StoreUnavailable as error:
         if "pid" not in error.facts:
             raise
@@ -52,20 +52,27 @@ def _open(path: Path) -> ReadOnlyStore:
         ) from None
 
 
-def _check(database: ReadOnlyStore, findings: Findings) -> None:
-    directory = read_directory(database, findings)
+def _check(shards: list[ReadOnlyStore], findings: Findings) -> None:
+    directories = read_directories(shards, findings)
+    total = sum(counters.messages for directory in directories for counters in directory.counters.values())
+    for database, directory in zip(shards, directories, strict=True):
+        _check_shard(database, directory, total, findings)
+    _guard(findings, "the journal", lambda: check_journal(shards, directories, findings))
+
+
+def _check_shard(database: ReadOnlyStore, directory: Directory, total: int, findings: Findings) -> None:
     _guard(findings, "the directory", lambda: check_prefixes(database, directory, findings))
     deadlines: Deadlines = {}
     for space in DEADLINES:
         count = partial(count_deadlines, database, space, directory, deadlines, findings)
         _guard(findings, space.title, count)
-    total = sum(counters.messages for counters in directory.counters.values())
+    places_before = findings.totals["places"]
     for row in directory.queues:
         check = QueueCheck(database, row, directory, deadlines, findings, total)
         _guard(findings, f"queue {row.ref}", check.run)
-    _guard(findings, "the payloads", lambda: check_places(database, findings))
+    found = findings.totals["places"] - places_before
+    _guard(findings, "the payloads", lambda: check_places(database, found, findings))
     _guard(findings, "the idempotency keys", lambda: check_seen_ends(database, directory, findings))
-    _guard(findings, "the journal", lambda: check_journal(database, directory, findings))
 
 
 def _guard(findings: Findings, what: str, check: Callable[[], None]) -> None:

@@ -1,6 +1,7 @@
 """Checks of the directory: tenants, queues, their numbers, and what stands under numbers nobody has."""
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -30,6 +31,7 @@ _FACTS = {
     _INDEXED: 0,
     b"synced": 8,
     b"log": 16,
+    b"link": 12,
 }
 _DIRECTORY_SPACES = (
     *(keys.TENANTS, keys.QUEUES, keys.QUEUE_NAMES, keys.COUNTERS),
@@ -40,7 +42,7 @@ _INDEX_SPACES = frozenset((*keys.PER_QUEUE_SPACES, keys.TTLS, keys.KEPT, keys.SE
 
 @dataclass(slots=True)
 class Directory:
-    tenants: dict[int, str] = field(default_factory=dict)
+    tenants: dict[int, str]
     queues: list[QueueRow] = field(default_factory=list)
     # By P: of queues that are there, and of all that ever were.
     live: dict[bytes, QueueRef] = field(default_factory=dict)
@@ -57,35 +59,55 @@ class Directory:
         return f"tenant {p[:4].hex()} queue {p[4:].hex()}"
 
 
-def read_directory(database: MergedReads, findings: Findings) -> Directory:
-    directory = Directory()
-    _read_tenants(database, directory, findings)
+def read_directories(shards: Sequence[MergedReads], findings: Findings) -> list[Directory]:
+    """Return the directory of each shard. All of them have the tenants of the first."""
+    tenants: dict[int, str] = {}
+    _read_tenants(shards[0], tenants, findings)
+    for number, database in enumerate(shards[1:], 1):
+        for name, _ in _items(database, keys.TENANTS):
+            findings.add(f"shard {number} has a row of tenant {name!r}: all rows of tenants are in the first shard")
+    directories = [_read_directory(database, tenants, findings) for database in shards]
+    highest_id = max(directory.highest_id for directory in directories)
+    owners: dict[QueueRef, int] = {}
+    for number, directory in enumerate(directories):
+        # A message may have come from another shard, which gave its id.
+        directory.highest_id = highest_id
+        for row in directory.queues:
+            if row.ref in owners:
+                findings.add(f"is in the directories of shard {owners[row.ref]} and shard {number}", row.ref)
+            owners[row.ref] = number
+            owner = keys.shard_of(keys.prefix(row.tenant_id, row.queue_id), len(shards))
+            if owner != number:
+                findings.add(f"is in shard {number}, but its number belongs to shard {owner}", row.ref)
+    findings.totals["tenants"] = len(tenants)
+    findings.totals["queues"] = len(owners)
+    return directories
+
+
+def _read_directory(database: MergedReads, tenants: dict[int, str], findings: Findings) -> Directory:
+    directory = Directory(tenants)
     _read_names(database, directory, findings)
     _read_queues(database, directory, findings)
     _read_counters(database, directory, findings)
     _read_facts(database, directory, findings)
     if directory.is_indexed:
         _check_indexes(database, directory, findings)
-    findings.totals["tenants"] = len(directory.tenants)
-    findings.totals["queues"] = len(directory.queues)
     return directory
 
 
-def _read_tenants(database: MergedReads, directory: Directory, findings: Findings) -> None:
+def _read_tenants(database: MergedReads, tenants: dict[int, str], findings: Findings) -> None:
     for name, raw in _items(database, keys.TENANTS):
         row = _decode(raw, TenantRow, f"tenant {name!r}", findings)
         if row is None:
             continue
         if row.tenant.encode() != name:
             findings.add(f"tenant {row.tenant!r} stands under the name {name!r}")
-        if row.tenant_id in directory.tenants:
-            findings.add(
-                f"tenants {directory.tenants[row.tenant_id]!r} and {row.tenant!r} share number {row.tenant_id}"
-            )
-        directory.tenants[row.tenant_id] = row.tenant
+        if row.tenant_id in tenants:
+            findings.add(f"tenants {tenants[row.tenant_id]!r} and {row.tenant!r} share number {row.tenant_id}")
+        tenants[row.tenant_id] = row.tenant
     # Numbers are given by counting the tenants: a gap means that the next one would be given twice.
-    if directory.tenants and max(directory.tenants) != len(directory.tenants):
-        findings.add(f"{len(directory.tenants)} tenants, but the highest number is {max(directory.tenants)}")
+    if tenants and max(tenants) != len(tenants):
+        findings.add(f"{len(tenants)} tenants, but the highest number is {max(tenants)}")
 
 
 def _read_names(database: MergedReads, directory: Directory, findings: Findings) -> None:

@@ -1,7 +1,8 @@
 """Checks of the journal: numbered without a gap, and its last word on each message is what the store holds."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
+from typing import NamedTuple
 
 import msgspec
 
@@ -21,23 +22,43 @@ _EVENTS = tuple(Event)
 _Row = tuple[bytes, int, int, int, int, int, int, int, int | None, int, str | None, str | None, str | None]
 _decode_block = msgspec.msgpack.Decoder(list[_Row]).decode
 _END = b"\xff" * 9
+_TRIMMED = keys.META + b"journal trimmed at"
 
 # Events whose messages are remembered at once. A longer journal is read several times, for a share of the ids each.
 _EVENTS_PER_PASS = 1_000_000
 
-# Queue, event and version of a message's last event.
-_Last = tuple[bytes, Event, int]
+_MOVED = _EVENTS.index(Event.MOVED)
 
 
-def check_journal(database: MergedReads, directory: Directory, findings: Findings) -> None:
-    first_id = _check_numbers(database, directory, findings)
-    shares = -(-findings.totals["events"] // _EVENTS_PER_PASS) | 1  # odd: the low bits of an id are mostly 0
-    for share in range(shares):
-        last = _last_events(database, directory, share, shares)
-        findings.progress("journal", share, shares)
-        _check_states(database, last, directory, findings)
-        _check_coverage(database, last, first_id, share, shares, directory, findings)
-    findings.progress("journal", shares, shares)
+class _Last(NamedTuple):
+    """A message's last event: when it was, whether the message was there afterwards, its queue and its version."""
+
+    at: int
+    is_here: bool
+    p: bytes
+    event: Event
+    version: int
+
+
+def check_journal(shards: Sequence[MergedReads], directories: Sequence[Directory], findings: Findings) -> None:
+    """Check the journals of all shards together: a message may have events in several of them."""
+    first_ids = [
+        _check_numbers(database, directory, findings) for database, directory in zip(shards, directories, strict=True)
+    ]
+    first_id = max((each for each in first_ids if each is not None), default=None)
+    if any(
+        each is None and database.get(keys.DIRECTORY, _TRIMMED) is not None
+        for each, database in zip(first_ids, shards, strict=True)
+    ):
+        first_id = None  # nobody knows what that journal had
+    passes = -(-findings.totals["events"] // _EVENTS_PER_PASS) | 1  # odd: the low bits of an id are mostly 0
+    for share in range(passes):
+        last = _last_events(shards, share, passes)
+        findings.progress("journal", share, passes)
+        _check_states(shards, last, directories, findings)
+        for database, directory in zip(shards, directories, strict=True):
+            _check_coverage(database, last, first_id, share, passes, directory, findings)
+    findings.progress("journal", passes, passes)
 
 
 def _check_numbers(database: MergedReads, directory: Directory, findings: Findings) -> int | None:
@@ -84,24 +105,49 @@ def _rows(database: MergedReads) -> Iterator[_Row]:
             continue  # named already
 
 
-def _last_events(database: MergedReads, directory: Directory, share: int, shares: int) -> dict[int, _Last]:
+def _last_events(shards: Sequence[MergedReads], share: int, passes: int) -> dict[int, _Last]:
+    """Return the last event of each message. A shard's events are in order; those of several shards are by their time,
+    and a message that has left one shard has arrived in another."""
     last: dict[int, _Last] = {}
     # One object for each queue: a row has its own copy.
-    known = {p: p for p in directory.names}
-    for row in _rows(database):
-        if row[3] % shares == share and 0 <= row[2] < len(_EVENTS):
-            last[row[3]] = (known.get(row[0], row[0]), _EVENTS[row[2]], row[5])
+    known: dict[bytes, bytes] = {}
+    for database in shards:
+        found: dict[int, _Last] = {}
+        for row in _rows(database):
+            if row[3] % passes == share and 0 <= row[2] < len(_EVENTS):
+                has_left = row[2] == _MOVED and (row[11] or "").startswith("to ")
+                p = known.setdefault(row[0], row[0])
+                found[row[3]] = _Last(row[1], not has_left, p, _EVENTS[row[2]], row[5])
+        if not last:
+            last = found
+            continue
+        for id, event in found.items():
+            earlier = last.get(id)
+            if earlier is None or (earlier.at, earlier.is_here) <= (event.at, event.is_here):
+                last[id] = event
     return last
 
 
-def _check_states(database: MergedReads, last: dict[int, _Last], directory: Directory, findings: Findings) -> None:
-    remaining = iter(last.items())
+def _check_states(
+    shards: Sequence[MergedReads], last: dict[int, _Last], directories: Sequence[Directory], findings: Findings
+) -> None:
+    by_shard: list[list[tuple[int, _Last]]] = [[] for _ in shards]
+    for id, event in last.items():
+        by_shard[keys.shard_of(event.p, len(shards))].append((id, event))
+    for database, directory, events in zip(shards, directories, by_shard, strict=True):
+        _check_states_in(database, events, directory, findings)
+
+
+def _check_states_in(
+    database: MergedReads, events: list[tuple[int, _Last]], directory: Directory, findings: Findings
+) -> None:
+    remaining = iter(events)
     while chunk := list(islice(remaining, MESSAGES_CHUNK)):
-        names = [p + to_bytes(id) for id, (p, _, _) in chunk]
+        names = [last.p + to_bytes(id) for id, last in chunk]
         records = database.get_many(keys.MESSAGES, names)
         leases = database.get_many(keys.LEASES, names)
         lives = database.get_many(keys.INDEXES, [keys.LIVES + name for name in names])
-        for (_, (p, event, version)), name, record, lease, own in zip(
+        for (_, (_, _, p, event, version)), name, record, lease, own in zip(
             chunk, names, records, leases, lives, strict=True
         ):
             queue, id16 = directory.title(p), name[keys.P_SIZE :]
@@ -142,8 +188,8 @@ def _check_coverage(
             event = last.get(id)
             if event is None:
                 findings.add("is not in the journal, which has what came before it", row.ref, id16)
-            elif event[0] != p:
-                findings.add(f"its last event in the journal is of queue {directory.title(event[0])}", row.ref, id16)
+            elif event.p != p:
+                findings.add(f"its last event in the journal is of queue {directory.title(event.p)}", row.ref, id16)
 
 
 def _life(raw: bytes | None) -> Life:

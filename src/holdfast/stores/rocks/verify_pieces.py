@@ -32,8 +32,8 @@ def check_payload(database: MergedReads, pieces: Pieces, queue: object, id16: by
         findings.add("its payload is damaged: its checksum does not match", queue, id16)
 
 
-def check_places(database: MergedReads, findings: Findings) -> None:
-    """After all messages: no place is left over, and none has two owners."""
+def check_places(database: MergedReads, found: int, findings: Findings) -> None:
+    """After all messages of a shard, which had `found` places: no place is left over, and none has two owners."""
     staged = 0
     for key in database.scan(keys.INDEXES, keys.STAGES, keys.after(keys.STAGES)):
         space = keys.PIECES + key[len(keys.STAGES) :]
@@ -42,7 +42,7 @@ def check_places(database: MergedReads, findings: Findings) -> None:
         findings.totals["unfinished_bytes"] += sum(sizes)
         staged += bool(sizes)
     # Every message's place was looked up: if there are no more than were found, there are no others.
-    if sum(1 for _ in _places(database)) != findings.totals["places"] + staged:
+    if sum(1 for _ in _places(database)) != found + staged:
         _find_strays(database, findings)
 
 

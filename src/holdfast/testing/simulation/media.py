@@ -77,10 +77,11 @@ class RocksMedium:
     def crash(self, roll: float, *, power_cut: bool) -> None:
         """As a kill leaves it: what was written is there, what was not is not, and nobody took leave."""
         store, self._store = self._store, None
-        if store is not None and store._database is not None:
-            database, store._database = store._database, None
+        if store is not None and store.databases:
+            databases, store.databases = store.databases, []
             store._let_go()
-            database.close_stopped(_PATIENCE_S)
+            for database in databases:
+                database.close_stopped(_PATIENCE_S)
             store._release()
 
     def close(self) -> None:

@@ -55,7 +55,7 @@ class SimulatedRuntime:
         self._tasks: dict[Task, None] = {}
         self._offloaded: deque[tuple[Callable[[], Any], SimulatedTicket[Any]]] = deque()
 
-    def ticket(self) -> SimulatedTicket[Any]:
+    def ticket(self, lane: int | None = None) -> SimulatedTicket[Any]:
         return SimulatedTicket()
 
     def at_turn_end(self, callback: Callable[[], None]) -> None:
@@ -84,14 +84,14 @@ class SimulatedRuntime:
     def call_at(self, at_ms: int, callback: Callable[[], None]) -> Timer:
         return self._loop.call_at(at_ms - self._offset_ms, callback, self)
 
-    def offload(self, function: Callable[[], T], *, by_caller: bool = False) -> Ticket[T]:
+    def offload(self, function: Callable[[], T], *, by_caller: bool = False, lane: int = 0) -> Ticket[T]:
         ticket: SimulatedTicket[T] = SimulatedTicket()
         self._offloaded.append((function, ticket))
         if len(self._offloaded) == 1:
             self._run_offloaded_soon()
         return ticket
 
-    def offload_long(self, function: Callable[[], T]) -> Ticket[T]:
+    def offload_long(self, function: Callable[[], T], *, lane: int = 0) -> Ticket[T]:
         return self.offload(function)
 
     def enter(self, callback: Callable[[], None]) -> None:

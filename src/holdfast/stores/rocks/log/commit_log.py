@@ -84,7 +84,7 @@ class CommitLog:
 
     # --- Writing -----------------------------------------------------------------------------------------------
 
-    def append(self, body: bytes) -> tuple[int, int]:
+    def append(self, body: bytes, kind: Kind = Kind.CHANGES) -> tuple[int, int]:
         """Write the changes of one commit as the next frame. The operating system has it when this returns.
 
         Return the generation of the segment and the place of the body in it."""
@@ -92,7 +92,7 @@ class CommitLog:
         if self._at + size + _RESERVED > self._size:
             self._continue_in_next(size)
         at = self._at + HEADER_SIZE
-        self._append(Kind.CHANGES, body)
+        self._append(kind, body)
         return self._generation, at
 
     def _append(self, kind: Kind, body: bytes) -> None:

@@ -42,6 +42,8 @@ class Kind(IntEnum):
     CHANGES = 1
     # The last frame of a segment; the body is the generation of the segment that the log goes on in.
     NEXT_SEGMENT = 2
+    # As CHANGES, of a commit that has its other half in the log of another shard (links.py).
+    LINKED = 3
 
 
 class Header(NamedTuple):

@@ -31,25 +31,40 @@ class Replayed(NamedTuple):
     number: int
     frames: int
     was_cut: bool = False
+    # The number of the last linked frame, if there is any, and up to where the frames behind it say that the log was
+    # synced.
+    linked: int | None = None
+    synced_after_link: int = 0
 
 
 class Replay:
     """One reading of a log, which changes nothing."""
 
     def __init__(
-        self, store: Path, directory: Path, covered: LogPosition, *, was_closed: bool, after_power_cut: bool
+        self,
+        store: Path,
+        directory: Path,
+        covered: LogPosition,
+        *,
+        was_closed: bool,
+        after_power_cut: bool,
+        before: int | None = None,
     ) -> None:
         """`covered`: the position up to which everything rests elsewhere. `was_closed`: the store was closed in order,
-        so the log may be missing. `after_power_cut`: writes that were not synced may be lost."""
+        so the log may be missing. `after_power_cut`: writes that were not synced may be lost. `before`: the frame of
+        this number, and all behind it, are given up."""
         self._store = store
         self._directory = directory
         self._covered = covered
         self._was_closed = was_closed
         self._after_power_cut = after_power_cut
+        self._before = before
         # The number of the last frame that was read.
         self._number = covered.number
         self._frames = 0
         self._was_cut = False
+        self._linked: int | None = None
+        self._synced_after_link = 0
 
     def run(self, apply: Apply) -> Replayed:
         """Hand the body of every frame behind the covered position to `apply`, in order, with the generation of its
@@ -65,10 +80,10 @@ class Replay:
                 raise self._missing(segment_path(self._directory, generation))
             raw = segment_path(self._directory, generation).read_bytes()
             at, following = self._read_segment(raw, generation, apply)
-            if following is None:
+            if following is None and not self._was_cut:
                 self._judge_end(raw, generation, at, [each for each in present if each > generation])
             generation = following
-        return Replayed(self._number, self._frames, self._was_cut)
+        return Replayed(self._number, self._frames, self._was_cut, self._linked, self._synced_after_link)
 
     def _read_segment(self, raw: bytes, generation: int, apply: Apply) -> tuple[int, int | None]:
         """Return the place behind the last frame in order, and the generation of the segment that the log goes on in;
@@ -82,12 +97,19 @@ class Replay:
                 header = self._skip_covered(raw, at, generation)
                 if header is None:
                     return at, None
+            if header.number == self._before:
+                self._was_cut = True
+                return at, None
             is_needed = header.number > self._covered.number or header.kind == Kind.NEXT_SEGMENT
             body = body_of(raw, header)
             if body is None and is_needed:
                 return at, None
             at = header.end
             self._number = max(self._number, header.number)
+            if header.number > self._covered.number:
+                if header.kind == Kind.LINKED:
+                    self._linked, self._synced_after_link = header.number, 0
+                self._synced_after_link = max(self._synced_after_link, header.synced)
             if header.kind == Kind.NEXT_SEGMENT:
                 assert body is not None
                 return at, int.from_bytes(body, "little")

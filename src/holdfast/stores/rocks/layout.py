@@ -1,0 +1,152 @@
+"""Where the databases of a store lie, and how many shards it has.
+
+    data/HOLDFAST       without shards, the store's one database lies beside the marker
+    data/db, data/log
+
+    data/HOLDFAST       with shards, the marker says how many there are and which folder they lie in
+    data/shards-1/0     each shard has a marker, a database and a log of its own
+    data/shards-1/1
+
+The number of shards is decided when a store is made. `holdfast db reshard` writes all shards anew into another folder,
+and then the marker: until that moment, the store is the old one.
+"""
+
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import NamedTuple
+
+from holdfast.model.errors import InvalidArgument, StoreUnavailable
+from holdfast.stores.directory_lock import DirectoryLock
+from holdfast.stores.rocks.database import Database
+from holdfast.stores.rocks.links import complete_links
+from holdfast.stores.rocks.log.segments import DIRECTORY as LOG
+from holdfast.stores.rocks.marker import MARKER, Role, check_directory, read_marker, write_marker
+from holdfast.stores.rocks.opening import DATABASE, not_made
+from holdfast.stores.syncing import make_directory
+
+MAX_SHARDS = 64
+_FOLDER = re.compile(r"shards-(\d+)")
+
+
+class Layout(NamedTuple):
+    """The directory of a store, and its marker's part about shards."""
+
+    path: Path
+    role: Role
+
+    @property
+    def shards(self) -> int:
+        return self.role.shards
+
+    @property
+    def has_shards(self) -> bool:
+        """Return whether the databases lie in a folder of their own, be it only one."""
+        return self.role.folder is not None
+
+    @property
+    def paths(self) -> list[Path]:
+        """Return the directory of each database, in the order of the shards."""
+        if self.role.folder is None:
+            return [self.path]
+        return [self.path / self.role.folder / str(number) for number in range(self.shards)]
+
+    def next_folder(self) -> str:
+        """Return the name of the folder that the next resharding writes to."""
+        found = None if self.role.folder is None else _FOLDER.fullmatch(self.role.folder)
+        return f"shards-{1 if found is None else int(found[1]) + 1}"
+
+
+class Opened(NamedTuple):
+    """The open databases of a store, in the order of its shards, and the number of the last link between two."""
+
+    databases: list[Database]
+    last_link: int
+
+
+def read_layout(path: Path) -> Layout:
+    """Return the layout of a store that exists. Raise `InvalidArgument` for the directory of a single shard."""
+    role = read_marker(path).role
+    if role.shard is not None:
+        raise InvalidArgument(
+            f"{path} is shard {role.shard} of a store: give the store's own directory, {path.parent.parent}",
+            field="url",
+        )
+    return Layout(path, role)
+
+
+def settle_layout(path: Path, shards: int | None) -> Layout:
+    """Return the layout of the store in a locked directory; of a new store, with this number of shards, 1 by default.
+
+    Raise `InvalidArgument` if the store has another number of shards than was given."""
+    if shards is not None and not 1 <= shards <= MAX_SHARDS:
+        raise InvalidArgument(f"shards is {shards}: give 1 to {MAX_SHARDS}", field="shards")
+    check_directory(path)
+    if not (path / MARKER).exists() and shards is not None and shards > 1:
+        try:
+            write_marker(path, None, Role(shards, Layout(path, Role()).next_folder()))
+        except OSError as error:
+            raise not_made(path, error) from None
+    layout = read_layout(path)
+    if shards is not None and layout.shards != shards:
+        raise InvalidArgument(
+            f"{path} was made with {layout.shards} shard{'s' if layout.shards > 1 else ''}: leave out shards, or "
+            f"change their number with `holdfast db reshard {path} --shards {shards}`",
+            field="shards",
+        )
+    return layout
+
+
+def open_databases(layout: Layout, lock: DirectoryLock | None, *, has_lost_writes: bool = False) -> Opened:
+    """Open every database of a store; of a new store, make them. `lock` is the hold on the store's directory.
+
+    Nothing is written to any log before all of them have been read: a commit that only one shard has is left out."""
+    if not layout.has_shards:
+        return Opened([Database(layout.path, lock=lock, has_lost_writes=has_lost_writes)], 0)
+    remove_remains(layout)
+    databases: list[Database] = []
+    try:
+        for number, place in enumerate(layout.paths):
+            _prepare(layout, place, number)
+            databases.append(Database(place, lock=lock, has_lost_writes=has_lost_writes, shard=number))
+        last_link = complete_links(databases, str(layout.path))
+        for database in databases:
+            database.begin()
+        write_marker(layout.path, os.getpid(), layout.role._replace(is_made=True))
+    except BaseException:
+        for database in databases:
+            database.discard()
+        raise
+    return Opened(databases, last_link)
+
+
+def note_closed(layout: Layout) -> None:
+    """Say in the marker of a store with shards that nobody has it open."""
+    if layout.has_shards:
+        write_marker(layout.path, None, layout.role._replace(is_made=True))
+
+
+def remove_remains(layout: Layout) -> None:
+    """Remove what a resharding has left that was interrupted, before or after it took effect."""
+    named = layout.role.folder
+    remains = [each for each in layout.path.glob("shards-*") if _FOLDER.fullmatch(each.name) and each.name != named]
+    if named is not None:
+        remains += [layout.path / DATABASE, layout.path / LOG]
+    for each in remains:
+        shutil.rmtree(each, ignore_errors=True)
+
+
+def _prepare(layout: Layout, place: Path, number: int) -> None:
+    if (place / MARKER).exists():
+        return
+    if layout.role.is_made:
+        raise StoreUnavailable(
+            f"{place} is missing: it is shard {number} of the store in {layout.path}; put it back, or restore a backup",
+            path=str(layout.path),
+        )
+    try:
+        make_directory(place.parent)
+        make_directory(place)
+    except OSError as error:
+        raise not_made(layout.path, error) from None

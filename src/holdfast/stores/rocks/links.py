@@ -1,0 +1,138 @@
+"""Commits that change two shards: both keep their half, or neither does, whatever a crash leaves of their logs.
+
+    write    each shard writes its half as a frame of kind LINKED, one after the other in one turn. Both halves have the
+             number of the link and name the other shard (`LINK_KEY`)
+    sync     neither shard says that its half, or anything behind it, is on disk before the other half is too. So what
+             was answered, and what a checkpoint writes to RocksDB, never depends on a half that may be lost
+    opening  a half whose other half is missing is given up, with everything behind it: nothing of that was answered
+
+There is one link at a time, so only the last one of a store can be incomplete.
+"""
+
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from holdfast.model.errors import StoreUnavailable
+from holdfast.runtime import Runtime, Ticket
+from holdfast.stores.rocks import keys
+from holdfast.stores.rocks.engine import Engine
+from holdfast.stores.rocks.log.replay import Replayed
+
+# The last link that a shard took part in.
+LINK_KEY = keys.META + b"link"
+_MARK = struct.Struct(">QI")
+
+
+class LinkMark(NamedTuple):
+    """The number of a link, and the shard that has its other half."""
+
+    number: int
+    partner: int
+
+
+NO_LINK = LinkMark(0, 0)
+
+
+class Linked(Protocol):
+    """The database of a shard, with its log read, and nothing written yet."""
+
+    replayed: Replayed
+
+    def get(self, family: int, key: bytes) -> bytes | None: ...
+
+    def leave_out(self, frame: int) -> None:
+        """Read the log again, up to before this frame."""
+
+
+def last_link(database: Linked) -> LinkMark:
+    raw = database.get(keys.DIRECTORY, LINK_KEY)
+    return NO_LINK if raw is None else LinkMark(*_MARK.unpack(raw))
+
+
+def complete_links(shards: Sequence[Linked], store: str) -> int:
+    """Leave out the half of a link whose other half is missing. Return the number of the last link that is complete.
+
+    Raise `StoreUnavailable` if the missing half was on disk once: then that shard is damaged, or of an older copy."""
+    links = [last_link(shard) for shard in shards]
+    for number, (shard, link) in enumerate(zip(shards, links, strict=True)):
+        frame = shard.replayed.linked
+        if link == NO_LINK or links[link.partner].number >= link.number:
+            continue
+        if frame is None or shard.replayed.synced_after_link >= frame:
+            raise StoreUnavailable(
+                f"{store} is damaged: shard {link.partner} lacks a commit that shard {number} has the other half of; "
+                "restore a backup of all shards",
+                path=store,
+            )
+        shard.leave_out(frame)
+    return max((last_link(shard).number for shard in shards), default=0)
+
+
+class Link:
+    """The halves of one link on their way to disk."""
+
+    def __init__(self, runtime: Runtime, engines: tuple[Engine, Engine]) -> None:
+        self._runtime = runtime
+        self._engines = engines
+        self._on_disk: set[int] = set()
+        self._waiting: list[Ticket[None]] = []
+
+    async def meet(self, engine: Engine) -> None:
+        """Return once the other half is on disk too, or an engine has stopped. This engine's own half is."""
+        self._on_disk.add(id(engine))
+        if len(self._on_disk) == len(self._engines):
+            self.release()
+            return
+        for other in self._engines:
+            if other is not engine:
+                other.sync_soon()
+        ticket = self._runtime.ticket()
+        self._waiting.append(ticket)
+        await ticket
+
+    def release(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for ticket in waiting:
+            if not ticket.done():
+                ticket.set_result(None)
+
+
+class Links:
+    """Makes the links of an open store, one at a time."""
+
+    def __init__(self, runtime: Runtime, last: int) -> None:
+        self._runtime = runtime
+        self._last = last
+        self._is_open = False
+        self._waiting: list[Ticket[None]] = []
+
+    async def begin(self) -> None:
+        """Return once no link is under way. `end` must follow."""
+        while self._is_open:
+            ticket = self._runtime.ticket()
+            self._waiting.append(ticket)
+            await ticket
+        self._is_open = True
+
+    def end(self) -> None:
+        self._is_open = False
+        waiting, self._waiting = self._waiting, []
+        for ticket in waiting:
+            if not ticket.done():
+                ticket.set_result(None)
+
+    async def commit(self, one: Engine, other: Engine, shards: tuple[int, int]) -> None:
+        """End an operation that has changed two shards, and return once both halves are on disk, also where other
+        operations are answered earlier: the next link must not begin before."""
+        self._last += 1
+        link = Link(self._runtime, (one, other))
+        for engine, partner in ((one, shards[1]), (other, shards[0])):
+            engine.put(LINK_KEY, _MARK.pack(self._last, partner), keys.DIRECTORY)
+            engine.write_linked(link)
+        tickets = [engine.commit() for engine in (one, other)]
+        for ticket in tickets:
+            if ticket is not None:
+                await ticket
+        for engine in (one, other):
+            await engine.synced()

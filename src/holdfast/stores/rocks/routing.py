@@ -1,0 +1,156 @@
+"""Which shard a call goes to, and the parts of a store whose calls go to one shard each.
+
+A queue's shard follows from its numbers, which it has only once it is made: its row is looked for in every shard, and
+its place remembered.
+"""
+
+from collections.abc import Sequence
+from heapq import merge
+
+from holdfast.model.answers import Enqueued, LedgerEntry, Result
+from holdfast.model.message import Draft, Pieces
+from holdfast.model.names import QueueRef
+from holdfast.model.policy import TenantConfig
+from holdfast.model.schedules import Schedule, Tick
+from holdfast.stores.contract import DueSchedules, QueueChange, QueueRow, TenantRow
+from holdfast.stores.rocks import keys
+from holdfast.stores.rocks.pieces import PieceReader
+from holdfast.stores.rocks.shard import Shard
+from holdfast.stores.rocks.staging import RocksStage
+from holdfast.stores.rocks.tenants import Tenants
+
+
+class Router:
+    def __init__(self, shards: Sequence[Shard], tenants: Tenants) -> None:
+        self.shards = shards
+        self.tenants = tenants
+        self._places: dict[QueueRef, Shard] = {}
+
+    def find(self, ref: QueueRef) -> Shard | None:
+        """Return the shard of a queue; None if there is no such queue."""
+        shard = self._places.get(ref)
+        if shard is not None:
+            if shard.catalog.find(ref) is not None:
+                return shard
+            # It was deleted. If it was made again, it may be in another shard.
+            del self._places[ref]
+        for shard in self.shards:
+            if shard.catalog.find(ref) is not None:
+                self._places[ref] = shard
+                return shard
+        return None
+
+    def of(self, ref: QueueRef) -> Shard:
+        """Return the shard of a queue; of a queue that does not exist the first one, which says so as any other."""
+        return self.find(ref) or self.shards[0]
+
+    async def of_new(self, ref: QueueRef) -> Shard:
+        """Return the shard of a queue that exists, or is to be made before the caller suspends."""
+        if (shard := self.find(ref)) is not None:
+            return shard
+        await self.tenants.require_on_disk(ref.tenant)
+        # It may have been made meanwhile.
+        return self.find(ref) or self._of_id(ref, self.tenants.next_queue_id(ref))
+
+    async def of_upload(self, ref: QueueRef) -> Shard:
+        """Return the shard of a queue that exists, or of one that is made once an upload to it is complete."""
+        shard = await self.of_new(ref)
+        if shard.catalog.find(ref) is None:
+            return self._of_id(ref, self.tenants.set_queue_id_aside(ref))
+        return shard
+
+    def _of_id(self, ref: QueueRef, queue_id: int) -> Shard:
+        tenant = self.tenants.get(ref.tenant)
+        assert tenant is not None
+        return self.shards[keys.shard_of(keys.prefix(tenant.tenant_id, queue_id), len(self.shards))]
+
+
+class RoutedDirectory:
+    """`LimitedQueueDirectory`. Tenants are in the first shard."""
+
+    def __init__(self, router: Router) -> None:
+        self._router = router
+        first = router.shards[0].directory
+        self.find_tenant, self.list_tenants = first.find_tenant, first.list_tenants
+
+    async def put_tenant(self, tenant: str, config: TenantConfig) -> TenantRow:
+        return await self._router.shards[0].directory.put_tenant(tenant, config)
+
+    async def find_queue(self, ref: QueueRef) -> QueueRow | None:
+        return await self._router.of(ref).directory.find_queue(ref)
+
+    async def list_queues(self, tenant: str) -> list[QueueRow]:
+        rows = [await shard.directory.list_queues(tenant) for shard in self._router.shards]
+        return list(merge(*rows, key=lambda row: row.ref.queue.encode()))
+
+    async def list_limited(self) -> list[QueueRow]:
+        return [row for shard in self._router.shards for row in await shard.directory.list_limited()]
+
+    async def create_queue(self, ref: QueueRef, now_ms: int) -> QueueRow:
+        shard = await self._router.of_new(ref)
+        return await shard.directory.create_queue(ref, now_ms)
+
+    async def change_queue(self, ref: QueueRef, change: QueueChange, now_ms: int) -> QueueRow:
+        return await self._router.of(ref).directory.change_queue(ref, change, now_ms)
+
+
+class RoutedSchedules:
+    """`ScheduleStore`."""
+
+    def __init__(self, router: Router) -> None:
+        self._router = router
+
+    async def find(self, ref: QueueRef, name: str) -> Schedule | None:
+        return await self._router.of(ref).schedules.find(ref, name)
+
+    async def page(self, ref: QueueRef, after: str | None, limit: int) -> list[Schedule]:
+        return await self._router.of(ref).schedules.page(ref, after, limit)
+
+    async def put(self, ref: QueueRef, was: Schedule | None, schedule: Schedule, now_ms: int) -> bool:
+        return await self._router.of(ref).schedules.put(ref, was, schedule, now_ms)
+
+    async def fire(self, ref: QueueRef, schedule: Schedule, tick: Tick, now_ms: int) -> Enqueued | None:
+        return await self._router.of(ref).schedules.fire(ref, schedule, tick, now_ms)
+
+    async def delete(self, ref: QueueRef, name: str, now_ms: int) -> bool:
+        return await self._router.of(ref).schedules.delete(ref, name, now_ms)
+
+    async def due(self, limit: int, now_ms: int) -> DueSchedules:
+        found = [await shard.schedules.due(limit, now_ms) for shard in self._router.shards]
+        due = list(merge(*(each.due for each in found), key=lambda each: each[1].next_at or 0))
+        later = [each.next_at for each in found] + [schedule.next_at for _, schedule in due[limit:]]
+        return DueSchedules(due[:limit], min((at for at in later if at is not None), default=None))
+
+
+class RoutedLedgers:
+    """`LedgerStore`."""
+
+    def __init__(self, router: Router) -> None:
+        self._router = router
+
+    async def entries(self, ref: QueueRef, consumer: str, now_ms: int, number: int | None = None) -> list[LedgerEntry]:
+        return await self._router.of(ref).ledgers.entries(ref, consumer, now_ms, number)
+
+    async def ack(self, ref: QueueRef, consumer: str, upto: int, now_ms: int) -> list[Result]:
+        return await self._router.of(ref).ledgers.ack(ref, consumer, upto, now_ms)
+
+    async def extend(self, ref: QueueRef, consumer: str, lease_ms: int | None, now_ms: int) -> list[Result]:
+        return await self._router.of(ref).ledgers.extend(ref, consumer, lease_ms, now_ms)
+
+
+class RoutedPayloads:
+    """`PayloadStore`."""
+
+    def __init__(self, router: Router) -> None:
+        self._router = router
+
+    async def stage(self, ref: QueueRef, draft: Draft, now_ms: int, *, auto_create: bool) -> RocksStage:
+        shard = await self._router.of_upload(ref) if auto_create else self._router.of(ref)
+        try:
+            return await shard.staging.stage(ref, draft, now_ms, auto_create=auto_create)
+        except BaseException:
+            self._router.tenants.release_queue_id(ref)
+            raise
+
+    async def read(self, ref: QueueRef, id: int, pieces: Pieces, start: int = 0) -> PieceReader:
+        return await self._router.of(ref).staging.read(ref, id, pieces, start)
