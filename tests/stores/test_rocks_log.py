@@ -389,8 +389,7 @@ def test_an_upgrade_that_is_killed_before_the_marker_is_written_is_carried_out_a
 def test_segments_are_freed_once_a_checkpoint_is_flushed_though_some_families_are_idle(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(commit_log, "SMALLEST", 32 << 10)
-    monkeypatch.setattr(commit_log, "LARGEST", 64 << 10)
+    monkeypatch.setattr(commit_log, "SEGMENT_BYTES", 64 << 10)
     store = tmp_path / "store"
     with open_store(store, checkpoint_bytes=64 << 10) as hf:
         queue = hf.queue("mail")

@@ -439,8 +439,7 @@ def position_after_cut(store: Path, place: int, copy: Path) -> LogPosition:
 def test_a_shortened_manifest_is_refused_and_nothing_changed_if_its_segment_was_freed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_power_failed: bool
 ) -> None:
-    monkeypatch.setattr(commit_log, "SMALLEST", FIRST_FRAME_AT + (4 << 10))
-    monkeypatch.setattr(commit_log, "LARGEST", FIRST_FRAME_AT + (4 << 10))
+    monkeypatch.setattr(commit_log, "SEGMENT_BYTES", FIRST_FRAME_AT + (4 << 10))
     killed, size = kill_after_checkpoint(tmp_path, 3 * MESSAGES)
     outcomes = set()
     for place in places_in_changes(manifest_of(killed), size):

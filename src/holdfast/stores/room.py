@@ -64,10 +64,6 @@ class DiskRoom:
     def free_bytes(self) -> int | None:
         return free_bytes(self._path)
 
-    def spare_bytes(self) -> int:
-        """Return the free space beyond the reserve; 0 if there is none, or the system does not say."""
-        return max(0, (self.free_bytes() or 0) - self._low_bytes)
-
     def close(self) -> None:
         self._is_closed = True
         self._cancel_timer()

@@ -29,7 +29,7 @@ def sync_file(descriptor: int) -> None:
 
 
 def sync_data(descriptor: int) -> None:
-    """Return once the file's content is on disk; its length, if that changed, only where that costs no more."""
+    """Return once the file's content is on disk, with its length if that changed. Its times may follow later."""
     if hasattr(os, "fdatasync"):
         os.fdatasync(descriptor)
     else:

@@ -7,13 +7,14 @@ import pytest
 from holdfast.stores.rocks.log import commit_log
 from tests.stores.rocks_engine.disk import Disk
 
-SMALLEST = 8 << 10
+SEGMENT_BYTES = 8 << 10
+ZEROS_BYTES = 1 << 10
 
 
 @pytest.fixture(autouse=True)
 def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commit_log, "SMALLEST", SMALLEST)
-    monkeypatch.setattr(commit_log, "LARGEST", 2 * SMALLEST)
+    monkeypatch.setattr(commit_log, "SEGMENT_BYTES", SEGMENT_BYTES)
+    monkeypatch.setattr(commit_log, "ZEROS_BYTES", ZEROS_BYTES)
 
 
 @pytest.fixture

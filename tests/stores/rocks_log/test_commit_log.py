@@ -1,19 +1,35 @@
 """Writing the commit log: frames in order, over as many segments as it takes, and segments used again."""
 
+import errno
+import os
 from pathlib import Path
 
+import pytest
+
 from holdfast.stores.rocks.log.commit_log import START, CommitLog, LogPosition
-from holdfast.stores.rocks.log.segments import delete_all_but, list_segments, segment_path, whole_part
+from holdfast.stores.rocks.log.frames import frame_size
+from holdfast.stores.rocks.log.segments import (
+    FIRST_FRAME_AT,
+    delete_all_but,
+    list_segments,
+    segment_path,
+    whole_part,
+)
+from tests.stores.rocks_log.conftest import SEGMENT_BYTES, ZEROS_BYTES
 from tests.stores.rocks_log.logs import begin, headers, read, sync, write
 
 BODIES = [b"commit %04d " % number * 40 for number in range(120)]
 
 
-def make_spare(log: CommitLog, room_bytes: int = 1 << 30) -> int:
-    generation, size, reused = log.begin_spare(room_bytes)
-    log.make_spare(generation, size, reused)
-    log.end_spare(generation, size)
+def make_spare(log: CommitLog) -> int:
+    generation, reused = log.begin_spare()
+    log.make_spare(generation, reused)
+    log.end_spare(generation)
     return generation
+
+
+def size_of(directory: Path, generation: int = 1) -> int:
+    return segment_path(directory, generation).stat().st_size
 
 
 def test_frames_are_read_back_in_order_over_several_segments(tmp_path: Path) -> None:
@@ -60,21 +76,29 @@ def test_a_frame_larger_than_the_segment_made_ahead_goes_past_it(tmp_path: Path)
     assert read(tmp_path / "log")[0] == [large, *BODIES]
 
 
-def test_the_log_continues_in_the_segment_made_ahead_which_is_twice_as_large(tmp_path: Path) -> None:
+def test_the_log_continues_in_the_segment_made_ahead(tmp_path: Path) -> None:
     log = begin(tmp_path / "log")
     generation = make_spare(log)
     write(log, BODIES[:30])
     assert headers(tmp_path / "log", generation)
-    first, second = (segment_path(tmp_path / "log", each).stat().st_size for each in (1, generation))
-    assert second == 2 * first
+
+
+def test_the_next_segment_is_made_once_half_of_the_current_one_is_used(tmp_path: Path) -> None:
+    log = begin(tmp_path / "log")
+    for number in range(60):
+        assert log.needs_spare == (number > 0 and 2 * headers(tmp_path / "log")[-1].end > SEGMENT_BYTES)
+        write(log, [b"%04d" % number])
+    assert log.needs_spare
+    make_spare(log)
+    assert not log.needs_spare
 
 
 def test_a_segment_that_was_made_too_late_is_not_used_out_of_order(tmp_path: Path) -> None:
     log = begin(tmp_path / "log")
-    generation, size, reused = log.begin_spare(1 << 30)
+    generation, reused = log.begin_spare()
     write(log, BODIES[:60])
-    log.make_spare(generation, size, reused)
-    log.end_spare(generation, size)
+    log.make_spare(generation, reused)
+    log.end_spare(generation)
     write(log, BODIES[60:])
     assert read(tmp_path / "log")[0] == BODIES
     assert not headers(tmp_path / "log", generation)
@@ -90,10 +114,10 @@ def test_old_frames_of_a_segment_that_is_used_again_are_never_taken_for_new_ones
         write(log, bodies)
         since += bodies
         if log.needs_spare:
-            generation, size, reused = log.begin_spare(1 << 30)
+            generation, reused = log.begin_spare()
             reused_any = reused_any or reused is not None
-            log.make_spare(generation, size, reused)
-            log.end_spare(generation, size)
+            log.make_spare(generation, reused)
+            log.end_spare(generation)
         assert read(directory, covered)[0] == since
         if round % 3 == 2:
             covered, since = log.position, []
@@ -102,10 +126,93 @@ def test_old_frames_of_a_segment_that_is_used_again_are_never_taken_for_new_ones
     assert reused_any
 
 
-def test_a_segment_made_ahead_takes_no_more_than_there_is_room_for(tmp_path: Path) -> None:
+# --- Zeros ahead of the frames -----------------------------------------------------------------------------------
+
+
+def test_a_segment_made_in_advance_has_zeros_for_its_first_frames_and_no_more(tmp_path: Path) -> None:
     log = begin(tmp_path / "log")
-    generation = make_spare(log, room_bytes=0)
-    assert segment_path(tmp_path / "log", generation).stat().st_size == segment_path(tmp_path / "log", 1).stat().st_size
+    for generation in (1, make_spare(log)):
+        raw = segment_path(tmp_path / "log", generation).read_bytes()
+        assert raw[FIRST_FRAME_AT:] == bytes(ZEROS_BYTES)
+
+
+def test_the_file_grows_in_steps_of_zeros_and_most_frames_do_not_lengthen_it(tmp_path: Path) -> None:
+    """A sync of a frame that lengthens the file is dearer: it has to write the file system's own records as well."""
+    log = begin(tmp_path / "log")
+    bodies = [b"%04d" % number for number in range(30)]
+    sizes = []
+    for body in bodies:
+        write(log, [body])
+        raw, end = segment_path(tmp_path / "log", 1).read_bytes(), headers(tmp_path / "log")[-1].end
+        assert not any(raw[end:])
+        assert len(raw) - end <= ZEROS_BYTES
+        sizes.append(len(raw))
+    frames_in_a_step = ZEROS_BYTES // frame_size(len(bodies[0]))
+    assert 1 < len(set(sizes)) <= 1 + len(bodies) // frames_in_a_step
+    assert read(tmp_path / "log")[0] == bodies
+
+
+def test_a_segment_never_grows_past_its_size(tmp_path: Path) -> None:
+    log, bodies = begin(tmp_path / "log"), [b"%04d" % number for number in range(100)]
+    write(log, bodies)
+    assert log.position.generation > 1
+    assert size_of(tmp_path / "log") == SEGMENT_BYTES
+    assert read(tmp_path / "log")[0] == bodies
+
+
+def test_a_commit_succeeds_though_there_is_no_room_for_zeros(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = begin(tmp_path / "log")
+    pwrite = os.pwrite
+
+    def without_room(descriptor: int, data: bytes, at: int) -> int:
+        if not any(data):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return pwrite(descriptor, data, at)
+
+    monkeypatch.setattr(os, "pwrite", without_room)
+    write(log, BODIES[:6])
+    assert size_of(tmp_path / "log") == headers(tmp_path / "log")[-1].end
+    assert read(tmp_path / "log")[0] == BODIES[:6]
+
+
+def test_the_last_frame_of_a_segment_is_followed_by_no_new_zeros(tmp_path: Path) -> None:
+    """The next frame does not fit, and nothing will use the rest of the segment."""
+    log = begin(tmp_path / "log")
+    up_to_the_zeros = b"x" * (ZEROS_BYTES - frame_size(0))
+    write(log, [up_to_the_zeros, b"y" * SEGMENT_BYTES])
+    assert size_of(tmp_path / "log") == headers(tmp_path / "log")[-1].end < SEGMENT_BYTES
+
+
+def test_a_frame_that_needs_a_segment_of_its_own_writes_no_zeros_into_it_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = begin(tmp_path / "log")
+    made: list[int] = []
+    replace = Path.replace
+
+    def noted(path: Path, target: Path) -> Path:
+        made.append(path.stat().st_size)
+        return replace(path, target)
+
+    monkeypatch.setattr(Path, "replace", noted)
+    write(log, [b"x" * 100_000])
+    assert made == [FIRST_FRAME_AT]
+
+
+def test_a_reused_segment_that_is_short_grows_behind_its_old_frames_alone(tmp_path: Path) -> None:
+    log, directory = begin(tmp_path / "log"), tmp_path / "log"
+    write(log, [*BODIES[:3], b"x" * SEGMENT_BYTES])
+    old = segment_path(directory, 1).read_bytes()
+    assert len(old) < SEGMENT_BYTES
+    log.release(log.position)
+    generation, covered = make_spare(log), log.position
+    write(log, [BODIES[3]])
+    assert log.position.generation == generation
+    end = headers(directory, generation)[-1].end
+    assert segment_path(directory, generation).read_bytes()[end:] == old[end:]
+    write(log, BODIES[4:9])
+    assert len(old) < size_of(directory, generation) <= SEGMENT_BYTES
+    assert read(directory, covered)[0] == BODIES[3:9]
 
 
 def test_a_segment_that_is_being_made_is_left_alone_while_others_are_deleted(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ class MergedReadsMachine(RuleBasedStateMachine):
         self.model: Model = {}
         self.committed: Model = {}
         self.frozen: tuple[Layer, LogPosition] | None = None
-        self.slices: Iterator[None] | None = None
+        self.slices: Iterator[bool] | None = None
         self.copies = 0
 
     @initialize()

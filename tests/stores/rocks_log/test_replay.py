@@ -8,7 +8,7 @@ import pytest
 from holdfast.model.errors import StoreUnavailable
 from holdfast.stores.rocks.log.commit_log import START, LogPosition
 from holdfast.stores.rocks.log.frames import FOOTER_SIZE
-from holdfast.stores.rocks.log.segments import FIRST_FRAME_AT, list_segments, segment_path
+from holdfast.stores.rocks.log.segments import FIRST_FRAME_AT, list_segments, segment_path, whole_part
 from tests.stores.rocks_log.logs import begin, change, headers, read, write
 
 BODIES = [b"%04d" % number for number in range(6)]
@@ -69,6 +69,18 @@ def test_a_log_cut_at_any_byte_of_its_last_frame_loses_that_frame_alone(synced_l
             path.write_bytes(raw[:at] + rest)
             for after_power_cut in (False, True):
                 assert read(synced_log, after_power_cut=after_power_cut)[0] == BODIES[:-1], f"byte {at}"
+
+
+def test_a_segment_may_end_anywhere_behind_its_last_frame(unsynced_log: Path) -> None:
+    """A crash takes zeros that were to follow, or the file never had them."""
+    path = segment_path(unsynced_log, 1)
+    raw, end = path.read_bytes(), headers(unsynced_log)[-1].end
+    assert len(raw) > end
+    for size in range(end, len(raw) + 1):
+        path.write_bytes(raw[:size])
+        for after_power_cut in (False, True):
+            assert read(unsynced_log, after_power_cut=after_power_cut) == (BODIES, (6, 6, False)), f"{size} bytes"
+        assert whole_part(raw[:size], 1, [1]) == (end, False)
 
 
 def test_a_frame_whose_end_alone_is_torn_is_whole(synced_log: Path) -> None:

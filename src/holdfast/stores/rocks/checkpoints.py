@@ -20,7 +20,6 @@ from holdfast.runtime import Runtime, Ticket
 from holdfast.stores.rocks.engine import Engine
 from holdfast.stores.rocks.layers import Layer
 from holdfast.stores.rocks.log.commit_log import LogPosition
-from holdfast.stores.room import DiskRoom
 
 CHECKPOINT_BYTES = 64 << 20
 # Written to the log between two looks, at most.
@@ -34,11 +33,10 @@ _log = logging.getLogger("holdfast")
 class Checkpoints:
     """Writes a checkpoint whenever enough has gathered, one at a time."""
 
-    def __init__(self, engine: Engine, runtime: Runtime, room: DiskRoom, checkpoint_bytes: int) -> None:
+    def __init__(self, engine: Engine, runtime: Runtime, checkpoint_bytes: int) -> None:
         self._engine = engine
         self._database = engine.database
         self._runtime = runtime
-        self._room = room
         self._checkpoint_bytes = checkpoint_bytes
         # How much must have been written to the log before it is worth a look whether something is due.
         self._look_again_at = 0
@@ -161,12 +159,12 @@ class Checkpoints:
     async def _make_spare(self) -> None:
         log = self._database.log
         try:
-            generation, size, reused = log.begin_spare(self._room.spare_bytes())
-            await self._offload(lambda: log.make_spare(generation, size, reused))
-            log.end_spare(generation, size)
+            generation, reused = log.begin_spare()
+            await self._offload(lambda: log.make_spare(generation, reused))
+            log.end_spare(generation)
         except OSError as error:
-            # A full segment then costs its caller a wait for a small one; if there is no room for that either, the
-            # write fails, and says so.
+            # A full segment then costs its caller a wait for one without zeros; if there is no room for that either,
+            # the write fails, and says so.
             self._has_no_spare = True
             _log.warning("log_segment_not_made", extra={"path": str(self._database.path), "cause": str(error)})
         finally:

@@ -61,7 +61,7 @@ class Shard:
         self._room = room
         self._dice = dice
         self._listener = listener
-        self.checkpoints = Checkpoints(engine, runtime, room, checkpoint_bytes)
+        self.checkpoints = Checkpoints(engine, runtime, checkpoint_bytes)
         self.board = Board(engine, listener)
         self.catalog = Catalog(engine, tenants, self._make_shelf)
         self.catalog.load()

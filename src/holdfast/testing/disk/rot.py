@@ -4,7 +4,7 @@
     closed   a store that was closed in order, its messages in RocksDB's sorted files
     flip     one bit of any file
     cut      the last segment ends within its last frame: only that frame is lost, and the store opens
-    tear     the same, with zeros from there on: a segment has its full size before anything is written to it
+    tear     the same, with zeros from there on: a segment has zeros ahead of its frames
     drop     one segment is missing
 
 After a power cut (the marker names another boot) the log may end early, but only behind the last frame that a later one

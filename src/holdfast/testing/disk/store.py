@@ -18,7 +18,8 @@ _WEEK_MS = 7 * 86_400_000
 SMALL_BUFFER = 64 << 10
 # Changes of a few commits.
 _CHECKPOINT_BYTES = 32 << 10
-_SEGMENT_BYTES = 16 << 10
+_SEGMENT_BYTES = 32 << 10
+_ZEROS_BYTES = 6 << 10
 # A piece of a large payload fills several of them at once.
 _BUFFERS = 40
 _MAX_PAYLOAD = 4 << 20
@@ -34,7 +35,7 @@ def open_small(
     **options: Any,
 ) -> Holdfast:
     """In a child of its own: the buffers stay small for as long as it lives."""
-    commit_log.SMALLEST, commit_log.LARGEST = _SEGMENT_BYTES, 2 * _SEGMENT_BYTES
+    commit_log.SEGMENT_BYTES, commit_log.ZEROS_BYTES = _SEGMENT_BYTES, _ZEROS_BYTES
     opening._WRITE_BUFFER, opening._WRITE_BUFFERS = buffer_bytes, _BUFFERS
     options.setdefault("low_disk_bytes", 0)
     options.setdefault("checkpoint_bytes", _CHECKPOINT_BYTES)

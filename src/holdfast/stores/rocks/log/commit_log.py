@@ -5,6 +5,7 @@ and so may `make_spare`: both touch files only, and their results are taken over
 """
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,13 +17,15 @@ from holdfast.stores.rocks.log.segments import (
     reuse_segment,
     segment_path,
     write_whole,
+    write_zeros,
 )
 from holdfast.stores.syncing import sync_data
 
-# Sizes of segments, in bytes. The first one is small, so that an opening costs milliseconds; each is twice as large as
-# the one before, up to the largest.
-SMALLEST = 1 << 20
-LARGEST = 64 << 20
+# The size of a segment, unless a single frame needs more.
+SEGMENT_BYTES = 64 << 20
+# Zeros ahead of the last frame, at most. The commit that adds them takes about a quarter of a millisecond longer, and
+# its sync about one. With more, a short log would pay for zeros that it never uses.
+ZEROS_BYTES = 1 << 20
 
 _GENERATION_SIZE = 8
 # Room at the end of each segment for the frame that names the next one.
@@ -53,12 +56,14 @@ class CommitLog:
         self._directory = directory
         self._generation = begin.generation
         self._segments = [begin.generation]
-        self._descriptor, self._size = self._open(begin.generation)
+        self._size = SEGMENT_BYTES
         self._at = FIRST_FRAME_AT
+        # Once a frame goes past this place, zeros are added behind it. Before it there are zeros or old frames.
+        self._descriptor, self._zeros_due_at = self._open(begin.generation)
         # Full segments whose last frames are not known to be on disk.
         self._unsynced: list[int] = []
-        # The generation and size of a segment made ahead.
-        self._spare: tuple[int, int] | None = None
+        # The generation of a segment made ahead.
+        self._spare: int | None = None
         # Segments that hold nothing any more that is needed.
         self._free: list[int] = []
         self._last_generation = begin.generation
@@ -69,7 +74,7 @@ class CommitLog:
     @staticmethod
     def make_first(directory: Path, begin: LogPosition) -> None:
         """Make the segment that a log begins in. Any earlier one of its generation is replaced."""
-        make_segment(directory, begin.generation, SMALLEST)
+        make_segment(directory, begin.generation, SEGMENT_BYTES, ZEROS_BYTES)
 
     @property
     def position(self) -> LogPosition:
@@ -78,9 +83,8 @@ class CommitLog:
 
     @property
     def needs_spare(self) -> bool:
-        """Return whether the next segment should be made now. A short log has one segment, so the second one is made
-        only once that is half full. A log that grows may fill a segment faster than one of twice the size is made."""
-        return self._spare is None and (len(self._segments) > 1 or 2 * self._at > self._size)
+        """Return whether the next segment should be made now."""
+        return self._spare is None and 2 * self._at > self._size
 
     # --- Writing -----------------------------------------------------------------------------------------------
 
@@ -93,6 +97,8 @@ class CommitLog:
             self._continue_in_next(size)
         at = self._at + HEADER_SIZE
         self._append(kind, body)
+        if self._at > self._zeros_due_at:
+            self._add_zeros()
         return self._generation, at
 
     def _append(self, kind: Kind, body: bytes) -> None:
@@ -102,24 +108,36 @@ class CommitLog:
         self.number += 1
         self.bytes_written += len(frame)
 
+    def _add_zeros(self) -> None:
+        """Lengthen the file by zeros behind its last frame, for frames to come.
+
+        The sync of this frame puts the zeros and the new length on disk along with it. Those of the next frames then
+        find that nothing but the content has changed."""
+        end = min(self._at + ZEROS_BYTES, self._size)
+        # No room for zeros is no reason to refuse a commit: the frames then lengthen the file.
+        with suppress(OSError):
+            write_zeros(self._descriptor, self._at, end)
+        self._zeros_due_at = end
+
     def _continue_in_next(self, size: int) -> None:
-        """Continue in the segment made ahead, or in a small one made now: zeros for a large one would take too long."""
+        """Continue in the segment made ahead, or in one made now, without zeros: its caller waits for it."""
         needed = FIRST_FRAME_AT + size + _RESERVED
-        if self._spare is not None and self._spare[1] >= needed:
-            generation, self._spare = self._spare[0], None
+        if self._spare is not None and needed <= SEGMENT_BYTES:
+            generation, self._spare = self._spare, None
         else:
             generation = self._take_generation()
-            make_segment(self._directory, generation, max(SMALLEST, needed))
+            make_segment(self._directory, generation, max(SEGMENT_BYTES, needed), 0)
         self._append(Kind.NEXT_SEGMENT, generation.to_bytes(_GENERATION_SIZE, "little"))
         self._unsynced.append(self._descriptor)
-        if self._spare is not None and self._spare[0] < generation:
+        if self._spare is not None and self._spare < generation:
             # Too small for this frame, and too old for a later one: the log goes on in order of generation.
-            self._free.append(self._spare[0])
+            self._free.append(self._spare)
             self._spare = None
         self._generation = generation
         self._segments.append(generation)
-        self._descriptor, self._size = self._open(generation)
+        self._size = max(SEGMENT_BYTES, needed)
         self._at = FIRST_FRAME_AT
+        self._descriptor, self._zeros_due_at = self._open(generation)
 
     # --- Syncing -----------------------------------------------------------------------------------------------
 
@@ -143,28 +161,24 @@ class CommitLog:
 
     # --- Segments ----------------------------------------------------------------------------------------------
 
-    def begin_spare(self, room_bytes: int) -> tuple[int, int, int | None]:
-        """Return the segment to make ahead: its generation, its size, and an old segment to turn into it, if any. A new
-        one takes no more than `room_bytes`, but is never smaller than the smallest."""
-        size = max(SMALLEST, min(2 * self._size, LARGEST, room_bytes))
-        generation = self._take_generation()
-        reused = next((each for each in self._free if self._size_of(each) >= size), None)
+    def begin_spare(self) -> tuple[int, int | None]:
+        """Return the segment to make ahead: its generation, and an old segment to turn into it, if any."""
+        reused = max(self._free, key=self._size_of, default=None)
         if reused is not None:
             self._free.remove(reused)
-            size = self._size_of(reused)
-        return generation, size, reused
+        return self._take_generation(), reused
 
-    def make_spare(self, generation: int, size: int, reused: int | None) -> None:
+    def make_spare(self, generation: int, reused: int | None) -> None:
         """Make the segment. It may run on another thread."""
         if reused is None:
-            make_segment(self._directory, generation, size)
+            make_segment(self._directory, generation, SEGMENT_BYTES, ZEROS_BYTES)
         else:
-            reuse_segment(self._directory, reused, generation)
+            reuse_segment(self._directory, reused, generation, SEGMENT_BYTES)
 
-    def end_spare(self, generation: int, size: int) -> None:
+    def end_spare(self, generation: int) -> None:
         """Take over a segment that was made. If the log has gone on behind it meanwhile, it is free for another use."""
         if generation > self._generation:
-            self._spare = generation, size
+            self._spare = generation
         else:
             self._free.append(generation)
 
@@ -176,7 +190,7 @@ class CommitLog:
     def take_surplus(self) -> list[int]:
         """Return free segments that are not worth keeping, to be deleted; one is kept for reuse."""
         by_size = sorted(self._free, key=self._size_of)
-        surplus = by_size[:-1] if by_size and self._size_of(by_size[-1]) <= LARGEST else by_size
+        surplus = by_size[:-1] if by_size and self._size_of(by_size[-1]) <= SEGMENT_BYTES else by_size
         self._free = [each for each in self._free if each not in surplus]
         return surplus
 
@@ -192,7 +206,7 @@ class CommitLog:
 
     def delete_all(self) -> None:
         """Delete every segment of a closed log: everything in it rests elsewhere."""
-        spare = [] if self._spare is None else [self._spare[0]]
+        spare = [] if self._spare is None else [self._spare]
         delete_segments(self._directory, [*self._segments, *self._free, *spare])
 
     def _take_generation(self) -> int:
@@ -200,6 +214,7 @@ class CommitLog:
         return self._last_generation
 
     def _open(self, generation: int) -> tuple[int, int]:
+        """Return a descriptor of a segment, and the length of its file."""
         descriptor = os.open(segment_path(self._directory, generation), os.O_RDWR | os.O_CLOEXEC)
         return descriptor, os.fstat(descriptor).st_size
 

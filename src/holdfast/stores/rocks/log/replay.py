@@ -101,7 +101,7 @@ class Replay:
                 self._was_cut = True
                 return at, None
             is_needed = header.number > self._covered.number or header.kind == Kind.NEXT_SEGMENT
-            body = body_of(raw, header)
+            body = body_of(raw, header) if is_needed else None
             if body is None and is_needed:
                 return at, None
             at = header.end

@@ -3,11 +3,13 @@
     log/000000000001.log   header: magic 16 | format 4 | size 8 | generation 8 | checksum 4, then zeros up to 4,096
                            frames (frames.py), one behind the other, then zeros or frames of earlier generations
 
-A segment is filled with zeros when it is made: a write into blocks that the file already has needs no change of the
-file system's own records, and its sync is cheaper. The name is the generation. A segment that is no longer needed gets
-the name of a later generation and a new header; the frames in it keep the old generation, and so are known to be old.
+`size` is the most that the file may grow to. It has zeros for a bounded way behind its last frame: a write into blocks
+that the file already has needs no change of the file system's own records, and its sync is cheaper. After a crash the
+file may end anywhere behind the header, and nothing follows from where it does.
 
-A segment appears under its name only when all of it is on disk, header included.
+The name is the generation. A segment that is no longer needed gets the name of a later generation and a new header; the
+frames in it keep the old generation, and so are known to be old. A segment appears under its name only when its header
+is on disk.
 """
 
 import os
@@ -44,15 +46,15 @@ def list_segments(directory: Path) -> list[int]:
     return sorted(int(file.stem) for file in directory.glob("*.log") if file.stem.isdigit())
 
 
-def make_segment(directory: Path, generation: int, size: int) -> None:
-    """Make a segment of zeros, and return once it is on disk under its name."""
+def make_segment(directory: Path, generation: int, size: int, zeros_bytes: int) -> None:
+    """Make a segment that may grow to `size`, and return once it is on disk under its name. It begins with a header and
+    `zeros_bytes` of zeros."""
     path = segment_path(directory, generation)
     with _unfinished(path) as fresh:
         descriptor = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
             write_whole(descriptor, _header(generation, size), 0)
-            for at in range(FIRST_FRAME_AT, size, len(_ZEROS)):
-                write_whole(descriptor, _ZEROS[: size - at], at)
+            write_zeros(descriptor, FIRST_FRAME_AT, min(size, FIRST_FRAME_AT + zeros_bytes))
             sync_file(descriptor)
         finally:
             os.close(descriptor)
@@ -60,14 +62,14 @@ def make_segment(directory: Path, generation: int, size: int) -> None:
     sync_directory(directory)
 
 
-def reuse_segment(directory: Path, old: int, generation: int) -> None:
+def reuse_segment(directory: Path, old: int, generation: int, size: int) -> None:
     """Turn a segment that is no longer needed into one of a later generation, and return once that is on disk."""
     path = segment_path(directory, generation)
     with _unfinished(path) as fresh:
         segment_path(directory, old).replace(fresh)
         descriptor = os.open(fresh, os.O_RDWR | os.O_CLOEXEC)
         try:
-            write_whole(descriptor, _header(generation, os.fstat(descriptor).st_size), 0)
+            write_whole(descriptor, _header(generation, size), 0)
             sync_data(descriptor)
         finally:
             os.close(descriptor)
@@ -130,6 +132,12 @@ def write_whole(descriptor: int, data: bytes, at: int) -> None:
     written = os.pwrite(descriptor, data, at)
     while written < len(data):
         written += os.pwrite(descriptor, memoryview(data)[written:], at + written)
+
+
+def write_zeros(descriptor: int, start: int, end: int) -> None:
+    """Write zeros from one place up to another."""
+    for at in range(start, end, len(_ZEROS)):
+        write_whole(descriptor, _ZEROS[: end - at], at)
 
 
 def _header(generation: int, size: int) -> bytes:
