@@ -3,6 +3,8 @@
 from msgspec.structs import replace
 
 from holdfast.model.answers import Found
+from holdfast.model.errors import StoreUnavailable
+from holdfast.model.ids import to_uuid
 from holdfast.model.lifecycle import is_over
 from holdfast.model.message import State
 from holdfast.model.names import QueueRef
@@ -15,6 +17,8 @@ from holdfast.stores.objects.index import Entry
 from holdfast.stores.objects.messages import Messages
 from holdfast.stores.objects.states import States
 
+_TRIES = 8
+
 
 class Reading:
     def __init__(self, messages: Messages, counting: Counting, states: States, streams_above: int) -> None:
@@ -25,12 +29,12 @@ class Reading:
 
     async def get(self, ref: QueueRef, id: int, now_ms: int) -> Found | None:
         entry = await self._messages.read(ref, id, now_ms)
-        return None if entry is None else await self._found(entry)
+        return None if entry is None else await self._found(entry, now_ms)
 
     async def peek(self, ref: QueueRef, limit: int, now_ms: int) -> list[Found]:
         async with self._messages.moving:
             first = await self._due(ref, limit, now_ms)
-        return await self._all_found(first)
+        return await self._all_found(first, now_ms)
 
     async def _due(self, ref: QueueRef, limit: int, now_ms: int) -> list[Entry]:
         due: list[tuple[tuple[int, int, int], list[Entry]]] = []
@@ -65,7 +69,7 @@ class Reading:
         async with self._messages.moving:
             page = await self.first(limit + 1, ref, states, which, after, now_ms)
         more = len(page) > limit
-        return Listing(await self._all_found(page[:limit]), page[limit - 1].id if more else None)
+        return Listing(await self._all_found(page[:limit], now_ms), page[limit - 1].id if more else None)
 
     async def first(
         self, limit: int, ref: QueueRef, states: frozenset[State], which: Filter, after: int | None, now_ms: int
@@ -87,20 +91,36 @@ class Reading:
                 break
         return found[:limit]
 
-    async def _all_found(self, entries: list[Entry]) -> list[Found]:
-        return [found for found in await side_by_side(entries, self._found) if found is not None]
+    async def _all_found(self, entries: list[Entry], now_ms: int) -> list[Found]:
+        """Return the messages with their payloads. One that went meanwhile, or is in another state by now, is left
+        out."""
+        found = await side_by_side(entries, lambda entry: self._found(entry, now_ms))
+        return [
+            each
+            for entry, each in zip(entries, found, strict=True)
+            if each is not None and each.life.state is entry.body.life.state
+        ]
 
-    async def _found(self, entry: Entry) -> Found | None:
-        body = entry.body
-        envelope = body.envelope()
-        if body.size <= self._streams_above:
-            try:
-                envelope = body.envelope(await self._messages.payload(entry))
-            except Missing:
-                if await self._messages.sheets.read(entry.held.key) is None:
-                    return None  # it went while it was read
-                envelope = replace(envelope, pieces=None)
-        return Found(envelope, body.life, await self._states.read(entry))
+    async def _found(self, entry: Entry, now_ms: int) -> Found | None:
+        """Return a message with its payload; None if it went meanwhile."""
+        for _ in range(_TRIES):
+            body = entry.body
+            envelope = body.envelope()
+            if body.size <= self._streams_above:
+                try:
+                    envelope = body.envelope(await self._messages.payload(entry))
+                except Missing:
+                    # Another process may have moved the message, or replaced its payload.
+                    again = await self._messages.read(body.ref, entry.id, now_ms)
+                    if again is None:
+                        return None
+                    if again.payload_key != entry.payload_key:
+                        entry = again
+                        continue
+                    # It is lost. The message is shown all the same: an operator can then see it, and remove it.
+                    envelope = replace(envelope, pieces=None)
+            return Found(envelope, body.life, await self._states.read(entry))
+        raise StoreUnavailable(f"message {to_uuid(entry.id)} is moved again and again; try again")
 
 
 def _is_meant(entry: Entry, states: frozenset[State], which: Filter, now_ms: int) -> bool:
