@@ -1,7 +1,7 @@
 """Every message of a queue, in order of id; counts, which cost a listing; and room for more under quotas."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 from holdfast.model.answers import Counts
 from holdfast.model.message import State
@@ -128,7 +128,7 @@ class Counting:
         return self._locks.setdefault(tenant, asyncio.Lock())
 
     async def make_room(
-        self, tenant: str, added: list[int], now_ms: int, *, whose: object = None, instead: int = 0
+        self, tenant: str, added: list[int], now_ms: int, *, whose: object = None, freed: Sequence[int] = ()
     ) -> list[Write]:
         """As `check_quotas`; and what must be written in the step that adds the messages. `Busy`."""
         quotas = (await self._directory.config(tenant)).quotas
@@ -136,7 +136,7 @@ class Counting:
             check_quotas(tenant, quotas, 0, 0, added)
             return []
         held = await self._room(tenant)
-        messages, size = await self.check_quotas(tenant, quotas, added, now_ms, whose=whose, instead=instead)
+        messages, size = await self.check_quotas(tenant, quotas, added, now_ms, whose=whose, freed=freed)
         return [Write(layout.room(tenant), encode(RoomBody(messages, size)), held)]
 
     async def keep_room(self, tenant: str) -> list[Write]:
@@ -154,18 +154,24 @@ class Counting:
         return held
 
     async def check_quotas(
-        self, tenant: str, quotas: Quotas, added: list[int], now_ms: int, *, whose: object = None, instead: int = 0
+        self,
+        tenant: str,
+        quotas: Quotas,
+        added: list[int],
+        now_ms: int,
+        *,
+        whose: object = None,
+        freed: Sequence[int] = (),
     ) -> tuple[int, int]:
-        """Refuse messages of these sizes if they would take the tenant past a quota; one of the size `instead` goes.
-        Else what the tenant has with them: messages, and bytes."""
+        """Refuse messages of these sizes if they would take the tenant past a quota once those of the sizes `freed` are
+        gone. Return what the tenant has with them: messages, and bytes."""
         messages = size = 0
         if quotas.are_counted:
             messages, size = await self._kept(tenant, now_ms)
             others = self.on_their_way.get(tenant, {})
             messages += sum(1 for each in others if each is not whose)
             size += sum(bytes for each, bytes in others.items() if each is not whose)
-        if instead:
-            messages, size = messages - 1, size - instead
+        messages, size = messages - len(freed), size - sum(freed)
         check_quotas(tenant, quotas, messages, size, added)
         return messages + len(added), size + sum(added)
 

@@ -100,8 +100,8 @@ class ObjectUnit:
         return queue.default_ttl_ms
 
     async def check_quotas(self, ref: QueueRef, added: Sequence[Sized], freed: Sequence[Sized] = ()) -> None:
-        sizes, instead = [each.bytes for each in added], sum(each.bytes for each in freed)
-        self.room[ref.tenant] = await self.counting.make_room(ref.tenant, sizes, self.now_ms, instead=instead)
+        sizes, freed_sizes = [each.bytes for each in added], [each.bytes for each in freed]
+        self.room[ref.tenant] = await self.counting.make_room(ref.tenant, sizes, self.now_ms, freed=freed_sizes)
 
     # --- Finding messages ------------------------------------------------------------------------------------
 

@@ -326,6 +326,17 @@ class RefusalLaws:
                 await small.redrive(edit={"id": id, "payload": b"x" * 11})
             assert await everything(hf) == before
 
+    async def test_an_edit_of_an_empty_message_takes_no_more_messages_of_a_quota(self, subject: Subject) -> None:
+        async with subject.open() as hf:
+            q = hf.queue("q", tenant="acme")
+            await hf.tenant("acme").set(quotas={"max_messages": 1})
+            [id] = await q.enqueue([b""])
+            [message] = await q.claim()
+            await message.nack("no", final=True)
+            await q.redrive(edit={"id": id, "payload": b"x"})
+            [message] = await q.claim()
+            assert message.payload == b"x"
+
     async def test_max_message_bytes_is_the_tenant_s_own_limit(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q", tenant="acme")
