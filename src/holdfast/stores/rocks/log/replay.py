@@ -109,7 +109,8 @@ class Replay:
             if header.number > self._covered.number:
                 if header.kind == Kind.LINKED:
                     self._linked, self._synced_after_link = header.number, 0
-                self._synced_after_link = max(self._synced_after_link, header.synced)
+                elif self._linked is not None:
+                    self._synced_after_link = max(self._synced_after_link, header.synced)
             if header.kind == Kind.NEXT_SEGMENT:
                 assert body is not None
                 return at, int.from_bytes(body, "little")
