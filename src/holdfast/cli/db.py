@@ -1,4 +1,4 @@
-"""`holdfast db`: the schema of a PostgreSQL store, and directories of the legacy layout."""
+"""`holdfast db`: the schema of a PostgreSQL store, directories of the legacy layout, and the shards of a directory."""
 
 import asyncio
 import os
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 db = typer.Typer(
     name="db",
-    help="Make or look at the tables of a PostgreSQL store; bring an older directory up to date.",
+    help="Make or look at the tables of a PostgreSQL store; bring an older directory up to date, or change its shards.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
 )
@@ -131,6 +131,40 @@ def _bar(*, is_shown: bool) -> Iterator[Callable[[str, int, int | None], None]]:
     with Bars(console=console, transient=True) as bars:
         task = bars.add_task("copy", total=None)
         yield lambda stage, done, total: bars.update(task, description=stage, completed=done, total=total)
+
+
+@db.command()
+def reshard(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="The directory of a store.", show_default=False)],
+    shards: Annotated[int, typer.Option("--shards", metavar="N", help="The new number of shards.", show_default=False)],
+    json: Json = False,
+) -> None:
+    """Give the store in DIR another number of shards. No program may have it open.
+
+    All shards are written anew beside the old ones, and checked as `holdfast verify` does; only then do they take the
+    place of the old ones. So it needs as much free space as the store has. If it is interrupted, the store is as it
+    was: run it again.
+
+    With more shards, readers of the journal go on at their positions. With fewer, let them read to the end first, and
+    have them go on at the position that this command answers.
+    """
+    from holdfast.cli.upkeep import echo_json
+    from holdfast.stores.rocks.resharding import reshard
+
+    with _bar(is_shown=not json) as told:
+        resharded = reshard(directory, shards, told)
+    if json:
+        echo_json(resharded)
+        return
+    if resharded.before == resharded.shards:
+        typer.echo(f"{resharded.path} has {shards} shard{'s' if shards > 1 else ''} already: nothing to do")
+        return
+    typer.echo(
+        f"{resharded.path} has {resharded.shards} shard{'s' if shards > 1 else ''} now (before: {resharded.before}): "
+        f"{resharded.queues:,} queues, {resharded.messages:,} messages; checked"
+    )
+    if resharded.position is not None:
+        typer.echo(f"  readers of the journal that had read everything go on at {resharded.position}")
 
 
 @db.command()

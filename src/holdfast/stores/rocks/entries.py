@@ -11,7 +11,7 @@ from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.engine import Engine
 from holdfast.stores.rocks.shelf import Entry, Shelf
 
-# What the memory of messages may hold: those just enqueued and those in flight, oldest forgotten first.
+# What the memory of messages may hold in all shards: those just enqueued and those in flight, oldest forgotten first.
 _MAX_CACHED = 50_000
 _MAX_CACHED_BYTES = 64 << 20
 
@@ -20,8 +20,10 @@ _decode_state = msgspec.msgpack.Decoder(StateDocument).decode
 
 
 class Entries:
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, shards: int) -> None:
+        """`shards`: the number of shards that share the memory."""
         self._engine = engine
+        self._most, self._most_bytes = _MAX_CACHED // shards, _MAX_CACHED_BYTES // shards
         self._cached: dict[int, Entry] = {}
         self._cached_bytes = 0
 
@@ -32,14 +34,14 @@ class Entries:
         if entry.envelope.id not in cached:
             cached[entry.envelope.id] = entry
             self._cached_bytes += entry.bytes if entry.envelope.pieces is None else _weight(entry)
-            while len(cached) > _MAX_CACHED or self._cached_bytes > _MAX_CACHED_BYTES:
+            while len(cached) > self._most or self._cached_bytes > self._most_bytes:
                 self._forget_oldest()
 
     def remember_all(self, entries: list[Entry]) -> None:
         """Remember messages that are whole in memory, and were not remembered before."""
         self._cached.update({entry.envelope.id: entry for entry in entries})
         self._cached_bytes += sum([entry.bytes for entry in entries])
-        while len(self._cached) > _MAX_CACHED or self._cached_bytes > _MAX_CACHED_BYTES:
+        while len(self._cached) > self._most or self._cached_bytes > self._most_bytes:
             self._forget_oldest()
 
     def _forget_oldest(self) -> None:

@@ -19,14 +19,14 @@ EVENT_NAMES = tuple(Event)
 _NUMBERS = {event: number for number, event in enumerate(EVENT_NAMES)}
 
 # queue, at, event, id, attempt, version, priority, enqueued_at, claimed_at, bytes, error, reason, correlation id
-_Row = tuple[bytes, int, int, int, int, int, int, int, int | None, int, str | None, str | None, str | None]
+Row = tuple[bytes, int, int, int, int, int, int, int, int | None, int, str | None, str | None, str | None]
 
-_encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(list[_Row]).decode
+encode_block: Callable[[list[Row]], bytes] = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(list[Row]).decode
 
 _END = b"\xff" * 9
-_TRIMMED = keys.META + b"journal trimmed at"
-_TRIMMED_UNTIL = keys.META + b"journal trimmed until"
+TRIMMED = keys.META + b"journal trimmed at"
+TRIMMED_UNTIL = keys.META + b"journal trimmed until"
 
 
 class ShardPage(NamedTuple):
@@ -42,15 +42,15 @@ class RocksJournal:
         self._retention_ms = retention_ms
         self._name_of = name_of
         self._shard = shard
-        self._rows: list[_Row] = []
+        self._rows: list[Row] = []
         # By queue, a count for each event in the order of `EVENT_NAMES`: one addition each, and no name is looked up.
         self._tallies: defaultdict[bytes, list[int]] = defaultdict(_no_events)
         last = engine.database.floor(keys.JOURNAL, _END)
-        trimmed = engine.database.get(keys.DIRECTORY, _TRIMMED)
+        trimmed = engine.database.get(keys.DIRECTORY, TRIMMED)
         self._next = 1 if trimmed is None else keys.parse_instant(trimmed)
         # When the newest event happened, also if it was trimmed since; 0 without any. Each change of a message is
         # written with its event, so this is the latest time that the messages in the store have seen.
-        until = engine.database.get(keys.DIRECTORY, _TRIMMED_UNTIL)
+        until = engine.database.get(keys.DIRECTORY, TRIMMED_UNTIL)
         self.latest_at = 0 if until is None else keys.parse_instant(until)
         if last is not None:
             block = self._block(last)
@@ -126,7 +126,7 @@ class RocksJournal:
         """Put what was appended since into the open batch; readers see it once that is committed."""
         if not self._rows:
             return
-        self._engine.insert(keys.instant(self._next), _encode(self._rows), keys.JOURNAL)
+        self._engine.insert(keys.instant(self._next), encode_block(self._rows), keys.JOURNAL)
         self._next += len(self._rows)
         self._rows = []
 
@@ -193,8 +193,8 @@ class RocksJournal:
             upper, until = key + b"\0", rows[-1][1]
         if trimmed:
             # What was trimmed may have been all there was: numbers must not begin again.
-            self._engine.put(_TRIMMED, keys.instant(self._next), keys.DIRECTORY)
-            self._engine.put(_TRIMMED_UNTIL, keys.instant(until), keys.DIRECTORY)
+            self._engine.put(TRIMMED, keys.instant(self._next), keys.DIRECTORY)
+            self._engine.put(TRIMMED_UNTIL, keys.instant(until), keys.DIRECTORY)
             self._engine.delete_range(lower, upper, keys.JOURNAL)
             self._oldest = upper
         return trimmed
@@ -204,7 +204,7 @@ class RocksJournal:
             return decode_block(block)[-1][1] + self._retention_ms
         return None
 
-    def _block(self, key: bytes) -> list[_Row]:
+    def _block(self, key: bytes) -> list[Row]:
         return decode_block(self._engine.database.get(keys.JOURNAL, key) or b"")
 
 
@@ -212,14 +212,14 @@ def _no_events() -> list[int]:
     return [0] * len(EVENT_NAMES)
 
 
-def decode_block(block: bytes) -> list[_Row]:
+def decode_block(block: bytes) -> list[Row]:
     try:
         return _decode(block)
     except msgspec.MsgspecError as error:
         raise StoreUnavailable(f"the journal is damaged ({error}): restore a backup") from None
 
 
-def _event(seq: int, row: _Row, ref: QueueRef, shard: int) -> JournalEvent:
+def _event(seq: int, row: Row, ref: QueueRef, shard: int) -> JournalEvent:
     _, at, event, id, attempt, version, priority, enqueued_at, claimed_at, size, error, reason, correlation_id = row
     return JournalEvent(
         snowflake=id,

@@ -102,9 +102,9 @@ def open_databases(layout: Layout, lock: DirectoryLock | None, *, has_lost_write
     """Open every database of a store; of a new store, make them. `lock` is the hold on the store's directory.
 
     Nothing is written to any log before all of them have been read: a commit that only one shard has is left out."""
+    remove_remains(layout)
     if not layout.has_shards:
         return Opened([Database(layout.path, lock=lock, has_lost_writes=has_lost_writes)], 0)
-    remove_remains(layout)
     databases: list[Database] = []
     try:
         for number, place in enumerate(layout.paths):

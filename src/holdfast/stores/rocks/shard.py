@@ -52,20 +52,22 @@ class Shard:
         dice: Dice,
         uploads: dict[int, RocksStage],
         *,
+        shards: int,
         journal_retention_ms: int,
         checkpoint_bytes: int,
     ) -> None:
-        """The engine is that of an open database. `uploads` are the payloads on their way in all shards."""
+        """The engine is that of an open database. `uploads` are the payloads on their way in all shards; `shards` is
+        their number, and `checkpoint_bytes` their common bound."""
         self.engine = engine
         self.facts = facts
         self._room = room
         self._dice = dice
         self._listener = listener
-        self.checkpoints = Checkpoints(engine, runtime, checkpoint_bytes)
+        self.checkpoints = Checkpoints(engine, runtime, checkpoint_bytes // shards)
         self.board = Board(engine, listener)
         self.catalog = Catalog(engine, tenants, self._make_shelf)
         self.catalog.load()
-        self.entries = Entries(engine)
+        self.entries = Entries(engine, shards)
         self._reader = Reader(engine, self.entries)
         self.journal = RocksJournal(engine, journal_retention_ms, self.catalog.name_of, shard=engine.lane)
         self._seen = SeenKeys(engine, self.board.scanner(keys.INDEXES, keys.SEEN_ENDS))

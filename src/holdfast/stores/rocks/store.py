@@ -135,8 +135,9 @@ class RocksStore:
         self.shards = [
             Shard(
                 *(engine, tenants, each, listener, runtime, self._room, self._dice, uploads),
+                shards=len(databases),
                 journal_retention_ms=self._journal_retention_ms,
-                checkpoint_bytes=self._checkpoint_bytes // len(databases),
+                checkpoint_bytes=self._checkpoint_bytes,
             )
             for engine, each in zip(self._engines, facts, strict=True)
         ]

@@ -27,7 +27,7 @@ def verify(path: str | os.PathLike[str], progress: Progress | None = None) -> Re
     store = _open(Path(path))
     findings = Findings(progress)
     try:
-        _check(store.shards, findings)
+        check_shards(store.shards, findings)
     finally:
         store.close()
     return findings.report(str(path))
@@ -52,7 +52,8 @@ def _open(path: Path) -> ReadOnlyShards:
         ) from None
 
 
-def _check(shards: list[ReadOnlyStore], findings: Findings) -> None:
+def check_shards(shards: list[ReadOnlyStore], findings: Findings) -> None:
+    """Check all shards of a store."""
     directories = read_directories(shards, findings)
     total = sum(counters.messages for directory in directories for counters in directory.counters.values())
     for database, directory in zip(shards, directories, strict=True):

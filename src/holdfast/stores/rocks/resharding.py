@@ -1,0 +1,297 @@
+"""Giving a store another number of shards, while nobody has it open.
+
+    read     all databases as they lie, with their logs; nothing of the old store is changed
+    write    every key goes to the shard that owns its queue, in a new folder beside the old one
+    check    the new shards are read whole, as `holdfast verify` does
+    switch   the marker names the new folder, in one rename: until then the store is the old one
+    remove   the old files go; what a crash leaves of them, or of an unfinished folder, the next opening removes
+
+Journals stay where they are, so that readers go on at their positions: shard 2 keeps the journal of shard 2, and only
+later events of a queue that moves are in the journal of its new shard. If there are fewer shards than before, the
+journals of those that go are added at the end of the others', and readers begin at a new position.
+"""
+
+import os
+import struct
+from collections.abc import Callable, Iterable, Iterator
+from heapq import merge
+from pathlib import Path
+
+import msgspec
+
+from holdfast.model.errors import InvalidArgument, StoreUnavailable
+from holdfast.model.events import format_positions
+from holdfast.stores.directory_lock import DirectoryLock
+from holdfast.stores.findings import Findings
+from holdfast.stores.record import decode_message
+from holdfast.stores.rocks import keys
+from holdfast.stores.rocks.database import Database
+from holdfast.stores.rocks.journal import TRIMMED, TRIMMED_UNTIL, Row, decode_block, encode_block
+from holdfast.stores.rocks.layout import MAX_SHARDS, Layout, read_layout, remove_remains
+from holdfast.stores.rocks.links import LINK_KEY
+from holdfast.stores.rocks.marker import MARKER, Role, check_directory, write_marker
+from holdfast.stores.rocks.opening import in_use
+from holdfast.stores.rocks.positions import POSITION_KEY
+from holdfast.stores.rocks.queue_indexes import decode_row
+from holdfast.stores.rocks.read_only import ReadOnlyShards, ReadOnlyStore
+from holdfast.stores.rocks.verify import check_shards
+from holdfast.stores.syncing import make_directory
+
+# What is being done, how much of it is done, and how much there is in all, if that is known.
+Progress = Callable[[str, int, int | None], None]
+
+# A key of a family, and its value.
+_Item = tuple[int, bytes, bytes]
+
+_END = b"\xff" * (keys.P_SIZE + keys.ID_SIZE + 1)
+# Keys between two calls of the progress.
+_TOLD_EVERY = 20_000
+# Events in a block that is written anew.
+_BLOCK_EVENTS = 500
+
+_HIGHEST = keys.META + b"highest id"
+_FLOOR = keys.META + b"version floor"
+_PAIR = struct.Struct(">QQ")
+# Facts that every shard has, if one of them has.
+_SHARED_FACTS = (keys.META + b"node", keys.META + b"in use")
+# Facts of one database and its log.
+_OWN_FACTS = (POSITION_KEY, LINK_KEY, TRIMMED, TRIMMED_UNTIL, keys.META + b"synced")
+# Facts that are worked out anew for each shard. The next opening fills the indexes of queues if it finds no such fact.
+_MADE_ANEW = (_HIGHEST, _FLOOR, keys.META + b"queue indexes")
+
+
+class Resharded(msgspec.Struct, frozen=True, kw_only=True):
+    """What a resharding did. `position`: the journal's end, if readers cannot go on at the positions they have."""
+
+    path: str
+    before: int
+    shards: int
+    queues: int = 0
+    messages: int = 0
+    position: str | None = None
+
+
+def reshard(path: str | os.PathLike[str], shards: int, progress: Progress = lambda *_: None) -> Resharded:
+    """Give a store another number of shards. Raise `StoreUnavailable` if it is in use, or damaged; it is as it was
+    then."""
+    place = Path(os.path.realpath(path))
+    if not 1 <= shards <= MAX_SHARDS:
+        raise InvalidArgument(f"shards is {shards}: give 1 to {MAX_SHARDS}", field="shards")
+    if not (place / MARKER).exists():
+        raise InvalidArgument(f"{place} holds no store: give the directory that `holdfast.open` was given", field="dir")
+    check_directory(place)
+    lock = DirectoryLock.take(place)
+    if lock is None:
+        raise in_use(place)
+    try:
+        before = read_layout(place)
+        if before.shards == shards:
+            remove_remains(before)
+            return Resharded(path=str(path), before=before.shards, shards=shards)
+        return msgspec.structs.replace(_reshard(before, shards, lock, progress), path=str(path))
+    finally:
+        lock.release()
+
+
+def _reshard(before: Layout, shards: int, lock: DirectoryLock, progress: Progress) -> Resharded:
+    remove_remains(before)
+    after = Layout(before.path, Role(shards, before.next_folder(), is_made=True))
+    try:
+        messages = _write(before, after, lock, progress)
+        report = _check(after, progress)
+    except BaseException:
+        remove_remains(before)
+        raise
+    write_marker(after.path, None, after.role)
+    remove_remains(after)
+    return Resharded(
+        path=str(after.path),
+        before=before.shards,
+        shards=shards,
+        queues=report.totals["queues"],
+        messages=messages,
+        position=_end_of_journals(after) if shards < before.shards else None,
+    )
+
+
+def _write(before: Layout, after: Layout, lock: DirectoryLock, progress: Progress) -> int:
+    """Write all keys of the old shards to the new ones, and return the number of messages."""
+    source = ReadOnlyShards(before.path)
+    databases: list[Database] = []
+    try:
+        split = _Split(source.shards, after.shards, progress)
+        for number, place in enumerate(after.paths):
+            make_directory(place)
+            database = Database(place, lock=lock, shard=number)
+            databases.append(database)
+            database.begin()
+        for items in split.items():
+            for database, part in zip(databases, items, strict=True):
+                database.load(part)
+        for database in databases:
+            progress("flush", 0, None)
+            database.close()
+        return split.messages
+    finally:
+        for database in databases:
+            database.discard()
+        source.close()
+
+
+def _check(after: Layout, progress: Progress) -> Findings:
+    shards: list[ReadOnlyStore] = []
+    try:
+        shards += map(ReadOnlyStore, after.paths)
+        findings = Findings(progress)
+        check_shards(shards, findings)
+    finally:
+        for shard in shards:
+            shard.close()
+    if violations := findings.report(str(after.path)).violations:
+        raise StoreUnavailable(
+            f"{after.path} was left as it is, because the new shards would not be in order: {violations[0]}. Run "
+            f"`holdfast verify {after.path}`",
+            path=str(after.path),
+        )
+    return findings
+
+
+def _end_of_journals(after: Layout) -> str:
+    source = ReadOnlyShards(after.path)
+    try:
+        return format_positions([_next_event(shard) - 1 for shard in source.shards])
+    finally:
+        source.close()
+
+
+def _next_event(shard: ReadOnlyStore) -> int:
+    last = shard.floor(keys.JOURNAL, _END)
+    if last is not None:
+        return keys.parse_instant(last) + len(decode_block(shard.get(keys.JOURNAL, last) or b""))
+    trimmed = shard.get(keys.DIRECTORY, TRIMMED)
+    return 1 if trimmed is None else keys.parse_instant(trimmed)
+
+
+class _Split:
+    """The keys of the old shards, by the new shard that each goes to."""
+
+    def __init__(self, source: list[ReadOnlyStore], shards: int, progress: Progress) -> None:
+        self._source = source
+        self._shards = shards
+        self._progress = progress
+        self.messages = 0
+        # The shard of each payload in pieces, by its place. Pieces of unfinished uploads have none, and are left out.
+        self._places: dict[bytes, int] = {}
+        self._parts: list[list[_Item]] = [[] for _ in range(shards)]
+
+    def items(self) -> Iterator[list[list[_Item]]]:
+        """Yield keys of all families in bounded steps, for each of the new shards."""
+        count = 0
+        for shard, item in self._routed():
+            self._parts[shard].append(item)
+            count += 1
+            if count % _TOLD_EVERY == 0 or len(item[2]) > _TOLD_EVERY:
+                self._progress("copy", count, None)
+                yield self._take()
+        self._progress("copy", count, None)
+        yield self._take()
+
+    def _take(self) -> list[list[_Item]]:
+        taken, self._parts = self._parts, [[] for _ in range(self._shards)]
+        return taken
+
+    def _owner(self, p: bytes) -> int:
+        return keys.shard_of(p, self._shards)
+
+    def _routed(self) -> Iterator[tuple[int, _Item]]:
+        for database in self._source:
+            yield from self._queues(database)
+            # Messages come before the indexes: they say whose the pieces are.
+            for family in (keys.MESSAGES, keys.VISIBLE, keys.EXPIRIES, keys.LEASES):
+                for key, value in database.items(family, b"", _END):
+                    if family == keys.MESSAGES:
+                        self._note_message(key, value)
+                    yield self._owner(key[: keys.P_SIZE]), (family, key, value)
+            yield from self._indexes(database)
+        yield from self._facts()
+        yield from self._journals()
+
+    def _note_message(self, key: bytes, value: bytes) -> None:
+        self.messages += 1
+        pieces = decode_message(keys.parse_id(key[keys.P_SIZE :]), value).envelope.pieces
+        if pieces is not None:
+            self._places[keys.place(pieces.place)] = self._owner(key[: keys.P_SIZE])
+
+    def _queues(self, database: ReadOnlyStore) -> Iterator[tuple[int, _Item]]:
+        for key, value in database.items(keys.DIRECTORY, b"", b"\xff"):
+            item = keys.DIRECTORY, key, value
+            space = key[:2]
+            if space == keys.TENANTS:
+                yield 0, item
+            elif space == keys.QUEUES:
+                row = decode_row(value)
+                yield self._owner(keys.prefix(row.tenant_id, row.queue_id)), item
+            elif space == keys.QUEUE_NAMES:
+                # Every journal may have events of every queue.
+                for shard in range(self._shards):
+                    yield shard, item
+            elif space != keys.META:
+                yield self._owner(key[2:]), item
+            elif key not in (*_SHARED_FACTS, *_OWN_FACTS, *_MADE_ANEW):
+                yield 0, item
+
+    def _indexes(self, database: ReadOnlyStore) -> Iterator[tuple[int, _Item]]:
+        for key, value in database.items(keys.INDEXES, b"", b"\xff"):
+            space = key[:1]
+            if space in keys.PER_QUEUE_SPACES:
+                owner: int | None = self._owner(key[1 : 1 + keys.P_SIZE])
+            elif space in (keys.TTLS, keys.KEPT, keys.SEEN_ENDS):
+                owner = self._owner(key[9 : 9 + keys.P_SIZE])
+            elif space == keys.PIECES:
+                owner = self._places.get(key[1:9])
+            else:
+                assert space == keys.STAGES
+                owner = None
+            if owner is not None:
+                yield owner, (keys.INDEXES, key, value)
+
+    def _facts(self) -> Iterator[tuple[int, _Item]]:
+        def found(key: bytes) -> list[bytes]:
+            values = (shard.get(keys.DIRECTORY, key) for shard in self._source)
+            return [value for value in values if value is not None]
+
+        facts = {key: values[0] for key in _SHARED_FACTS if (values := found(key))}
+        if highest := found(_HIGHEST):
+            facts[_HIGHEST] = max(highest)
+        if floors := [_PAIR.unpack(raw) for raw in found(_FLOOR)]:
+            facts[_FLOOR] = _PAIR.pack(*map(max, zip(*floors, strict=True)))
+        for shard in range(self._shards):
+            for key, value in facts.items():
+                yield shard, (keys.DIRECTORY, key, value)
+
+    def _journals(self) -> Iterator[tuple[int, _Item]]:
+        for number, database in enumerate(self._source[: self._shards]):
+            for key, block in database.items(keys.JOURNAL, b"", _END):
+                yield number, (keys.JOURNAL, key, block)
+            for fact in (TRIMMED, TRIMMED_UNTIL):
+                if (value := database.get(keys.DIRECTORY, fact)) is not None:
+                    yield number, (keys.DIRECTORY, fact, value)
+        for number in range(min(self._shards, len(self._source))):
+            added = self._source[number + self._shards :: self._shards]
+            yield from self._added_events(number, added)
+
+    def _added_events(self, number: int, added: list[ReadOnlyStore]) -> Iterator[tuple[int, _Item]]:
+        """Yield the events of shards that go, by their time, as new events at the end of another shard's journal."""
+        seq, rows = _next_event(self._source[number]), list[Row]()
+        for row in merge(*map(_rows, added), key=lambda row: row[1]):
+            rows.append(row)
+            if len(rows) == _BLOCK_EVENTS:
+                yield number, (keys.JOURNAL, keys.instant(seq), encode_block(rows))
+                seq, rows = seq + len(rows), []
+        if rows:
+            yield number, (keys.JOURNAL, keys.instant(seq), encode_block(rows))
+
+
+def _rows(shard: ReadOnlyStore) -> Iterable[Row]:
+    for _, block in shard.items(keys.JOURNAL, b"", _END):
+        yield from decode_block(block)
