@@ -43,6 +43,8 @@ class Runtime(Protocol):
     clock: Clock
     # Several callers' steps come in turns: what one step puts off to the turn's end, the others' can share.
     has_turns: bool
+    # A function that blocks for a moment may run at the end of a turn. Only where there are turns.
+    may_block_at_turn_end: bool
 
     def at_turn_end(self, callback: Callable[[], None]) -> None:
         """Call once the steps that can go on now have gone on. Only where there are turns."""
@@ -171,7 +173,7 @@ class _LoopTimer:
 class LoopRuntime:
     """Made inside a running loop, which it uses from then on."""
 
-    has_turns = True
+    has_turns = may_block_at_turn_end = True
     is_lone_caller = False
 
     def __init__(self, clock: Clock, alarm: Alarm | None = None) -> None:
@@ -303,7 +305,7 @@ class _DueCall:
 class ThreadRuntime:
     """Any number of calling threads, one lock: whoever holds it steps the core."""
 
-    has_turns = False
+    has_turns = may_block_at_turn_end = False
 
     def __init__(self, clock: Clock, alarm: Alarm | None = None) -> None:
         self.clock = clock

@@ -39,7 +39,8 @@ class OffsetClock:
 class SimulatedRuntime:
     """A `Runtime`, and the process that it stands for. Once killed nothing of it goes on, wherever it was."""
 
-    is_lone_caller = False
+    # Whether a sync is short enough for that is measured, and would not be the same in every run of a seed.
+    is_lone_caller = may_block_at_turn_end = False
 
     def __init__(
         self, loop: SeededLoop, clock: OffsetClock, dice: Dice, *, has_turns: bool, on_broken: Callable[[str], None]
