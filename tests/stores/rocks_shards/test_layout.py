@@ -8,7 +8,9 @@ import pytest
 
 import holdfast
 from holdfast.model.errors import HoldfastError, InvalidArgument, OverQuota, StoreUnavailable
+from holdfast.model.names import QueueRef
 from holdfast.stores.rocks.backup import backup
+from holdfast.stores.rocks.checkpoints import Checkpoints
 from holdfast.stores.rocks.copies import CopyJournal, CopyMessages
 from holdfast.stores.rocks.marker import MARKER
 from holdfast.stores.rocks.verify import verify
@@ -156,6 +158,31 @@ def test_a_queue_that_was_deleted_and_made_again_may_be_in_another_shard(tmp_pat
             queue.delete(force_after=0)
             sweep(hf)
         assert len(seen) == SHARDS
+    verify_store(tmp_path / "store", "at the end")
+
+
+def test_a_queue_that_is_made_after_a_wait_for_a_checkpoint_is_in_the_shard_of_its_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Queues that others make meanwhile take the numbers that it would have had."""
+    with open_store(tmp_path / "store", shards=SHARDS) as hf:
+        hf.queue("first").enqueue(b"a")
+        waits = 0
+
+        async def caught_up(checkpoints: Checkpoints) -> None:
+            nonlocal waits
+            waits += 1
+            router = core_of(hf).store._router  # type: ignore[attr-defined]
+            for number in range(3):
+                ref = QueueRef("default", f"meanwhile-{waits}-{number}")
+                await (await router.of_new(ref)).directory.create_queue(ref, 0)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Checkpoints, "is_behind", property(lambda _: waits < 5))
+            patched.setattr(Checkpoints, "caught_up", caught_up)
+            hf.queue("waited").enqueue(b"a")
+        assert waits == 5
+        assert hf.queue("waited").stats().ready == 1
     verify_store(tmp_path / "store", "at the end")
 
 

@@ -16,6 +16,8 @@ from holdfast.stores.rocks.database import Database
 from holdfast.stores.rocks.log.frames import Kind, header_at, next_frame
 from holdfast.stores.rocks.log.segments import FIRST_FRAME_AT
 from holdfast.stores.rocks.marker import MARKER
+from holdfast.stores.rocks.staging import Staging
+from holdfast.stores.rocks.unit import RocksUnits
 from holdfast.stores.rocks.verify import verify
 from holdfast.testing import ManualClock
 from tests.crash.rocks import copy_store, open_store, sweep, verify_store
@@ -97,6 +99,50 @@ def test_more_large_payloads_than_one_step_copies_all_arrive(hf: Holdfast) -> No
         source.enqueue(LARGE)
     assert move(source, target) == 8
     assert target.stats().ready == 8
+
+
+def test_a_payload_that_an_earlier_attempt_copied_in_vain_is_not_swept_away_after_the_move(
+    hf: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both attempts copy to the same place."""
+    source, target = queue_in(hf, 2), queue_in(hf, 3)
+    source.enqueue(LARGE)
+
+    async def refused(*_: Any) -> None:
+        raise StoreUnavailable("not now")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(RocksUnits, "run_across", refused)
+        with pytest.raises(StoreUnavailable, match="not now"):
+            move(source, target)
+    assert move(source, target) == 1
+    sweep(hf)
+    assert payloads(target) == [LARGE]
+
+
+def test_a_copy_that_the_disk_has_no_room_for_is_given_up_and_the_message_stays(
+    hf: Holdfast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = queue_in(hf, 2), queue_in(hf, 3)
+    source.enqueue(LARGE)
+    copy_piece, copied = Staging._copy_piece, 0
+
+    async def filling(staging: Staging, place: int, number: int, piece: bytes) -> None:
+        nonlocal copied
+        if copied == 2:
+            raise StoreUnavailable("the disk is nearly full")
+        copied += 1
+        await copy_piece(staging, place, number, piece)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Staging, "_copy_piece", filling)
+        with pytest.raises(StoreUnavailable, match="nearly full"):
+            move(source, target)
+    sweep(hf)
+    hf.backup(str(tmp_path / "copy"))
+    report = verify(tmp_path / "copy")
+    assert (report.violations, report.unfinished) == ([], 0)
+    assert payloads(source) == [LARGE]
 
 
 def test_groups_keep_their_order_in_the_other_shard(hf: Holdfast) -> None:

@@ -42,9 +42,15 @@ class LoadedQueues(dict[QueueRef, Shelf]):
 
 class Catalog:
     def __init__(
-        self, engine: Engine, tenants: Tenants, make_shelf: Callable[[QueueRow, Counters, Totals], Shelf]
+        self,
+        engine: Engine,
+        tenants: Tenants,
+        make_shelf: Callable[[QueueRow, Counters, Totals], Shelf],
+        owns: Callable[[bytes], bool],
     ) -> None:
+        """`owns`: whether the queue with this prefix belongs to this shard."""
         self._engine = engine
+        self._owns = owns
         self.tenants = tenants
         self._make_shelf = make_shelf
         self.indexes = QueueIndexes(engine)
@@ -153,6 +159,8 @@ class Catalog:
         """Make a queue, and in the first shard its tenant, if it is new; any other shard's must be on disk already."""
         tenant = self.tenants.get(ref.tenant) or self.tenants.put(ref.tenant, TenantConfig())
         queue_id = self.tenants.take_queue_id(ref)
+        if not self._owns(keys.prefix(tenant.tenant_id, queue_id)):
+            raise RuntimeError(f"queue {queue_id} of {ref.tenant} does not belong to this shard")
         row = QueueRow(ref=ref, tenant_id=tenant.tenant_id, queue_id=queue_id, policy=_DEFAULT_POLICY)
         shelf = self._add_queue(row, Counters())
         self._engine.put(keys.QUEUE_NAMES + shelf.p, _encode(ref), keys.DIRECTORY)

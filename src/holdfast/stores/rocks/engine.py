@@ -288,7 +288,10 @@ class Engine:
 
     async def synced(self) -> None:
         """Return once everything written so far is on disk. Raise `StoreUnavailable` if the engine has stopped."""
-        while self._is_unsynced:
+        log = self.database.log
+        # Others go on writing: to wait for them too might never end.
+        upto = log.number
+        while log.synced < upto:
             if self._is_syncing:
                 # One sync at a time: this caller waits for that one, and then for one of its own.
                 ticket = self._runtime.ticket(self.lane)

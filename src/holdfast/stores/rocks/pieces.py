@@ -54,6 +54,8 @@ class Reading:
         self._pieces = pieces
         self._checker = PieceChecker(pieces, start)
         self._is_written = False
+        # A piece was missing or damaged.
+        self.has_failed = False
 
     def next(self) -> bytes | None:
         checker = self._checker
@@ -63,7 +65,10 @@ class Reading:
             self._engine.write()  # its message may have been enqueued in this very moment
             self._is_written = True
         key = piece_key(self._pieces.place, checker.number)
-        return checker.check(self._engine.database.get_passing(keys.INDEXES, key))
+        self.has_failed = True
+        piece = checker.check(self._engine.database.get_passing(keys.INDEXES, key))
+        self.has_failed = False
+        return piece
 
 
 class PieceReader:

@@ -48,6 +48,8 @@ class Router:
         """Return the shard of a queue that exists, or is to be made before the caller suspends."""
         if (shard := self.find(ref)) is not None:
             return shard
+        if len(self.shards) == 1:
+            return self.shards[0]
         await self.tenants.require_on_disk(ref.tenant)
         # It may have been made meanwhile.
         return self.find(ref) or self._of_id(ref, self.tenants.next_queue_id(ref))

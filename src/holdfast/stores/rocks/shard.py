@@ -65,7 +65,9 @@ class Shard:
         self._listener = listener
         self.checkpoints = Checkpoints(engine, runtime, checkpoint_bytes // shards)
         self.board = Board(engine, listener)
-        self.catalog = Catalog(engine, tenants, self._make_shelf)
+        self.catalog = Catalog(
+            engine, tenants, self._make_shelf, owns=lambda p: keys.shard_of(p, shards) == engine.lane
+        )
         self.catalog.load()
         self.entries = Entries(engine, shards)
         self._reader = Reader(engine, self.entries)
@@ -129,16 +131,7 @@ class Shard:
             if draft.pieces is not None:
                 self.staging.check(draft.pieces)
         self._room.check(now_ms, size)
-        if self.checkpoints.is_behind:
-            return self._enqueue_later(ref, drafts, now_ms, auto_create=auto_create)
         return self.units.run(ref, lambda unit: enqueue(unit, ref, drafts, auto_create=auto_create), now_ms)
-
-    async def _enqueue_later(
-        self, ref: QueueRef, drafts: list[Draft], now_ms: int, *, auto_create: bool
-    ) -> list[Enqueued]:
-        """Enqueue once memory has room for more changes."""
-        await self.checkpoints.caught_up()
-        return await self.units.run(ref, lambda unit: enqueue(unit, ref, drafts, auto_create=auto_create), now_ms)
 
     def claim(self, ref: QueueRef, asks: list[Ask], now_ms: int) -> Coroutine[Any, Any, Claims]:
         return self.units.run(ref, lambda unit: claim(unit, ref, asks, self._dice.tokens), now_ms)

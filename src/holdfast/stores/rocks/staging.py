@@ -149,27 +149,34 @@ class Staging:
 
     async def copy(self, pieces: Pieces, source: Engine) -> bool:
         """Copy a payload from another shard, to the same place in this one, ahead of its message. Return False if it
-        has gone there meanwhile; the sweeps then delete what was copied."""
-        reading, number, engine = Reading(source, pieces), 0, self._engine
-        while True:
-            try:
-                piece = reading.next()
-            except StoreUnavailable:
-                source.check()
-                self.give_up(pieces.place)
+        has gone there meanwhile. Unless all of it was copied, the sweeps delete what was."""
+        # An earlier copy to the same place may be waiting for the sweeps, which must not delete this one.
+        self._abandoned = [place for place in self._abandoned if place != pieces.place]
+        reading, number = Reading(source, pieces), 0
+        try:
+            while (piece := reading.next()) is not None:
+                await self._copy_piece(pieces.place, number, piece)
+                number += 1
+        except BaseException as error:
+            self.give_up(pieces.place)
+            source.check()
+            self._engine.check()
+            if isinstance(error, StoreUnavailable) and reading.has_failed:
                 return False
-            if piece is None:
-                return True
-            self._room.check(self._runtime.clock.now_ms(), len(piece))
-            engine.begin()
-            if not number:
-                engine.put(keys.STAGES + keys.place(pieces.place), b"", keys.INDEXES)
-            engine.put(piece_key(pieces.place, number), piece, keys.INDEXES)
-            engine.written()
-            number += 1
-            if number * PIECE % _SYNC_EVERY < PIECE:
-                await engine.committed()
-            await let_others_go_on(self._runtime)
+            raise
+        return True
+
+    async def _copy_piece(self, place: int, number: int, piece: bytes) -> None:
+        engine = self._engine
+        self._room.check(self._runtime.clock.now_ms(), len(piece))
+        engine.begin()
+        if not number:
+            engine.put(keys.STAGES + keys.place(place), b"", keys.INDEXES)
+        engine.put(piece_key(place, number), piece, keys.INDEXES)
+        engine.written()
+        if (number + 1) * PIECE % _SYNC_EVERY < PIECE:
+            await engine.committed()
+        await let_others_go_on(self._runtime)
 
     def take_copy(self, pieces: Pieces) -> None:
         """The payload at a place is a message's from this step on."""

@@ -321,13 +321,20 @@ class RocksStore:
     ) -> Coroutine[Any, Any, list[Enqueued]]:
         self._engine.check()
         shard = self._only or self._router.find(ref)
-        if shard is None and auto_create:
-            return self._enqueue_to_new(ref, drafts, now_ms)
-        return (shard or self.shards[0]).enqueue(ref, drafts, now_ms, auto_create=auto_create)
+        if shard is None or shard.checkpoints.is_behind:
+            return self._enqueue_later(ref, drafts, now_ms, auto_create=auto_create)
+        return shard.enqueue(ref, drafts, now_ms, auto_create=auto_create)
 
-    async def _enqueue_to_new(self, ref: QueueRef, drafts: list[Draft], now_ms: int) -> list[Enqueued]:
-        shard = await self._router.of_new(ref)
-        return await shard.enqueue(ref, drafts, now_ms, auto_create=True)
+    async def _enqueue_later(
+        self, ref: QueueRef, drafts: list[Draft], now_ms: int, *, auto_create: bool
+    ) -> list[Enqueued]:
+        """Enqueue once it is known which shard the queue is in, or will be, and that has room for more changes."""
+        while True:
+            self._engine.check()
+            shard = await self._router.of_new(ref) if auto_create else self._router.of(ref)
+            if not shard.checkpoints.is_behind:
+                return await shard.enqueue(ref, drafts, now_ms, auto_create=auto_create)
+            await shard.checkpoints.caught_up()
 
     def claim(self, ref: QueueRef, asks: list[Ask], now_ms: int) -> Coroutine[Any, Any, Claims]:
         return self._of(ref).claim(ref, asks, now_ms)
@@ -409,7 +416,7 @@ class RocksStore:
                 copied,
             )
         finally:
-            if self._engine.failure is None:
+            if target.engine.failure is None:
                 target.staging.give_up_copies(copied.values())
             links.end()
 

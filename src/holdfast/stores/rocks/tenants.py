@@ -44,7 +44,7 @@ class Tenants:
         self._rows: dict[str, TenantRow] = {}
         # Tenants that may not keep as much as they like.
         self._limited: set[str] = set()
-        # Tenants whose rows may not be on disk yet. No other shard may have a queue of theirs before.
+        # New tenants whose rows may not be on disk yet. No other shard may have a queue of theirs before.
         self._fresh: set[str] = set()
         # The messages of each tenant; before they are counted, only the changes since the store was opened.
         self._totals: dict[str, Totals] = {}
@@ -77,8 +77,8 @@ class Tenants:
         row = self._rows.get(name)
         if row is None:
             row = TenantRow(tenant=name, tenant_id=len(self._rows) + 1, config=config)
-            self._fresh.add(name)
-            self._engine.publish_after_commit(lambda: self._fresh.discard(name))
+            if len(self.shards) > 1:
+                self._fresh.add(name)
         else:
             row = replace(row, config=config)
         self._add(row)
@@ -102,6 +102,7 @@ class Tenants:
             return
         # Also where calls are answered earlier: a queue whose tenant a power cut took would be nobody's.
         await self._engine.synced()
+        self._fresh.discard(name)
 
     # --- Queues ------------------------------------------------------------------------------------------------
 
