@@ -25,6 +25,7 @@ class RocksMachine(QueueMachine):
 
     can_crash = True
     durability = Durability.OS
+    shards = 1
 
     def make_store(self, dice: Dice) -> Store:
         self._directory = Path(tempfile.mkdtemp(prefix="holdfast-machine-"))
@@ -40,7 +41,7 @@ class RocksMachine(QueueMachine):
 
     def _store(self) -> Store:
         path = self._directory / str(self._number)
-        return RocksStore(path, self.dice, durability=self.durability, journal_retention_ms=WEEK_MS)
+        return RocksStore(path, self.dice, durability=self.durability, journal_retention_ms=WEEK_MS, shards=self.shards)
 
     def reopen(self) -> Store:
         left = self._directory / str(self._number)
@@ -61,10 +62,15 @@ class SyncedRocksMachine(RocksMachine):
     durability = Durability.FSYNC
 
 
+class ShardedRocksMachine(RocksMachine):
+    durability = Durability.FSYNC
+    shards = 3
+
+
 # Shrinking takes minutes on a disk, longer than a test may hang: the blob repeats the case, and `make proof` shrinks.
 QUICK = settings(COMMON, max_examples=20, stateful_step_count=40, phases=[Phase.explicit, Phase.reuse, Phase.generate])
 
-MACHINES = [RocksMachine, SyncedRocksMachine]
+MACHINES = [RocksMachine, SyncedRocksMachine, ShardedRocksMachine]
 
 
 @pytest.mark.slow
