@@ -1,5 +1,6 @@
 """The embedded store's engine: beside a sketch of the least it could do, while checkpoints run, and after a kill."""
 
+import asyncio
 import statistics
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from bench.log_sketch import LogSketch
 from bench.measure import Pair, paired
 from bench.raw import scratch
 from bench.report import Figure
+from holdfast.stores.rocks.engine import Engine
 
 PAYLOAD = b"x" * 256
 _MIB = 1 << 20
@@ -84,6 +86,46 @@ def beside_the_sketch() -> Iterator[Figure]:
                 goal=goal,
             )
         sketch.close()
+
+
+def lone_caller_on_a_loop(rounds: int = 5, lifecycles: int = 500) -> Figure:
+    """Lifecycles of one caller on a loop with fsync: its syncs on the loop itself, and handed to another thread."""
+    figures: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
+    may_sync_here = Engine._may_sync_here
+    try:
+        for _ in range(rounds):
+            for is_on_loop in (True, False):
+                setattr(Engine, "_may_sync_here", may_sync_here if is_on_loop else lambda engine: False)  # noqa: B010
+                figures[is_on_loop].append(asyncio.run(_lifecycles_on_a_loop(lifecycles)))
+    finally:
+        setattr(Engine, "_may_sync_here", may_sync_here)  # noqa: B010
+    here, there = (
+        (statistics.median(rate for rate, _ in each), statistics.median(cpu for _, cpu in each))
+        for each in (figures[True], figures[False])
+    )
+    return Figure(
+        "lifecycle of one caller on a loop, fsync, its syncs on the loop",
+        f"{here[0]:,.0f} msg/s, {here[1]:.1f} us CPU",
+        "its syncs on another thread",
+        f"{there[0]:,.0f} msg/s, {there[1]:.1f} us CPU",
+        here[0] / there[0],
+        goal=1,
+    )
+
+
+async def _lifecycles_on_a_loop(number: int) -> tuple[float, float]:
+    """Return the rate and the processor time of each in microseconds."""
+    with scratch() as path:
+        async with holdfast.open_async(str(path / "store")) as hf:
+            queue = hf.queue("bench")
+            await queue.enqueue(PAYLOAD)
+            began_s, cpu_s = time.perf_counter(), time.process_time()
+            for _ in range(number):
+                await queue.enqueue(PAYLOAD)
+                [message] = await queue.claim()
+                await message.ack()
+            took_s = time.perf_counter() - began_s
+            return number / took_s, (time.process_time() - cpu_s) / number * 1e6
 
 
 def while_a_checkpoint_runs(rounds: int = 5, dirty: int = 40_000) -> Figure:
@@ -167,6 +209,7 @@ def memory(messages: int = 300_000) -> Iterator[Figure]:
 def measure(backlog: int) -> Iterator[Figure]:
     """One figure after the other, as they are measured."""
     yield from beside_the_sketch()
+    yield lone_caller_on_a_loop()
     yield while_a_checkpoint_runs()
     yield from recovery(backlog)
     yield from memory()

@@ -1,6 +1,7 @@
 """On a loop, a lone caller's sync runs on the loop itself while syncs are short; a crowd shares one on a thread."""
 
 import asyncio
+import math
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -37,7 +38,7 @@ class Syncs:
 
         monkeypatch.setattr(Database, "sync", watched)
         # However slow the disk of this machine is.
-        monkeypatch.setattr(engine, "_SHORT_LOOP_SYNC_S", 3_600.0)
+        monkeypatch.setattr(engine, "_SHORT_SYNC_S", math.inf)
 
     @property
     def on_loop(self) -> list[bool]:
@@ -78,17 +79,27 @@ async def test_callers_of_one_turn_share_a_sync_on_another_thread(tmp_path: Path
         assert syncs.on_loop == [False]
 
 
-async def test_a_disk_whose_last_sync_was_long_is_synced_on_another_thread_until_one_is_short(
+async def test_after_a_sync_on_the_loop_that_took_long_another_thread_syncs_for_pauses_that_double(
     tmp_path: Path, syncs: Syncs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    now_s = 1_000.0
+    monkeypatch.setattr(engine, "steady_s", lambda: now_s)
     async with opened(tmp_path) as hf:
-        await hf.queue("mail").enqueue(b"a")
-        monkeypatch.setattr(engine, "_SHORT_LOOP_SYNC_S", 0.0)
+        queue = hf.queue("mail")
+        await queue.enqueue(b"a")
+        # However short it is, it counts as long.
+        monkeypatch.setattr(engine, "_SHORT_SYNC_S", -1.0)
         syncs.threads.clear()
-        await hf.queue("mail").enqueue(b"b")
-        monkeypatch.setattr(engine, "_SHORT_LOOP_SYNC_S", 3_600.0)
-        await hf.queue("mail").enqueue(b"c")
-        assert syncs.on_loop == [False, True]
+        for pause_s in (0.1, 0.2, 0.4):
+            await queue.enqueue(b"on the loop")
+            now_s += 0.9 * pause_s
+            await queue.enqueue(b"on a thread")
+            now_s += 0.2 * pause_s
+        assert syncs.on_loop == [True, False] * 3
+        monkeypatch.setattr(engine, "_SHORT_SYNC_S", math.inf)
+        for _ in range(4):
+            await queue.enqueue(b"on the loop")
+        assert syncs.on_loop[-4:] == [True] * 4
 
 
 async def test_a_failed_sync_on_the_loop_stops_the_store_and_is_told(tmp_path: Path, syncs: Syncs) -> None:

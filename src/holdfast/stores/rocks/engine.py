@@ -26,11 +26,15 @@ from holdfast.telemetry.figures import SYNC_BOUNDS, Figures, Histogram
 if TYPE_CHECKING:
     from holdfast.stores.rocks.links import Link
 
-# A caller holds everything up for no longer than this while it syncs by itself, unless the disk has become slow since.
-_SHORT_SYNC_S = 0.002
-# The same on a loop, where the sync holds up everybody: to hand it to another thread and back costs about 0.1 ms, of
-# which 0.07 are processor time, so a sync that takes little more is cheaper on the loop itself.
-_SHORT_LOOP_SYNC_S = 0.000_25
+# To hand a sync to another thread and back costs about 0.1 ms, of which 0.07 are processor time. So a caller syncs by
+# itself where nobody waits behind it, unless such syncs take longer than this on average.
+_SHORT_SYNC_S = 0.0005
+# The weight of the last one in that average: a single slow sync of a disk that is mostly fast changes nothing.
+_WEIGHT = 1 / 16
+# If they take longer, syncs go to another thread for a while. The disk may be slow; or the processors are busy, and a
+# thread that has computed much waits for one after every sync, about 4 ms. The pause doubles with every attempt.
+_FIRST_PAUSE_S = 0.1
+_LONGEST_PAUSE_S = 10.0
 
 
 class Durability(StrEnum):
@@ -82,6 +86,10 @@ class Engine:
         self._writes = 0
         self._syncs = Histogram(SYNC_BOUNDS)
         self._last_sync_s = 0.0
+        # How long syncs by callers take on average, when they may sync again, and how long they may not the next time.
+        self._usual_s = 0.0
+        self._here_again_at_s = 0.0
+        self._pause_s = _FIRST_PAUSE_S
 
     # --- One operation -----------------------------------------------------------------------------------------
 
@@ -128,7 +136,7 @@ class Engine:
             if self._commit.is_empty and not self._is_unsynced:
                 self._publish_open()
                 return None
-            if self._is_only and self._runtime.is_lone_caller and self._last_sync_s < _SHORT_SYNC_S:
+            if self._runtime.is_lone_caller and self._may_sync_here():
                 self._commit_here()
                 return None
         return self._wait_for_commit()
@@ -145,7 +153,23 @@ class Engine:
                 self.stop(error)
                 raise self._refusal() from error
             self.database.log.end_sync(pending)
+            self._note_sync_here()
         self._publish_open()
+
+    def _may_sync_here(self) -> bool:
+        """Return whether the calling thread may sync by itself. With other engines beside this one it may not: their
+        callers would wait for this one's disk."""
+        return self._is_only and steady_s() >= self._here_again_at_s
+
+    def _note_sync_here(self) -> None:
+        self._usual_s += (self._last_sync_s - self._usual_s) * _WEIGHT
+        if self._usual_s <= _SHORT_SYNC_S:
+            self._pause_s = max(self._pause_s / 2, _FIRST_PAUSE_S)
+            return
+        self._here_again_at_s = steady_s() + self._pause_s
+        self._pause_s = min(self._pause_s * 2, _LONGEST_PAUSE_S)
+        # The first one after the pause decides.
+        self._usual_s = _SHORT_SYNC_S
 
     def _wait_for_commit(self) -> Ticket[None]:
         ticket = self._runtime.ticket(self.lane)
@@ -157,7 +181,7 @@ class Engine:
     def _begin_sync(self) -> None:
         """Sync for those who wait: on the loop itself if one caller waits and syncs are short, or else on another
         thread. Which it is shows at the end of the turn."""
-        if self._is_only and self._runtime.may_block_at_turn_end and self._last_sync_s < _SHORT_LOOP_SYNC_S:
+        if self._runtime.may_block_at_turn_end and self._may_sync_here():
             if not self._is_sync_due:
                 self._is_sync_due = True
                 self._runtime.at_turn_end(self._sync_at_turn_end)
@@ -264,11 +288,14 @@ class Engine:
         log = self.database.log
         pending = log.begin_sync()
         try:
-            await self._runtime.offload(lambda: self._sync(pending), by_caller=True, lane=self.lane)
+            by_caller = steady_s() >= self._here_again_at_s
+            await self._runtime.offload(lambda: self._sync(pending), by_caller=by_caller, lane=self.lane)
         except Exception as error:
             if self._failure is None:
                 self.stop(error)
             return False
+        if by_caller:
+            self._note_sync_here()
         if self._link is not None and pending.number >= self._linked_frame:
             await self._link.meet(self)
             if self._failure is not None:
