@@ -60,6 +60,8 @@ class _Checker:
             h.Redriven: self._redriven,
             h.Remove: self._remove,
             h.Removed: self._removed,
+            h.Move: self._move,
+            h.Moved: self._moved,
             h.Refused: self._refused,
             h.Unknown: self._unknown,
             h.Counted: self._counted,
@@ -98,7 +100,7 @@ class _Checker:
         return position, call
 
     def _refused(self, position: int, line: h.Refused) -> None:
-        _, call = self._calls.pop(line.n)
+        called, call = self._calls.pop(line.n)
         asked = call
         match call:
             case h.Enqueue():
@@ -114,6 +116,8 @@ class _Checker:
                 self._book.places[call.queue].redrives -= 1
             case h.Remove():
                 self._removal(position, call, is_refused=True)
+            case h.Move():
+                self._book.moved(called, position, call, 0)
         if not self._allow_refusals and not _crosses(asked):
             self._break(Rule.REFUSED, f"{type(asked).__name__} {line.n} raised {line.error}")
 
@@ -139,12 +143,12 @@ class _Checker:
                 self._book.keys.setdefault((line.queue, item.key), Key(line.at))
 
     def _enqueued(self, position: int, line: h.Enqueued) -> None:
-        _, call = self._answer(line.n)
+        called, call = self._answer(line.n)
         self._book.clockwork.latest = max(self._book.clockwork.latest, line.at)
         for id, item in zip(line.ids, call.items, strict=True):
             message = self._book.messages.get(id)
             if message is None or item.key is None or message.item.key != item.key or message.queue != call.queue:
-                message = self._known(id, item.payload, call.queue)
+                message = self._known(id, item.payload, call.queue, called)
             if message is not None and message.answered is None:
                 message.answered = position
 
@@ -162,7 +166,7 @@ class _Checker:
         latest = book.clockwork.latest_of(called, line.at)
         per_group: dict[tuple[str, str], list[Tracked]] = {}
         for each in line.deliveries:
-            message = self._known(each.id, each.payload, call.queue)
+            message = self._known(each.id, each.payload, call.queue, called)
             if message is None:
                 continue
             self._check_delivery(message, each, called)
@@ -171,15 +175,18 @@ class _Checker:
             message.deliver(position, each.version, each.attempt)
             self._book.undoable[each.id] = message
             item = message.item
-            allowed = (item.max_retries + 1) * (1 + book.places[message.queue].redrives)
+            redrives = sum(book.places[queue].redrives for queue in book.queues_of(message))
+            allowed = (item.max_retries + 1) * (1 + redrives)
             allowed += message.uncounted + message.undone
             if message.delivered > allowed:
                 what = f"{each.id} was delivered {message.delivered} times, not {allowed}"
                 message.blame(self.findings, Rule.OVER_BUDGET, what)
             if item.group is not None:
-                per_group.setdefault((message.queue, item.group), []).append(message)
-        for batch in per_group.values():
-            self._groups.deliver(batch, called, latest)
+                # One that leaked stands where it was sent, so that it breaks no other rule there.
+                queue = call.queue if book.may_be_in(message, call.queue, called) else message.queue
+                per_group.setdefault((queue, item.group), []).append(message)
+        for (queue, _), batch in per_group.items():
+            self._groups.deliver(queue, batch, called, latest)
 
     def _check_delivery(self, message: Tracked, each: h.Delivered, called: int) -> None:
         if message.ended is not None and message.ended < called:
@@ -224,7 +231,7 @@ class _Checker:
     def _remove(self, position: int, line: h.Remove) -> None:
         self._calls[line.n] = position, line
         if line.verb != "remove":
-            self._book.places[line.queue].removals.call(line)
+            self._book.places[line.queue].removals.call(position, line)
         elif line.id in self._book.messages:
             self._book.messages[line.id].unanswered_removals += 1
 
@@ -235,7 +242,7 @@ class _Checker:
     def _removal(self, position: int, call: h.Remove, changed: int | None = 0, *, is_refused: bool = False) -> None:
         if call.verb != "remove":
             removals = self._book.places[call.queue].removals
-            removals.refuse() if is_refused else removals.answer(position, changed)
+            removals.refuse(call.n) if is_refused else removals.answer(position, call.n, changed)
             return
         message = self._book.messages.get(call.id or 0)
         if message is not None:
@@ -244,6 +251,18 @@ class _Checker:
                 message.removed = position
                 self._groups.end(message)
 
+    def _move(self, position: int, line: h.Move) -> None:
+        self._calls[line.n] = position, line
+        for id in line.ids:
+            if (message := self._book.messages.get(id)) is not None:
+                # Where it is cannot be told before it is delivered again: until then it holds up no group.
+                self._groups.end(message)
+        self._book.move(position, line)
+
+    def _moved(self, position: int, line: h.Moved) -> None:
+        called, call = self._answer(line.n)
+        self._book.moved(called, position, call, line.changed)
+
     # --- What was found --------------------------------------------------------------------------------------------
 
     def _counted(self, position: int, line: h.Counted) -> None:
@@ -251,12 +270,14 @@ class _Checker:
             self._break(Rule.MISCOUNTED, f"{line.queue} counts {line.counted}, a scan finds {line.scanned}")
 
     def _dead_letter(self, position: int, line: h.DeadLetter) -> None:
-        if (message := self._known(line.id, line.payload, line.queue)) is not None:
+        if (message := self._known(line.id, line.payload, line.queue, position)) is not None:
+            if message.is_dead:
+                self._break(Rule.DUPLICATED, f"{line.id} is among the failed of {line.queue} and once more")
             message.is_dead = True
 
     def _stranded(self, position: int, line: h.Stranded) -> None:
         self._break(Rule.STUCK, f"{line.id} of {line.queue} is {line.state} and was not delivered")
-        if (message := self._known(line.id, line.payload, line.queue)) is not None:
+        if (message := self._known(line.id, line.payload, line.queue, position)) is not None:
             message.is_stranded = True
 
     def _journalled(self, position: int, line: h.Journalled) -> None:
@@ -265,8 +286,9 @@ class _Checker:
     def _end(self, position: int, line: h.Drained) -> None:
         self._drained = line
 
-    def _known(self, id: int, payload: str, queue: str) -> Tracked | None:
-        """The message with this id. That payload, queue and id belong together is checked here."""
+    def _known(self, id: int, payload: str, queue: str, since: int) -> Tracked | None:
+        """The message with this id, which was in the queue at this line or later. That payload, queue and id belong
+        together is checked here."""
         book = self._book
         sent = book.sent.get(payload)
         message = book.messages.get(id)
@@ -284,7 +306,7 @@ class _Checker:
                 self._break(Rule.CORRUPT, f"{id} has the payload {payload} and was sent as {message.item.payload}")
                 return message
             message.item = sent.item  # of several with one key, this is the one that made it
-        if message.queue != queue:
+        if not book.may_be_in(message, queue, since):
             message.blame(self.findings, Rule.LEAKED, f"{id} was sent to {message.queue} and is in {queue}")
         return message
 

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from math import inf
 from typing import Any
 
 from holdfast.testing.history.lines import Enqueue
@@ -22,9 +23,13 @@ def check_fates(book: Book, ended_at: int, findings: Findings) -> None:
             if is_there:
                 how = "acked" if message.acked is not None else "removed"
                 findings.broke(Rule.RESURRECTED, f"{message.id} was {how} and is still in {message.queue}")
-        elif not (is_there or message.unanswered_acks or message.unanswered_removals or _is_over(message, ended_at)):
+        elif not (
+            is_there or message.unanswered_acks or message.unanswered_removals or _is_over(book, message, ended_at)
+        ):
             removals = book.places[message.queue].removals
-            if removals.may_have_ended(message.sent):
+            if book.may_be_removed(message):
+                if message.id in book.moves:
+                    continue  # in which of its queues cannot be told
                 removed[message.queue] += 1
                 if removals.unanswered or removed[message.queue] <= removals.removed:
                     continue
@@ -32,10 +37,12 @@ def check_fates(book: Book, ended_at: int, findings: Findings) -> None:
             findings.broke(Rule.LOST, f"{message.id} of {message.queue} was {how} and is gone")
 
 
-def _is_over(message: Tracked, ended_at: int) -> bool:
+def _is_over(book: Book, message: Tracked, ended_at: int) -> bool:
     """Its TTL may have run out, where the policy drops such messages. A time of 0 is one that was not written down."""
     ttl_ms = message.item.ttl_ms
-    if ttl_ms is None or not message.item.is_dropped:
+    moves = book.moves.get(message.id)
+    is_dropped = message.item.is_dropped or (moves is not None and any(stay.is_dropped for stay in moves.stays))
+    if ttl_ms is None or not is_dropped:
         return False
     return not ended_at or ended_at >= message.sent.at + ttl_ms
 
@@ -70,3 +77,9 @@ def check_journal(book: Book, events: Mapping[int, Mapping[str, int]], findings:
             findings.broke(Rule.LOST, f"{message.id} of {message.queue} is gone, and no event tells how")
         if claimed < message.delivered - message.undone:
             findings.broke(Rule.JOURNAL, f"{message.id}: {message.delivered} deliveries, {claimed} told")
+        # Each move is told by the queue that the message left, and by the one that it came to.
+        moved, moves = told.get("moved", 0), book.moves.get(message.id)
+        least = 0 if moves is None else 2 * moves.answered
+        most = least if moves is None or not moves.unanswered else inf
+        if moved % 2 or not least <= moved <= most:
+            findings.broke(Rule.JOURNAL, f"{message.id} has {moved} moved events and {least // 2} moves")

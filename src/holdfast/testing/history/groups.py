@@ -24,26 +24,28 @@ class Groups:
         self._groups: defaultdict[tuple[str, str], _Group] = defaultdict(_Group)
 
     def add(self, message: Tracked) -> None:
-        if message.item.group is not None:
+        if message.item.group is not None and self._book.is_surely_in(message, message.queue):
             self._groups[message.queue, message.item.group].waiting[message.id] = message
 
     def end(self, message: Tracked) -> None:
         if message.item.group is not None:
-            group = self._groups[message.queue, message.item.group]
-            group.waiting.pop(message.id, None)
-            group.in_flight.pop(message.id, None)
+            for queue in self._book.queues_of(message):
+                group = self._groups[queue, message.item.group]
+                group.waiting.pop(message.id, None)
+                group.in_flight.pop(message.id, None)
 
-    def deliver(self, batch: list[Tracked], called: int, latest: float) -> None:
+    def deliver(self, queue: str, batch: list[Tracked], called: int, latest: float) -> None:
         """What one claim took of one group: its line, and the latest that it was served."""
         name = batch[0].item.group or ""
-        group = self._groups[batch[0].queue, name]
+        group = self._groups[queue, name]
         ids = [message.id for message in batch]
         if ids != sorted(ids):
             self._findings.broke(Rule.GROUP_ORDER, f"group {name} was delivered as {ids}")
         self._check_earlier(group, name, ids, called, latest)
         self._check_in_flight(group, name, ids, called, latest)
         for message in batch:
-            if message.ended is None:
+            # A message that may be elsewhere by now holds up nobody here.
+            if message.ended is None and self._book.is_surely_in(message, queue):
                 group.waiting[message.id] = group.in_flight[message.id] = message
 
     def _check_earlier(self, group: _Group, name: str, ids: list[int], called: int, latest: float) -> None:

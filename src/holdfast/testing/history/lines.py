@@ -135,6 +135,22 @@ class Removed(_Line, frozen=True, kw_only=True):
     changed: int | None = None
 
 
+class Move(_Line, frozen=True, kw_only=True):
+    """An operator moves messages to the queue `to`. `is_dropped`: what outlives its TTL there is dropped."""
+
+    n: int
+    queue: str
+    to: str
+    ids: list[int]
+    is_dropped: bool = False
+    caller: str | None = None
+
+
+class Moved(_Line, frozen=True, kw_only=True):
+    n: int
+    changed: int
+
+
 class Refused(_Line, frozen=True, kw_only=True):
     """A call that raised, and certainly changed nothing."""
 
@@ -201,6 +217,8 @@ Line = (
     | Redriven
     | Remove
     | Removed
+    | Move
+    | Moved
     | Refused
     | Unknown
     | Counted

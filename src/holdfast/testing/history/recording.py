@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 # For a drain: a message comes within two leases and a sweep, however its holder left it.
 PATIENCE_MS = 60_000
-_INTENTS = (h.Enqueue, h.Claim, h.Settle, h.Redrive, h.Remove)
+_INTENTS = (h.Enqueue, h.Claim, h.Settle, h.Redrive, h.Remove, h.Move)
 
 
 class FileSink:
@@ -70,6 +70,9 @@ class AsyncCaller:
     async def remove(self, queue: str, verb: str = "purge", *, id: int | None = None, **options: Any) -> int:
         """`verb`: purge, purge_failed, cancel, delete, or remove with an `id`."""
         return await _run(self._scripts.remove(queue, verb, id, options))
+
+    async def move(self, queue: str, to: str, ids: Sequence[int], *, state: str = "ready") -> int:
+        return await _run(self._scripts.move(queue, to, ids, state))
 
     async def count(self, queue: str) -> h.Counted:
         return await _run(self._scripts.count(queue))
@@ -126,6 +129,9 @@ class Caller:
 
     def remove(self, queue: str, verb: str = "purge", *, id: int | None = None, **options: Any) -> int:
         return _run_blocking(self._scripts.remove(queue, verb, id, options))
+
+    def move(self, queue: str, to: str, ids: Sequence[int], *, state: str = "ready") -> int:
+        return _run_blocking(self._scripts.move(queue, to, ids, state))
 
     def count(self, queue: str) -> h.Counted:
         return _run_blocking(self._scripts.count(queue))

@@ -16,6 +16,7 @@ from holdfast.model.errors import HoldfastError, MessageNotFound, Unavailable
 from holdfast.model.message import NewMessage, Receipt, State
 from holdfast.model.names import DEFAULT
 from holdfast.model.policy import OnTtl, QueuePolicy
+from holdfast.model.requests import Filter
 from holdfast.testing.history import lines as h
 
 T = TypeVar("T")
@@ -173,6 +174,17 @@ class Scripts:
             answers=(MessageNotFound,),
         )
         return 0 if line is None else line.changed or 0
+
+    def move(self, queue: str, to: str, ids: Sequence[int], state: str) -> Script[int]:
+        tenant, _, target = to.partition("/")
+        given, is_dropped = list(ids), self._recorder.policies.get(to, _DEFAULT_POLICY).on_ttl is OnTtl.DROP
+        which = Filter(ids=frozenset(given))
+        line = yield from self._recorded(
+            lambda n: h.Move(n=n, queue=queue, to=to, ids=given, is_dropped=is_dropped, caller=self._caller),
+            lambda: self.queue(queue).move(target, tenant=tenant, filter=which, state=state),
+            lambda n, changed: h.Moved(n=n, changed=changed.changed),
+        )
+        return 0 if line is None else line.changed
 
     # --- Looking ---------------------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import NamedTuple
 
-from holdfast.testing.history.lines import Item, Remove, Stepped
+from holdfast.testing.history.lines import Item, Move, Remove, Stepped
 from holdfast.testing.history.rules import Findings, Rule
 
 
@@ -37,7 +37,7 @@ class Lease:
 
 @dataclass(slots=True)
 class Tracked:
-    """One message."""
+    """One message. `queue` is the one that it was sent to."""
 
     id: int
     queue: str
@@ -130,24 +130,35 @@ class Removals:
     """What operators removed from one queue, other than by id."""
 
     until: int = -1  # what was sent before this line may be gone by one that was answered
-    unanswered: int = 0  # calls: they happened or not, or happen yet
     removed: float = 0  # messages, as the answers tell; a deletion of the queue tells no number
     is_deleted: bool = False
+    # The lines of calls: by their numbers those without an answer, which happened or not, or happen yet.
+    open_calls: dict[int, int] = field(default_factory=dict)
+    answered_calls: list[tuple[int, int]] = field(default_factory=list)
 
-    def call(self, line: Remove) -> None:
-        self.unanswered += 1
+    @property
+    def unanswered(self) -> int:
+        return len(self.open_calls)
+
+    def call(self, position: int, line: Remove) -> None:
+        self.open_calls[line.n] = position
         self.is_deleted |= line.verb == "delete"
 
-    def answer(self, position: int, changed: int | None) -> None:
-        self.unanswered -= 1
+    def answer(self, position: int, n: int, changed: int | None) -> None:
+        self.answered_calls.append((self.open_calls.pop(n), position))
         self.until = position
         self.removed += inf if changed is None else changed
 
-    def refuse(self) -> None:
-        self.unanswered -= 1
+    def refuse(self, n: int) -> None:
+        del self.open_calls[n]
 
     def may_have_ended(self, sent: Sent) -> bool:
         return sent.position < self.until or self.unanswered > 0
+
+    def may_have_ended_during(self, stay: "Stay") -> bool:
+        return any(called < stay.until for called in self.open_calls.values()) or any(
+            called < stay.until and stay.since < answered for called, answered in self.answered_calls
+        )
 
 
 @dataclass(slots=True)
@@ -158,6 +169,26 @@ class Place:
     # Claims without an answer: each may have taken any message once, unseen.
     unseen: int = 0
     removals: Removals = field(default_factory=Removals)
+
+
+@dataclass(slots=True)
+class Stay:
+    """A message may have been in a queue between these lines."""
+
+    queue: str
+    since: int
+    until: float = inf
+    is_dropped: bool = False
+
+
+@dataclass(slots=True)
+class Moves:
+    """Where a message was that an operator moved."""
+
+    stays: list[Stay]
+    # Without an answer: they happened or not, or happen yet.
+    unanswered: int = 0
+    answered: int = 0
 
 
 class Clockwork:
@@ -216,18 +247,75 @@ class Book:
     # Delivered since their last durable verdict: what a power cut may undo.
     undoable: dict[int, Tracked] = field(default_factory=dict)
     places: defaultdict[str, Place] = field(default_factory=lambda: defaultdict(Place))
+    # By id: only messages that somebody tried to move.
+    moves: dict[int, Moves] = field(default_factory=dict)
+
+    # --- Where a message is ------------------------------------------------------------------------------------------
+
+    def move(self, position: int, line: Move) -> None:
+        for id in line.ids:
+            moves = self.moves.get(id)
+            if moves is None:
+                message = self.messages.get(id)
+                since = -1 if message is None else message.sent.position
+                moves = self.moves[id] = Moves([Stay(line.queue if message is None else message.queue, since)])
+            moves.unanswered += 1
+            moves.stays.append(Stay(line.to, position, is_dropped=line.is_dropped))
+
+    def moved(self, called: int, position: int, line: Move, changed: int) -> None:
+        """A move was answered. Where another one may interfere, or only some messages went, all of them may be in
+        either queue."""
+        for id in line.ids:
+            moves = self.moves[id]
+            if self.repeats_calls:
+                continue
+            if moves.unanswered == 1 and changed == len(line.ids):
+                moves.answered += 1
+                for stay in moves.stays:
+                    if stay.since != called:
+                        stay.until = min(stay.until, position)
+            elif not changed:
+                moves.stays = [stay for stay in moves.stays if stay.since != called]
+            moves.unanswered -= changed in (0, len(line.ids))
+
+    def queues_of(self, message: Tracked) -> list[str]:
+        """Every queue that a message may have been in."""
+        moves = self.moves.get(message.id)
+        return [message.queue] if moves is None else list({message.queue: 0, **{each.queue: 0 for each in moves.stays}})
+
+    def may_be_in(self, message: Tracked, queue: str, since: int) -> bool:
+        """Whether a message may have been in a queue at this line or later."""
+        moves = self.moves.get(message.id)
+        if moves is None:
+            return message.queue == queue
+        return any(stay.queue == queue and stay.until > since for stay in moves.stays)
+
+    def is_surely_in(self, message: Tracked, queue: str) -> bool:
+        moves = self.moves.get(message.id)
+        if moves is None:
+            return message.queue == queue
+        return not moves.unanswered and {stay.queue for stay in moves.stays if stay.until == inf} == {queue}
+
+    def may_be_removed(self, message: Tracked) -> bool:
+        """Whether an operator may have removed it, other than by id."""
+        moves = self.moves.get(message.id)
+        if moves is None:
+            return self.places[message.queue].removals.may_have_ended(message.sent)
+        return any(self.places[stay.queue].removals.may_have_ended_during(stay) for stay in moves.stays)
+
+    # --- Whether it is -----------------------------------------------------------------------------------------------
 
     def may_have_ended(self, message: Tracked, at: float) -> bool:
         """Whether at that time it may no longer have been there to be delivered, acked or not."""
         item = message.item
         if message.closings or message.unanswered_removals or message.removed is not None:
             return True
-        place = self.places[message.queue]
-        if item.max_retries < message.delivered + place.unseen or (self.repeats_calls and item.max_retries < 1_000):
+        unseen = sum(self.places[queue].unseen for queue in self.queues_of(message))
+        if item.max_retries < message.delivered + unseen or (self.repeats_calls and item.max_retries < 1_000):
             return True
         if (
             item.ttl_ms is not None
             and self.clockwork.reached(message.sent.position, at) >= message.sent.at + item.ttl_ms
         ):
             return True
-        return place.removals.may_have_ended(message.sent)
+        return self.may_be_removed(message)

@@ -144,7 +144,8 @@ class Verdicts:
         if not known.is_alone or known.newest > version or lease is None or lease.calls > known.calls:
             return  # one that was called while this one was under way may have come first
         may_be_gone = message.removed is not None or message.unanswered_removals
-        if may_be_gone or self._book.places[message.queue].removals.is_deleted:
+        queues = self._book.queues_of(message)
+        if may_be_gone or any(self._book.places[queue].removals.is_deleted for queue in queues):
             return
         # A lease that the clock has passed once is over, though the clock was set back since.
         since = min(called, lease.position)
