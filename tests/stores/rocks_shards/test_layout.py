@@ -99,13 +99,43 @@ def test_a_missing_shard_is_refused_by_name_and_not_made_anew(filled: Path, tmp_
     assert not (store / "shards-1" / "2").exists()
 
 
-def test_a_store_whose_making_was_killed_is_made_to_its_end(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("was", "now"),
+    [('"role"', '"rome"'), ('"folder"', '"foldep"'), ("shards-1", "shards-3"), (": 4", ": 0"), (": 4", ": 5")],
+)
+def test_a_damaged_marker_is_refused_and_no_shard_is_removed_or_forgotten(
+    filled: Path, tmp_path: Path, was: str, now: str
+) -> None:
+    store = copy_store(filled, tmp_path / "store")
+    marker = (store / MARKER).read_text()
+    assert was in marker
+    (store / MARKER).write_text(marker.replace(was, now))
+    for call in (open_store, verify):
+        with pytest.raises(StoreUnavailable, match=r"is damaged|is missing"):
+            call(store)
+    (store / MARKER).write_text(marker)
+    assert counts(store) == counts(copy_store(filled, tmp_path / "undamaged"))
+
+
+def test_a_marker_that_says_fewer_shards_than_there_are_is_refused(filled: Path, tmp_path: Path) -> None:
+    store = copy_store(filled, tmp_path / "store")
+    marker = json.loads((store / MARKER).read_text())
+    (store / MARKER).write_text(json.dumps({**marker, "role": {**marker["role"], "shards": 3}}))
+    for call in (open_store, verify):
+        with pytest.raises(StoreUnavailable, match=r"3 shards, and .*shards-1/3 is one more"):
+            call(store)
+
+
+@pytest.mark.parametrize("made", [0, 1, 3])
+def test_a_store_whose_making_was_killed_is_verified_and_made_to_its_end(tmp_path: Path, made: int) -> None:
     with open_store(tmp_path / "whole", shards=SHARDS):
         pass
     (tmp_path / "store").mkdir()
     marker = json.loads((tmp_path / "whole" / MARKER).read_text())
     (tmp_path / "store" / MARKER).write_text(json.dumps({**marker, "role": {**marker["role"], "is_made": False}}))
-    shutil.copytree(tmp_path / "whole" / "shards-1" / "0", tmp_path / "store" / "shards-1" / "0")
+    for shard in map(str, range(made)):
+        shutil.copytree(tmp_path / "whole" / "shards-1" / shard, tmp_path / "store" / "shards-1" / shard)
+    verify_store(tmp_path / "store", "killed")
     with open_store(tmp_path / "store") as hf:
         queue_in(hf, 3).enqueue(b"a")
     verify_store(tmp_path / "store", "made to its end")

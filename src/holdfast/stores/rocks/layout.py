@@ -102,13 +102,14 @@ def open_databases(layout: Layout, lock: DirectoryLock | None, *, has_lost_write
     """Open every database of a store; of a new store, make them. `lock` is the hold on the store's directory.
 
     Nothing is written to any log before all of them have been read: a commit that only one shard has is left out."""
+    check_shards(layout)
     remove_remains(layout)
     if not layout.has_shards:
         return Opened([Database(layout.path, lock=lock, has_lost_writes=has_lost_writes)], 0)
     databases: list[Database] = []
     try:
         for number, place in enumerate(layout.paths):
-            _prepare(layout, place, number)
+            _prepare(layout, place)
             databases.append(Database(place, lock=lock, has_lost_writes=has_lost_writes, shard=number))
         last_link = complete_links(databases, str(layout.path))
         for database in databases:
@@ -137,14 +138,37 @@ def remove_remains(layout: Layout) -> None:
         shutil.rmtree(each, ignore_errors=True)
 
 
-def _prepare(layout: Layout, place: Path, number: int) -> None:
-    if (place / MARKER).exists():
-        return
-    if layout.role.is_made:
+def check_shards(layout: Layout) -> None:
+    """Raise `StoreUnavailable` if a shard is missing that was made once, or there are more than the marker says.
+
+    Nothing may have been removed before: a marker that names another folder may be damaged."""
+    if not layout.has_shards and not (layout.path / DATABASE).exists() and any(layout.path.glob("shards-*")):
         raise StoreUnavailable(
-            f"{place} is missing: it is shard {number} of the store in {layout.path}; put it back, or restore a backup",
+            f"{layout.path / MARKER} is damaged: it says that there are no shards, and there is no other database; "
+            "restore a backup",
             path=str(layout.path),
         )
+    if not layout.role.is_made:
+        return
+    for number, place in enumerate(layout.paths):
+        if not (place / MARKER).exists():
+            raise StoreUnavailable(
+                f"{place} is missing: it is shard {number} of the store in {layout.path}; put it back, or restore a "
+                "backup",
+                path=str(layout.path),
+            )
+    more = layout.paths[0].with_name(str(layout.shards))
+    if layout.has_shards and more.exists():
+        raise StoreUnavailable(
+            f"{layout.path / MARKER} is damaged: it says that there are {layout.shards} shards, and {more} is one more"
+            "; restore a backup",
+            path=str(layout.path),
+        )
+
+
+def _prepare(layout: Layout, place: Path) -> None:
+    if (place / MARKER).exists():
+        return
     try:
         make_directory(place.parent)
         make_directory(place)

@@ -111,7 +111,10 @@ def check_directory(path: Path) -> None:
     marker = path / MARKER
     if marker.exists():
         try:
-            format = int(json.loads(marker.read_text())["format"])
+            read = json.loads(marker.read_text())
+            format = int(read["format"])
+            if format == FORMAT:
+                _parse_role(read["role"])
         except (ValueError, KeyError, TypeError):
             raise StoreUnavailable(f"{marker} is damaged: restore the store from a backup", path=str(path)) from None
         if format > FORMAT:
@@ -136,10 +139,20 @@ def read_marker(path: Path) -> Marker:
         read = json.loads((path / MARKER).read_text())
         pid, boot, format, rest = read.get("pid"), read.get("boot"), int(read["format"]), read.get("rest")
         rest = None if rest is None else Rest(*rest)
-        role = Role(**read.get("role", {}))
+        role = _parse_role(read["role"]) if "role" in read else WHOLE_STORE
     except (OSError, ValueError, AttributeError, KeyError, TypeError):
         return Marker(None, None)
     return Marker(pid if isinstance(pid, int) else None, boot if isinstance(boot, str) else None, format, rest, role)
+
+
+def _parse_role(read: dict[str, Any]) -> Role:
+    """Raise `ValueError` or `TypeError` if it is damaged: a store with shards must not be taken for one without."""
+    role = Role(**read)
+    is_store = isinstance(role.folder, str) and role.shard is None
+    is_shard = role.folder is None and isinstance(role.shard, int)
+    if not (is_store or is_shard) or role.shards < 1:
+        raise ValueError("the marker names neither a store with shards nor a shard")
+    return role
 
 
 def write_marker(

@@ -16,7 +16,7 @@ from holdfast.model.errors import InvalidArgument, StoreUnavailable
 from holdfast.stores.directory_lock import DirectoryLock
 from holdfast.stores.rocks.forks import never_free
 from holdfast.stores.rocks.layers import Layer
-from holdfast.stores.rocks.layout import read_layout
+from holdfast.stores.rocks.layout import check_shards, read_layout
 from holdfast.stores.rocks.links import complete_links
 from holdfast.stores.rocks.log.replay import Replay, Replayed
 from holdfast.stores.rocks.log.segments import DIRECTORY as LOG
@@ -41,14 +41,15 @@ class ReadOnlyStore(MergedReads):
     # What was read of the log.
     replayed: Replayed
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, may_be_missing: bool = False) -> None:
+        """`may_be_missing`: a directory that is not there, or has no marker, is an empty store."""
         super().__init__()
         self.path = Path(os.path.realpath(path))
         self._gone = StoreUnavailable("this copy was closed: open it again")
         self._view: Path | None = None
         try:
             check_directory(self.path)
-            if not (self.path / MARKER).exists():
+            if not may_be_missing and not (self.path / MARKER).exists():
                 raise InvalidArgument(f"{self.path} holds no store: give the directory of a backup", field="url")
             self._open(read_marker(self.path))
         except BaseException:
@@ -125,7 +126,10 @@ class ReadOnlyShards:
             place = Path(os.path.realpath(path))
             check_directory(place)
             layout = read_layout(place)
-            self.shards += map(ReadOnlyStore, layout.paths)
+            check_shards(layout)
+            # A crash may have ended the making of the shards. Nothing was ever in such a store.
+            is_unfinished = layout.has_shards and not layout.role.is_made
+            self.shards += [ReadOnlyStore(shard, may_be_missing=is_unfinished) for shard in layout.paths]
             complete_links(self.shards, str(place))
         except BaseException:
             self.close()
