@@ -3,6 +3,8 @@
 import os
 import random
 import shutil
+from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 
 import msgspec
@@ -17,6 +19,7 @@ from holdfast.testing.disk.notes import Notes, Told
 from holdfast.testing.disk.points import DURABILITIES, WATCHED
 from holdfast.testing.disk.script import DiskScript
 from holdfast.testing.disk.shim import Fault
+from holdfast.testing.disk.store import SHARDS
 from holdfast.testing.disk.trace import Trace
 from holdfast.testing.disk.workers import Workers, make_place
 from holdfast.testing.history import Claimed, Enqueued, Settled
@@ -28,27 +31,40 @@ _FULL_FOR = (1, 2, 4)
 
 
 def run_sync_failures(
-    total: int | None = None, *, seed: int = 0, progress: Progress = say_nothing, processes: int = 1
+    total: int | None = None,
+    *,
+    seed: int = 0,
+    progress: Progress = say_nothing,
+    processes: int = 1,
+    shards: Sequence[int] = SHARDS,
 ) -> PartOutcome:
-    """The first so many syncs of the script fail, one in each run; None: every one, and with either durability."""
+    """Of the script with each number of shards, so many syncs fail, one in each run, spread evenly; None: every one,
+    and with either durability."""
     durabilities = DURABILITIES if total is None else DURABILITIES[:1]
+    stores = list(product(durabilities, shards))
     with Workers(processes) as workers:
-        return _run(workers, "sync failures", Fault.FAIL_SYNC, durabilities, total, 1, seed, progress)
+        return _run(workers, "sync failures", Fault.FAIL_SYNC, stores, total, 1, seed, progress)
 
 
 def run_full_disk(
-    every: int = 1, *, seed: int = 0, progress: Progress = say_nothing, processes: int = 1
+    every: int = 1,
+    *,
+    seed: int = 0,
+    progress: Progress = say_nothing,
+    processes: int = 1,
+    shards: Sequence[int] = SHARDS,
 ) -> PartOutcome:
     """The disk is full from every so many-th write of the script on, for a while."""
+    stores = list(product(DURABILITIES, shards))
     with Workers(processes) as workers:
-        return _run(workers, "full disk", Fault.FILL_DISK, DURABILITIES, None, every, seed, progress)
+        return _run(workers, "full disk", Fault.FILL_DISK, stores, None, every, seed, progress)
 
 
 def _run(
     workers: Workers,
     name: str,
     fault: Fault,
-    durabilities: tuple[str, ...],
+    stores: Sequence[tuple[str, int]],
     total: int | None,
     every: int,
     seed: int,
@@ -57,17 +73,21 @@ def _run(
     outcome, started_s = PartOutcome(name=name, unit="failures"), steady_s()
     with make_place() as place:
         jobs: list[Job] = []
-        for durability in durabilities:
-            counted = workers.call("failures:count", place=place, seed=seed, durability=durability, fault=fault)
+        for durability, shards in stores:
+            told = {"place": place, "seed": seed, "durability": durability, "shards": shards, "fault": fault}
+            counted = workers.call("failures:count", **told)
             if counted.error is not None:
                 raise RuntimeError(counted.error)
-            for n in range(1 + seed % every, (total or counted.result) + 1, every):
-                arguments = {"place": place, "seed": seed, "durability": durability, "fault": fault, "n": n}
-                jobs.append(Job(number=len(jobs), task="failures:fail_at", arguments=arguments))
+            step = every if total is None else max(1, counted.result // total)
+            for n in range(1 + seed % step, counted.result + 1, step)[:total]:
+                jobs.append(Job(number=len(jobs), task="failures:fail_at", arguments={**told, "n": n}))
         for done in workers.run(jobs):
             outcome.done += 1
             told = jobs[done.number].arguments
-            where = f"seed {seed}, durability {told['durability']}, {fault.name.lower()} {told['n']}"
+            where = (
+                f"seed {seed}, durability {told['durability']}, shards {told['shards']}, "
+                f"{fault.name.lower()} {told['n']}"
+            )
             if done.error is not None:
                 outcome.violate(f"{where}: {done.error}")
             else:
@@ -83,9 +103,9 @@ def _run(
 # --- In the driver -------------------------------------------------------------------------------------------------
 
 
-def count(place: str, seed: int, durability: str, fault: int) -> int:
+def count(place: str, seed: int, durability: str, shards: int, fault: int) -> int:
     root = Path(place) / f"count-{os.getpid()}"
-    ended = in_child(lambda: _play(root, seed, durability, Fault(fault), 1 << 40))
+    ended = in_child(lambda: _play(root, seed, durability, shards, Fault(fault), 1 << 40))
     shutil.rmtree(root)
     if ended.result is None:
         raise RuntimeError(f"the script broke off: {ended.error or ended.signal}")
@@ -93,10 +113,10 @@ def count(place: str, seed: int, durability: str, fault: int) -> int:
     return int(syncs if fault == Fault.FAIL_SYNC else writes)
 
 
-def fail_at(place: str, seed: int, durability: str, fault: int, n: int) -> Aftermath:
+def fail_at(place: str, seed: int, durability: str, shards: int, fault: int, n: int) -> Aftermath:
     root = Path(place) / f"failing-{os.getpid()}"
     try:
-        ended = in_child(lambda: _play(root, seed, durability, Fault(fault), n))
+        ended = in_child(lambda: _play(root, seed, durability, shards, Fault(fault), n))
         if ended.result is None:
             why = ended.error or ("it hangs" if ended.hangs else f"signal {ended.signal}")
             return Aftermath(violations=[f"the script broke off: {why}"])
@@ -117,17 +137,19 @@ def fail_at(place: str, seed: int, durability: str, fault: int, n: int) -> After
                 found.violations.append(f"{when}: refused: {after.refused}")
             counts = after.counts
             found.counts = {name: counts.get(name, 0) for name in ("sent", "acked", "unknown", "refused")}
+            found.counts[f"moves, shards {shards}"] = counts.get("move", 0)
         return found
     finally:
         shutil.rmtree(root, ignore_errors=True)
 
 
-def _play(root: Path, seed: int, durability: str, fault: Fault, n: int) -> list[int]:
+def _play(root: Path, seed: int, durability: str, shards: int, fault: Fault, n: int) -> list[int]:
     (root / WATCHED).mkdir(parents=True)
     shim.watch(root / WATCHED)
     shim.trace_to(os.open(root / _TRACE, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644))
     shim.arm(fault, n, n if fault is Fault.FAIL_SYNC else n + _FULL_FOR[n % len(_FULL_FOR)])
-    DiskScript(root / WATCHED, Notes(shim.mark), seed=seed, durability=durability, goes_on=True).run()
+    notes = Notes(shim.mark)
+    DiskScript(root / WATCHED, notes, seed=seed, durability=durability, shards=shards, goes_on=True).run()
     counted = shim.counted()
     shim.disarm()
     return [counted.syncs, counted.writes]

@@ -2,6 +2,8 @@
 
 import os
 import shutil
+from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from holdfast.testing.disk.notes import Notes, read_notes, to_file
 from holdfast.testing.disk.reopening import ReopeningScript
 from holdfast.testing.disk.script import DiskScript
 from holdfast.testing.disk.shim import Fault
+from holdfast.testing.disk.store import SHARDS
 from holdfast.testing.disk.workers import Workers, make_place
 from holdfast.testing.proving import PartOutcome, Progress, say_nothing
 
@@ -32,6 +35,7 @@ def run_crash_points(
     progress: Progress = say_nothing,
     processes: int = 1,
     while_reopening: bool = False,
+    shards: Sequence[int] = SHARDS,
 ) -> PartOutcome:
     """Kill at every `every`-th point of the script, just before the call or in the middle of it.
 
@@ -41,8 +45,14 @@ def run_crash_points(
     outcome, started_s = PartOutcome(name=name, unit="points"), steady_s()
     with make_place() as place, Workers(processes) as workers:
         jobs: list[Job] = []
-        for durability in DURABILITIES:
-            told = {"place": place, "seed": seed, "durability": durability, "while_reopening": while_reopening}
+        for durability, number_of_shards in product(DURABILITIES, shards):
+            told = {
+                "place": place,
+                "seed": seed,
+                "durability": durability,
+                "shards": number_of_shards,
+                "while_reopening": while_reopening,
+            }
             done = workers.call("points:count_calls", **told)
             if done.error is not None:
                 raise RuntimeError(done.error)
@@ -70,8 +80,8 @@ def run_crash_points(
 
 def _take(outcome: PartOutcome, error: str | None, result: Any, arguments: dict[str, Any]) -> None:
     where = (
-        f"seed {arguments['seed']}, durability {arguments['durability']}, call {arguments['n']}, "
-        f"{Fault(arguments['fault']).name.lower()}"
+        f"seed {arguments['seed']}, durability {arguments['durability']}, shards {arguments['shards']}, "
+        f"call {arguments['n']}, {Fault(arguments['fault']).name.lower()}"
     )
     if error is not None:
         outcome.violate(f"{where}: {error}")
@@ -87,11 +97,11 @@ def _take(outcome: PartOutcome, error: str | None, result: Any, arguments: dict[
 # --- In the driver -------------------------------------------------------------------------------------------------
 
 
-def count_calls(place: str, seed: int, durability: str, while_reopening: bool) -> int:
+def count_calls(place: str, seed: int, durability: str, shards: int, while_reopening: bool) -> int:
     root = Path(place) / f"count-{os.getpid()}"
 
     def play() -> int:
-        _play(root, seed, durability, while_reopening)
+        _play(root, seed, durability, shards, while_reopening)
         return shim.counted().calls
 
     ended = in_child(play)
@@ -103,7 +113,7 @@ def count_calls(place: str, seed: int, durability: str, while_reopening: bool) -
 
 
 def _play(
-    root: Path, seed: int, durability: str, while_reopening: bool, fault: Fault | None = None, n: int = 0
+    root: Path, seed: int, durability: str, shards: int, while_reopening: bool, fault: Fault | None = None, n: int = 0
 ) -> None:
     watched = root / WATCHED
     watched.mkdir(parents=True)
@@ -115,16 +125,20 @@ def _play(
             shim.arm(fault, n)
 
     if while_reopening:
-        ReopeningScript(watched, notes, seed=seed, durability=durability, watched=watched, begin=begin).run()
+        ReopeningScript(
+            watched, notes, seed=seed, durability=durability, shards=shards, watched=watched, begin=begin
+        ).run()
     else:
         begin()
-        DiskScript(watched, notes, seed=seed, durability=durability).run()
+        DiskScript(watched, notes, seed=seed, durability=durability, shards=shards).run()
 
 
-def crash_at(place: str, seed: int, durability: str, while_reopening: bool, n: int, fault: int) -> Aftermath:
+def crash_at(
+    place: str, seed: int, durability: str, shards: int, while_reopening: bool, n: int, fault: int
+) -> Aftermath:
     root = Path(place) / f"point-{os.getpid()}"
     try:
-        ended = in_child(lambda: _play(root, seed, durability, while_reopening, Fault(fault), n))
+        ended = in_child(lambda: _play(root, seed, durability, shards, while_reopening, Fault(fault), n))
         if ended.error is not None or ended.hangs:
             return Aftermath(violations=[f"the script broke off: {ended.error or 'it hangs'}"])
         counts = {"killed": int(ended.was_killed)}
@@ -134,7 +148,12 @@ def crash_at(place: str, seed: int, durability: str, while_reopening: bool, n: i
             why = looked.error or ("it hangs" if looked.hangs else f"signal {looked.signal}")
             return Aftermath(violations=[f"looking at it broke off: {why}"], counts=counts)
         found = msgspec.convert(looked.result, Aftermath)
-        found.counts = {**counts, "enqueued": found.counts.get("sent", 0), "acked": found.counts.get("acked", 0)}
+        found.counts = {
+            **counts,
+            "enqueued": found.counts.get("sent", 0),
+            "acked": found.counts.get("acked", 0),
+            f"moves, shards {shards}": found.counts.get("move", 0),
+        }
         return found
     finally:
         shutil.rmtree(root, ignore_errors=True)

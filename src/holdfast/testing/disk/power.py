@@ -3,6 +3,7 @@
 import os
 import random
 import shutil
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from holdfast.testing.disk.driver import Job
 from holdfast.testing.disk.images import Image
 from holdfast.testing.disk.notes import Notes, Told
 from holdfast.testing.disk.script import DiskScript
+from holdfast.testing.disk.store import SHARDS
 from holdfast.testing.disk.trace import Trace
 from holdfast.testing.disk.workers import Workers, make_place
 from holdfast.testing.proving import PartOutcome, Progress, say_nothing
@@ -26,20 +28,34 @@ _WATCHED, _TRACE = "watched", "trace"
 
 
 def run_power_loss(
-    total: int, *, seed: int = 0, progress: Progress = say_nothing, processes: int = 1, first: int = 0
+    total: int,
+    *,
+    seed: int = 0,
+    progress: Progress = say_nothing,
+    processes: int = 1,
+    first: int = 0,
+    shards: Sequence[int] = SHARDS,
 ) -> PartOutcome:
-    """Two of three images are of a store with durability `fsync`. `first` begins at a later image."""
+    """Two of three images are of a store with durability `fsync`; the numbers of shards come in turns. `first` begins
+    at a later image."""
     outcome, started_s = PartOutcome(name="power loss", unit="images"), steady_s()
     with make_place() as place, Workers(processes) as workers:
         jobs = [
             Job(
-                number=number, task="power:cut_power", arguments={"place": place, "seed": seed, "image": first + number}
+                number=number,
+                task="power:cut_power",
+                arguments={
+                    "place": place,
+                    "seed": seed,
+                    "image": first + number,
+                    "shards": shards[(first + number) % len(shards)],
+                },
             )
             for number in range(total)
         ]
         for done in workers.run(jobs):
             outcome.done += 1
-            where = f"seed {seed}, image {first + done.number}"
+            where = f"seed {seed}, image {first + done.number}, shards {jobs[done.number].arguments['shards']}"
             if done.error is not None:
                 outcome.violate(f"{where}: {done.error}")
             else:
@@ -62,11 +78,13 @@ def durability_of(image: int) -> str:
     return "os" if image % 3 == 2 else "fsync"
 
 
-def cut_power(place: str, seed: int, image: int, keeps: bool = False, binds: bool = False) -> Aftermath:
+def cut_power(
+    place: str, seed: int, image: int, shards: int = 1, keeps: bool = False, binds: bool = False
+) -> Aftermath:
     """`keeps` leaves the image where it is, for whoever wants to look at it. `binds` holds a store with durability `os`
     to what `fsync` promises, which it breaks: so it is known that a broken promise is found."""
     durability = durability_of(image)
-    trace = _trace(place, seed, image // _PER_TRACE, durability)
+    trace = _trace(place, seed, image // _PER_TRACE, durability, shards)
     dice = random.Random(f"image {seed} {image}")
     cut = dice.randrange(trace.size + 1)
     root = Path(place) / f"image-{os.getpid()}"
@@ -85,6 +103,7 @@ def cut_power(place: str, seed: int, image: int, keeps: bool = False, binds: boo
             f"{durability} refused": int(found.refused is not None),
             "enqueued": found.counts.get("sent", 0),
             "acked": found.counts.get("acked", 0),
+            f"moves, shards {shards}": found.counts.get("move", 0),
         }
         return found
 
@@ -99,16 +118,18 @@ def cut_power(place: str, seed: int, image: int, keeps: bool = False, binds: boo
             shutil.rmtree(root, ignore_errors=True)
 
 
+# Two durabilities with either number of shards.
 @lru_cache(maxsize=4)
-def _trace(place: str, seed: int, number: int, durability: str) -> Trace:
+def _trace(place: str, seed: int, number: int, durability: str, shards: int) -> Trace:
     """Recorded by each driver for itself: its timing is its own, its operations are the same."""
-    root = Path(place) / f"recorded-{os.getpid()}-{number}-{durability}"
+    root = Path(place) / f"recorded-{os.getpid()}-{number}-{durability}-{shards}"
     (root / _WATCHED).mkdir(parents=True)
 
     def record() -> None:
         shim.watch(root / _WATCHED)
         shim.trace_to(os.open(root / _TRACE, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644))
-        DiskScript(root / _WATCHED, Notes(shim.mark), seed=seed * 1_000_003 + number, durability=durability).run()
+        notes, number_seed = Notes(shim.mark), seed * 1_000_003 + number
+        DiskScript(root / _WATCHED, notes, seed=number_seed, durability=durability, shards=shards).run()
         shim.disarm()
 
     ended = in_child(record)

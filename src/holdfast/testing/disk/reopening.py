@@ -15,9 +15,17 @@ class ReopeningScript(DiskScript):
     """Calls `begin` when the disk works again, just before the store reopens."""
 
     def __init__(
-        self, root: Path, notes: Notes, *, seed: int, durability: str, watched: Path, begin: Callable[[], None]
+        self,
+        root: Path,
+        notes: Notes,
+        *,
+        seed: int,
+        durability: str,
+        shards: int,
+        watched: Path,
+        begin: Callable[[], None],
     ) -> None:
-        super().__init__(root, notes, seed=seed, durability=durability, goes_on=True)
+        super().__init__(root, notes, seed=seed, durability=durability, shards=shards, goes_on=True)
         self._watched = watched
         self._begin = begin
         # Every write of a store fails on a full disk; one that does not sync hears of nothing else.

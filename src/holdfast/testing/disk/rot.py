@@ -2,13 +2,14 @@
 
     killed   a store as a kill leaves it, its messages in one segment of the commit log; `long`: in several segments
     closed   a store that was closed in order, its messages in RocksDB's sorted files
+    sharded  a killed store of four shards; the last commit moves a message from one to another
     flip     one bit of any file
     cut      the last segment ends within its last frame: only that frame is lost, and the store opens
     tear     the same, with zeros from there on: a segment has zeros ahead of its frames
     drop     one segment is missing
 
 After a power cut (the marker names another boot) the log may end early, but only behind the last frame that a later one
-says was synced.
+says was synced. Of the store with shards, the last frame of a log is half of the move: then both halves are lost.
 """
 
 import os
@@ -21,7 +22,7 @@ import msgspec
 
 from holdfast.clock import steady_s
 from holdfast.model.errors import StoreUnavailable
-from holdfast.stores.rocks.log.frames import Header, header_at
+from holdfast.stores.rocks.log.frames import Header, Kind, header_at
 from holdfast.stores.rocks.log.segments import DIRECTORY as LOG
 from holdfast.stores.rocks.log.segments import FIRST_FRAME_AT, list_segments, segment_path
 from holdfast.stores.rocks.marker import MARKER, boot_id
@@ -37,9 +38,14 @@ STORES = {
     "killed": [40, 40, 40, 40, 40],
     "long": [300, 20_000, 300, 300, 15_000, 40_000, 300, 300, 9_000, 300],
     "closed": [40, 3_000, 40, 3_000, 40],
+    "sharded": [40, 40, 40, 40, 40],
 }
-# The distance of the flipped bytes in the files of the long store; in all others every byte is flipped.
-_LONG_STEP = 7
+_SHARDS = {"sharded": 4}
+# Of the store with shards: the queues of its messages, in two shards, and the message that is moved to the other one.
+_QUEUES = ["mail", "mail", "mail", "pay", "pay"]
+_MOVED = 2
+# The distance of the flipped bytes in the files of these stores; in all others every byte is flipped.
+_STEPS = {"long": 7, "sharded": 3}
 # More than any of these stores writes: no checkpoint frees a segment.
 _NO_CHECKPOINT = 1 << 30
 # A segment's header, and as many bytes behind its last frame. Of the zeros everywhere else, a few are flipped.
@@ -103,9 +109,12 @@ def make(place: str, store: str) -> list[Damage]:
     path = Path(place) / store
 
     def fill() -> None:
-        hf = open_small(path, ManualClock(), durability="fsync", checkpoint_bytes=_NO_CHECKPOINT)
-        for number in range(len(STORES[store])):
-            hf.queue("mail").enqueue(payload(store, number))
+        shards = _SHARDS.get(store, 1)
+        hf = open_small(path, ManualClock(), durability="fsync", checkpoint_bytes=_NO_CHECKPOINT, shards=shards)
+        ids = [hf.queue(_queue(store, n)).enqueue(payload(store, n))[0] for n in range(len(STORES[store]))]
+        if store in _SHARDS:
+            moved = hf.queue("mail").move("pay", filter={"ids": [ids[_MOVED]]})
+            assert moved.changed == 1
         if store == "closed":
             hf.close()
         else:
@@ -114,15 +123,20 @@ def make(place: str, store: str) -> list[Damage]:
     ended = in_child(fill)
     if ended.signal is not None or (store == "closed" and ended.error is not None):
         raise RuntimeError(f"{store} could not be made: {ended}")
-    (path / "db" / "LOCK").unlink(missing_ok=True)
-    for unfinished in (path / LOG).glob("*.new"):
+    for lock in path.rglob("db/LOCK"):
+        lock.unlink()
+    for unfinished in path.rglob(f"{LOG}/*.new"):
         unfinished.unlink()  # a segment that was being made ahead
     return list(_damages(path, store))
 
 
+def _queue(store: str, number: int) -> str:
+    return _QUEUES[number] if store in _SHARDS else "mail"
+
+
 def _damages(path: Path, store: str) -> list[Damage]:
     found: list[Damage] = []
-    step = _LONG_STEP if store == "long" else 1
+    step = _STEPS.get(store, 1)
     for file in sorted(path.rglob("*")):
         if not file.is_file() or file.name.startswith(_UNREAD):
             continue
@@ -136,18 +150,19 @@ def _damages(path: Path, store: str) -> list[Damage]:
         ]
     if store == "closed":
         return found
-    last = _frames(path)[-1]
-    found += [
-        Damage(store, how, last.file, at, power_cut=power_cut)
-        for how in ("cut", "tear")
-        for at in range(last.header.at, last.header.end)
-        for power_cut in (False, True)
-    ]
-    found += [
-        Damage(store, "drop", _segment_name(generation), power_cut=power_cut)
-        for generation in list_segments(path / LOG)
-        for power_cut in (False, True)
-    ]
+    for log in sorted(path.rglob(LOG)):
+        last = _frames(path, log)[-1]
+        found += [
+            Damage(store, how, last.file, at, power_cut=power_cut)
+            for how in ("cut", "tear")
+            for at in range(last.header.at, last.header.end)
+            for power_cut in (False, True)
+        ]
+        found += [
+            Damage(store, "drop", _segment_name(path, log, generation), power_cut=power_cut)
+            for generation in list_segments(log)
+            for power_cut in (False, True)
+        ]
     return found
 
 
@@ -168,12 +183,12 @@ class _Frame(NamedTuple):
     header: Header
 
 
-def _frames(store: Path) -> list[_Frame]:
-    """Return all frames of an undamaged log, in order."""
+def _frames(store: Path, log: Path) -> list[_Frame]:
+    """Return all frames of an undamaged log of a store, in order."""
     return [
-        _Frame(_segment_name(generation), header)
-        for generation in list_segments(store / LOG)
-        for header in _headers(segment_path(store / LOG, generation).read_bytes(), generation)
+        _Frame(_segment_name(store, log, generation), header)
+        for generation in list_segments(log)
+        for header in _headers(segment_path(log, generation).read_bytes(), generation)
     ]
 
 
@@ -186,8 +201,8 @@ def _headers(raw: bytes, generation: int) -> list[Header]:
     return found
 
 
-def _segment_name(generation: int) -> str:
-    return str(segment_path(Path(LOG), generation))
+def _segment_name(store: Path, log: Path, generation: int) -> str:
+    return str(segment_path(log.relative_to(store), generation))
 
 
 def damage(place: str, damage: tuple[str, str, str, int, int, bool]) -> Aftermath:
@@ -200,15 +215,22 @@ def damage(place: str, damage: tuple[str, str, str, int, int, bool]) -> Aftermat
         if ended.result is None:
             why = ended.error or ("the opening does not end" if ended.hangs else f"signal {ended.signal}")
             return Aftermath(violations=[why])
-        return _judge(each, ended.result, Path(place) / each.store)
+        found = _judge(each, ended.result, Path(place) / each.store)
+        if isinstance(ended.result, str) and Path(each.file).name == MARKER:
+            # A damaged marker may name other folders than there are: the refusal must not have removed any.
+            shutil.copyfile(Path(place) / each.store / each.file, target / each.file)
+            again = in_child(lambda: _read(target, each.store))
+            if again.result != _whole(each.store):
+                found.violations.append(f"with the marker put back: {again.error or again.result}")
+        return found
     finally:
         shutil.rmtree(target, ignore_errors=True)
 
 
 def _carry_out(store: Path, damage: Damage) -> None:
     if damage.power_cut:
-        marker = store / MARKER
-        marker.write_bytes(marker.read_bytes().replace((boot_id() or "-").encode(), b"the boot before"))
+        for marker in store.rglob(MARKER):
+            marker.write_bytes(marker.read_bytes().replace((boot_id() or "-").encode(), b"the boot before"))
     file = store / damage.file
     match damage.how:
         case "flip":
@@ -226,18 +248,32 @@ def _carry_out(store: Path, damage: Damage) -> None:
 
 
 def _read(path: Path, store: str) -> list[str] | str:
-    """Return the number of each message by its payload, or that the payload is wrong; or the error's message."""
+    """Return queue and number of each message by its payload, or that the payload is wrong; or the error's message."""
     expected = {payload(store, number): str(number) for number in range(len(STORES[store]))}
+    found: list[str] = []
     try:
         with open_small(path, ManualClock(), durability="fsync") as hf:
-            queue = hf.queue("mail")
-            listed = [queue.get(info.id, payload=True).payload or b"" for info in queue.list(limit=1_000)]
-            claimed = [message.payload for message in queue.claim(1_000)]
-            if claimed != listed:
-                return ["claimed is not what was listed"]
-            return [expected.get(each, f"wrong: {each[:40]!r}") for each in listed]
+            for name in dict.fromkeys(_queue(store, number) for number in range(len(STORES[store]))):
+                queue = hf.queue(name)
+                listed = [queue.get(info.id, payload=True).payload or b"" for info in queue.list(limit=1_000)]
+                claimed = [message.payload for message in queue.claim(1_000)]
+                if claimed != listed:
+                    return ["claimed is not what was listed"]
+                found += [f"{name} {expected.get(each, f'wrong: {each[:40]!r}')}" for each in listed]
     except StoreUnavailable as error:
         return error.message
+    return found
+
+
+def _whole(store: str) -> list[str]:
+    """Return what an undamaged store gives to `_read`."""
+    if store in _SHARDS:
+        return ["mail 0", "mail 1", "pay 2", "pay 3", "pay 4"]
+    return [f"mail {number}" for number in range(len(STORES[store]))]
+
+
+def _before_last_commit(store: str) -> list[str]:
+    return ["mail 0", "mail 1", "mail 2", "pay 3", "pay 4"] if store in _SHARDS else _whole(store)[:-1]
 
 
 def _judge(damage: Damage, read: list[str] | str, undamaged: Path) -> Aftermath:
@@ -245,24 +281,31 @@ def _judge(damage: Damage, read: list[str] | str, undamaged: Path) -> Aftermath:
         # A crash leaves a torn end: refusing that would be wrong.
         violations = [f"refused: {read}"] if damage.how in ("cut", "tear") else []
         return Aftermath(violations=violations, counts={"refused": 1})
-    whole = [str(number) for number in range(len(STORES[damage.store]))]
+    whole, before_last = _whole(damage.store), _before_last_commit(damage.store)
+    log = undamaged / Path(damage.file).parent
     is_right = read == whole
     match damage.how:
         case "cut" | "tear":
-            is_right = read == (whole if _spares_last_body(damage, undamaged) else whole[:-1])
+            is_whole = _spares_last_body(damage, undamaged) or not _has_last_commit(damage.store, undamaged, log)
+            is_right = read == (whole if is_whole else before_last)
         case "drop":
             # The log goes on in each segment but the one that was made ahead.
-            is_right = is_right and not any(frame.file == damage.file for frame in _frames(undamaged))
+            is_right = is_right and not any(frame.file == damage.file for frame in _frames(undamaged, log))
         case "flip" if damage.power_cut and _may_end_at(damage, undamaged):
-            # No more than the last message is in frames that no later one says were synced.
-            is_right = read in (whole, whole[:-1])
+            # No more than the last commit is in frames that no later one says were synced.
+            is_right = read in (whole, before_last)
     counts = {"whole" if read == whole else "shorter": 1}
     return Aftermath(violations=[] if is_right else [f"found {read}"], counts=counts)
 
 
+def _has_last_commit(store: str, undamaged: Path, log: Path) -> bool:
+    """Return whether the last frame of a log is of the store's last commit, which may be half of a link."""
+    return store not in _SHARDS or _frames(undamaged, log)[-1].header.kind == Kind.LINKED
+
+
 def _spares_last_body(damage: Damage, undamaged: Path) -> bool:
     """Return whether a cut segment still has all of its last frame but for the footer, which is then not needed."""
-    header = _frames(undamaged)[-1].header
+    header = _frames(undamaged, undamaged / Path(damage.file).parent)[-1].header
     body_end = header.body_at + header.body_size
     if damage.how == "cut":
         return damage.at >= body_end
@@ -272,7 +315,10 @@ def _spares_last_body(damage: Damage, undamaged: Path) -> bool:
 def _may_end_at(damage: Damage, undamaged: Path) -> bool:
     """Return whether the damaged place is in a frame, or before the first one of its segment, that no later frame says
     was synced."""
-    frames = _frames(undamaged)
+    log = undamaged / Path(damage.file).parent
+    if log.name != LOG:
+        return False
+    frames = _frames(undamaged, log)
     hit = next((each.header for each in frames if each.file == damage.file and damage.at < each.header.end), None)
     if hit is None:
         return False

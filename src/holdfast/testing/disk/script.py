@@ -12,8 +12,9 @@ from msgspec import Raw
 
 from holdfast.client.blocking import Holdfast
 from holdfast.clock import steady_s
+from holdfast.model.answers import Info
 from holdfast.model.errors import HoldfastError
-from holdfast.model.message import Draft, NewMessage, Receipt
+from holdfast.model.message import Draft, NewMessage, Receipt, State
 from holdfast.model.names import parse_ref
 from holdfast.testing.clock import START_MS, ManualClock
 from holdfast.testing.disk.notes import Notes, Reached, Time
@@ -23,9 +24,14 @@ from holdfast.testing.history.recording import Caller
 from holdfast.testing.history.scripts import Recorder
 from holdfast.wire.requests import StateRequest
 
-MAIL, PAY, LATE, GONE, TICKS = "acme/mail", "acme/pay", "zeta/late", "zeta/gone", "acme/ticks"
-# Those whose messages a history follows; what a schedule enqueues nobody called for.
-QUEUES = [MAIL, PAY, LATE, GONE]
+MAIL, PAY, LATE, GONE, KEPT = "acme/mail", "acme/pay", "zeta/late", "zeta/gone", "zeta/kept"
+TICKS = "acme/ticks"
+# Those whose messages a history follows; what a schedule enqueues nobody called for. They are made in this order: of
+# four shards, the first has MAIL, the third GONE and KEPT, the last PAY and LATE.
+QUEUES = [MAIL, PAY, LATE, GONE, KEPT]
+# From queue to queue, and from shard to shard.
+_MOVES = [(MAIL, PAY), (PAY, MAIL), (MAIL, KEPT), (KEPT, MAIL), (LATE, KEPT), (PAY, KEPT), (KEPT, PAY)]
+_MOVED_AT_ONCE = 4
 ROUNDS = 10
 STORE, COPY = "store", "copy"
 # In pieces.
@@ -44,16 +50,19 @@ class _NotClosed(Exception):
 
 
 class DiskScript:
-    """Runs once, below `root`. Whatever it is answered it says to `notes`.
+    """Runs once, below `root`, on a store with this many shards. Whatever it is answered it says to `notes`.
 
     With `goes_on` calls may fail. A store that has stopped is left to reopen by itself in every second session, and is
     closed and opened again in the others.
     """
 
-    def __init__(self, root: Path, notes: Notes, *, seed: int, durability: str, goes_on: bool = False) -> None:
+    def __init__(
+        self, root: Path, notes: Notes, *, seed: int, durability: str, shards: int = 1, goes_on: bool = False
+    ) -> None:
         self._root = root
         self._notes = notes
         self._durability = durability
+        self._shards = shards
         self._goes_on = goes_on
         self._dice = random.Random(f"script {seed}")
         self._clock = ManualClock(START_MS)
@@ -94,7 +103,11 @@ class DiskScript:
 
     def _open(self) -> None:
         self._hf = open_small(
-            self._root / STORE, self._clock, durability=self._durability, seed=self._dice.randrange(1 << 30)
+            self._root / STORE,
+            self._clock,
+            durability=self._durability,
+            seed=self._dice.randrange(1 << 30),
+            shards=self._shards,
         )
         self._is_open = True
         self._caller = Caller(self._hf, self._recorder)
@@ -155,6 +168,10 @@ class DiskScript:
         for queue in QUEUES:
             self._set_policy(queue, lease_ms=3_000)
         self._schedule(1_500)
+        if self._shards > 1:
+            store = core_of(self._hf).store
+            found = {queue: store.shard_of(parse_ref(*queue.split("/"))) for queue in QUEUES}
+            assert all(found[source] != found[target] for source, target in _MOVES), f"moves stay in a shard: {found}"
 
     def _round(self, number: int) -> None:
         steps: list[Callable[[], object]] = [
@@ -167,6 +184,9 @@ class DiskScript:
             lambda: self._work(MAIL, 2),
             lambda: self._work(PAY, 4),
             lambda: self._work(LATE, 2),
+            lambda: self._work(KEPT, 1),
+            self._move_some,
+            self._move_some,
             self._forget_some,
             self._use_old_receipt,
             self._save_progress,
@@ -183,11 +203,11 @@ class DiskScript:
             case 1:
                 return [self._enqueue_large]
             case 2:
-                return [lambda: self._schedule(2_500), lambda: self._set_policy(MAIL, lease_ms=4_000)]
+                return [self._move_large, lambda: self._schedule(2_500), lambda: self._set_policy(MAIL, lease_ms=4_000)]
             case 3:
                 return [self._upload, lambda: self._caller.redrive(MAIL)]
             case 4:
-                return [self._reopen]
+                return [self._reopen, self._move_large]
             case 5:
                 return [self._backup, lambda: self._caller.remove(MAIL, "purge_failed"), self._enqueue_gone]
             case 6:
@@ -197,7 +217,7 @@ class DiskScript:
             case 8:
                 return [lambda: self._caller.remove(PAY, "purge"), lambda: self._schedule(4_000)]
             case 9:
-                return [lambda: self._caller.redrive(MAIL)]
+                return [lambda: self._caller.redrive(MAIL), lambda: self._caller.redrive(KEPT)]
         return []
 
     # --- Enqueueing ------------------------------------------------------------------------------------------------
@@ -296,9 +316,34 @@ class DiskScript:
             )
 
     def _remove_one(self) -> None:
-        infos = self._hf.queue("mail", tenant="acme").list(limit=5)
+        infos = self._listed(MAIL)[:5]
         if infos:
             self._caller.remove(MAIL, "remove", id=self._dice.choice(infos).snowflake)
+
+    # --- Moving ----------------------------------------------------------------------------------------------------
+
+    def _move_some(self) -> None:
+        source, target = self._dice.choice(_MOVES)
+        state = self._dice.choice([State.READY, State.READY, State.FAILED])
+        found = [info for info in self._listed(source) if info.state is state]
+        chosen = self._dice.sample(found, min(len(found), self._dice.randint(1, _MOVED_AT_ONCE)))
+        self._move(source, target, chosen)
+
+    def _move_large(self) -> None:
+        """The payloads are copied first: between that and the move there are many writes."""
+        for source, target in ((MAIL, KEPT), (PAY, KEPT), (KEPT, MAIL)):
+            found = [info for info in self._listed(source) if info.state is State.READY]
+            if any(info.bytes > LARGE for info in found):
+                self._move(source, target, sorted(found, key=lambda info: -info.bytes)[:_MOVED_AT_ONCE])
+                return
+
+    def _move(self, source: str, target: str, chosen: list[Info]) -> None:
+        if chosen:
+            self._caller.move(source, target, [info.snowflake for info in chosen], state=chosen[0].state)
+
+    def _listed(self, queue: str) -> list[Info]:
+        tenant, _, name = queue.partition("/")
+        return self._hf.queue(name, tenant=tenant).list(limit=1_000)
 
     # --- Operators and time ----------------------------------------------------------------------------------------
 

@@ -23,6 +23,8 @@ _ZEROS_BYTES = 6 << 10
 # A piece of a large payload fills several of them at once.
 _BUFFERS = 40
 _MAX_PAYLOAD = 4 << 20
+# The numbers of shards that every fault is tried with.
+SHARDS = (1, 4)
 
 
 def open_small(
