@@ -4,6 +4,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 from holdfast.dice import Dice
@@ -17,6 +18,8 @@ from holdfast.testing.simulation.plan import RETENTION_MS
 class Medium(Protocol):
     # Else a power cut is no more than a crash here.
     can_lose_power: bool
+    # Operators move messages between queues. Where they do not, seeds stay the runs that they were.
+    has_moves: bool
 
     def store(self) -> Store:
         """To be opened by the next process."""
@@ -32,6 +35,7 @@ class Medium(Protocol):
 
 class MemoryMedium:
     can_lose_power = True
+    has_moves = False
 
     def __init__(self, dice: Dice) -> None:
         self._store = DurableMemoryStore(dice, RETENTION_MS)
@@ -59,15 +63,27 @@ class RocksMedium:
 
     can_lose_power = False
 
-    def __init__(self, dice: Dice, durability: Durability = Durability.FSYNC, parent: str | None = _IN_MEMORY) -> None:
+    def __init__(
+        self,
+        dice: Dice,
+        durability: Durability = Durability.FSYNC,
+        parent: str | None = _IN_MEMORY,
+        shards: int = 1,
+    ) -> None:
         self._dice = dice
         self._durability = durability
+        self._shards = shards
+        self.has_moves = shards > 1
         self._directory = tempfile.mkdtemp(prefix="holdfast-simulation-", dir=parent)
         self._store: RocksStore | None = None
 
     def store(self) -> Store:
         self._store = RocksStore(
-            f"{self._directory}/store", self._dice, durability=self._durability, journal_retention_ms=RETENTION_MS
+            f"{self._directory}/store",
+            self._dice,
+            durability=self._durability,
+            journal_retention_ms=RETENTION_MS,
+            shards=self._shards,
         )
         return self._store
 
@@ -90,4 +106,8 @@ class RocksMedium:
 
 
 # By the name of the store.
-MEDIA: dict[str, Callable[[Dice], Medium]] = {"memory": MemoryMedium, "rocks": RocksMedium}
+MEDIA: dict[str, Callable[[Dice], Medium]] = {
+    "memory": MemoryMedium,
+    "rocks": RocksMedium,
+    "rocks-shards": partial(RocksMedium, shards=4),
+}

@@ -90,7 +90,9 @@ class _Run:
         self._machine = Machine(self.loop, self._medium, dice, plan, seen=self.seen, on_broken=self.broken.append)
         self._recorder = Recorder(self.lines.append, self._machine.now_ms)
         self._machine.record(self._recorder)
-        self._workload = Workload(seed, plan, self.loop, self._machine, self._recorder, self.seen)
+        self._workload = Workload(
+            seed, plan, self.loop, self._machine, self._recorder, self.seen, has_moves=self._medium.has_moves
+        )
 
     async def main(self) -> None:
         self._machine.start()

@@ -4,6 +4,7 @@ import random
 from collections import Counter, deque
 from collections.abc import Coroutine
 from contextlib import suppress
+from itertools import pairwise
 from typing import Any
 
 from holdfast.client.client import AsyncHoldfast
@@ -33,6 +34,7 @@ _WAITS_MS = (0, 0, 30, 300, 2_000)
 _ACTS = ("ack",) * 10 + ("nack", "nack", "final", "release", "defer", "extend", "extend", "forget")
 _LATE_ACTS = ("ack", "nack", "release", "extend", "final", "defer")
 _OPERATIONS = ("redrive", "redrive", "redrive", "pause", "reprioritise", "look", "look", "trespass")
+_OPERATIONS_WITH_MOVES = (*_OPERATIONS, *("move",) * 8)
 _REMOVALS = ("purge", "purge_failed", "cancel", "remove", "delete")
 
 
@@ -61,7 +63,15 @@ class Workload:
     """Calls on the server, as many as the plan says, by callers that come in the order of their own dice."""
 
     def __init__(
-        self, seed: int, plan: Plan, loop: SeededLoop, machine: Machine, recorder: Recorder, seen: Counter[str]
+        self,
+        seed: int,
+        plan: Plan,
+        loop: SeededLoop,
+        machine: Machine,
+        recorder: Recorder,
+        seen: Counter[str],
+        *,
+        has_moves: bool,
     ) -> None:
         self._seed = seed
         self._plan = plan
@@ -70,6 +80,7 @@ class Workload:
         self._recorder = recorder
         self._seen = seen
         self._left = plan.operations
+        self._operations = _OPERATIONS_WITH_MOVES if has_moves else _OPERATIONS
         self._names = 0
         # Receipts of leases, current, expired, settled, from before a crash: (queue, receipt).
         self._known: dict[str, deque[tuple[str, str]]] = {tenant: deque(maxlen=40) for tenant in plan.tenants}
@@ -168,7 +179,7 @@ class Workload:
         caller, hf = await self._caller(tenant), await connect(self._machine.network, tenant)
         while await self._begin(dice, _OPERATOR_THINKS_MS):
             queue = self._queue(dice, tenant)
-            verb = dice.choice(_OPERATIONS) if dice.random() < 0.85 else dice.choice(_REMOVALS)
+            verb = dice.choice(self._operations) if dice.random() < 0.85 else dice.choice(_REMOVALS)
             self._seen[verb] += 1
             try:
                 await self._or_leave(dice, self._operation(dice, caller, hf, queue, verb))
@@ -191,6 +202,8 @@ class Workload:
                 await caller.remove(name, "delete", force_after=f"{dice.choice([0, 100, 400])}ms")
                 await self._loop.sleep(int(dice.random() * 500))
                 await caller.set_policy(name, **self._plan.policies[name])
+            case "move":
+                await self._move(dice, caller, hf, queue.ref.tenant)
             case "pause":
                 await queue.pause()
                 await self._loop.sleep(int(dice.random() * 300))
@@ -205,6 +218,21 @@ class Workload:
                 others = [each for each in self._plan.queues if each.partition("/")[0] != queue.ref.tenant]
                 if others:
                     await caller.claim(dice.choice(others), lease_ms=50)
+
+    async def _move(self, dice: random.Random, caller: AsyncCaller, hf: AsyncHoldfast, tenant: str) -> None:
+        """From the first queue that has messages of a state to another one of the tenant."""
+        queues = [each for each in self._plan.queues if each.startswith(f"{tenant}/")]
+        dice.shuffle(queues)
+        state, limit = dice.choice(["ready", "ready", "failed"]), dice.choice([1, 1, 4])
+        for source, target in pairwise([*queues, queues[0]]):
+            if source == target:
+                return  # there is no other
+            found = await hf.queue(source.partition("/")[2], tenant=tenant).list(state, limit=limit)
+            ids = [info.snowflake for info in found]
+            if ids:
+                self._seen["moved"] += await caller.move(source, target, ids, state=state)
+                self._ids[target].extend(ids)
+                return
 
     # --- Parts -----------------------------------------------------------------------------------------------------
 
