@@ -315,3 +315,14 @@ def test_verify_finds_a_queue_that_lies_in_the_wrong_shard(filled: Path, tmp_pat
             source.rename(other / name if other != tmp_path / name else other)
     violations = [str(each) for each in verify(store).violations]
     assert any("its number belongs to shard" in each for each in violations)
+
+
+def test_shards_are_not_removed_for_a_marker_that_has_lost_its_part_about_them(filled: Path, tmp_path: Path) -> None:
+    store = copy_store(filled, tmp_path / "store")
+    marker = json.loads((store / MARKER).read_text())
+    (store / MARKER).write_text(json.dumps({"format": 2, "pid": None, "boot": marker["boot"], "rest": None}))
+    before = contents(store)
+    for call in (open_store, verify):
+        with pytest.raises(StoreUnavailable, match="it says that there are no shards"):
+            call(store)
+    assert contents(store) == before
