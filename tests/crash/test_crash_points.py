@@ -10,4 +10,12 @@ from tests.seeds import run_seed
 @pytest.mark.slow
 def test_a_kill_at_any_call_loses_nothing_that_was_answered() -> None:
     """At every tenth here: `make proof` tries each."""
-    check_outcome(run_crash_points(10, seed=run_seed()), at_least=125)
+    check_outcome(run_crash_points(10, seed=run_seed(), shards=(1,)), at_least=125)
+
+
+@pytest.mark.slow
+def test_a_kill_at_any_call_on_any_shard_leaves_moved_messages_in_one_queue() -> None:
+    """At every four-hundredth here: four shards make many calls."""
+    outcome = run_crash_points(400, seed=run_seed(), shards=(4,))
+    check_outcome(outcome, at_least=30)
+    assert outcome.counts["moves, shards 4"] > 30

@@ -17,19 +17,34 @@ from tests.small_disk import mounted
 
 @pytest.mark.slow
 def test_a_sync_that_fails_is_told_to_whoever_waits_for_it_and_loses_nothing() -> None:
-    check_outcome(run_sync_failures(20, seed=run_seed()), at_least=20)
+    check_outcome(run_sync_failures(20, seed=run_seed(), shards=(1,)), at_least=20)
+
+
+@pytest.mark.slow
+def test_a_sync_that_fails_on_one_shard_leaves_moved_messages_in_one_queue() -> None:
+    check_outcome(run_sync_failures(6, seed=run_seed(), shards=(4,)), at_least=6)
 
 
 @pytest.mark.slow
 def test_a_full_disk_loses_nothing_and_the_store_goes_on_once_there_is_room() -> None:
     """From every seventy-fifth write on: `make proof` tries each."""
-    check_outcome(run_full_disk(75, seed=run_seed()), at_least=10)
+    check_outcome(run_full_disk(75, seed=run_seed(), shards=(1,)), at_least=10)
+
+
+@pytest.mark.slow
+def test_a_full_disk_under_four_shards_leaves_moved_messages_in_one_queue() -> None:
+    check_outcome(run_full_disk(1_000, seed=run_seed(), shards=(4,)), at_least=4)
 
 
 @pytest.mark.slow
 def test_a_store_killed_anywhere_while_it_reopens_has_all_that_was_answered() -> None:
     """At every fifteenth call that changes a file, from the probe to the close: `make proof` tries each."""
-    check_outcome(run_crash_points(15, seed=run_seed(), while_reopening=True), at_least=10)
+    check_outcome(run_crash_points(15, seed=run_seed(), while_reopening=True, shards=(1,)), at_least=10)
+
+
+@pytest.mark.slow
+def test_a_store_with_shards_killed_anywhere_while_it_reopens_has_all_that_was_answered() -> None:
+    check_outcome(run_crash_points(200, seed=run_seed(), while_reopening=True, shards=(4,)), at_least=10)
 
 
 # --- A disk that is really small -------------------------------------------------------------------------------------

@@ -115,7 +115,7 @@ def test_what_goes_wrong_in_a_driver_is_told(tmp_path: Path) -> None:
     with Workers() as workers:
         assert "no_such_task" in (workers.call("points:no_such_task").error or "")
         calls = workers.call(
-            "points:count_calls", place=os.fspath(tmp_path), seed=1, durability="os", while_reopening=False
+            "points:count_calls", place=os.fspath(tmp_path), seed=1, durability="os", shards=1, while_reopening=False
         )
         assert calls.error is None
         assert calls.result > 500

@@ -47,22 +47,21 @@ def _kills(target: str) -> Run:
 _PROCESSES = 2
 
 
-def _crash_points(percent: int, *, seed: int, progress: Progress) -> PartOutcome:
-    return run_crash_points(max(1, 100 // percent), seed=seed, progress=progress, processes=_PROCESSES)
+def _share(run: Run, percent: int, *, seed: int, progress: Progress) -> PartOutcome:
+    return run(max(1, 100 // percent), seed=seed, progress=progress, processes=_PROCESSES)
 
 
-def _reopening_points(percent: int, *, seed: int, progress: Progress) -> PartOutcome:
-    every = max(1, 100 // percent)
-    return run_crash_points(every, seed=seed, progress=progress, processes=_PROCESSES, while_reopening=True)
-
-
-def _full_disk(percent: int, *, seed: int, progress: Progress) -> PartOutcome:
-    return run_full_disk(max(1, 100 // percent), seed=seed, progress=progress, processes=_PROCESSES)
+def _every(run: Run, shards: int, **options: bool) -> Run:
+    """Of the script on a store with this many shards, a share in percent of all its points."""
+    return partial(_share, partial(run, shards=(shards,), **options))
 
 
 def _sync_failures(percent: int, *, seed: int, progress: Progress) -> PartOutcome:
-    first = None if percent >= 100 else percent
-    return run_sync_failures(first, seed=seed, progress=progress, processes=_PROCESSES)
+    some = None if percent >= 100 else percent
+    return run_sync_failures(some, seed=seed, progress=progress, processes=_PROCESSES, shards=(1,))
+
+
+_sync_failures_shards: Run = partial(run_sync_failures, processes=_PROCESSES, shards=(4,))
 
 
 _power_loss: Run = partial(run_power_loss, processes=_PROCESSES)
@@ -92,7 +91,15 @@ def run_suite(total: int, *, seed: int, progress: Progress) -> PartOutcome:
 
 PARTS: dict[str, Part] = {
     "simulation": Part("the whole core and its clients on a seeded loop, 50 operations a seed", 100_000, run_seeds),
+    "simulation-shards": Part(
+        "the same over the embedded store with four shards, and moves between them",
+        5_000,
+        partial(run_seeds, store="rocks-shards"),
+    ),
     "kills-embedded": Part("kill -9 of a program with the store in it", 1_000, _kills("embedded rocks")),
+    "kills-shards": Part(
+        "the same with four shards, and messages that move", 500, _kills("embedded rocks with shards")
+    ),
     "kills-served": Part("kill -9 of a server under eight clients", 1_000, _kills("served rocks")),
     "kills-objects": Part("kill -9 of four servers on one directory", 200, partial(run_kills, OBJECTS)),
     "kills-bucket": Part("kill -9 of four servers on one bucket of an emulated S3", 100, partial(run_kills, BUCKET)),
@@ -107,12 +114,29 @@ PARTS: dict[str, Part] = {
     "openings": Part(
         "one directory opened by 8 processes of 8 threads under many spellings: one wins", 1_000, run_openings
     ),
-    "crash-points": Part("a kill before and in the middle of every call that changes a file", 100, _crash_points),
-    "reopening-points": Part("the same while a stopped store reopens by itself", 100, _reopening_points),
-    "power-loss": Part("disks as a power cut may leave them: writes lost, torn, out of order", 10_000, _power_loss),
-    "rot": Part("files with a bit flipped, cut short or gone", 30_000, _rot),
+    "crash-points": Part(
+        "a kill before and in the middle of every call that changes a file", 100, _every(run_crash_points, 1)
+    ),
+    # Four shards make several times as many calls: a part of them in percent.
+    "crash-points-shards": Part(
+        "the same with four shards, at every fifth call: before it or in the middle", 20, _every(run_crash_points, 4)
+    ),
+    "reopening-points": Part(
+        "the same while a stopped store reopens by itself", 100, _every(run_crash_points, 1, while_reopening=True)
+    ),
+    "reopening-points-shards": Part(
+        "the same with four shards, at every fifth call", 20, _every(run_crash_points, 4, while_reopening=True)
+    ),
+    "power-loss": Part(
+        "disks as a power cut may leave them, every second with four shards: writes lost, torn, out of order",
+        10_000,
+        _power_loss,
+    ),
+    "rot": Part("files with a bit flipped, cut short or gone, also of four shards", 40_000, _rot),
     "sync-failures": Part("every sync fails, one in each run", 100, _sync_failures),
-    "full-disk": Part("the disk is full from every write on, for a while", 100, _full_disk),
+    "sync-failures-shards": Part("the same with four shards, for some of the syncs", 300, _sync_failures_shards),
+    "full-disk": Part("the disk is full from every write on, for a while", 100, _every(run_full_disk, 1)),
+    "full-disk-shards": Part("the same with four shards, from every tenth write on", 10, _every(run_full_disk, 4)),
     "network": Part("connections cut, slowed and silenced in every phase of a call", 20_000, run_network_faults),
     "pauses": Part("workers and servers stopped for longer than a lease", 500, run_pauses),
     "clocks": Part("clocks that step back and forward, at random", 5_000, run_clock_steps),

@@ -108,6 +108,12 @@ def test_a_message_that_was_moved_away_holds_up_no_group() -> None:
     assert not rules_broken(group, move(2, 1), second, ended_in(THERE, 5))
 
 
+def test_a_key_may_be_answered_with_a_message_that_was_moved_away() -> None:
+    again = enqueue(3, [1], key="k")
+    assert not rules_broken(enqueue(1, [1], key="k"), move(2, 1), again, ended_in(THERE, 4))
+    assert not rules_broken(enqueue(1, [1], key="k")[:1], move(2, 1), again, ended_in(THERE, 4))
+
+
 def test_the_items_of_a_call_that_was_cut_off_may_be_moved_before_anybody_knows_them() -> None:
     sent: list[Line] = [enqueue(1, [1])[0]]
     assert not rules_broken(sent, move(2, 1), ended_in(THERE, 3))

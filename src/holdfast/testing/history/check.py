@@ -11,6 +11,9 @@ from holdfast.testing.history.rules import Findings, Rule
 from holdfast.testing.history.tracking import Book, Clockwork, Key, Lease, Sent, Tracked
 from holdfast.testing.history.verdicts import Verdict, Verdicts
 
+# Before the first line.
+_EVER = -1
+
 
 def check(
     lines: Iterable[h.Line],
@@ -143,12 +146,13 @@ class _Checker:
                 self._book.keys.setdefault((line.queue, item.key), Key(line.at))
 
     def _enqueued(self, position: int, line: h.Enqueued) -> None:
-        called, call = self._answer(line.n)
+        _, call = self._answer(line.n)
         self._book.clockwork.latest = max(self._book.clockwork.latest, line.at)
         for id, item in zip(line.ids, call.items, strict=True):
             message = self._book.messages.get(id)
             if message is None or item.key is None or message.item.key != item.key or message.queue != call.queue:
-                message = self._known(id, item.payload, call.queue, called)
+                # A key that is known answers with its message, which may have been moved long since.
+                message = self._known(id, item.payload, call.queue, _EVER)
             if message is not None and message.answered is None:
                 message.answered = position
 

@@ -21,13 +21,14 @@ _PAUSE_S = 0.005
 _OPERATE_S = 0.02
 
 
-def main(mode: str, directory: str, history: str, seed: str, session: str, durability: str) -> None:
+def main(mode: str, directory: str, history: str, seed: str, session: str, durability: str, shards: str) -> None:
     threading.excepthook = _end
     known = receipts_before(Path(history))
     clock = SystemClock()
     recorder = h.Recorder(h.FileSink(Path(history)), clock.now_ms, int(session) * _CALLS_PER_SESSION)
     os.write(1, b"opening\n")
-    hf = open_blocking(directory, {"durability": durability, "max_payload": MAX_PAYLOAD}, clock=clock)
+    settings = {"durability": durability, "max_payload": MAX_PAYLOAD, "shards": int(shards)}
+    hf = open_blocking(directory, settings, clock=clock)
     recorder.say(h.Opened(session=int(session), durability=durability))
     caller = h.Caller(hf, recorder)
     backlog = 0
@@ -40,7 +41,7 @@ def main(mode: str, directory: str, history: str, seed: str, session: str, durab
         caller.read_journal()
         hf.close()
         return
-    load = Load(int(seed), int(session), backlog, known)
+    load = Load(int(seed), int(session), backlog, known, has_moves=int(shards) > 1)
     scripts = [(load.produce(number), 0.0) for number in range(PRODUCERS)]
     scripts += [(load.consume(number), 0.0) for number in range(CONSUMERS)]
     scripts.append((load.operate(), _OPERATE_S))

@@ -48,7 +48,12 @@ class Load:
         known: list[tuple[str, str]] | None = None,
         lease_factor: int = 1,
         max_backlog: int = MAX_BACKLOG,
+        *,
+        has_moves: bool = False,
     ) -> None:
+        self._has_moves = has_moves
+        # Sent of late: (queue, id).
+        self._sent: deque[tuple[str, int]] = deque(maxlen=100)
         self._lease_factor = lease_factor
         self._max_backlog = max_backlog
         self._seed = seed
@@ -71,7 +76,8 @@ class Load:
                 for index in range(dice.choice([1, 1, 1, 2, 5]))
             ]
             self.backlog += len(messages)
-            yield _enqueue(queue, messages)
+            ids: list[int] = yield _enqueue(queue, messages)
+            self._sent.extend((queue, id) for id in ids or ())
 
     def _message(self, dice: random.Random, queue: str, era: int, name: str) -> NewMessage:
         options: dict[str, Any] = {"priority": dice.choice([100, 100, 100, 1, 200])}
@@ -129,6 +135,12 @@ class Load:
         dice = random.Random(f"{self._seed} operator")
         while True:
             yield _redrive(dice.choice(QUEUES))
+            if self._has_moves and self._sent:
+                # One at a time, so that the answer tells where it is.
+                queue, id = self._sent[dice.randrange(len(self._sent))]
+                target = dice.choice([each for each in QUEUES if each != queue])
+                if (yield _move(queue, target, id)):
+                    self._sent.append((target, id))
 
 
 def _enqueue(queue: str, messages: list[NewMessage]) -> Step:
@@ -141,6 +153,10 @@ def _claim(queue: str, limit: int, lease_ms: int) -> Step:
 
 def _redrive(queue: str) -> Step:
     return lambda caller: caller.redrive(queue)
+
+
+def _move(queue: str, to: str, id: int) -> Step:
+    return lambda caller: caller.move(queue, to, [id])
 
 
 def backlog_in(counted: h.Counted) -> int:

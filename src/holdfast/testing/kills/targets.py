@@ -19,18 +19,21 @@ _WORKING_S = (0.02, 0.5)
 
 
 class EmbeddedRocks:
-    """A program with the embedded store inside it, killed as a whole."""
+    """A program with the embedded store inside it, killed as a whole. With shards, messages move between them."""
 
-    name = "embedded rocks"
+    def __init__(self, name: str, shards: int) -> None:
+        self.name = name
+        self._shards = shards
 
     @contextmanager
     def begin(self, directory: Path, seed: int) -> Iterator[Run]:
         with Children("holdfast.testing.kills.embedded", directory / "stderr") as children:
-            yield _EmbeddedRun(directory, children)
+            yield _EmbeddedRun(directory, children, self._shards)
 
 
 class _EmbeddedRun:
-    def __init__(self, directory: Path, children: Children) -> None:
+    def __init__(self, directory: Path, children: Children, shards: int) -> None:
+        self._shards = shards
         self._store = directory / "store"
         self._history = directory / "history"
         self._children = children
@@ -44,7 +47,7 @@ class _EmbeddedRun:
         self._children.finish()
 
     def _begin(self, mode: str, seed: int, session: int, durability: str) -> None:
-        self._children.begin(mode, self._store, self._history, seed, session, durability)
+        self._children.begin(mode, self._store, self._history, seed, session, durability, self._shards)
 
     def verify(self) -> list[str]:
         return _verify_rocks(self._store)
@@ -107,7 +110,10 @@ class _ServedRun:
         self._say.close()
 
 
-TARGETS: Mapping[str, Target] = {target.name: target for target in (EmbeddedRocks(), ServedRocks())}
+TARGETS: Mapping[str, Target] = {
+    target.name: target
+    for target in (EmbeddedRocks("embedded rocks", 1), EmbeddedRocks("embedded rocks with shards", 4), ServedRocks())
+}
 
 
 def _kill_some_time(children: Children, dice: random.Random, ready_word: str) -> None:
