@@ -19,6 +19,7 @@ from typing import Any
 
 from rocksdict import Checkpoint, Rdict, WriteBatch, WriteOptions
 
+from holdfast.clock import rest_s
 from holdfast.forking import forked_error, listen_for_forks
 from holdfast.model.errors import HoldfastError, InvalidArgument, StoreUnavailable
 from holdfast.stores.directory_lock import DirectoryLock
@@ -66,6 +67,8 @@ _SLICE_BYTES = 128 << 10
 _LOADED_KEYS = 2_000
 # Values written to RocksDB between two flushes: pieces of large payloads must not gather in its memory instead of ours.
 _UNFLUSHED_BYTES = 16 << 20
+# Between two looks whether RocksDB has flushed what it has begun to flush.
+_FLUSH_PAUSE_S = 0.001
 # The part of a changed key in memory that is not the key and value themselves: measured, about two objects and their
 # places in a dictionary.
 _KEY_OVERHEAD_BYTES = 250
@@ -346,13 +349,19 @@ class Database(MergedReads):
     def flush(self) -> None:
         """Return once everything that RocksDB has is on disk. It may run on another thread.
 
-        RocksDB flushes all families before it makes a checkpoint, so that one could be made is the proof; `flush` of a
-        family answers for that family alone. It holds the interpreter lock for as long as there is much to flush."""
+        RocksDB flushes all families before it makes a checkpoint; `flush` of a family answers for that family alone. If
+        its buffers are so full that another flush would stall writes, it makes the checkpoint without waiting for the
+        flush that is under way. So the proof is that a checkpoint could be made, and no buffer holds anything after it.
+        It holds the interpreter lock for as long as there is much to flush."""
         proof = self.path / _FLUSHED
-        try:
-            Checkpoint(self._opened()).create_checkpoint(str(proof))
-        finally:
-            shutil.rmtree(proof, ignore_errors=True)
+        while True:
+            try:
+                Checkpoint(self._opened()).create_checkpoint(str(proof))
+            finally:
+                shutil.rmtree(proof, ignore_errors=True)
+            if not any(map(_has_unflushed, self._families)):
+                return
+            rest_s(_FLUSH_PAUSE_S)
 
     def checkpoint(self, target: str | os.PathLike[str]) -> None:
         """Copy RocksDB into a new directory; files are linked where the file system allows. The copy has everything
@@ -459,6 +468,12 @@ def _figures_of(family: Rdict) -> FamilyFigures:
         level0_files=whole("num-files-at-level0"),
         block_cache_bytes=whole("block-cache-usage"),
     )
+
+
+def _has_unflushed(family: Rdict) -> bool:
+    """Return whether anything of a family is in RocksDB's memory alone."""
+    names = ("num-entries-active-mem-table", "num-immutable-mem-table")
+    return any(int(family.property_value(f"rocksdb.{name}") or 0) for name in names)
 
 
 def _try_to_close(parts: list[Rdict], failures: list[Exception]) -> None:
