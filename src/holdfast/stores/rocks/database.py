@@ -81,7 +81,7 @@ class HandleNotClosed(StoreUnavailable):
 class Database(MergedReads):
     """One open store directory. Every read is bounded below and above."""
 
-    # What was read of the log.
+    # The result of replaying the log.
     replayed: Replayed
     # Continues the log; there is none before `begin`.
     log: CommitLog

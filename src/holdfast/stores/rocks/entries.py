@@ -11,7 +11,8 @@ from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.engine import Engine
 from holdfast.stores.rocks.shelf import Entry, Shelf
 
-# What the memory of messages may hold in all shards: those just enqueued and those in flight, oldest forgotten first.
+# Limits of the cache of messages, for all shards together. It keeps messages that were just enqueued or are in flight,
+# and drops the oldest first.
 _MAX_CACHED = 50_000
 _MAX_CACHED_BYTES = 64 << 20
 

@@ -42,14 +42,14 @@ class Rest(NamedTuple):
 
 
 class Role(NamedTuple):
-    """What a directory is in a store with shards. By default: a store without."""
+    """The part that a directory plays in a store with shards. The default is a store without shards."""
 
-    # Of the store's own directory: the number of shards, the folder that they lie in, and whether all of them have been
-    # made. One that is missing then is lost.
+    # In the store's own directory: the number of shards, the folder that holds them, and whether all of them have been
+    # made. A shard that is missing after that is lost.
     shards: int = 1
     folder: str | None = None
     is_made: bool = False
-    # Of a shard's directory: its number.
+    # In the directory of a shard: its number.
     shard: int | None = None
 
     @property

@@ -38,7 +38,7 @@ _LEFT_OUT = ("LOCK", "LOG", "rocksdict-config")
 class ReadOnlyStore(MergedReads):
     """The directory of a store that nobody writes to: a backup, or a store that was closed or killed."""
 
-    # What was read of the log.
+    # The result of replaying the log.
     replayed: Replayed
 
     def __init__(self, path: str | os.PathLike[str], *, may_be_missing: bool = False) -> None:

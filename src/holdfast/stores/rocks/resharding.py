@@ -37,7 +37,7 @@ from holdfast.stores.rocks.read_only import ReadOnlyShards, ReadOnlyStore
 from holdfast.stores.rocks.verify import check_shards
 from holdfast.stores.syncing import make_directory
 
-# What is being done, how much of it is done, and how much there is in all, if that is known.
+# Called with the name of a step, how much of it is done, and the total if it is known.
 Progress = Callable[[str, int, int | None], None]
 
 # A key of a family, and its value.

@@ -157,12 +157,14 @@ class Staging:
             while (piece := reading.next()) is not None:
                 await self._copy_piece(pieces.place, number, piece)
                 number += 1
-        except BaseException as error:
+        except StoreUnavailable:
             self.give_up(pieces.place)
             source.check()
-            self._engine.check()
-            if isinstance(error, StoreUnavailable) and reading.has_failed:
-                return False
+            if not reading.has_failed:
+                raise
+            return False
+        except BaseException:
+            self.give_up(pieces.place)
             raise
         return True
 
