@@ -11,6 +11,7 @@ The core (stores, dispatcher, service) is one set of coroutines. They wait for n
 import asyncio
 import logging
 import threading
+from _thread import allocate_lock
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import ThreadPoolExecutor
@@ -49,8 +50,8 @@ class Runtime(Protocol):
     def at_turn_end(self, callback: Callable[[], None]) -> None:
         """Call once the steps that can go on now have gone on. Only where there are turns."""
 
-    def ticket(self, lane: int | None = None) -> Ticket[Any]:
-        """Return a new ticket. `lane`: what it waits for is a function that was offloaded to this lane."""
+    def ticket(self) -> Ticket[Any]:
+        """Return a new ticket."""
 
     def spawn(self, work: Work[None]) -> None:
         """Run in the background. The runtime owns it: no caller's cancellation reaches it, close waits for it."""
@@ -58,15 +59,17 @@ class Runtime(Protocol):
     def call_at(self, at_ms: int, callback: Callable[[], None]) -> Timer:
         """Call at that time; if it has passed, soon, but never before this call returns."""
 
-    def offload(self, function: Callable[[], T], *, by_caller: bool = False, lane: int = 0) -> Ticket[T]:
+    def offload(self, function: Callable[[], T], *, lane: int = 0) -> Ticket[T]:
         """Run a blocking function on another thread. Each lane has a thread of its own, on which its functions run one
-        after the other. With `by_caller`, which is for functions that may run twice, a calling thread that waits on a
-        ticket of the same lane may run it instead."""
+        after the other."""
 
     @property
-    def is_lone_caller(self) -> bool:
-        """Return whether the step under way is of the only call that there is: it may block for a moment, because it
-        keeps no other caller waiting."""
+    def may_step_aside(self) -> bool:
+        """Return whether the step under way is of a call that has a thread of its own."""
+
+    def step_aside(self, function: Callable[[], T]) -> T:
+        """Run a blocking function in the middle of a step, on the calling thread. Steps of others go on meanwhile, as
+        if this one waited for a ticket. Only where `may_step_aside`."""
 
     def offload_long(self, function: Callable[[], T], *, lane: int = 0) -> Ticket[T]:
         """Run a function that may block for long on another thread of the lane, beside those of `offload`."""
@@ -174,7 +177,7 @@ class LoopRuntime:
     """Made inside a running loop, which it uses from then on."""
 
     has_turns = may_block_at_turn_end = True
-    is_lone_caller = False
+    may_step_aside = False
 
     def __init__(self, clock: Clock, alarm: Alarm | None = None) -> None:
         self.clock = clock
@@ -183,7 +186,7 @@ class LoopRuntime:
         self._tasks: set[asyncio.Task[None]] = set()
         self._lanes, self._long_lanes = _Lanes("holdfast-offload"), _Lanes("holdfast-offload-long")
 
-    def ticket(self, lane: int | None = None) -> asyncio.Future[Any]:
+    def ticket(self) -> asyncio.Future[Any]:
         return self._loop.create_future()
 
     def at_turn_end(self, callback: Callable[[], None]) -> None:
@@ -199,8 +202,11 @@ class LoopRuntime:
             return self._alarm.call_at(at_ms, callback)
         return _LoopTimer(self._loop, self.clock, at_ms, callback)
 
-    def offload(self, function: Callable[[], T], *, by_caller: bool = False, lane: int = 0) -> Ticket[T]:
+    def offload(self, function: Callable[[], T], *, lane: int = 0) -> Ticket[T]:
         return self._loop.run_in_executor(self._lanes[lane], function)
+
+    def step_aside(self, function: Callable[[], T]) -> T:
+        raise RuntimeError("a step on a loop has no thread of its own")
 
     def offload_long(self, function: Callable[[], T], *, lane: int = 0) -> Ticket[T]:
         return self._loop.run_in_executor(self._long_lanes[lane], function)
@@ -227,10 +233,9 @@ class LoopRuntime:
 class _ThreadTicket(Generic[T]):
     """Settled and awaited under the runtime's lock."""
 
-    __slots__ = ("_error", "_is_done", "_value", "lane", "on_done")
+    __slots__ = ("_error", "_is_done", "_value", "on_done")
 
-    def __init__(self, lane: int | None = None) -> None:
-        self.lane = lane
+    def __init__(self) -> None:
         self._is_done = False
         self._value: T | None = None
         self._error: BaseException | None = None
@@ -274,12 +279,11 @@ class _ThreadTicket(Generic[T]):
 class _Offloaded(Generic[T]):
     """A blocking function, and the ticket for its result."""
 
-    __slots__ = ("_function", "lane", "ticket")
+    __slots__ = ("_function", "ticket")
 
-    def __init__(self, function: Callable[[], T], lane: int) -> None:
+    def __init__(self, function: Callable[[], T]) -> None:
         self._function = function
-        self.lane = lane
-        self.ticket: _ThreadTicket[T] = _ThreadTicket(lane)
+        self.ticket: _ThreadTicket[T] = _ThreadTicket()
 
     def run(self) -> Callable[[], None]:
         """Run the function, and return the step that settles the ticket."""
@@ -315,13 +319,8 @@ class ThreadRuntime:
         # Background coroutines that can go on. Drained before the lock is given up, never from within a step:
         # a step that settles a ticket must not find itself re-entered.
         self._runnable: deque[Work[None]] = deque()
-        # Calling threads, of which one steps its work; the others wait for the lock or for a ticket.
-        self._callers = 0
-        self._counting = threading.Lock()
         # Set while a caller, and not the background, steps its work.
         self._is_in_call = False
-        # By lane, a function that the next calling thread to wait for that lane runs, without the lock.
-        self._for_callers: dict[int, _Offloaded[Any]] = {}
         self._background = 0
         self._all_finished = threading.Condition(self._lock)
         self._lanes, self._long_lanes = _Lanes("holdfast-offload"), _Lanes("holdfast-offload-long")
@@ -335,8 +334,8 @@ class ThreadRuntime:
     def is_refusing(self) -> bool:
         return self._refusal is not None
 
-    def ticket(self, lane: int | None = None) -> _ThreadTicket[Any]:
-        return _ThreadTicket(lane)
+    def ticket(self) -> _ThreadTicket[Any]:
+        return _ThreadTicket()
 
     def at_turn_end(self, callback: Callable[[], None]) -> None:
         raise RuntimeError("a caller that steps its own work has no turns to share")
@@ -353,27 +352,16 @@ class ThreadRuntime:
             return due
         return self._alarm.call_at(at_ms, lambda: self.enter(callback))
 
-    def offload(self, function: Callable[[], T], *, by_caller: bool = False, lane: int = 0) -> Ticket[T]:
-        offloaded = _Offloaded(function, lane)
-        if by_caller and lane not in self._for_callers:
-            self._for_callers[lane] = offloaded
-        else:
-            self._submit(offloaded)
-        return offloaded.ticket
+    def offload(self, function: Callable[[], T], *, lane: int = 0) -> Ticket[T]:
+        return self._submit(function, self._lanes[lane])
 
     def offload_long(self, function: Callable[[], T], *, lane: int = 0) -> Ticket[T]:
-        offloaded = _Offloaded(function, lane)
-        self._long_lanes[lane].submit(lambda: self.enter(offloaded.run()))
+        return self._submit(function, self._long_lanes[lane])
+
+    def _submit(self, function: Callable[[], T], executor: ThreadPoolExecutor) -> Ticket[T]:
+        offloaded = _Offloaded(function)
+        executor.submit(lambda: self.enter(offloaded.run()))
         return offloaded.ticket
-
-    def _submit(self, offloaded: _Offloaded[Any]) -> None:
-        self._lanes[offloaded.lane].submit(lambda: self.enter(offloaded.run()))
-
-    def _submit_all(self) -> None:
-        """Hand the functions that no calling thread has taken to the threads of their lanes."""
-        offloaded, self._for_callers = self._for_callers, {}
-        for each in offloaded.values():
-            self._submit(each)
 
     def run(self, work: Work[T]) -> T:
         """Drive a coroutine to its end in this thread."""
@@ -381,31 +369,34 @@ class ThreadRuntime:
             work.close()
             # One error for every call: its traceback must not grow with them.
             raise self._refusal.with_traceback(None)
-        with self._counting:
-            self._callers += 1
-        try:
-            with self._lock:
-                self._is_in_call = True
-                try:
-                    waits_for = self._step(work)
-                except StopIteration as finished:
-                    self._end_step()
-                    value: T = finished.value
-                    return value
-                except BaseException:
-                    self._end_step()
-                    raise
-                self._is_in_call = False
-                if self._runnable:
-                    self._drain()
-            return self._run_waiting(work, waits_for)
-        finally:
-            with self._counting:
-                self._callers -= 1
+        with self._lock:
+            self._is_in_call = True
+            try:
+                waits_for = self._step(work)
+            except StopIteration as finished:
+                self._end_step()
+                value: T = finished.value
+                return value
+            except BaseException:
+                self._end_step()
+                raise
+            self._is_in_call = False
+            if self._runnable:
+                self._drain()
+        return self._run_waiting(work, waits_for)
 
     @property
-    def is_lone_caller(self) -> bool:
-        return self._is_in_call and self._callers == 1
+    def may_step_aside(self) -> bool:
+        return self._is_in_call
+
+    def step_aside(self, function: Callable[[], T]) -> T:
+        self._end_step()
+        self._lock.release()
+        try:
+            return function()
+        finally:
+            self._lock.acquire()
+            self._is_in_call = True
 
     def close(self) -> None:
         """Wait for background work to end. Nothing may be running on this runtime any more."""
@@ -420,25 +411,14 @@ class ThreadRuntime:
 
     def _run_waiting(self, work: Work[T], waits_for: _ThreadTicket[Any]) -> T:
         while True:
-            settled = threading.Event()
-            offloaded: _Offloaded[Any] | None = None
-            with self._lock:
-                if waits_for.done():
-                    settled.set()
-                else:
-                    waits_for.on_done = settled.set
-                    if self._for_callers:
-                        offloaded = None if waits_for.lane is None else self._for_callers.pop(waits_for.lane, None)
-                        self._submit_all()  # functions of other lanes, which this caller does not wait for
             interruption: BaseException | None = None
             try:
-                if offloaded is not None:
-                    self._run_here(offloaded)
-                settled.wait()
+                self._wait(waits_for)
             except BaseException as error:  # Ctrl-C: the coroutine gives back what it may hold, then raises it
                 interruption = error
             with self._lock:
                 waits_for.on_done = None
+                self._is_in_call = True
                 try:
                     waits_for = self._step(work, interruption)
                 except StopIteration as finished:
@@ -448,25 +428,26 @@ class ThreadRuntime:
                 except BaseException:
                     self._end_step()
                     raise
+                self._is_in_call = False
                 if self._runnable:
                     self._drain()
 
-    def _run_here(self, offloaded: _Offloaded[Any]) -> None:
-        """Run an offloaded function on the calling thread: two hand-overs between threads cost half a sync."""
-        try:
-            settle = offloaded.run()
-        except BaseException:  # Ctrl-C fell into it: others may wait for it too, so it runs again elsewhere
-            self._submit(offloaded)
-            raise
-        self.enter(settle)
+    def _wait(self, ticket: _ThreadTicket[Any]) -> None:
+        """Block until the ticket is settled."""
+        # A bare lock: an Event costs several times as much, and every call that waits needs one.
+        gate = allocate_lock()
+        with self._lock:
+            if ticket.done():
+                return
+            gate.acquire()
+            ticket.on_done = gate.release
+        gate.acquire()
 
     def _end_step(self) -> None:
         """Let the background go on before the lock is given up by a thread that will not wait."""
         self._is_in_call = False
         if self._runnable:
             self._drain()
-        if self._for_callers:
-            self._submit_all()
 
     def _step(self, work: Work[Any], interruption: BaseException | None = None) -> _ThreadTicket[Any]:
         waits_for = work.send(None) if interruption is None else work.throw(interruption)

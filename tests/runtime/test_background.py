@@ -217,72 +217,6 @@ def test_offloaded_calls_run_one_after_the_other() -> None:
     runtime.close()
 
 
-def test_a_caller_that_waits_runs_offloaded_work_itself_if_it_may() -> None:
-    runtime = ThreadRuntime(ManualClock(), ManualClock())
-
-    async def work() -> int:
-        return await runtime.offload(threading.get_ident, by_caller=True)
-
-    assert runtime.run(work()) == threading.get_ident()
-    runtime.close()
-
-
-def test_a_caller_that_waits_runs_the_offloaded_work_of_the_background() -> None:
-    """As the sync that a commit waits for: the background asks for it, and the caller waits for the background."""
-    runtime = ThreadRuntime(ManualClock(), ManualClock())
-
-    async def work() -> int:
-        ticket = runtime.ticket(lane=0)
-
-        async def background() -> None:
-            ticket.set_result(await runtime.offload(threading.get_ident, by_caller=True))
-
-        runtime.spawn(background())
-        return int(await ticket)
-
-    assert runtime.run(work()) == threading.get_ident()
-    runtime.close()
-
-
-def test_offloaded_work_of_a_caller_that_does_not_wait_runs_on_another_thread() -> None:
-    runtime = ThreadRuntime(ManualClock(), ManualClock())
-    ran: list[int] = []
-
-    async def background() -> None:
-        ran.append(await runtime.offload(threading.get_ident, by_caller=True))
-
-    async def work() -> None:
-        runtime.spawn(background())
-
-    runtime.run(work())
-    runtime.close()
-    assert len(ran) == 1
-    assert ran[0] != threading.get_ident()
-
-
-def test_a_caller_never_runs_the_offloaded_work_of_a_lane_it_does_not_wait_for() -> None:
-    """Else a call on one shard would wait for the disk of another."""
-    runtime = ThreadRuntime(ManualClock(), ManualClock())
-    gate = threading.Event()
-    ran: list[int] = []
-
-    def held() -> None:
-        ran.append(threading.get_ident())
-        gate.wait()
-
-    async def background() -> None:
-        await runtime.offload(held, by_caller=True, lane=1)
-
-    async def work() -> int:
-        runtime.spawn(background())
-        return await runtime.offload(threading.get_ident, by_caller=True, lane=2)
-
-    assert runtime.run(work()) == threading.get_ident()
-    gate.set()
-    runtime.close()
-    assert ran != [threading.get_ident()]
-
-
 def test_a_held_lane_holds_up_no_other_lane() -> None:
     async def run() -> None:
         runtime = LoopRuntime(ManualClock())
@@ -298,61 +232,62 @@ def test_a_held_lane_holds_up_no_other_lane() -> None:
     asyncio.run(run())
 
 
-def test_offloaded_work_that_ctrl_c_falls_into_is_run_again_for_the_others() -> None:
+def test_a_call_that_steps_aside_lets_other_calls_go_on() -> None:
     runtime = ThreadRuntime(ManualClock(), ManualClock())
-    runs: list[int] = []
+    is_aside, may_go_on = threading.Event(), threading.Event()
 
-    def sync() -> str:
-        runs.append(threading.get_ident())
-        if len(runs) == 1:
-            raise KeyboardInterrupt
-        return "synced"
+    def block() -> str:
+        is_aside.set()
+        assert may_go_on.wait(PATIENCE_S)
+        return threading.current_thread().name
 
-    heard: list[str] = []
+    async def step_aside() -> str:
+        assert runtime.may_step_aside
+        return runtime.step_aside(block)
 
-    async def work() -> None:
-        ticket = runtime.ticket(lane=0)
+    async def other() -> bool:
+        return runtime.may_step_aside
 
-        async def background() -> None:
-            heard.append(await runtime.offload(sync, by_caller=True))
+    def call() -> tuple[str, str]:
+        return runtime.run(step_aside()), threading.current_thread().name
 
-        runtime.spawn(background())
-        await ticket
-
-    with pytest.raises(KeyboardInterrupt):
-        runtime.run(work())
+    aside = OtherThread(call)
+    assert is_aside.wait(PATIENCE_S)
+    assert runtime.run(other())
+    assert aside.is_running()
+    may_go_on.set()
+    ran_on, called_on = aside.join()
+    assert ran_on == called_on
     runtime.close()
-    assert heard == ["synced"]
-    assert len(runs) == 2
 
 
-def test_a_caller_is_alone_only_while_no_other_calls_and_not_in_the_background() -> None:
+def test_background_work_goes_on_while_the_call_that_spawned_it_steps_aside() -> None:
     runtime = ThreadRuntime(ManualClock(), ManualClock())
-    ticket = runtime.ticket()
-    found: list[bool] = []
-
-    async def look() -> bool:
-        return runtime.is_lone_caller
-
-    async def wait() -> None:
-        await ticket
+    ran: list[bool] = []
 
     async def background() -> None:
-        found.append(runtime.is_lone_caller)
+        ran.append(runtime.may_step_aside)
 
-    async def spawn() -> None:
+    async def work() -> list[bool]:
         runtime.spawn(background())
+        return runtime.step_aside(lambda: list(ran))
 
-    assert runtime.run(look())
-    waiting = OtherThread(lambda: runtime.run(wait()))
-    assert waiting.is_running()
-    while runtime.run(look()):
-        pass  # the other thread has not begun its call yet
-    runtime.enter(lambda: ticket.set_result(None))
-    waiting.join()
-    assert runtime.run(look())
-    runtime.run(spawn())
-    assert found == [False]
+    assert runtime.run(work()) == [False]
+    runtime.close()
+
+
+def test_an_error_of_a_function_that_runs_aside_is_raised_in_its_call() -> None:
+    runtime = ThreadRuntime(ManualClock(), ManualClock())
+
+    def fail() -> None:
+        raise Boom
+
+    async def work() -> None:
+        runtime.step_aside(fail)
+
+    with pytest.raises(Boom):
+        runtime.run(work())
+    assert runtime.run(settle(runtime.ticket(), None)) is None
     runtime.close()
 
 

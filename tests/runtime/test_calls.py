@@ -171,23 +171,29 @@ def test_waiting_for_anything_but_a_ticket_is_refused_and_the_coroutine_is_close
 # --- ThreadRuntime: interruption ---------------------------------------------------------------------------------
 
 
-class InterruptedEvent(threading.Event):
-    """Its first wait is interrupted, as by Ctrl-C; the next ones are not."""
+class InterruptedGate:
+    """A lock that a caller waits on; the first wait is interrupted, as by Ctrl-C, and later ones are not."""
 
     left = 1
 
-    def wait(self, timeout: float | None = None) -> bool:
-        if InterruptedEvent.left:
-            InterruptedEvent.left -= 1
+    def __init__(self) -> None:
+        self._gate = threading.Lock()
+
+    def acquire(self) -> None:
+        if self._gate.locked() and InterruptedGate.left:
+            InterruptedGate.left -= 1
             raise KeyboardInterrupt
-        return super().wait(timeout)
+        self._gate.acquire()
+
+    def release(self) -> None:
+        self._gate.release()
 
 
 @pytest.fixture
 def interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next wait for a ticket is interrupted. No thread may be started meanwhile: they have events too."""
-    monkeypatch.setattr(InterruptedEvent, "left", 1)
-    monkeypatch.setattr(runtime_module.threading, "Event", InterruptedEvent)
+    """The next wait for a ticket is interrupted."""
+    monkeypatch.setattr(InterruptedGate, "left", 1)
+    monkeypatch.setattr(runtime_module, "allocate_lock", InterruptedGate)
 
 
 @pytest.mark.usefixtures("interrupted")

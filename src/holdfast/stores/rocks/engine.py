@@ -7,7 +7,8 @@
 
 With durability "os" there is no sync: the first operation of a loop's turn is written at once, and all others of the
 turn together at its end, so a lone caller does not wait and a crowd shares. With "fsync" a claim and an extension are
-answered after the write, and everything else after the sync.
+answered after the write, and everything else after the sync. Blocking callers sync on their own threads: one leads a
+commit for all who wait, and then offers the lead of the next one to the first who came meanwhile.
 """
 
 from collections.abc import Callable
@@ -26,8 +27,8 @@ from holdfast.telemetry.figures import SYNC_BOUNDS, Figures, Histogram
 if TYPE_CHECKING:
     from holdfast.stores.rocks.links import Link
 
-# To hand a sync to another thread and back costs about 0.1 ms, of which 0.07 are processor time. So a caller syncs by
-# itself where nobody waits behind it, unless such syncs take longer than this on average.
+# To hand a sync to another thread and back costs about 0.1 ms, of which 0.07 are processor time. So blocking callers,
+# and a lone caller on a loop, sync by themselves, unless such syncs take longer than this on average.
 _SHORT_SYNC_S = 0.0005
 # The weight of the last one in that average: a single slow sync of a disk that is mostly fast changes nothing.
 _WEIGHT = 1 / 16
@@ -67,7 +68,9 @@ class Engine:
         self.after_publish: Callable[[], None] = lambda: None
         # Called once, with the cause, when a failed write or sync stops the engine.
         self.on_stop: Callable[[str], None] = lambda cause: None
-        self._waiting: list[Ticket[None]] = []
+        self._waiting: list[Waiting] = []
+        # Set while a caller that was woken up to lead the next commit has not begun it.
+        self._offered: _Lead | None = None
         self._is_syncing = False
         # Set while a sync at the end of the loop's turn is to come.
         self._is_sync_due = False
@@ -122,10 +125,23 @@ class Engine:
         """End an operation; return once it is as durable as was promised."""
         ticket = self.commit()
         if ticket is not None:
-            await ticket
+            await self.wait(ticket)
 
-    def commit(self) -> Ticket[None] | None:
-        """End an operation. Return a ticket to wait on until it is as durable as was promised; None if it is."""
+    async def wait(self, ticket: "Waiting") -> None:
+        """Return once the operation of a ticket of `commit` is as durable as was promised."""
+        while True:
+            try:
+                lead = await ticket
+            except BaseException:
+                self._leave(ticket)
+                raise
+            followed = None if lead is None else self._accept(lead)
+            if followed is None:
+                return
+            ticket = followed
+
+    def commit(self) -> "Waiting | None":
+        """End an operation. Return a ticket to `wait` on until it is as durable as was promised; None if it is."""
         self._is_in_step = False
         if self.is_os:
             if not self._is_turn_taken:
@@ -136,14 +152,90 @@ class Engine:
             if self._commit.is_empty and not self._is_unsynced:
                 self._publish_open()
                 return None
-            if self._runtime.is_lone_caller and self._may_sync_here():
-                self._commit_here()
+            if self._may_lead:
+                self._commit_aside()
                 return None
         return self._wait_for_commit()
 
+    def _commit_aside(self) -> None:
+        """Write and sync on the calling thread, while others prepare the next commit, and hand the lead of that to one
+        of them: to hand a sync to another thread and back costs as much as a short sync."""
+        self.write()
+        waiting = self._take_waiting()
+        to_publish, self._to_publish = self._to_publish, []
+        if self._is_unsynced:
+            pending = self.database.log.begin_sync()
+            self._is_syncing = True
+            try:
+                self._runtime.step_aside(lambda: self._sync(pending))
+            except Exception as error:
+                self._waiting = waiting + self._waiting
+                if self._failure is None:
+                    self.stop(error)
+                else:
+                    self._tell_waiting()
+                raise self._refusal() from error
+            except BaseException:  # Ctrl-C: the others wait for the next sync
+                self._waiting, self._to_publish = waiting + self._waiting, to_publish + self._to_publish
+                raise
+            finally:
+                self._is_syncing = False
+                self._tell_synced()
+                self._offer_lead()
+            if self._failure is not None:
+                # Stopped or closed meanwhile: nothing in memory is shown any more.
+                _settle(waiting, self._failure)
+                raise self._refusal()
+            self.database.log.end_sync(pending)
+            self._note_sync_here()
+        self._publish(to_publish)
+        _settle(waiting, None)
+
+    def _offer_lead(self) -> None:
+        """Let one of those who wait lead the next commit, if there are any."""
+        if self._failure is not None or self._is_syncing:
+            return
+        if self._may_lead:
+            while self._waiting:
+                ticket = self._waiting.pop(0)
+                if not ticket.done():
+                    self._offered = _Lead()
+                    ticket.set_result(self._offered)
+                    return
+        if self._waiting or self._to_publish:
+            self._sync_on_thread()
+
+    def _accept(self, lead: "_Lead") -> "Waiting | None":
+        """Lead the next commit, or return the ticket of the one that includes the caller's operation."""
+        if lead.taken is not None:
+            return lead.taken
+        self._offered = None
+        self.check()
+        if self._may_lead:
+            self._commit_aside()
+            return None
+        return self._wait_for_commit()
+
+    def _leave(self, ticket: "Waiting") -> None:
+        """Offer no lead to a caller that does not wait any more (Ctrl-C), and pass on the one that it has."""
+        if ticket in self._waiting:
+            self._waiting.remove(ticket)
+        elif self._offered is not None and ticket.exception() is None and ticket.result() is self._offered:
+            self._offered = None
+            self._offer_lead()
+
+    def _take_waiting(self) -> "list[Waiting]":
+        """Return the tickets of all whose operations the commit that now begins includes."""
+        waiting, self._waiting = self._waiting, []
+        if self._offered is not None:
+            # Whoever is to lead has not woken up yet. Its operation is in this commit too.
+            self._offered.taken = self._runtime.ticket()
+            waiting.append(self._offered.taken)
+            self._offered = None
+        return waiting
+
     def _commit_here(self) -> None:
-        """Write and sync on the calling thread, which nobody waits behind: to wait for another thread costs as much as
-        a short sync."""
+        """Write and sync on the loop itself, at the end of a turn."""
         self.write()
         if self._is_unsynced:
             pending = self.database.log.begin_sync()
@@ -155,6 +247,11 @@ class Engine:
             self.database.log.end_sync(pending)
             self._note_sync_here()
         self._publish_open()
+
+    @property
+    def _may_lead(self) -> bool:
+        """Return whether a calling thread may sync: not in a pause, and not while a link waits for another shard."""
+        return self._runtime.may_step_aside and self._link is None and steady_s() >= self._here_again_at_s
 
     def _may_sync_here(self) -> bool:
         """Return whether the calling thread may sync by itself. With other engines beside this one it may not: their
@@ -171,8 +268,8 @@ class Engine:
         # The first one after the pause decides.
         self._usual_s = _SHORT_SYNC_S
 
-    def _wait_for_commit(self) -> Ticket[None]:
-        ticket = self._runtime.ticket(self.lane)
+    def _wait_for_commit(self) -> "Waiting":
+        ticket = self._runtime.ticket()
         self._waiting.append(ticket)
         if not self.is_os and not self._is_syncing:
             self._begin_sync()
@@ -203,7 +300,7 @@ class Engine:
             self._commit_here()
         except StoreUnavailable:
             return  # the stop has told everyone who waits
-        waiting, self._waiting = self._waiting, []
+        waiting = self._take_waiting()
         _settle(waiting, None)
 
     def _take_turn(self) -> None:
@@ -219,7 +316,7 @@ class Engine:
                 self.write()
             except StoreUnavailable:
                 return  # `write` has told everyone who waits
-            waiting, self._waiting = self._waiting, []
+            waiting = self._take_waiting()
             _settle(waiting, None)
 
     # --- Writing and syncing -----------------------------------------------------------------------------------
@@ -270,7 +367,7 @@ class Engine:
                     self.write()
                 except StoreUnavailable:
                     return  # `write` has told everyone who waits
-                waiting, self._waiting = self._waiting, []
+                waiting = self._take_waiting()
                 to_publish, self._to_publish = self._to_publish, []
                 if self._is_unsynced and not await self._sync_written():
                     self._waiting = waiting + self._waiting
@@ -288,14 +385,11 @@ class Engine:
         log = self.database.log
         pending = log.begin_sync()
         try:
-            by_caller = steady_s() >= self._here_again_at_s
-            await self._runtime.offload(lambda: self._sync(pending), by_caller=by_caller, lane=self.lane)
+            await self._runtime.offload(lambda: self._sync(pending), lane=self.lane)
         except Exception as error:
             if self._failure is None:
                 self.stop(error)
             return False
-        if by_caller:
-            self._note_sync_here()
         if self._link is not None and pending.number >= self._linked_frame:
             await self._link.meet(self)
             if self._failure is not None:
@@ -321,7 +415,7 @@ class Engine:
         while log.synced < upto:
             if self._is_syncing:
                 # One sync at a time: this caller waits for that one, and then for one of its own.
-                ticket = self._runtime.ticket(self.lane)
+                ticket = self._runtime.ticket()
                 self._waiting_for_sync.append(ticket)
                 await ticket
             else:
@@ -403,7 +497,7 @@ class Engine:
         self.on_stop(str(error))
 
     def _tell_waiting(self) -> None:
-        waiting, self._waiting = self._waiting, []
+        waiting = self._take_waiting()
         _settle(waiting, self._failure)
         if self._link is not None:
             self._link.release()
@@ -419,7 +513,21 @@ class Engine:
         return StoreUnavailable(self._failure.message, **self._failure.facts)
 
 
-def _settle(waiting: list[Ticket[None]], error: StoreUnavailable | None) -> None:
+class _Lead:
+    """The lead of the next commit, which was offered to a caller that waits."""
+
+    __slots__ = ("taken",)
+
+    def __init__(self) -> None:
+        # The ticket that the caller waits on instead, once another has begun that commit.
+        self.taken: Waiting | None = None
+
+
+# Settled once an operation is as durable as was promised, or with the lead of the commit that makes it so.
+Waiting = Ticket[_Lead | None]
+
+
+def _settle(waiting: "list[Waiting] | list[Ticket[None]]", error: StoreUnavailable | None) -> None:
     for ticket in waiting:
         if ticket.done():
             continue  # its caller left

@@ -130,9 +130,9 @@ class Links:
         for engine, partner in ((one, shards[1]), (other, shards[0])):
             engine.put(LINK_KEY, _MARK.pack(self._last, partner), keys.DIRECTORY)
             engine.write_linked(link)
-        tickets = [engine.commit() for engine in (one, other)]
-        for ticket in tickets:
+        tickets = [(engine, engine.commit()) for engine in (one, other)]
+        for engine, ticket in tickets:
             if ticket is not None:
-                await ticket
+                await engine.wait(ticket)
         for engine in (one, other):
             await engine.synced()

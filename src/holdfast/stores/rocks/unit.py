@@ -123,7 +123,7 @@ class RocksUnits:
                 self._upkeep.note_after_commit(queue, now_ms)
             ticket = engine.commit()
             if ticket is not None:
-                await ticket
+                await engine.wait(ticket)
         else:
             engine.written()
             if queue is not None:
