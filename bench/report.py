@@ -1,4 +1,4 @@
-"""Figures as a table: what was measured, beside what, and whether the goal was met."""
+"""Figures as a table: what was measured, beside what, and whether the goal was met; and tables of other shapes."""
 
 from dataclasses import dataclass
 
@@ -24,6 +24,18 @@ class Figure:
             f"| {self.what} | {self.value} | {self.baseline}: {self.baseline_value} | {self.ratio:.2f} "
             f"| {sign} {self.goal:g} | {verdict} |"
         )
+
+
+@dataclass(frozen=True)
+class Table:
+    """Measurements without goals, printed after the figures."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+    def markdown(self) -> str:
+        lines = [self.columns, ("---",) * len(self.columns), *self.rows]
+        return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
 HEAD = "| what | measured | beside | ratio | goal | |\n|---|---|---|---|---|---|"

@@ -81,13 +81,14 @@ class Missing(Exception):
 
 def find_program(name: str) -> str:
     """Return the path of a program. A test that needs a missing one fails; it is not skipped."""
-    found = _look_for(name)
+    found = look_for(name)
     if found is None:
         raise RuntimeError(f"the tests need {name}, which is not installed: run `make setup`")
     return found
 
 
-def _look_for(name: str) -> str | None:
+def look_for(name: str) -> str | None:
+    """Return the path of a program, or None if it is not installed."""
     found = shutil.which(name, path=os.pathsep.join((os.environ.get("PATH", os.defpath), str(PROGRAMS))))
     if found is not None:
         return found
@@ -97,7 +98,7 @@ def _look_for(name: str) -> str | None:
 
 def install() -> None:
     """Install the missing programs, and Azurite."""
-    missing = [each for each in WANTED if any(_look_for(program) is None for program in each.programs)]
+    missing = [each for each in WANTED if any(look_for(program) is None for program in each.programs)]
     if missing and os.geteuid() == 0 and shutil.which("apt-get") is not None:
         _install_packages(missing)
     elif missing:
