@@ -1,8 +1,11 @@
 """What every proof has in common: it says how far it is, and ends in counts and violations."""
 
+import logging
 from typing import Protocol
 
 import msgspec
+
+_log = logging.getLogger(__name__)
 
 # More violations than these say nothing new.
 KEPT_VIOLATIONS = 20
@@ -43,6 +46,8 @@ class PartOutcome(msgspec.Struct, kw_only=True):
         return total
 
     def violate(self, what: str) -> None:
+        # At once: a run of hours that is broken off has still said what it found.
+        _log.warning("%s: %s", self.name, what)
         self.violated += 1
         if len(self.violations) < KEPT_VIOLATIONS:
             self.violations.append(what)
