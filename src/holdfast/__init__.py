@@ -11,13 +11,10 @@ An enqueue goes down to the store and leaves a wake-up with `dispatch/`. A claim
 nothing is ready, and comes back up with a lease. Ack, nack and extend carry that lease down again.
 """
 
+from importlib import import_module
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-from holdfast.client.blocking import BlockingMessage, Holdfast, Queue
-from holdfast.client.client import AsyncHoldfast
-from holdfast.client.message import AsyncMessage, Message
-from holdfast.client.queue import AsyncQueue
 from holdfast.client.tracebacks import raising_plainly
 from holdfast.model.errors import (
     AlreadyExists,
@@ -40,13 +37,17 @@ from holdfast.model.errors import (
     Unauthenticated,
     Unavailable,
 )
-from holdfast.model.ids import MessageId
-from holdfast.model.message import NewMessage, State
-from holdfast.model.names import QueueRef
-from holdfast.model.requests import Filter
 from holdfast.model.store_url import UrlKind, parse_store_url
 
 if TYPE_CHECKING:
+    from holdfast.client.blocking import BlockingMessage, Holdfast, Queue
+    from holdfast.client.client import AsyncHoldfast
+    from holdfast.client.message import AsyncMessage, Message
+    from holdfast.client.queue import AsyncQueue
+    from holdfast.model.ids import MessageId
+    from holdfast.model.message import NewMessage, State
+    from holdfast.model.names import QueueRef
+    from holdfast.model.requests import Filter
     from holdfast.worker import Defer, LeaseLost, Outcome, Reject, Retry, Worker, WorkerStuck
 
 __all__ = [
@@ -94,7 +95,7 @@ __all__ = [
 
 
 @raising_plainly
-def open(url: str | PathLike[str], **settings: Any) -> Holdfast:
+def open(url: str | PathLike[str], **settings: Any) -> "Holdfast":
     """Open queues for blocking use.
 
     `url` is a directory (as text or `os.PathLike`), the URL of a store (`memory://`, `postgres://…`, `file:///…`,
@@ -121,7 +122,7 @@ def open(url: str | PathLike[str], **settings: Any) -> Holdfast:
 
 
 @raising_plainly
-def open_async(url: str | PathLike[str], **settings: Any) -> AsyncHoldfast:
+def open_async(url: str | PathLike[str], **settings: Any) -> "AsyncHoldfast":
     """Open queues as `open` does, for `async with`, with every call awaited."""
     kind, text = parse_store_url(url)
     if kind is UrlKind.HTTP:
@@ -138,13 +139,31 @@ def open_async(url: str | PathLike[str], **settings: Any) -> AsyncHoldfast:
     return open_on_loop(text, settings, clock=clock, dice=dice)
 
 
-_OF_WORKER = frozenset({"Defer", "LeaseLost", "Outcome", "Reject", "Retry", "Worker", "WorkerStuck"})
+# The modules of the other public names, each imported when one of its names is first used. Every program imports this
+# package, the command line and the child processes of a worker among them; few use all of it.
+_MODULES = {
+    "holdfast.client.blocking": ("BlockingMessage", "Holdfast", "Queue"),
+    "holdfast.client.client": ("AsyncHoldfast",),
+    "holdfast.client.message": ("AsyncMessage", "Message"),
+    "holdfast.client.queue": ("AsyncQueue",),
+    "holdfast.model.ids": ("MessageId",),
+    "holdfast.model.message": ("NewMessage", "State"),
+    "holdfast.model.names": ("QueueRef",),
+    "holdfast.model.requests": ("Filter",),
+    "holdfast.worker": ("Defer", "LeaseLost", "Outcome", "Reject", "Retry", "Worker", "WorkerStuck"),
+}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    """The worker's names, loaded when one is asked for: whoever only enqueues has no use for them."""
-    if name not in _OF_WORKER:
+    """Import a public name from its module when it is first used."""
+    if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from holdfast import worker
+    found = getattr(import_module(_MODULE_OF[name]), name)
+    # Kept: later uses find it without a call of this function.
+    globals()[name] = found
+    return found
 
-    return getattr(worker, name)
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

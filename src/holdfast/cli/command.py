@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from holdfast.cli.arguments import QuickCommand
 from holdfast.cli.failures import Usage, complain
 from holdfast.cli.place import DEFAULT_URL, Place, find_place
 from holdfast.cli.show import Output
@@ -26,11 +27,6 @@ F = TypeVar("F", bound=Callable[..., None])
 
 _CONNECTION = "Connection"
 _ANSWER = "Answer"
-
-MESSAGES = "Messages"
-LOOK = "Look"
-OPERATE = "Operate"
-STORE = "Server and store"
 
 QueueName = Annotated[str, typer.Argument(metavar="QUEUE", help="A queue's name, or TENANT/QUEUE.", show_default=False)]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
@@ -146,7 +142,7 @@ def client_command(
         command.__annotations__ = {each.name: each.annotation for each in parameters}
         # typer looks behind a wrapper for annotations; these are the wrapper's own.
         del command.__wrapped__
-        app.command(name or function.__name__.rstrip("_"), rich_help_panel=panel)(command)
+        app.command(name or function.__name__.rstrip("_"), cls=QuickCommand, rich_help_panel=panel)(command)
         return function
 
     return register

@@ -4,64 +4,24 @@ Exit codes: 0 done, 2 usage, 3 nothing there, 4 refused, 5 stale lease, 75 try a
 """
 
 import sys
-from importlib.metadata import version
 from typing import Annotated
 
 import typer
 
-from holdfast.cli.bench import bench
-from holdfast.cli.command import LOOK, MESSAGES, OPERATE, STORE, client_command
-from holdfast.cli.db import db
-from holdfast.cli.demo import demo
-from holdfast.cli.dequeue import ack, dequeue, extend, nack, release
-from holdfast.cli.doctor import doctor
-from holdfast.cli.enqueue import enqueue
 from holdfast.cli.failures import exit_code, tell
-from holdfast.cli.inspect import inspect
-from holdfast.cli.letters import dlq, redrive
-from holdfast.cli.list import list_
-from holdfast.cli.look import get, peek, queues, stats, tenants
-from holdfast.cli.operate import cancel, delete, move, pause, policy, purge, reprioritise, resume
-from holdfast.cli.pipeline import pipeline
-from holdfast.cli.run import run
-from holdfast.cli.schedule import schedule
-from holdfast.cli.serve import ServeCommand, serve
-from holdfast.cli.state import state
-from holdfast.cli.tail import tail
-from holdfast.cli.token import token
-from holdfast.cli.top import top
-from holdfast.cli.upkeep import backup, verify
-from holdfast.cli.worker import worker
+from holdfast.cli.loading import MARKUP, RootGroup
 
 __all__ = ["app", "exit_code", "main"]
 
 app = typer.Typer(
+    cls=RootGroup,
     name="holdfast",
     help="A message and job queue: in a directory, on a server, or shared over PostgreSQL or an object store.",
     epilog="Exit codes: 0 done, 2 usage, 3 nothing there, 4 refused, 5 stale lease, 75 try again later.",
-    rich_markup_mode="markdown",
+    rich_markup_mode=MARKUP,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-client_command(app, MESSAGES, may_create=True)(enqueue)
-for _message in (dequeue, ack, nack, extend, release, state, run):
-    client_command(app, MESSAGES)(_message)
-app.command(rich_help_panel=MESSAGES)(worker)
-for _look in (queues, stats, top, tail, list_, inspect, peek, get, dlq, tenants):
-    client_command(app, LOOK)(_look)
-for _maker in (policy, schedule):
-    client_command(app, OPERATE, may_create=True)(_maker)
-for _verb in (redrive, pause, resume, purge, cancel, move, reprioritise, delete):
-    client_command(app, OPERATE)(_verb)
-app.command(cls=ServeCommand, rich_help_panel=STORE)(serve)
-for _checkup in (doctor, bench):
-    client_command(app, STORE)(_checkup)
-for _upkeep in (demo, verify, backup):
-    app.command(rich_help_panel=STORE)(_upkeep)
-app.command(rich_help_panel=OPERATE)(token)
-app.add_typer(db, rich_help_panel=STORE)
-app.add_typer(pipeline, rich_help_panel=OPERATE)
 
 _MOST_USED = """\
 Holdfast, a message queue. The most used commands:
@@ -81,6 +41,8 @@ Without a server, give a directory: --url ./data. Every command: holdfast --help
 
 def _show_version(is_wanted: bool) -> None:
     if is_wanted:
+        from importlib.metadata import version
+
         typer.echo(f"holdfast {version('holdfast')}")
         raise typer.Exit
 

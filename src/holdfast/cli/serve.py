@@ -6,8 +6,8 @@ from itertools import zip_longest
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
+from holdfast.cli.arguments import QuickCommand
 from holdfast.model.errors import InvalidArgument
 from holdfast.model.extras import require_extra
 from holdfast.server.kinds import Boolean
@@ -20,7 +20,7 @@ _BOOLEANS = {setting.flag: setting for setting in SETTINGS.values() if isinstanc
 _NO = {f"--no-{flag.removeprefix('--')}": flag for flag in _BOOLEANS}
 
 
-class ServeCommand(TyperCommand):
+class ServeCommand(QuickCommand):
     """A boolean's flag may stand alone, or as `--no-…`: the parser knows only flags with a value."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
