@@ -15,6 +15,7 @@ from importlib import import_module
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
+import holdfast as _package
 from holdfast.client.tracebacks import raising_plainly
 from holdfast.model.errors import (
     AlreadyExists,
@@ -95,7 +96,7 @@ __all__ = [
 
 
 @raising_plainly
-def open(url: str | PathLike[str], **settings: Any) -> "Holdfast":
+def open(url: str | PathLike[str], **settings: Any) -> "_package.Holdfast":
     """Open queues for blocking use.
 
     `url` is a directory (as text or `os.PathLike`), the URL of a store (`memory://`, `postgres://…`, `file:///…`,
@@ -122,7 +123,7 @@ def open(url: str | PathLike[str], **settings: Any) -> "Holdfast":
 
 
 @raising_plainly
-def open_async(url: str | PathLike[str], **settings: Any) -> "AsyncHoldfast":
+def open_async(url: str | PathLike[str], **settings: Any) -> "_package.AsyncHoldfast":
     """Open queues as `open` does, for `async with`, with every call awaited."""
     kind, text = parse_store_url(url)
     if kind is UrlKind.HTTP:
@@ -154,15 +155,17 @@ _MODULES = {
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
+# Type checkers read the imports above instead: seeing `__getattr__`, they would accept any misspelt name.
+if not TYPE_CHECKING:
 
-def __getattr__(name: str) -> Any:
-    """Import a public name from its module when it is first used."""
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(import_module(_MODULE_OF[name]), name)
-    # Kept: later uses find it without a call of this function.
-    globals()[name] = found
-    return found
+    def __getattr__(name: str) -> Any:
+        """Import a public name from its module when it is first used."""
+        if name not in _MODULE_OF:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        found = getattr(import_module(_MODULE_OF[name]), name)
+        # Kept: later uses find it without a call of this function.
+        globals()[name] = found
+        return found
 
 
 def __dir__() -> list[str]:
