@@ -403,11 +403,11 @@ MORE = {"rates": rates, "pipeline_heartbeat": pipeline_heartbeat}
 # Modules that start tasks or threads, and why an error in one ends no loop: it is in the table above, or it is no loop.
 STARTERS = {
     "client/capnp/calls.py": "one call each; its caller gets the error",
-    "client/capnp/messages.py": "one call each",
     "client/http/calls.py": "one call each",
-    "client/http/journal.py": "the thread runs an event loop",
-    "client/http/transport.py": "the thread runs an event loop",
-    "client/repeating.py": "starts others' work, and logs its error",
+    "client/remote/calls.py": "one call each",
+    "client/remote/loop_thread.py": "the thread runs an event loop",
+    "client/remote/streams.py": "one call each",
+    "client/remote/tasks.py": "starts others' work, and logs its error",
     "clock.py": "survives its callbacks' errors: test_clock.py",
     "dispatch/dispatcher.py": "give_back",
     "dispatch/schedules.py": "schedules",

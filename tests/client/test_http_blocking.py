@@ -1,4 +1,4 @@
-"""The blocking shell over HTTP: one loop in a thread behind it, used from any number of threads."""
+"""The blocking API over HTTP: each call on a socket of the calling thread, from any number of threads."""
 
 import signal
 import subprocess
@@ -88,11 +88,16 @@ def test_closing_lets_the_waiting_claims_of_other_threads_go_with_nothing(url: s
     other.close()
 
 
-def test_closing_leaves_no_thread(url: str) -> None:
+def test_calls_are_made_in_the_calling_thread_and_start_none(url: str) -> None:
     before = set(threading.enumerate())
     with holdfast.open(url) as opened:
-        opened.queue("q").enqueue(1)
-        assert set(threading.enumerate()) != before
+        q = opened.queue(f"q{next(_names)}")
+        q.enqueue([1, 2])
+        [message] = q.claim()
+        message.ack()
+        next(q.subscribe(prefetch=1)).ack()
+        assert q.claim(wait=0.01) == []
+        assert set(threading.enumerate()) == before
     assert set(threading.enumerate()) == before
 
 

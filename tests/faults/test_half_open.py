@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 import holdfast
-from holdfast.client.http.connection import Connection, Lost
+from holdfast.client.http.connection import Connection
+from holdfast.client.remote.lost import Lost
 from holdfast.clock import SystemClock
 from holdfast.testing import ManualClock
 from holdfast.testing.proxy import Fault, FaultProxy, Kind

@@ -7,8 +7,8 @@ from typing import Any
 
 import capnp
 
-from holdfast.client.http.connection import Lost
-from holdfast.client.http.settings import HttpSettings, check_token
+from holdfast.client.remote.lost import Lost
+from holdfast.client.remote.settings import RemoteSettings, check_token
 from holdfast.model.errors import Internal
 from holdfast.wire.capnp import SCHEMA, kj_loop, read_error
 from holdfast.wire.capnp_frames import Frames
@@ -23,7 +23,7 @@ _CONNECT_S = 10.0
 class Link:
     """One connection at a time carries its calls: each is answered as soon as it is done, in no order."""
 
-    def __init__(self, url: str, settings: HttpSettings) -> None:
+    def __init__(self, url: str, settings: RemoteSettings) -> None:
         self._url = url
         self._settings = settings
         # Calls that are carried now, as whoever makes them counts.

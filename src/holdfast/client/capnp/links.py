@@ -5,7 +5,7 @@ meanwhile. Over several one side's work fills the other's pauses.
 """
 
 from holdfast.client.capnp.link import Link
-from holdfast.client.http.settings import HttpSettings
+from holdfast.client.remote.settings import RemoteSettings
 
 MOST = 4
 # Calls under way on each connection before there is another.
@@ -13,7 +13,7 @@ FEW = 16
 
 
 class Links:
-    def __init__(self, url: str, settings: HttpSettings) -> None:
+    def __init__(self, url: str, settings: RemoteSettings) -> None:
         self._url = url
         self._settings = settings
         self._links = [Link(url, settings)]

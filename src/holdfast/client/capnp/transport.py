@@ -1,37 +1,34 @@
 """The transport to a server's Cap'n Proto door, and how it is opened."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 from holdfast.client.blocking import Holdfast
 from holdfast.client.client import AsyncHoldfast
-from holdfast.client.http.settings import HttpSettings, parse_http_settings
-from holdfast.client.http.transport import open_in_thread
+from holdfast.client.remote.loop_thread import open_in_thread
+from holdfast.client.remote.messages import RemoteMessages
+from holdfast.client.remote.operations import RemoteOperations
+from holdfast.client.remote.settings import RemoteSettings, parse_settings
 from holdfast.client.transport import Transport
 from holdfast.model.errors import InvalidArgument
 from holdfast.model.extras import require_extra
-
-if TYPE_CHECKING:
-    from holdfast.client.capnp.messages import CapnpMessages
 
 # capnps is over TLS.
 _SCHEMES = {"capnp": "http", "capnps": "https"}
 
 
 class CapnpTransport:
-    messages: "CapnpMessages"
-
-    def __init__(self, url: str, settings: HttpSettings) -> None:
+    def __init__(self, url: str, settings: RemoteSettings) -> None:
         # Imported here: whoever has no such URL need not have pycapnp.
-        from holdfast.client.capnp.calls import Calls
-        from holdfast.client.capnp.messages import CapnpMessages
-        from holdfast.client.capnp.operations import CapnpOperations
+        from holdfast.client.capnp.calls import CapnpCalls
+        from holdfast.client.capnp.codec import CapnpCodec
 
-        self._calls = Calls(url, settings)
-        operations = CapnpOperations(self._calls)
+        self._calls = calls = CapnpCalls(url, settings)
+        codec = CapnpCodec(calls)
+        operations = RemoteOperations(calls, codec)
         self.call = operations.call
-        self.messages = CapnpMessages(self._calls, operations, settings.wait_round_ms)
+        self.messages = RemoteMessages(calls, codec, operations)
 
     def begin(self) -> None:
         self._calls.begin()
@@ -56,7 +53,7 @@ def open_capnp(url: str, settings: Mapping[str, Any]) -> Holdfast:
     return open_in_thread(open_capnp_on_loop(url, settings))
 
 
-def parse_capnp_settings(url: str, settings: Mapping[str, Any]) -> HttpSettings:
+def parse_capnp_settings(url: str, settings: Mapping[str, Any]) -> RemoteSettings:
     """The settings of a connection to a server, but for the number of connections."""
     scheme, _, rest = url.partition("://")
     if "pool" in settings:
@@ -71,4 +68,4 @@ def parse_capnp_settings(url: str, settings: Mapping[str, Any]) -> HttpSettings:
     if parts.path.strip("/"):
         raise InvalidArgument(f"{url[:200]!r} has a path: give capnp://host:port", field="url")
     require_extra("capnp", "capnp://", field="url")
-    return parse_http_settings(f"{_SCHEMES[scheme.lower()]}://{rest}", settings)
+    return parse_settings(f"{_SCHEMES[scheme.lower()]}://{rest}", settings)

@@ -3,10 +3,10 @@
 from contextlib import suppress
 from typing import Any, NoReturn
 
-from holdfast.client.capnp.calls import Calls
+from holdfast.client.capnp.calls import CapnpCalls
 from holdfast.client.capnp.link import Link
 from holdfast.client.capnp.shapes import enqueued_of, write_draft, write_ref
-from holdfast.client.http.connection import Lost
+from holdfast.client.remote.lost import Lost
 from holdfast.client.transport import Interrupted
 from holdfast.model.answers import Enqueued
 from holdfast.model.errors import HoldfastError
@@ -20,7 +20,7 @@ _PART = 1 << 20
 class CapnpUpload:
     """`client.transport.Upload`. A sink goes with its connection: what was lost on the way begins again."""
 
-    def __init__(self, calls: Calls, ref: QueueRef, draft: Draft) -> None:
+    def __init__(self, calls: CapnpCalls, ref: QueueRef, draft: Draft) -> None:
         self._calls = calls
         self._ref = ref
         self._draft = draft

@@ -1,38 +1,37 @@
-"""Calls to a server: sent, repeated where that is safe, and their errors raised."""
+"""Calls to a server over HTTP: one try each, over a connection of the pool."""
 
-import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
-from holdfast.client.http.connection import Answer, Connection, Lost
-from holdfast.client.http.failures import answer_error, has_results
+import msgspec
+
+from holdfast.client.http.connection import JOINED_BYTES, AnyConnection
+from holdfast.client.http.failures import UNAVAILABLE, answer_error, has_results, is_closing, retry_after_ms
 from holdfast.client.http.pool import Pool
-from holdfast.client.http.settings import HttpSettings, check_token
-from holdfast.client.http.tries import Failure, Reused, Standing, Tries
-from holdfast.client.repeating import Background, repeat, repeat_for_ever
-from holdfast.dice import SystemDice
-from holdfast.forking import listen_for_forks
+from holdfast.client.http.response import Answer
+from holdfast.client.http.socket_pool import SocketPool
+from holdfast.client.remote.calls import GONE_S, LEAVE_S, Calls
+from holdfast.client.remote.lost import Lost, Reused
+from holdfast.client.remote.settings import RemoteSettings, check_token
+from holdfast.client.remote.tasks import LoopTasks, ThreadTasks
+from holdfast.client.remote.tries import Failure, Tries
+from holdfast.model.errors import HoldfastError, OverQuota, RateLimited
 
 JSON_TYPE = b"application/json"
-# For the server to see that a caller left, and how long that caller waits for it.
-_LEAVE_S = 5.0
-_GONE_S = 1.0
+# Heads of requests that are kept ready: there are few paths, but for those with a name or an id in them.
+_MOST_HEADS = 64
 
 Heard = Callable[[Answer], Awaitable[None]]
-Leave = Callable[[], Coroutine[Any, Any, None]]
 
 
-@dataclass(slots=True)
-class Request:
+class Request(msgspec.Struct):
     method: str
     path: str
     body: list[bytes]
     content_type: bytes = JSON_TYPE
     # What the answer should be; empty: what the server gives by itself.
     accept: bytes = b""
-    # Carried out twice it does no more than once.
     is_repeatable: bool = True
     # Answered when it is done, however long that takes.
     is_long: bool = False
@@ -41,181 +40,169 @@ class Request:
     is_stream: bool = False
     # Several callers' messages in one: told to slow down, each asks for itself.
     is_shared: bool = False
-    # Sent by a client that is closing, too.
     is_last: bool = False
     # A 503 with results is an answer: some of the verdicts were carried out, and only the others may be sent again.
     has_results: bool = False
     # Given an answer that came after the caller had left.
     heard_late: Heard | None = None
+    # The connection of a stream that has begun.
+    connection: AnyConnection | None = None
 
 
-@dataclass(slots=True)
-class Told:
-    """An answer. `is_unsure`: an earlier try of the same call went unanswered, and may have been carried out."""
+class AnyPool(Protocol):
+    async def take(self, *, is_long: bool, timeout_s: float, is_fresh: bool = False) -> Any:
+        """Return a connection for one call: an idle one, unless it has to be a fresh one. Raise `Lost`.
 
-    answer: Answer
-    is_unsure: bool = False
-    # Of a stream that has begun.
-    connection: Connection | None = None
+        Calls that wait long do not count: however many of them there are, a verdict still finds its way.
+        """
+
+    def put_back(self, connection: Any, *, is_long: bool) -> None: ...
+
+    def let_go(self, connection: Any, *, is_long: bool) -> None:
+        """Forget a connection whose caller left: whoever hears out its answer closes it."""
+
+    def close(self) -> None: ...
 
 
-class Calls:
-    def __init__(self, settings: HttpSettings) -> None:
-        self.url = settings.address.url
-        self._settings = settings
-        self._standing = Standing(self.url, settings.timeout_ms, settings.retries, SystemDice().roll)
-        self._inherited: list[object] = []
-        self.begin()
-        listen_for_forks(self)
-        self._host = f"Host: {settings.address.authority}\r\nUser-Agent: holdfast\r\n".encode()
-        self._prefix = settings.address.prefix
-        token = settings.token
+class HttpCalls(Calls[Request, Answer]):
+    def __init__(self, settings: RemoteSettings, *, in_threads: bool = False) -> None:
+        """`in_threads`: calls are made by the calling threads, and never suspend. Else they are the running loop's."""
+        self._make_pool: Callable[..., AnyPool] = SocketPool if in_threads else Pool
+        address, token = settings.address, settings.token
+        self._prefix = address.prefix
+        self._host = f"Host: {address.authority}\r\nUser-Agent: holdfast\r\n".encode()
+        self._has_fixed_token = not callable(token)
         self._credential = b"" if token is None or callable(token) else _bearer(token)
+        # By path: a POST of JSON up to its length.
+        self._heads: dict[str, bytes] = {}
+        super().__init__(address.url, settings, ThreadTasks if in_threads else LoopTasks)
 
     def begin(self) -> None:
-        """Use the running loop from now on, over connections that are still to be made."""
-        self._pool = Pool(self._settings.address, self._settings.tls, self._settings.pool)
-        self._background = Background()
-        # How each call that waits, and each stream, is left.
-        self._leaving: dict[Connection, Leave] = {}
-        self._standing.is_inherited = False
+        super().begin()
+        self._pool = self._make_pool(self.settings.address, self.settings.tls, self.settings.pool)
 
     def forked(self) -> None:
-        """Keep off the parent's connections, and keep them: freed, each would warn that it is open."""
-        self._standing.is_inherited = True
-        self._inherited += [self._pool, self._background, self._leaving]
-
-    @property
-    def is_closed(self) -> bool:
-        return self._standing.is_closed
+        self._inherited.append(self._pool)
+        super().forked()
 
     # --- A call ----------------------------------------------------------------------------------------------------
 
-    async def tell(self, request: Request) -> Told:
-        """Its answer, be it a refusal (other than one to ask again)."""
-        tries = Tries(self._standing, is_repeatable=request.is_repeatable, is_shared=request.is_shared)
-        told = await repeat(
-            self._standing,
-            tries,
-            partial(self._try, request),
-            lambda told: self._failure(tries, request, told.answer),
-            is_last=request.is_last,
-        )
-        told.is_unsure = tries.is_unsure
-        return told
+    def error_in(self, answer: Answer) -> HoldfastError | None:
+        return None if answer.status < 300 else answer_error(self.url, answer)
 
-    def _failure(self, tries: Tries, request: Request, answer: Answer) -> Failure | None:
-        if request.has_results and answer.status == 503 and has_results(answer):
-            self._standing.was_answered = True
+    def failure_in(self, request: Request, answer: Answer, tries: Callable[[], Tries]) -> Failure | None:
+        status = answer.status
+        if status != 429 and status not in UNAVAILABLE:
             return None
-        return tries.answered(answer)
+        if request.has_results and status == 503 and has_results(answer):
+            return None
+        return self.refusal(answer, tries(), is_shared=request.is_shared)
 
-    async def ask(self, request: Request) -> Answer:
-        """Its answer, if that is a success."""
-        told = await self.tell(request)
-        if told.answer.status >= 300:
-            raise answer_error(self.url, told.answer)
-        return told.answer
+    def refusal(
+        self, answer: Answer, tries: Tries, *, is_shared: bool = False, repeats_undone: bool = True
+    ) -> Failure | None:
+        """Return None for a refusal that another try would not change."""
+        if answer.status != 429 and answer.status not in UNAVAILABLE:
+            return None
+        self._standing.was_answered = True
+        error = answer_error(self.url, answer)
+        if isinstance(error, OverQuota) or (is_shared and isinstance(error, RateLimited)):
+            return None  # waiting makes no room, or is each caller's own
+        return tries.refused(
+            error,
+            at_least_ms=retry_after_ms(answer),
+            is_undone=isinstance(error, RateLimited) or is_closing(answer),
+            repeats_undone=repeats_undone,
+        )
 
-    async def ask_for_ever(self, request: Request) -> Told:
-        """For those who wait for ever: a server that is gone may come back."""
-        return await repeat_for_ever(self._standing, partial(self.tell, request))
-
-    async def pause(self, retries: int, at_least_ms: int | None) -> None:
-        await asyncio.sleep(self._standing.pause_ms(retries, at_least_ms) / 1_000)
-
-    async def _try(self, request: Request) -> Told:
-        is_long = request.is_long or request.is_stream or request.wait_ms != 0
-        timeout_s = self.timeout_s
-        parts = [self.head(request.method, request.path, _framing(request)), *request.body]
-        connection = await self._pool.take(is_long=is_long, timeout_s=timeout_s)
-        limit_s = None if request.is_long or request.wait_ms is None else timeout_s + request.wait_ms / 1_000
+    async def attempt(self, request: Request) -> Answer:
+        wait_ms, heard = request.wait_ms, request.heard_late
+        is_long = wait_ms != 0 or request.is_long or request.is_stream
+        parts = self._written(request)
+        connection: AnyConnection = await self._pool.take(is_long=is_long, timeout_s=self.timeout_s)
+        limit_s = None if request.is_long or wait_ms is None else self.timeout_s + wait_ms / 1_000
         is_kept = False
-        heard = request.heard_late
         if heard is not None:
-            self._leaving[connection] = partial(self._hear_out, connection, heard)
+            self.hold(connection, partial(self._hear_out, connection, heard))
         try:
             answer = await connection.call(parts, limit_s, is_stream=request.is_stream)
             if request.is_stream and answer.status == 200:
                 is_kept = True
-                return Told(answer, connection=connection)
-            return Told(answer)
+                request.connection = connection
+            return answer
         except Lost as lost:
             if connection.is_reused and not connection.has_answer_begun and not lost.is_timeout:
                 raise Reused(lost.reason, was_sent=lost.was_sent) from None
             raise
-        except asyncio.CancelledError:
-            if heard is not None:
-                is_kept = True
-                self._pool.let_go(connection, is_long=is_long)
-                await self._leave(connection, heard)
+        except BaseException:  # cancelled, or interrupted
+            is_kept = True
+            self._pool.let_go(connection, is_long=is_long)
+            if heard is None:
+                connection.abandon()
             else:
-                connection.close()
+                # A claim that is left ends when the server has let go of it, as it would embedded; without an answer,
+                # soon.
+                await self.tasks.see_off(self._hear_out(connection, heard), GONE_S)
             raise
         finally:
-            self._leaving.pop(connection, None)
+            if heard is not None:
+                self.release(connection)
             if not is_kept:
                 self._pool.put_back(connection, is_long=is_long)
 
-    async def _leave(self, connection: Connection, heard: Heard) -> None:
-        """A cancelled claim ends when the server has let go of it, as it would embedded; without an answer, soon."""
-        await asyncio.wait({self.spawn(self._hear_out(connection, heard))}, timeout=_GONE_S)
-
-    async def _hear_out(self, connection: Connection, heard: Heard) -> None:
-        answer = await connection.leave(_LEAVE_S)
+    async def _hear_out(self, connection: AnyConnection, heard: Heard) -> None:
+        answer = await connection.leave(LEAVE_S)
         if answer is not None and answer.status == 200:
             await heard(answer)
 
-    def hold_stream(self, connection: Connection, leave: Leave) -> None:
-        self._leaving[connection] = leave
+    # --- Streams ---------------------------------------------------------------------------------------------------
 
-    def end_stream(self, connection: Connection) -> None:
-        """It is left now, unless closing has seen to that."""
+    def end_stream(self, connection: AnyConnection) -> None:
+        """Leave it now, unless closing has seen to that."""
         self._pool.let_go(connection, is_long=True)
-        leave = self._leaving.pop(connection, None)
+        leave = self.release(connection)
         if leave is not None and not self.is_closed:
             self.spawn(leave())
 
-    def head(self, method: str, path: str, rest: bytes) -> bytes:
-        """`rest` is what says of the body what it is."""
-        token = self._settings.token
-        credential = _bearer(check_token(token())) if callable(token) else self._credential
-        return f"{method} {self._prefix}{path} HTTP/1.1\r\n".encode() + self._host + credential + rest
-
     # --- Calls that go out bit by bit ------------------------------------------------------------------------------
 
-    @property
-    def timeout_s(self) -> float:
-        return self._settings.timeout_ms / 1_000
+    async def connect(self) -> AnyConnection:
+        """Return one that the server is not about to close as idle: what is sent may be impossible to send again."""
+        connection: AnyConnection = await self._pool.take(is_long=True, timeout_s=self.timeout_s, is_fresh=True)
+        return connection
 
-    def check_open(self) -> None:
-        self._standing.check_open()
-
-    def tries(self, *, is_repeatable: bool) -> Tries:
-        return Tries(self._standing, is_repeatable=is_repeatable)
-
-    async def connect(self) -> Connection:
-        """One that the server is not about to close as idle: what is sent may be impossible to send again."""
-        return await self._pool.take(is_long=True, timeout_s=self.timeout_s, is_fresh=True)
-
-    def put_back(self, connection: Connection) -> None:
+    def put_back(self, connection: AnyConnection) -> None:
         self._pool.put_back(connection, is_long=True)
 
-    # --- Work of its own -------------------------------------------------------------------------------------------
-
-    def spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        """Work that no caller's leaving ends; closing waits for it."""
-        return self._background.spawn(work)
-
-    async def close(self) -> None:
-        """What callers left behind is given back first; calls under way end without an answer."""
-        self._standing.is_closed = True
-        if self._standing.is_inherited:
-            return  # the parent closes its own
-        for end in list(self._leaving.values()):
-            self.spawn(end())
-        await self._background.idle()
+    async def disconnect(self) -> None:
         self._pool.close()
+
+    # --- Requests --------------------------------------------------------------------------------------------------
+
+    def _written(self, request: Request) -> list[bytes]:
+        """Return the request's bytes, as one part if it is small."""
+        body, path = request.body, request.path
+        if len(body) != 1 or request.method != "POST" or request.accept or request.content_type is not JSON_TYPE:
+            return [self.head(request.method, path, _framing(request)), *body]
+        [part] = body
+        head = self._heads.get(path)
+        if head is None:
+            head = self._json_head(path)
+            if len(self._heads) < _MOST_HEADS and self._has_fixed_token:
+                self._heads[path] = head
+        if len(part) <= JOINED_BYTES:
+            return [b"%b%d\r\n\r\n%b" % (head, len(part), part)]
+        return [b"%b%d\r\n\r\n" % (head, len(part)), part]
+
+    def _json_head(self, path: str) -> bytes:
+        """Return the head of a POST of JSON up to its length, which follows."""
+        return self.head("POST", path, b"Content-Type: application/json\r\nContent-Length: ")
+
+    def head(self, method: str, path: str, rest: bytes) -> bytes:
+        """Return a request's head. `rest` tells the body's type and length."""
+        token = self.settings.token
+        credential = _bearer(check_token(token())) if callable(token) else self._credential
+        return f"{method} {self._prefix}{path} HTTP/1.1\r\n".encode() + self._host + credential + rest
 
 
 def _framing(request: Request) -> bytes:

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.client.http.connection import Answer, Lost
+from holdfast.client.http.response import Answer
 from holdfast.model.errors import (
     Forbidden,
     HoldfastError,
@@ -20,35 +20,6 @@ from holdfast.wire.errors import error_of
 UNAVAILABLE = frozenset({502, 503, 504})
 
 _any = msgspec.json.Decoder()
-
-
-def lost_error(
-    url: str, lost: Lost, *, is_repeatable: bool, was_answered: bool, is_unsure: bool, is_cut: bool = False
-) -> StoreUnavailable:
-    """`is_unsure`: this try, or one before it, may have been carried out. `outcome` says so to programs. `is_cut`: not
-    all of it was sent."""
-    outcome = "unknown" if is_unsure else "nothing happened"
-    if not lost.was_sent:
-        return StoreUnavailable(
-            f"cannot reach {url}: {lost.reason}. Is `holdfast serve` running there, and is the URL right?",
-            url=url,
-            outcome=outcome,
-        )
-    if is_cut and not is_unsure:
-        return StoreUnavailable(
-            f"{url} was lost in the middle of the payload: {lost.reason}. Nothing was enqueued: asking again is safe.",
-            url=url,
-            outcome=outcome,
-        )
-    unknown = (
-        "Asking again is safe."
-        if is_repeatable
-        else "Whether the call was carried out is not known: look before repeating it, or give messages a key."
-    )
-    if url.startswith("https:") and not was_answered and not lost.is_timeout:
-        # A server that turns a client away by its certificate says so after the client's handshake is over.
-        unknown += " If the server asks for client certificates, give tls_cert and tls_key."
-    return StoreUnavailable(f"{url} did not answer: {lost.reason}. {unknown}", url=url, outcome=outcome)
 
 
 def answer_error(url: str, answer: Answer) -> HoldfastError:

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
 
-from holdfast.client.http.calls import Calls, Request
-from holdfast.client.http.connection import Answer
+from holdfast.client.http.calls import HttpCalls, Request
 from holdfast.client.http.failures import strange_answer
-from holdfast.client.http.settings import parse_http_settings
-from holdfast.client.http.transport import LoopThread
+from holdfast.client.http.response import Answer
+from holdfast.client.remote.settings import parse_settings
+from holdfast.runtime import run_inline
 from holdfast.wire.arrow import ARROW_STREAM, JOURNAL_COUNT, JOURNAL_NEXT
 
 
@@ -16,14 +16,8 @@ class JournalCalls:
     """Blocking. A page is bytes of an Arrow stream: what to make of them is the caller's."""
 
     def __init__(self, url: str, settings: Mapping[str, Any], tenant: str | None = None) -> None:
-        parsed = parse_http_settings(url, settings)
         self._tenant = tenant
-        self._thread = LoopThread(lambda: self._calls.begin())
-
-        async def make() -> Calls:
-            return Calls(parsed)  # belongs to the loop it is made on
-
-        self._calls = self._thread.run(make())
+        self._calls = HttpCalls(parse_settings(url, settings), in_threads=True)
 
     def count(self, after: str | None, limit: int, until: str | None) -> tuple[int, str]:
         """How many events lie behind the position, up to `limit`, and where they end."""
@@ -39,11 +33,10 @@ class JournalCalls:
     def _ask(self, fields: dict[str, str | int | None], accept: bytes) -> Answer:
         given = {name: value for name, value in {**fields, "tenant": self._tenant}.items() if value is not None}
         request = Request("GET", f"/v1/journal?{urlencode(given)}", [], accept=accept)
-        answer = self._thread.run(self._calls.ask(request))
+        answer = run_inline(self._calls.ask(request))
         if JOURNAL_NEXT not in answer.headers or JOURNAL_COUNT not in answer.headers:
             raise strange_answer(self._calls.url)
         return answer
 
     def close(self) -> None:
-        self._thread.run(self._calls.close())
-        self._thread.close()
+        run_inline(self._calls.close())

@@ -5,13 +5,14 @@ import contextlib
 import socket
 import ssl
 
-from holdfast.client.http.connection import Connection, Lost
-from holdfast.client.http.settings import Address
+from holdfast.client.http.connection import Connection
+from holdfast.client.remote.lost import Lost
+from holdfast.client.remote.settings import Address
 
 # A server keeps an idle connection for 75 s, the usual proxies for 60: ours is closed before they close theirs, so that
 # a call is hardly ever sent into a connection that is just being closed.
-_IDLE_S = 30.0
-_CONNECT_S = 10.0
+IDLE_S = 30.0
+CONNECT_S = 10.0
 
 # A peer that is gone without a word is noticed after about a minute.
 _KEEP_ALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
@@ -68,7 +69,7 @@ class Pool:
         self._idle.clear()
 
     def _take_idle(self) -> Connection | None:
-        oldest = self._loop.time() - _IDLE_S
+        oldest = self._loop.time() - IDLE_S
         # The one used last comes first: under less load the others grow old and are closed here.
         while self._idle and self._idle[0].idle_since < oldest:
             self._idle.pop(0).close()
@@ -84,7 +85,7 @@ class Pool:
             raise Lost("this client is closed", was_sent=False)
         address = self._address
         try:
-            async with asyncio.timeout(min(timeout_s or _CONNECT_S, _CONNECT_S)):
+            async with asyncio.timeout(min(timeout_s or CONNECT_S, CONNECT_S)):
                 transport, connection = await self._loop.create_connection(
                     Connection,
                     address.host,
@@ -98,11 +99,11 @@ class Pool:
             raise Lost(f"its certificate is not trusted ({error.verify_message})", was_sent=False) from None
         except OSError as error:
             raise Lost(error.strerror or str(error), was_sent=False) from None
-        _watch_peer(transport.get_extra_info("socket"))
+        watch_peer(transport.get_extra_info("socket"))
         return connection
 
 
-def _watch_peer(sock: socket.socket | None) -> None:
+def watch_peer(sock: socket.socket | None) -> None:
     with contextlib.suppress(OSError, AttributeError):
         if sock is not None:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -1,14 +1,15 @@
 """Subscriptions over HTTP: one delivery a line, taken up again whenever the stream ends."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 
 import msgspec
 
-from holdfast.client.http.calls import Calls, Request
-from holdfast.client.http.connection import Connection, Lost
-from holdfast.client.http.failures import answer_error, strange_answer
-from holdfast.client.http.verdicts import Verdicts
+from holdfast.client.http.calls import HttpCalls, Request
+from holdfast.client.http.connection import AnyConnection
+from holdfast.client.http.failures import strange_answer
+from holdfast.client.remote.calls import LEAVE_S
+from holdfast.client.remote.lost import Lost
 from holdfast.clock import steady_s
 from holdfast.model.answers import Delivery
 from holdfast.model.names import QueueRef
@@ -16,12 +17,13 @@ from holdfast.model.requests import Ask, check_ask
 from holdfast.wire.http import DeliveryOut, SubscribeRequest, encode
 from holdfast.wire.http_shapes import delivery_of
 
+GiveBack = Callable[[QueueRef, list[Delivery]], Awaitable[None]]
+
 _delivery = msgspec.json.Decoder(DeliveryOut)
-_LEAVE_S = 5.0
 
 
 async def stream(
-    calls: Calls, verdicts: Verdicts, ref: QueueRef, ask: Ask, prefetch: int, wait_round_ms: int | None
+    calls: HttpCalls, give_back: GiveBack, ref: QueueRef, ask: Ask, prefetch: int
 ) -> AsyncIterator[Delivery]:
     """Deliveries for ever. What was sent ahead and never asked for is given back when the reader leaves."""
     check_ask(ask)
@@ -29,7 +31,7 @@ async def stream(
         tenant=ref.tenant,
         queue=ref.queue,
         prefetch=prefetch,
-        wait_ms=wait_round_ms,
+        wait_ms=calls.settings.wait_round_ms,
         lease_ms=ask.lease_ms,
         owner=ask.owner,
         payloads_apart=ask.streams,
@@ -38,11 +40,12 @@ async def stream(
     request = Request("POST", path, [encode(document)], is_stream=True)
     failures = 0
     while True:
-        told = await calls.ask_for_ever(request)
-        if told.connection is None:
-            raise answer_error(calls.url, told.answer)
-        lines = _Lines(calls, told.connection)
-        calls.hold_stream(told.connection, partial(lines.give_back, verdicts, ref))
+        await calls.ask_for_ever(request)
+        connection, request.connection = request.connection, None
+        if connection is None:
+            raise strange_answer(calls.url)
+        lines = _Lines(calls, connection)
+        calls.hold(connection, partial(lines.give_back, give_back, ref))
         try:
             while (delivery := await lines.next()) is not None:
                 failures = 0
@@ -52,7 +55,7 @@ async def stream(
             failures += 1
         finally:
             # Only what was read off the stream and not yielded: a delivery in the reader's hands is its own.
-            calls.end_stream(told.connection)
+            calls.end_stream(connection)
         if failures and not calls.is_closed:
             await calls.pause(failures, 0)
 
@@ -63,7 +66,7 @@ def _is_over(delivery: Delivery, ask: Ask, read_at: float) -> bool:
 
 
 class _Lines:
-    def __init__(self, calls: Calls, connection: Connection) -> None:
+    def __init__(self, calls: HttpCalls, connection: AnyConnection) -> None:
         self._calls = calls
         self._connection = connection
         self._buffer = b""
@@ -81,11 +84,11 @@ class _Lines:
         line, _, self._buffer = self._buffer.partition(b"\n")
         return self._parse(line)
 
-    async def give_back(self, verdicts: Verdicts, ref: QueueRef) -> None:
-        answer = await self._connection.leave(_LEAVE_S)
+    async def give_back(self, give_back: GiveBack, ref: QueueRef) -> None:
+        answer = await self._connection.leave(LEAVE_S)
         rest = self._buffer + self._connection.unread() + (b"" if answer is None else answer.body)
         unseen = [self._parse(line) for line in rest.split(b"\n")[:-1]]
-        await verdicts.give_back(ref, unseen)
+        await give_back(ref, unseen)
 
     def _parse(self, line: bytes) -> Delivery:
         try:

@@ -1,17 +1,17 @@
 """An enqueue whose payload goes out bit by bit: one request, as a form of two parts."""
 
-import asyncio
 import secrets
-from contextlib import suppress
 from typing import NoReturn
 
 import msgspec
 
-from holdfast.client.http.calls import Calls
-from holdfast.client.http.connection import Answer, Connection, Lost
+from holdfast.client.http.calls import HttpCalls
+from holdfast.client.http.connection import AnyConnection
 from holdfast.client.http.failures import answer_error, strange_answer
+from holdfast.client.http.response import Answer
 from holdfast.client.http.shapes import enqueued_of
-from holdfast.client.http.tries import Failure
+from holdfast.client.remote.lost import Lost
+from holdfast.client.remote.tries import Failure
 from holdfast.client.transport import Interrupted
 from holdfast.model.answers import Enqueued
 from holdfast.model.message import Draft
@@ -44,14 +44,13 @@ class HttpUpload:
     of the message, as for every other enqueue.
     """
 
-    def __init__(self, calls: Calls, ref: QueueRef, draft: Draft, size: int | None) -> None:
+    def __init__(self, calls: HttpCalls, ref: QueueRef, draft: Draft, size: int | None) -> None:
         self._calls = calls
         self._form = form = Form(ref, draft)
         self._length = None if size is None else len(form.before) + size + len(form.after)
         self._tries = calls.tries(is_repeatable=draft.key is not None)
         self._pause_ms = 0
-        self._connection: Connection | None = None
-        self._answer: asyncio.Future[Answer] | None = None
+        self._connection: AnyConnection | None = None
         # All of it was sent, as far as can be known.
         self._is_whole = False
 
@@ -61,15 +60,12 @@ class HttpUpload:
     async def enqueue(self) -> Enqueued:
         connection = await self._begun()
         await self._send(connection, self._form.after, is_last=True)
-        assert self._answer is not None
-        with suppress(Lost):  # heard below
-            await connection.wait_for(self._answer, self._calls.timeout_s)
-        answer = self._hear(self._answer)
+        answer = await self._hear(connection)
         try:
             [enqueued] = _enqueued.decode(answer.body).messages
         except (msgspec.DecodeError, ValueError):
             raise strange_answer(self._calls.url) from None
-        self._connection = self._answer = None
+        self._connection = None
         self._calls.put_back(connection)
         return enqueued_of(enqueued)
 
@@ -78,28 +74,26 @@ class HttpUpload:
 
     def _close(self) -> None:
         connection, self._connection = self._connection, None
-        answer, self._answer = self._answer, None
-        if answer is not None and not answer.cancel() and not answer.cancelled():
-            answer.exception()  # heard, so that the loop does not complain of it
         if connection is None:
             return
-        connection.close()  # also when it was answered: what follows would be read as the rest of this body
+        connection.abandon()  # also when it was answered: what follows would be read as the rest of this body
         self._calls.put_back(connection)
 
     # --- One try ---------------------------------------------------------------------------------------------------
 
-    async def _begun(self) -> Connection:
+    async def _begun(self) -> AnyConnection:
         """A connection on which all that comes before the payload was sent. Until then trying again loses nothing."""
         while self._connection is None:
             self._calls.check_open()
             pause_ms, self._pause_ms = self._pause_ms, 0
             if pause_ms:
-                await asyncio.sleep(pause_ms / 1_000)
+                await self._calls.tasks.sleep(pause_ms / 1_000)
+                self._calls.check_open()
             self._is_whole = False
             head = self._calls.head("POST", PATH, self._framing())
             try:
                 self._connection = await self._calls.connect()
-                self._answer = self._connection.begin()
+                self._connection.begin()
             except Lost as lost:
                 self._close()
                 failure = self._tries.lost(lost)
@@ -111,25 +105,23 @@ class HttpUpload:
             await self._connection.send([head, *self._framed(self._form.before)], self._calls.timeout_s)
         return self._connection
 
-    async def _send(self, connection: Connection, part: bytes, *, is_last: bool = False) -> None:
-        answer = self._answer
-        assert answer is not None
-        if not answer.done():
+    async def _send(self, connection: AnyConnection, part: bytes, *, is_last: bool = False) -> None:
+        if not connection.is_over:
             self._is_whole = is_last
             parts = self._framed(part)
             if is_last and self._length is None:
                 parts.append(b"0\r\n\r\n")
             await connection.send(parts, self._calls.timeout_s)
-        if answer.done() and not is_last:
-            self._hear(answer)
+        if connection.is_over and not is_last:
+            await self._hear(connection)
 
-    def _hear(self, told: "asyncio.Future[Answer]") -> Answer:
-        """The answer, if it is a success."""
+    async def _hear(self, connection: AnyConnection) -> Answer:
+        """Return the answer, if it is a success."""
         try:
-            answer = told.result()
+            answer = await connection.answer(self._calls.timeout_s)
         except Lost as lost:
             self._fail(self._tries.lost(lost, is_cut=not self._is_whole))
-        failure = self._tries.answered(answer, repeats_undone=False)
+        failure = self._calls.refusal(answer, self._tries, repeats_undone=False)
         if failure is not None:
             self._fail(failure)
         if answer.status >= 300:

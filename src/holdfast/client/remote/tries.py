@@ -3,10 +3,9 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from holdfast.client.http.connection import Answer, Lost
-from holdfast.client.http.failures import UNAVAILABLE, answer_error, is_closing, lost_error, retry_after_ms
+from holdfast.client.remote.lost import Lost, Reused, lost_error
 from holdfast.forking import forked_error
-from holdfast.model.errors import HoldfastError, OverQuota, RateLimited, StoreUnavailable
+from holdfast.model.errors import HoldfastError, StoreUnavailable
 from holdfast.model.retry import backoff_ms
 
 _BACKOFF_BASE_MS = 100
@@ -15,10 +14,6 @@ _BACKOFF_CAP_MS = 5_000
 _FIRST_RETRIES = 2
 # A call that got no answer in all its time is repeated once: that much longer would be too long.
 _TIMEOUTS = 1
-
-
-class Reused(Lost):
-    """Lost on a connection that had been idle, before a byte of an answer."""
 
 
 @dataclass(slots=True)
@@ -56,10 +51,9 @@ class Failure:
 class Tries:
     """`is_repeatable`: carried out twice, the call does no more than once."""
 
-    def __init__(self, standing: Standing, *, is_repeatable: bool, is_shared: bool = False) -> None:
+    def __init__(self, standing: Standing, *, is_repeatable: bool) -> None:
         self._standing = standing
         self._is_repeatable = is_repeatable
-        self._is_shared = is_shared
         self._retries = 0
         self._timeouts = 0
         self._paused_ms = 0
@@ -86,27 +80,11 @@ class Tries:
             return Failure(error, 0)
         return self._failure(error, may_repeat, None)
 
-    def answered(self, answer: Answer, *, repeats_undone: bool = True) -> Failure | None:
-        """None: that is the answer, be it a refusal. `repeats_undone`: a try that came to nothing may be followed by
-        another, also of a call that is not repeatable."""
-        standing = self._standing
-        standing.was_answered = True
-        if answer.status != 429 and answer.status not in UNAVAILABLE:
-            return None
-        error = answer_error(standing.url, answer)
-        if isinstance(error, OverQuota) or (self._is_shared and isinstance(error, RateLimited)):
-            return None  # waiting makes no room, or is each caller's own
-        is_undone = isinstance(error, RateLimited) or is_closing(answer)
-        return self._refused(error, is_undone, repeats_undone, retry_after_ms(answer))
-
-    def refused(self, error: HoldfastError) -> Failure:
-        """By an error to ask again after, on a wire that carries errors as they are."""
-        self._standing.was_answered = True
-        is_undone = isinstance(error, RateLimited) or error.facts.get("closing") is True
-        wait_ms = error.facts.get("retry_after_ms")
-        return self._refused(error, is_undone, True, wait_ms if isinstance(wait_ms, int) else None)
-
-    def _refused(self, error: HoldfastError, is_undone: bool, repeats_undone: bool, at_least_ms: int | None) -> Failure:
+    def refused(
+        self, error: HoldfastError, *, at_least_ms: int | None, is_undone: bool, repeats_undone: bool = True
+    ) -> Failure:
+        """Note an error after which the call may be made again. `is_undone`: nothing came of this try, so that another
+        may follow (`repeats_undone`), also of a call that is not repeatable."""
         self.is_unsure = self.is_unsure or not is_undone
         return self._failure(error, self._is_repeatable or (is_undone and repeats_undone), at_least_ms)
 

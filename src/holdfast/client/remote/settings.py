@@ -34,7 +34,7 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
         return host if self.port == (443 if self.is_tls else 80) else f"{host}:{self.port}"
 
 
-class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
+class RemoteSettings(msgspec.Struct, frozen=True, kw_only=True):
     address: Address
     token: Token | None = None
     # For one try of a call to be answered; a claim's wait comes on top.
@@ -51,11 +51,7 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
 _SETTINGS = ("pool", "retries", "timeout", "tls_ca", "tls_cert", "tls_key", "token", "wait_round")
 
 
-def is_http(url: object) -> bool:
-    return isinstance(url, str) and url.lower().startswith(("http://", "https://"))
-
-
-def parse_http_settings(url: str, given: Mapping[str, Any]) -> HttpSettings:
+def parse_settings(url: str, given: Mapping[str, Any]) -> RemoteSettings:
     """An unknown setting, or one of the wrong kind, is refused by its name."""
     for name in given:
         if name not in _SETTINGS:
@@ -75,7 +71,7 @@ def parse_http_settings(url: str, given: Mapping[str, Any]) -> HttpSettings:
     if given.get("pool") is not None:
         fields["pool"] = check_integer("pool", given["pool"], 1, MAX_POOL)
     fields["tls"] = _tls(address, given.get("tls_ca"), given.get("tls_cert"), given.get("tls_key"))
-    return HttpSettings(**fields)
+    return RemoteSettings(**fields)
 
 
 def parse_address(url: str) -> Address:

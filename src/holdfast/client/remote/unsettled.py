@@ -4,9 +4,7 @@ Over HTTP the server keeps count. Here a stream is one poll after the other, so 
 through it, and by leases that have run out, as far as this machine can tell.
 """
 
-import asyncio
-import contextlib
-
+from holdfast.client.remote.tasks import Event
 from holdfast.clock import SystemClock, steady_s
 from holdfast.model.answers import Delivery, Result
 from holdfast.model.message import Receipt
@@ -16,13 +14,13 @@ from holdfast.model.requests import Settle, Verdict
 class Unsettled:
     """Of one stream: at most `most` deliveries."""
 
-    def __init__(self, most: int, lease_ms: int | None) -> None:
+    def __init__(self, most: int, lease_ms: int | None, change: Event) -> None:
         """`lease_ms`: as the stream asked for. None: the queue's, which only the deliveries tell."""
         self._most = most
         self._lease_ms = lease_ms
         # By id: what proves the lease, and when it has run out.
         self._held: dict[int, tuple[Receipt, float]] = {}
-        self._change = asyncio.Event()
+        self._change = change
 
     def add(self, deliveries: list[Delivery]) -> None:
         now_s, now_ms = steady_s(), SystemClock().now_ms()
@@ -45,8 +43,13 @@ class Unsettled:
                 del self._held[result.snowflake]
         self._change.set()
 
-    def let_go(self) -> None:
-        """Whoever waits for room looks up."""
+    def makes_room(self, verdict: Verdict) -> bool:
+        """Return whether a verdict, carried out, leaves the reader with one less."""
+        held = self._held.get(verdict.receipt.id)
+        return held is not None and held[0] == verdict.receipt and verdict.settle is not Settle.EXTEND
+
+    def tell(self) -> None:
+        """Let the reader, if it waits, look again."""
         self._change.set()
 
     def room(self) -> int:
@@ -55,10 +58,11 @@ class Unsettled:
             del self._held[id]
         return self._most - len(self._held)
 
-    async def wait_for_change(self) -> None:
-        """Until a verdict, or the end of the lease that ends first."""
+    async def wait_for_change(self, *, has_claim: bool) -> None:
+        """Until a verdict, or the end of the lease that ends first. `has_claim`: a claim under way changes it too."""
+        if has_claim or not self._held:
+            await self._change.wait(None)
+        else:
+            first_s = min(until_s for _, until_s in self._held.values())
+            await self._change.wait(max(0.0, first_s - steady_s()))
         self._change.clear()
-        first_s = min(until_s for _, until_s in self._held.values())
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(max(0.0, first_s - steady_s())):
-                await self._change.wait()

@@ -1,0 +1,200 @@
+"""Requests and answers as HTTP: nothing is decided here."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+
+from holdfast.client.http.calls import HttpCalls, Request
+from holdfast.client.http.failures import answer_error, strange_answer
+from holdfast.client.http.response import Answer
+from holdfast.client.http.shapes import enqueued_of, receipt_in, verdict_in
+from holdfast.client.http.uploads import PATH, Form, HttpUpload
+from holdfast.model.answers import Delivery, Enqueued, Events, Exchanged, Part, Result
+from holdfast.model.durations import MAX_MS
+from holdfast.model.message import Draft, Receipt
+from holdfast.model.names import QueueRef
+from holdfast.model.requests import Ask, Settle, Verdict
+from holdfast.wire.http import (
+    PAYLOAD_BYTES,
+    DequeueAnswer,
+    DequeueRequest,
+    EnqueueAnswer,
+    EnqueueRequest,
+    ExtendRequest,
+    JournalEventOut,
+    LedgerClaimRequest,
+    NackRequest,
+    PayloadRequest,
+    ReleaseRequest,
+    SettleAnswer,
+    SettleRequest,
+    encode,
+)
+from holdfast.wire.http import Request as Document
+from holdfast.wire.http_drafts import is_json, message_in
+from holdfast.wire.http_routes import RouteBinding, bound
+from holdfast.wire.http_shapes import delivery_of, event_of, result_of
+from holdfast.wire.operation import Operation
+
+# Larger payloads go as they are: base64 would make them a third larger.
+_PARTS_ABOVE = 64 << 10
+
+_enqueued = msgspec.json.Decoder(EnqueueAnswer)
+_dequeued = msgspec.json.Decoder(DequeueAnswer)
+_settled = msgspec.json.Decoder(SettleAnswer)
+_events = msgspec.json.Decoder(JournalEventOut)
+_PAYLOAD_BYTES = PAYLOAD_BYTES.lower().encode()
+
+
+class HttpCodec:
+    riding = frozenset({Settle.ACK, Settle.NACK, Settle.RELEASE})
+    mixes_verdicts = False
+    longest_wait_ms = MAX_MS
+    most_shared_bytes = _PARTS_ABOVE
+
+    def __init__(self, calls: HttpCalls) -> None:
+        self._calls = calls
+        self._url = calls.url
+
+    # --- Enqueue ---------------------------------------------------------------------------------------------------
+
+    def enqueue(self, ref: QueueRef, drafts: list[Draft], *, is_shared: bool) -> Request:
+        is_repeatable = all(draft.key is not None for draft in drafts)
+        if len(drafts) == 1 and len(drafts[0].payload) > _PARTS_ABOVE and not is_json(drafts[0]):
+            form = Form(ref, drafts[0])
+            parts = [form.before, drafts[0].payload, form.after]
+            return Request("POST", PATH, parts, content_type=form.content_type, is_repeatable=is_repeatable)
+        document = EnqueueRequest(tenant=ref.tenant, queue=ref.queue, messages=[message_in(each) for each in drafts])
+        return Request("POST", PATH, [encode(document)], is_repeatable=is_repeatable, is_shared=is_shared)
+
+    def enqueued(self, answer: Answer) -> list[Enqueued]:
+        try:
+            return [enqueued_of(each) for each in _enqueued.decode(answer.body).messages]
+        except msgspec.DecodeError:
+            raise strange_answer(self._url) from None
+
+    def upload(self, ref: QueueRef, draft: Draft, size: int | None) -> HttpUpload:
+        """Nothing is sent before its first byte is written."""
+        return HttpUpload(self._calls, ref, draft, size)
+
+    # --- Claims ----------------------------------------------------------------------------------------------------
+
+    def claim(
+        self,
+        ref: QueueRef,
+        ask: Ask,
+        wait_ms: int | None,
+        verdicts: list[Verdict],
+        heard_late: Callable[[Answer], Awaitable[None]],
+    ) -> Request:
+        document = DequeueRequest(
+            tenant=ref.tenant,
+            queue=ref.queue,
+            limit=ask.limit,
+            wait_ms=wait_ms,
+            lease_ms=ask.lease_ms,
+            owner=ask.owner,
+            verdicts=[verdict_in(each) for each in verdicts] if verdicts else None,
+            payloads_apart=ask.streams,
+        )
+        path = "/v1/queue/dequeueWithState" if ask.with_state else "/v1/queue/dequeue"
+        if ask.ledger is None:
+            return Request("POST", path, [encode(document)], wait_ms=wait_ms, heard_late=heard_late)
+        # What is claimed under a number stays claimed: whoever left reads it again by its number.
+        consumer, number = ask.ledger
+        numbered = LedgerClaimRequest(
+            consumer=consumer, number=number, with_state=ask.with_state, **msgspec.structs.asdict(document)
+        )
+        return Request("POST", "/v1/queue/ledger/claim", [encode(numbered)], wait_ms=wait_ms)
+
+    def claimed(self, answer: Answer, verdicts: list[Verdict]) -> Exchanged:
+        document = self._dequeued(answer)
+        results = [] if document.results is UNSET else document.results
+        if len(results) != len(verdicts):
+            raise strange_answer(self._url)
+        return Exchanged(
+            [result_of(verdict.settle, result) for verdict, result in zip(verdicts, results, strict=True)],
+            [delivery_of(each) for each in document.messages],
+        )
+
+    def deliveries(self, answer: Answer) -> list[Delivery]:
+        return [delivery_of(each) for each in self._dequeued(answer).messages]
+
+    def _dequeued(self, answer: Answer) -> DequeueAnswer:
+        try:
+            return _dequeued.decode(answer.body)
+        except msgspec.DecodeError:
+            raise strange_answer(self._url) from None
+
+    def read_part(self, ref: QueueRef, receipt: Receipt, offset: int, limit: int) -> Request:
+        document = PayloadRequest(tenant=ref.tenant, queue=ref.queue, receipt=str(receipt), offset=offset, limit=limit)
+        return Request("POST", "/v1/queue/payload", [encode(document)])
+
+    def part(self, answer: Answer) -> Part:
+        total = answer.headers.get(_PAYLOAD_BYTES, b"")
+        if not total.isdigit():
+            raise strange_answer(self._url)
+        return Part(answer.body, int(total), answer.headers.get(b"x-correlation-id", b"").decode("latin-1"))
+
+    # --- Verdicts --------------------------------------------------------------------------------------------------
+
+    def settle(self, ref: QueueRef, verdicts: list[Verdict], *, is_last: bool) -> Request:
+        path, document = _settling(ref, verdicts[0].settle if verdicts else Settle.ACK, verdicts)
+        return Request("POST", path, [encode(document)], is_last=is_last, has_results=True)
+
+    def settled(self, answer: Answer, verdicts: list[Verdict]) -> list[Result]:
+        if answer.status not in (200, 409, 503):
+            raise answer_error(self._url, answer)
+        try:
+            outs = _settled.decode(answer.body).results
+        except msgspec.DecodeError:  # a refusal of the whole call has no results
+            raise answer_error(self._url, answer) from None
+        if len(outs) != len(verdicts):
+            raise strange_answer(self._url)
+        return [result_of(verdict.settle, out) for verdict, out in zip(verdicts, outs, strict=True)]
+
+    # --- Other operations ------------------------------------------------------------------------------------------
+
+    def operate(self, operation: Operation[Any, Any], ref: QueueRef, request: Any) -> Request:
+        binding = _binding_of(operation, request)
+        path, body = binding.write(ref, request)
+        return Request(binding.route.method, path, [] if body is None else [body], is_long=operation.is_long)
+
+    def operated(self, operation: Operation[Any, Any], request: Any, answer: Answer) -> Any:
+        shape = _binding_of(operation, request).route.answer
+        try:
+            return _events_of(answer) if shape is None else shape.read(answer.body)
+        except msgspec.DecodeError:
+            raise strange_answer(self._url) from None
+
+
+def _binding_of(operation: Operation[Any, Any], request: Any) -> RouteBinding[Any]:
+    """Return the route that says what the request says: an operation may have one for each value of a field."""
+    for number, route in enumerate(operation.routes):
+        if all(getattr(request, name) == value for name, value in route.fixed.items()):
+            return bound(operation.name, number)
+    raise AssertionError(f"{operation.name} has no route for {request!r}")
+
+
+def _events_of(answer: Answer) -> Events:
+    """The journal is the one answer that is not a single document."""
+    events = Events(event_of(each) for each in _events.decode_lines(answer.body))
+    events.next = answer.headers.get(b"x-journal-next", b"").decode()
+    return events
+
+
+def _settling(ref: QueueRef, kind: Settle, verdicts: list[Verdict]) -> tuple[str, Document]:
+    receipts = [receipt_in(each) for each in verdicts]
+    tenant, queue = ref
+    match kind:
+        case Settle.ACK | Settle.REMOVE:
+            return f"/v1/queue/{kind}", SettleRequest(tenant=tenant, queue=queue, receipts=receipts)
+        case Settle.NACK:
+            return "/v1/queue/nack", NackRequest(tenant=tenant, queue=queue, receipts=receipts)
+        case Settle.EXTEND:
+            return "/v1/queue/extend", ExtendRequest(tenant=tenant, queue=queue, receipts=receipts)
+        case Settle.RELEASE | Settle.UNSEND:
+            is_unseen = kind is Settle.UNSEND
+            return "/v1/queue/release", ReleaseRequest(tenant=tenant, queue=queue, receipts=receipts, unseen=is_unseen)

@@ -1,0 +1,132 @@
+"""Blocking connections kept open between calls, for whichever thread calls next."""
+
+import socket
+import ssl
+import threading
+
+from holdfast.client.http.pool import CONNECT_S, IDLE_S, watch_peer
+from holdfast.client.http.sockets import SocketConnection
+from holdfast.client.remote.lost import Lost
+from holdfast.client.remote.settings import Address
+from holdfast.clock import steady_s
+
+
+class SocketPool:
+    """The same as `Pool`, for threads."""
+
+    def __init__(self, address: Address, tls: ssl.SSLContext | None, size: int) -> None:
+        self._address = address
+        self._tls = tls
+        self._size = size
+        self._idle: list[SocketConnection] = []
+        self._busy: set[SocketConnection] = set()
+        # Calls that are answered at once and have a connection, or are making one.
+        self._short = 0
+        self._lock = threading.Lock()
+        self._room = threading.Condition(self._lock)
+        self._waiting = 0
+        self._is_closed = False
+
+    async def take(self, *, is_long: bool, timeout_s: float, is_fresh: bool = False) -> SocketConnection:
+        with self._lock:
+            if not is_long:
+                while self._short >= self._size and not self._is_closed:
+                    self._wait_for_room()
+                self._short += 1
+            connection = None if is_fresh else self._take_idle()
+            if connection is not None:
+                self._busy.add(connection)
+                return connection
+        try:
+            connection = self._connect(timeout_s)
+        except BaseException:
+            self._leave(None, is_long)
+            raise
+        with self._lock:
+            self._busy.add(connection)
+            if self._is_closed:  # while it was made
+                connection.close()
+        return connection
+
+    def put_back(self, connection: SocketConnection, *, is_long: bool) -> None:
+        if connection.is_free:
+            connection.is_reused = True
+            connection.idle_since = steady_s()
+            with self._lock:
+                self._leave_locked(connection, is_long)
+                if not self._is_closed and len(self._idle) < self._size:
+                    self._idle.append(connection)
+                    return
+        else:
+            self._leave(connection, is_long)
+        connection.close()
+
+    def let_go(self, connection: SocketConnection, *, is_long: bool) -> None:
+        """Its caller left: whoever hears out its answer closes it."""
+        self._leave(connection, is_long)
+
+    def close(self) -> None:
+        with self._lock:
+            self._is_closed = True
+            connections = [*self._idle, *self._busy]
+            self._idle.clear()
+            self._room.notify_all()
+        for connection in connections:
+            connection.close()
+
+    def _wait_for_room(self) -> None:
+        self._waiting += 1
+        try:
+            self._room.wait()
+        finally:
+            self._waiting -= 1
+
+    def _leave(self, connection: SocketConnection | None, is_long: bool) -> None:
+        with self._lock:
+            self._leave_locked(connection, is_long)
+
+    def _leave_locked(self, connection: SocketConnection | None, is_long: bool) -> None:
+        if connection is not None:
+            self._busy.discard(connection)
+        if not is_long:
+            self._short -= 1
+            if self._waiting:
+                self._room.notify()
+
+    def _take_idle(self) -> SocketConnection | None:
+        idle = self._idle
+        if not idle:
+            return None
+        oldest = steady_s() - IDLE_S
+        # The one used last comes first: under less load the others grow old and are closed here.
+        while idle and idle[0].idle_since < oldest:
+            idle.pop(0).close()
+        while idle:
+            connection = idle.pop()
+            if connection.is_free and not connection.is_readable():
+                return connection
+            connection.close()
+        return None
+
+    def _connect(self, timeout_s: float) -> SocketConnection:
+        if self._is_closed:
+            raise Lost("this client is closed", was_sent=False)
+        address, limit_s = self._address, min(timeout_s, CONNECT_S)
+        sock: socket.socket | None = None
+        try:
+            sock = socket.create_connection((address.host, address.port), limit_s)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            watch_peer(sock)
+            if self._tls is not None:
+                sock = self._tls.wrap_socket(sock, server_hostname=address.host)
+            connection, sock = SocketConnection(sock, timeout_s), None
+            return connection
+        except TimeoutError:
+            raise Lost("the connection was not accepted in time", was_sent=False, is_timeout=True) from None
+        except ssl.SSLCertVerificationError as error:
+            raise Lost(f"its certificate is not trusted ({error.verify_message})", was_sent=False) from None
+        except OSError as error:
+            raise Lost(error.strerror or str(error), was_sent=False) from None
+        finally:
+            if sock is not None:
+                sock.close()

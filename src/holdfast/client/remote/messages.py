@@ -1,0 +1,215 @@
+"""Messages over a wire: the calls of `client.transport.Messages`, whichever the protocol."""
+
+from collections.abc import AsyncIterator
+from functools import partial
+from typing import Generic, TypeVar
+
+from holdfast.client.remote.calls import AnyRequest, Calls
+from holdfast.client.remote.clarify import clarify
+from holdfast.client.remote.coalesce import Coalescer
+from holdfast.client.remote.codec import Codec
+from holdfast.client.remote.requests import check_exchange, with_waited
+from holdfast.client.remote.streams import PollStream, PollStreams
+from holdfast.client.transport import Operations, Upload
+from holdfast.clock import steady_s
+from holdfast.forking import listen_for_forks
+from holdfast.model.answers import Delivery, Enqueued, Exchanged, Part, Result
+from holdfast.model.checks import check_integer
+from holdfast.model.durations import MAX_MS
+from holdfast.model.errors import StoreUnavailable
+from holdfast.model.message import Draft, Receipt, check_draft, check_drafts
+from holdfast.model.names import QueueRef
+from holdfast.model.requests import Ask, Settle, Verdict, check_ask, check_verdicts
+
+Req = TypeVar("Req", bound=AnyRequest)
+Ans = TypeVar("Ans")
+
+# The server knows how large a payload may be.
+_ANY_SIZE = 1 << 62
+# Of one item beside its payload or its error.
+_ITEM_BYTES = 256
+# Queues whose concurrent calls share requests. One that is forgotten while it has some under way only shares less.
+_MOST_COALESCERS = 1_000
+
+
+class RemoteMessages(Generic[Req, Ans]):
+    def __init__(self, calls: Calls[Req, Ans], codec: Codec[Req, Ans], operations: Operations) -> None:
+        self._calls = calls
+        self._codec = codec
+        self._operations = operations
+        self._wait_round_ms = calls.settings.wait_round_ms
+        # By queue, and by whether the messages have keys: only a request all of whose messages do may be repeated.
+        self._enqueues: dict[tuple[QueueRef, bool], Coalescer[Draft, Enqueued]] = {}
+        # By queue, and by kind where a request can carry only one.
+        self._verdicts: dict[tuple[QueueRef, Settle | None], Coalescer[Verdict, Result]] = {}
+        self._streams = PollStreams()
+        listen_for_forks(self)
+
+    def forked(self) -> None:
+        """Requests that callers shared are under way in the parent: nobody here would end them."""
+        self._enqueues.clear()
+        self._verdicts.clear()
+        self._streams = PollStreams()
+
+    # --- Enqueue ---------------------------------------------------------------------------------------------------
+
+    async def enqueue(self, ref: QueueRef, drafts: list[Draft]) -> list[Enqueued]:
+        if not drafts:
+            return []
+        check_drafts(drafts, _ANY_SIZE)
+        if len(drafts) > 1 or len(drafts[0].payload) > self._codec.most_shared_bytes:
+            return await self._enqueue(ref, drafts)
+        [draft] = drafts
+        key = ref, draft.key is not None
+        coalescer = self._enqueues.get(key)
+        if coalescer is None:
+            if len(self._enqueues) >= _MOST_COALESCERS:
+                self._enqueues.clear()
+            coalescer = self._enqueues[key] = self._calls.tasks.coalescer(
+                partial(self._enqueue, ref, is_shared=True), _draft_bytes
+            )
+        return [await coalescer.add(draft)]
+
+    async def _enqueue(self, ref: QueueRef, drafts: list[Draft], *, is_shared: bool = False) -> list[Enqueued]:
+        request = self._codec.enqueue(ref, drafts, is_shared=is_shared and len(drafts) > 1)
+        return self._codec.enqueued(await self._calls.ask(request))
+
+    async def upload(self, ref: QueueRef, draft: Draft, size: int | None = None) -> Upload:
+        check_draft(draft, _ANY_SIZE)
+        return self._codec.upload(ref, draft, size)
+
+    # --- Claims ----------------------------------------------------------------------------------------------------
+
+    async def claim(self, ref: QueueRef, ask: Ask, wait_ms: int | None) -> list[Delivery]:
+        """One request after the other until something comes or the wait is over: a proxy, or a connection that died
+        unnoticed, keeps a claim from its messages for a round at most."""
+        check_ask(ask)
+        if wait_ms is not None:
+            check_integer("wait", wait_ms, 0, MAX_MS)
+        calls, codec = self._calls, self._codec
+        until_s = None if wait_ms is None else steady_s() + wait_ms / 1_000
+        while True:
+            round_ms = self._round_ms(wait_ms)
+            request = codec.claim(ref, ask, round_ms, [], partial(self._hear_late, ref, ask))
+            try:
+                answer = await (calls.ask_for_ever(request) if wait_ms is None else calls.ask(request))
+            except StoreUnavailable:
+                if round_ms != 0 and calls.is_closed:
+                    return []  # closing lets those who wait go with nothing
+                raise
+            deliveries = codec.claimed(answer, []).deliveries
+            if deliveries or round_ms == wait_ms:
+                return deliveries
+            if until_s is not None:
+                wait_ms = max(0, int((until_s - steady_s()) * 1_000))
+
+    async def exchange(self, ref: QueueRef, verdicts: list[Verdict], ask: Ask, wait_ms: int | None = 0) -> Exchanged:
+        """Verdicts that ride on a claim. Those that a claim cannot carry go before it."""
+        check_exchange(verdicts, ask, wait_ms)
+        exchanged = await self._exchange(ref, verdicts, ask)
+        return await with_waited(exchanged, wait_ms, lambda: self.claim(ref, ask, wait_ms))
+
+    async def _exchange(self, ref: QueueRef, verdicts: list[Verdict], ask: Ask) -> Exchanged:
+        if not verdicts or not self._can_ride(verdicts):
+            results = await self.settle(ref, verdicts) if verdicts else []
+            return Exchanged(results, await self.claim(ref, ask, 0))
+        told = await self._calls.tell(self._codec.claim(ref, ask, 0, verdicts, partial(self._hear_late, ref, ask)))
+        exchanged = self._codec.claimed(self._calls.checked(told), verdicts)
+        return exchanged._replace(
+            results=await self._told_results(ref, verdicts, exchanged.results, is_unsure=told.is_unsure)
+        )
+
+    def _can_ride(self, verdicts: list[Verdict]) -> bool:
+        riding = self._codec.riding
+        return all(verdict.settle in riding for verdict in verdicts)
+
+    def _round_ms(self, wait_ms: int | None) -> int | None:
+        if wait_ms is None:
+            return self._wait_round_ms
+        return min(wait_ms, self._wait_round_ms or self._codec.longest_wait_ms)
+
+    async def _hear_late(self, ref: QueueRef, ask: Ask, answer: Ans) -> None:
+        # What is claimed under a number stays claimed: whoever left reads it again by its number.
+        if ask.ledger is None:
+            await self.give_back(ref, self._codec.deliveries(answer))
+
+    async def give_back(self, ref: QueueRef, deliveries: list[Delivery]) -> None:
+        """Return messages that their caller never saw: as if they had not been claimed."""
+        if deliveries:
+            unseen = [Verdict(settle=Settle.UNSEND, receipt=delivery.receipt) for delivery in deliveries]
+            await self._settle(ref, unseen, is_last=True)
+
+    async def read_part(self, ref: QueueRef, receipt: Receipt, offset: int, limit: int) -> Part:
+        return self._codec.part(await self._calls.ask(self._codec.read_part(ref, receipt, offset, limit)))
+
+    # --- Streams ---------------------------------------------------------------------------------------------------
+
+    def stream(self, ref: QueueRef, ask: Ask, prefetch: int) -> AsyncIterator[Delivery]:
+        """One claim after the other. A protocol in which the server sends deliveries by itself has its own."""
+        check_ask(ask)
+        return self._streams.read(
+            PollStream(ref, ask, prefetch, self._calls.tasks), self._calls, self.claim, self.give_back
+        )
+
+    def let_go(self) -> None:
+        """Streams that wait for room come to their end: this client is closed."""
+        self._streams.let_go()
+
+    # --- Verdicts --------------------------------------------------------------------------------------------------
+
+    async def settle(self, ref: QueueRef, verdicts: list[Verdict]) -> list[Result]:
+        """Settle in as few requests as the protocol can. A single verdict may ride with those of others."""
+        check_verdicts(verdicts)
+        mixes = self._codec.mixes_verdicts
+        if len(verdicts) == 1:
+            return [await self._settle_one((ref, None if mixes else verdicts[0].settle), verdicts[0])]
+        kinds = () if mixes else tuple(dict.fromkeys(verdict.settle for verdict in verdicts))
+        if len(kinds) <= 1:
+            return await self._settle(ref, verdicts)
+        results: dict[int, Result] = {}
+        for kind in kinds:
+            mine = [at for at, verdict in enumerate(verdicts) if verdict.settle is kind]
+            answers = await self._settle(ref, [verdicts[at] for at in mine])
+            results.update(zip(mine, answers, strict=True))
+        return [results[at] for at in range(len(verdicts))]
+
+    async def _settle_one(self, key: tuple[QueueRef, Settle | None], verdict: Verdict) -> Result:
+        coalescer = self._verdicts.get(key)
+        if coalescer is None:
+            if len(self._verdicts) >= _MOST_COALESCERS:
+                self._verdicts.clear()
+            coalescer = self._verdicts[key] = self._calls.tasks.coalescer(partial(self._settle, key[0]), _verdict_bytes)
+        return await coalescer.add(verdict)
+
+    async def _settle(self, ref: QueueRef, verdicts: list[Verdict], *, is_last: bool = False) -> list[Result]:
+        due = self._streams.due_after(ref, verdicts) if not is_last and self._can_ride(verdicts) else None
+        if due is not None:
+            return await self._settle_and_claim(verdicts, *due)
+        told = await self._calls.tell(self._codec.settle(ref, verdicts, is_last=is_last))
+        results = self._codec.settled(told.answer, verdicts)
+        return await self._told_results(ref, verdicts, results, is_unsure=told.is_unsure)
+
+    async def _settle_and_claim(self, verdicts: list[Verdict], stream: PollStream, its_own: int) -> list[Result]:
+        """The next claim of a stream is due: it carries the verdicts."""
+        with stream.claiming():
+            results, deliveries = await self._exchange(stream.ref, verdicts, stream.ask_for(its_own))
+            is_taken = stream.take(deliveries)
+        if not is_taken:  # its reader left meanwhile
+            await self.give_back(stream.ref, deliveries)
+        return results
+
+    async def _told_results(
+        self, ref: QueueRef, verdicts: list[Verdict], results: list[Result], *, is_unsure: bool
+    ) -> list[Result]:
+        if is_unsure:
+            results = [await clarify(self._operations, ref, *pair) for pair in zip(verdicts, results, strict=True)]
+        self._streams.note(ref, verdicts, results)
+        return results
+
+
+def _draft_bytes(draft: Draft) -> int:
+    return len(draft.payload) + _ITEM_BYTES
+
+
+def _verdict_bytes(verdict: Verdict) -> int:
+    return len(verdict.error or "") + _ITEM_BYTES
