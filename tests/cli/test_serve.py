@@ -170,7 +170,7 @@ def test_the_settings_in_force_are_printed_with_where_they_come_from(
 
 
 def test_without_the_extra_it_says_what_to_install(run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(MODULES, "server", ("uvicorn", "not_a_module_of_this_world"))
+    monkeypatch.setitem(MODULES, "server", ("starlette", "not_a_module_of_this_world"))
 
     assert_refused(run("serve"), 2, "pip install 'holdfast[server]'")
 

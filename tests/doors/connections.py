@@ -1,4 +1,4 @@
-"""Over real connections to a real uvicorn with our protocol, and an application that a test can look into."""
+"""Real connections to an application that a test can look into."""
 
 import asyncio
 import contextlib
@@ -7,9 +7,7 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypeAlias
 
-import uvicorn
-
-from holdfast.doors.http.protocol import HttpProtocol
+from holdfast.doors.http.connections import KEEP_ALIVE_S, HotCall, HttpConnections
 
 Run: TypeAlias = Callable[[Awaitable[None]], None]
 HELLO = b"GET /hello HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -25,6 +23,7 @@ class App:
 
     def __init__(self) -> None:
         self.calls: list[dict[str, Any]] = []
+        self.hot_calls: dict[bytes, HotCall] = {}
         self.may_answer = asyncio.Event()
         self.may_answer.set()
 
@@ -50,36 +49,21 @@ class App:
 
 
 @contextlib.asynccontextmanager
-async def serving(app: App, **settings: Any) -> AsyncIterator[int]:
-    config = uvicorn.Config(
-        app,
-        host="127.0.0.1",
-        port=0,
-        http=HttpProtocol,
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        server_header=False,
-        proxy_headers=False,
-        **settings,
-    )
-    server = uvicorn.Server(config)
-    # What `serve` does, without the tenths of a second it takes to see that it is to stop.
-    config.load()
-    server.lifespan = config.lifespan_class(config)
-    await server.startup()
+async def serving(
+    app: App, *, keep_alive_s: float = KEEP_ALIVE_S, tls: ssl.SSLContext | None = None
+) -> AsyncIterator[int]:
+    group = HttpConnections(app, app.hot_calls, keep_alive_s=keep_alive_s)
+    listening = await asyncio.get_running_loop().create_server(group.make, "127.0.0.1", 0, ssl=tls)
     try:
-        yield server.servers[0].sockets[0].getsockname()[1]
+        yield listening.sockets[0].getsockname()[1]
     finally:
         app.may_answer.set()
-        for listening in server.servers:
-            listening.close()
-        for connection in list(server.server_state.connections):
+        listening.close()
+        for connection in group.open:
             connection.transport.abort()
-        if tasks := list(server.server_state.tasks):
-            await asyncio.wait(tasks)
-        for listening in server.servers:
-            await listening.wait_closed()
+        if group.tasks:
+            await asyncio.wait(group.tasks)
+        await listening.wait_closed()
 
 
 async def talk(port: int, *parts: bytes, tls: ssl.SSLContext | None = None) -> bytes:

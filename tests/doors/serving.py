@@ -8,15 +8,14 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import aiohttp
-import uvicorn
 
 from holdfast.clock import Alarm, Clock
 from holdfast.dice import SystemDice
 from holdfast.doors.http.app import HttpDoor
 from holdfast.doors.http.calls import limits_for
+from holdfast.doors.http.connections import HttpConnections
 from holdfast.doors.http.health import Health
 from holdfast.doors.http.hosts import Hosts
-from holdfast.doors.http.protocol import HttpProtocol
 from holdfast.doors.http.routes import make_rest
 from holdfast.doors.identity import Identity, Open
 from holdfast.model.errors import Unauthenticated
@@ -190,42 +189,24 @@ async def serve(
         drain=drain,
         rest=make_rest(health),
     )
-    server = uvicorn.Server(
-        uvicorn.Config(
-            door,
-            port=0,
-            http=HttpProtocol,
-            ws="none",
-            lifespan="off",
-            # Not access_log=False: that would mute a logger of the whole process.
-            log_config=None,
-            server_header=False,
-            proxy_headers=False,
-        )
-    )
-    server.config.load()
-    server.lifespan = server.config.lifespan_class(server.config)
-    await server.startup()
-    url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    connections = HttpConnections(door, door.hot_calls)
+    listening = await asyncio.get_running_loop().create_server(connections.make, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
     try:
         async with aiohttp.ClientSession() as http:
             yield Server(url, http, core, drain, requests)
     finally:
         core.messages.close()
         core.dispatcher.close()
-        await _end(server)
+        await _end(listening, connections)
         await core.close()
         await runtime.aclose()
 
 
-async def _end(server: uvicorn.Server) -> None:
-    """What its `shutdown` does, which looks every tenth of a second: hundreds of tests would wait for nothing else."""
-    for listening in server.servers:
-        await stop_listening(listening)
-    state = server.server_state
-    while state.connections or state.tasks:
-        for connection in list(state.connections):
-            connection.shutdown()
+async def _end(listening: asyncio.Server, connections: HttpConnections) -> None:
+    await stop_listening(listening)
+    while connections.open or connections.tasks:
+        for connection in connections.open:
+            connection.shut_down()
         await asyncio.sleep(0.001)
-    for listening in server.servers:
-        await listening.wait_closed()
+    await listening.wait_closed()

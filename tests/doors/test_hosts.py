@@ -35,7 +35,7 @@ async def test_a_server_without_auth_answers_by_loopback_names(server: Server, h
 async def test_a_server_without_auth_refuses_any_other_name(server: Server, host: str) -> None:
     await server.enqueue(1)
     for method, path, body in (
-        ("POST", "/v1/queue/dequeue", QUEUE),  # the short way
+        ("POST", "/v1/queue/dequeue", QUEUE),  # a hot call
         ("POST", "/v1/queue/subscribe", QUEUE),
         ("GET", "/dequeue?namespace=acme&topic=jobs", None),
         ("GET", "/metrics", None),

@@ -1,4 +1,4 @@
-"""Over real connections to a real uvicorn, on both event loops."""
+"""Over real connections, on both event loops."""
 
 import asyncio
 import contextlib
@@ -7,8 +7,9 @@ import logging
 
 import pytest
 
-from holdfast.doors.http import protocol
-from holdfast.doors.http.protocol import MAX_HEAD_BYTES, MAX_HEADERS, MAX_PIPELINED
+from holdfast.doors.http import connection
+from holdfast.doors.http.connection import MAX_PIPELINED
+from holdfast.doors.http.request_heads import MAX_HEAD_BYTES, MAX_HEADERS
 from tests.doors.connections import HELLO, App, Run, assert_refused, head_of, serving, talk
 
 # ---- ordinary calls
@@ -217,6 +218,39 @@ def test_chunks_are_for_http_1_1(run: Run, request_line: bytes) -> None:
     run(test())
 
 
+BAD_CHUNKS: dict[str, bytes] = {
+    "a size with a sign": b"+5\r\nhello\r\n",
+    "a size below zero": b"-5\r\nhello\r\n",
+    "a size with a prefix": b"0x5\r\nhello\r\n",
+    "a size with an underscore": b"1_0\r\nhello\r\n",
+    "a size that is no number": b"g\r\nhello\r\n",
+    "a size beyond all measure": b"fffffffffffffffff\r\nhello\r\n",
+    "no size": b"\r\nhello\r\n",
+    "a space before the size": b" 5\r\nhello\r\n",
+    "a space behind the size": b"5 \r\nhello\r\n",
+    "a bare LF behind the size": b"5\nhello\r\n",
+    "a bare CR behind the size": b"5\rhello\r\n",
+    "a bare LF behind the data": b"5\r\nhello\n",
+    "data longer than its size": b"5\r\nhello!\r\n",
+    "a bare LF in an extension": b"5;a\nb\r\nhello\r\n",
+    "an extension without measure": b"5;" + b"a" * (MAX_HEAD_BYTES * 2),
+}
+
+
+@pytest.mark.parametrize("name", BAD_CHUNKS)
+def test_a_bad_chunk_ends_its_connection_and_nothing_behind_it_is_read_as_a_request(run: Run, name: str) -> None:
+    async def test() -> None:
+        app = App()
+        async with serving(app) as port:
+            head = b"POST /a HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+            # The call has begun by then: a refusal could be taken for its response.
+            with contextlib.suppress(ConnectionError):
+                assert await talk(port, head, BAD_CHUNKS[name] + BODY) == b""
+        assert [call["path"] for call in app.calls] == ["/a"]
+
+    run(test())
+
+
 GARBAGE = [
     b"\x16\x03\x01\x02\x00\x01\x00",
     b"hello\r\n\r\n",
@@ -226,6 +260,10 @@ GARBAGE = [
     b"GET http://[::1 HTTP/1.1\r\nHost: x\r\n\r\n",
     b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
     b"GET / HTTP/1.1\nHost: x\n\n",
+    b"GET / HTTP/1.1\nHost: x\r\n\r\n",
+    b"GET / HTTP/1.1\r\nHost: x\n\r\n",
+    b"GET / HTTP/1.1\r\nHost: x\r\n\n",
+    b"GET / HTTP/1.1\r\nHost: x\r\n\rX: y\r\n\r\n",
 ]
 
 
@@ -277,7 +315,7 @@ def test_only_so_many_requests_may_be_sent_ahead(run: Run) -> None:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> float:
-    monkeypatch.setattr(protocol, "HEAD_PATIENCE_S", 0.3)
+    monkeypatch.setattr(connection, "HEAD_PATIENCE_S", 0.3)
     return 0.3
 
 
@@ -317,7 +355,7 @@ def test_a_connection_that_does_not_finish_its_head_is_closed(run: Run, name: st
 def test_the_next_request_of_a_connection_has_to_be_as_quick(run: Run, impatient: float) -> None:
     async def test() -> None:
         app = App()
-        async with serving(app, timeout_keep_alive=60) as port:
+        async with serving(app, keep_alive_s=60) as port:
             answer = await talk(port, HELLO, b"GET / HT")
             assert answer.count(b"HTTP/1.1 200") == 1
 
@@ -327,7 +365,7 @@ def test_the_next_request_of_a_connection_has_to_be_as_quick(run: Run, impatient
 def test_an_idle_connection_between_requests_may_stay(run: Run, impatient: float) -> None:
     async def test() -> None:
         app = App()
-        async with serving(app, timeout_keep_alive=60) as port:
+        async with serving(app, keep_alive_s=60) as port:
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             for _ in range(2):
                 writer.write(HELLO)
@@ -335,6 +373,15 @@ def test_an_idle_connection_between_requests_may_stay(run: Run, impatient: float
                 await asyncio.sleep(impatient * 1.5)
             assert len(app.calls) == 2
             writer.close()
+
+    run(test())
+
+
+def test_line_breaks_do_not_keep_an_idle_connection_open(run: Run) -> None:
+    async def test() -> None:
+        app = App()
+        async with serving(app, keep_alive_s=0.1) as port:
+            assert (await talk(port, HELLO, b"\r\n")).count(b"HTTP/1.1 200") == 1
 
     run(test())
 
@@ -360,7 +407,7 @@ def test_a_call_that_waits_long_for_its_answer_is_left_alone(run: Run, impatient
 def test_a_body_that_nobody_reads_any_more_is_not_waited_for(run: Run, impatient: float) -> None:
     async def test() -> None:
         app = App()
-        async with serving(app, timeout_keep_alive=60) as port:
+        async with serving(app, keep_alive_s=60) as port:
             parts = [b"x"] * 10
             answer = await talk(port, b"POST /unread HTTP/1.1\r\nHost: x\r\nContent-Length: 999999\r\n\r\n", *parts)
             assert answer.startswith(b"HTTP/1.1 200")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from cryptography import x509
 
-from holdfast.doors.http.protocol import MAX_HEAD_BYTES
+from holdfast.doors.http.request_heads import MAX_HEAD_BYTES
 from holdfast.doors.identity import PeerCertificate
 from tests.doors.connections import HELLO, App, Run, assert_refused, head_of, serving, talk
 from tests.doors.credentials import Authority, write_pair
@@ -26,11 +26,19 @@ def tls_files(tmp_path_factory: pytest.TempPathFactory, authority: Authority) ->
     folder = tmp_path_factory.mktemp("tls")
     certificate, key = write_pair(folder, "server", authority.issue_server())
     ca, _ = write_pair(folder, "ca", (authority.certificate, authority.key))
-    return {"ssl_certfile": certificate, "ssl_keyfile": key, "ssl_ca_certs": ca}
+    return {"certificate": certificate, "key": key, "ca": ca}
+
+
+def server_context(tls_files: dict[str, str], requirement: int = ssl.CERT_NONE) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tls_files["certificate"], tls_files["key"])
+    context.load_verify_locations(tls_files["ca"])
+    context.verify_mode = ssl.VerifyMode(requirement)
+    return context
 
 
 def client_context(tls_files: dict[str, str], folder: Path, pair: Any) -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=tls_files["ssl_ca_certs"])
+    context = ssl.create_default_context(cafile=tls_files["ca"])
     if pair is not None:
         context.load_cert_chain(*write_pair(folder, "client", pair))
     return context
@@ -46,7 +54,7 @@ def test_the_client_certificate_reaches_the_call(
         app = App()
         pair = authority.issue(x509.DNSName("queue.acme.com"), x509.UniformResourceIdentifier("spiffe://a/b"))
         context = client_context(tls_files, tmp_path, pair)
-        async with serving(app, ssl_cert_reqs=ssl.CERT_OPTIONAL, **tls_files) as port:
+        async with serving(app, tls=server_context(tls_files, ssl.CERT_OPTIONAL)) as port:
             reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context, server_hostname="localhost")
             for _ in range(2):
                 writer.write(HELLO)
@@ -66,7 +74,7 @@ def test_without_a_certificate_there_is_no_peer(
 ) -> None:
     async def test() -> None:
         app = App()
-        async with serving(app, ssl_cert_reqs=requirement, **tls_files) as port:
+        async with serving(app, tls=server_context(tls_files, requirement)) as port:
             assert (await talk(port, CLOSING, tls=client_context(tls_files, tmp_path, None))).startswith(
                 b"HTTP/1.1 200"
             )
@@ -81,7 +89,7 @@ def test_a_certificate_that_was_not_asked_for_is_no_peer(
     async def test() -> None:
         app = App()
         context = client_context(tls_files, tmp_path, authority.issue(x509.DNSName("queue.acme.com")))
-        async with serving(app, ssl_cert_reqs=ssl.CERT_NONE, **tls_files) as port:
+        async with serving(app, tls=server_context(tls_files, ssl.CERT_NONE)) as port:
             assert (await talk(port, CLOSING, tls=context)).startswith(b"HTTP/1.1 200")
         assert app.calls[0]["extensions"]["holdfast"].peer is None
 
@@ -113,7 +121,7 @@ def test_a_certificate_that_is_not_to_be_trusted_gets_no_call(
     async def test() -> None:
         app = App()
         context = client_context(tls_files, tmp_path, UNTRUSTED[name](authority))
-        async with serving(app, ssl_cert_reqs=requirement, **tls_files) as port:
+        async with serving(app, tls=server_context(tls_files, requirement)) as port:
             with contextlib.suppress(ssl.SSLError, ConnectionError):
                 assert await talk(port, CLOSING, tls=context) == b""
         assert app.calls == []
@@ -124,7 +132,7 @@ def test_a_certificate_that_is_not_to_be_trusted_gets_no_call(
 def test_a_refusal_reaches_a_caller_over_tls(run: Run, tls_files: dict[str, str], tmp_path: Path) -> None:
     async def test() -> None:
         app = App()
-        async with serving(app, **tls_files) as port:
+        async with serving(app, tls=server_context(tls_files)) as port:
             context = client_context(tls_files, tmp_path, None)
             assert_refused(await talk(port, head_of(MAX_HEAD_BYTES + 1), tls=context), 431)
 

@@ -59,15 +59,14 @@ def test_a_line_of_json_has_time_level_event_and_its_fields(lines: Lines) -> Non
     assert list(json.loads(line))[:3] == ["time", "level", "event"]
 
 
-@pytest.mark.parametrize("name", ["holdfast", "uvicorn.error", "uvicorn.access", "asyncio", "somebody.else"])
+@pytest.mark.parametrize("name", ["holdfast", "asyncio", "somebody.else"])
 def test_loggers_of_the_standard_library_come_out_the_same_way(lines: Lines, name: str) -> None:
     def act() -> None:
-        logging.getLogger(name).warning("%d of %s", 3, "them", extra={"tenant_id": "acme", "color_message": "\x1b[1m"})
+        logging.getLogger(name).warning("%d of %s", 3, "them", extra={"tenant_id": "acme"})
 
     [line] = lines("json", act)
     fields = json.loads(line)
     assert (fields["event"], fields["logger"], fields["tenant_id"]) == ("3 of them", name, "acme")
-    assert "color_message" not in fields
 
 
 def test_what_was_bound_for_a_request_stands_in_each_of_its_lines(lines: Lines) -> None:
@@ -91,7 +90,7 @@ def test_no_value_can_end_its_line_or_steer_a_terminal(lines: Lines, log_format:
         ours.info(HOSTILE)
         ours.info("nested", headers={HOSTILE: [HOSTILE]})
         ours.info("bytes", path=HOSTILE.encode())
-        logging.getLogger("uvicorn.access").info("%s", HOSTILE, extra={"correlation_id": HOSTILE})
+        logging.getLogger("somebody.else").info("%s", HOSTILE, extra={"correlation_id": HOSTILE})
 
     written = lines(log_format, act)
     assert len(written) == 5
@@ -151,7 +150,7 @@ SECRETS: list[tuple[str, dict[str, Any]]] = [
 def test_a_secret_never_shows(lines: Lines, log_format: str, event: str, fields: dict[str, Any]) -> None:
     def act() -> None:
         log.logger().info(event, **fields)
-        logging.getLogger("uvicorn.error").info(event, extra=fields)
+        logging.getLogger("somebody.else").info(event, extra=fields)
         try:
             raise RuntimeError(event)
         except RuntimeError:

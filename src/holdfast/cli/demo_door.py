@@ -29,15 +29,13 @@ async def door_of(hf: holdfast.AsyncHoldfast) -> AsyncIterator[str]:
     sockets = listening_sockets(settings)
     try:
         server = HttpServer(make_door(core, identity_of(settings, clock), drain, telemetry, settings), None)
-        serving = asyncio.create_task(server.serve(sockets))
+        await server.start(sockets)
         try:
-            await server.begun(serving)
             yield url_of(sockets, settings)
             drain.begin()
-            server.close_after_answers()
-            await server.close(serving, asyncio.get_running_loop().time() + _CLOSE_S, at_least_s=_CLOSE_S / 4)
+            server.connections.close_after_responses()
         finally:
-            serving.cancel()
+            await server.close(asyncio.get_running_loop().time() + _CLOSE_S, at_least_s=_CLOSE_S / 4)
     finally:
         for each in sockets:
             each.close()

@@ -12,7 +12,6 @@ MODULES = {
     "objects": ("obstore", "asyncinotify"),
     "capnp": ("capnp",),
     "server": (
-        "uvicorn",
         "uvloop",
         "starlette",
         "python_multipart",

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from holdfast.clock import Clock
-from holdfast.doors.http.app import Asgi, HttpDoor
+from holdfast.doors.http.app import HttpDoor
 from holdfast.doors.http.calls import limits_for
 from holdfast.doors.http.health import Health
 from holdfast.doors.http.hosts import ANY_HOST, Hosts
@@ -50,7 +50,7 @@ def hosts_of(settings: Settings) -> Hosts | None:
     return None if ANY_HOST in settings.allowed_hosts else Hosts([settings.host, *settings.allowed_hosts])
 
 
-def make_door(core: Core, identity: Identity, drain: Drain, telemetry: Telemetry, settings: Settings) -> Asgi:
+def make_door(core: Core, identity: Identity, drain: Drain, telemetry: Telemetry, settings: Settings) -> HttpDoor:
     health = Health(
         drain=drain,
         check_store=core.admin.check_store,

@@ -7,7 +7,6 @@ import signal
 import sys
 import threading
 
-from holdfast.server.http import either
 from holdfast.signals import LoopSignals
 
 _log = logging.getLogger("holdfast")
@@ -27,9 +26,9 @@ class Stop:
         for each in self._SIGNALS:
             self._signals.handle(each, self._ask)
 
-    async def wait(self, serving: "asyncio.Task[None]") -> None:
+    async def wait(self) -> None:
         """Wait for the first signal, or for the loss of the store."""
-        await either(serving, self._asked)
+        await self._asked.wait()
 
     def store_lost(self, why: str) -> None:
         """End the server: another process can open the store, this one cannot."""

@@ -20,7 +20,7 @@ from importlib.metadata import version
 
 from holdfast.clock import Clock, SystemClock
 from holdfast.dice import SystemDice
-from holdfast.doors.http.app import Asgi
+from holdfast.doors.http.app import HttpDoor
 from holdfast.doors.identity import Identity
 from holdfast.runtime import LoopRuntime
 from holdfast.server.capnp import CapnpServer
@@ -38,7 +38,7 @@ from holdfast.telemetry.metrics import Metrics
 
 _log = logging.getLogger("holdfast")
 
-MakeDoor = Callable[[Core, Identity, Drain, Telemetry, Settings], Asgi]
+MakeDoor = Callable[[Core, Identity, Drain, Telemetry, Settings], HttpDoor]
 Announce = Callable[[str], None]
 
 # Past its grace a server cuts off what is left and closes the store if that takes no longer than this.
@@ -79,21 +79,20 @@ async def serve(settings: Settings, announce: Announce, make_door: MakeDoor = ma
         async with _opened(settings, runtime) as core, _started(identity), _told(core, settings, clock) as telemetry:
             drain = Drain()
             server = HttpServer(make_door(core, identity, drain, telemetry, settings), tls)
-            serving = asyncio.create_task(server.serve(sockets))
             try:
                 try:
-                    await server.begun(serving)
+                    await server.start(sockets)
                 except OSError as error:  # another program came first to listen on the port
                     raise_bind_error(settings.host, settings.port, error)
                 await capnp.start(core, identity, drain, telemetry, tls)
                 _rest_garbage_collector()
                 _say_begun(settings, url_of(sockets, settings), capnp.url, announce)
                 core.on_store_lost = stop.store_lost
-                await stop.wait(serving)
+                await stop.wait()
                 watchdog.start(settings.shutdown_grace_ms / 1_000 + _LAST_S)
-                code = await _drain(settings, server, capnp, serving, core, runtime, drain)
+                code = await _drain(settings, server, capnp, core, runtime, drain)
             finally:
-                serving.cancel()
+                server.stop_listening()
                 await capnp.close(0)
         if stop.has_lost_store:
             # A thread is stuck in RocksDB, and the interpreter's own end would wait for it.
@@ -142,7 +141,6 @@ async def _drain(
     settings: Settings,
     server: HttpServer,
     capnp: CapnpServer,
-    serving: "asyncio.Task[None]",
     core: Core,
     runtime: LoopRuntime,
     drain: Drain,
@@ -150,26 +148,26 @@ async def _drain(
     loop = asyncio.get_running_loop()
     grace_s = settings.shutdown_grace_ms / 1_000
     deadline = loop.time() + grace_s
-    in_hand = server.in_hand() | capnp.in_hand()
+    in_hand = server.connections.in_hand() | capnp.in_hand()
     _log.info(
         "told to stop: finishing what is in hand; another signal ends it at once",
         extra={"calls_in_hand": len(in_hand), "grace_s": grace_s},
     )
     drain.begin()
-    server.close_after_answers()
+    server.connections.close_after_responses()
     core.begin_drain()
 
     left = await _finish(in_hand, grace_s)
     if left:
-        extra = {"calls_in_hand": len(left), "calls": server.describe_calls()}
+        extra = {"calls_in_hand": len(left), "calls": server.connections.describe_calls()}
         _log.error("calls were still in hand after %gs and are cut off", grace_s, extra=extra)
         # To a call this is a caller that left: what was meant for it is given back.
-        server.cut_off()
+        server.connections.cut_off()
         capnp.cut_off()
         for call in await _finish(left, _LAST_S / 4):
             call.cancel()
     unread = await capnp.close(max(deadline - loop.time(), _LAST_S / 4))
-    unread += await server.close(serving, deadline, at_least_s=_LAST_S / 4)
+    unread += await server.close(deadline, at_least_s=_LAST_S / 4)
     if unread:
         _log.error("callers did not take their answers within %gs", grace_s, extra={"connections": unread})
     with suppress(TimeoutError):

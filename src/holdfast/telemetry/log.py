@@ -69,11 +69,6 @@ def configure(log_format: str = "console", level: str = "info", stream: TextIO |
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(number)
-    for name in ("uvicorn", "uvicorn.error", "uvicorn.access"):
-        # Its own handlers would write past ours.
-        logger = logging.getLogger(name)
-        logger.handlers.clear()
-        logger.propagate = True
     structlog.configure(
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         # Below the level a call is an empty function: what is off costs nothing.
@@ -105,7 +100,6 @@ def logger(name: str = "holdfast") -> FilteringBoundLogger:
 
 def clean(logger: Any, method: str, event: EventDict) -> EventDict:
     """Hide secrets, and cut what is long."""
-    event.pop("color_message", None)  # uvicorn's own text once more, with its colours
     return {
         key: value if key in _META else _clean(key, value, MAX_TRACEBACK if key == "exception" else MAX_VALUE, 0)
         for key, value in event.items()

@@ -7,18 +7,16 @@ from typing import Any
 
 from holdfast.clock import steady_s
 from holdfast.doors.http import messages, streams
+from holdfast.doors.http.asgi import Asgi, AsgiScope, Receive, Send
 from holdfast.doors.http.calls import (
     BodyLimits,
     Call,
     CallerLeft,
     error_answer,
     exchange_of,
-    given_correlation_id,
-    has_body,
-    headers_of,
     send_body,
 )
-from holdfast.doors.http.exchange import AsgiScope, Events, Exchange, Receive, Send, ShortExchange
+from holdfast.doors.http.exchange import Exchange
 from holdfast.doors.http.hosts import Hosts
 from holdfast.doors.http.origin import check_origin
 from holdfast.doors.identity import Identity
@@ -32,7 +30,6 @@ from holdfast.telemetry.trace import Tracing
 from holdfast.wire.operations import OPERATIONS
 
 Handler = Callable[[Call], Awaitable[None]]
-Asgi = Callable[[AsgiScope, Receive, Send], Awaitable[None]]
 
 _HOT_HANDLERS: dict[str, Handler] = {
     "/v1/queue/enqueue": messages.enqueue,
@@ -88,8 +85,9 @@ class HttpDoor:
         self._rest = rest(self)
         prefix, counter = secrets.token_hex(8), itertools.count(1)
         self._mint: Callable[[], str] = lambda: f"{prefix}-{next(counter)}"
-        self.short_ways = {
-            path.encode(): self._short_way(operation, handler)
+        # By path: POST requests that are carried out without a task where they come whole.
+        self.hot_calls = {
+            path.encode(): self._hot_call(operation, handler)
             for path, (_, operation, handler) in HOT_ROUTES.items()
             if path in _SHORT
         }
@@ -99,54 +97,40 @@ class HttpDoor:
             raise RuntimeError(f"this door speaks HTTP alone, not {scope['type']}")
         route = HOT_ROUTES.get(scope["path"])
         if route is not None and route[0] == scope["method"]:
-            await self.run(route[1], route[2], scope, receive, send)
+            await self.run(route[1], route[2], scope)
             return
         # Among the rest are paths that are not run as calls: health, and what does not exist.
+        exchange = exchange_of(scope)
         try:
-            self._check_host(headers_of(scope))
+            self._check_host(exchange.head.headers)
         except Forbidden as error:
-            await self._refuse(error, None, Events(scope, receive, send), headers_of(scope))
+            await self._refuse(error, None, exchange)
         else:
             await self._rest(scope, receive, send)
 
-    def _short_way(self, operation: str, handler: Handler) -> Callable[[ShortExchange], Coroutine[Any, Any, None]]:
-        return lambda exchange: self._run(operation, handler, exchange, None, exchange.headers)
+    def _hot_call(self, operation: str, handler: Handler) -> Callable[[Exchange], Coroutine[Any, Any, None]]:
+        return lambda exchange: self._run(operation, handler, exchange, None, self._identity)
 
-    async def run(
-        self,
-        operation: str,
-        handler: Handler,
-        scope: AsgiScope,
-        receive: Receive,
-        send: Send,
-        identity: Identity | None = None,
-    ) -> None:
+    async def run(self, operation: str, handler: Handler, scope: AsgiScope, identity: Identity | None = None) -> None:
         """Run one call; `identity` takes the place of the door's own."""
-        events = Events(scope, receive, send)
-        await self._run(operation, handler, exchange_of(events), events, headers_of(scope), identity)
+        await self._run(operation, handler, exchange_of(scope), scope, identity or self._identity)
 
     async def _run(
-        self,
-        operation: str,
-        handler: Handler,
-        exchange: Exchange,
-        events: Events | None,
-        headers: Mapping[bytes, bytes],
-        identity: Identity | None = None,
+        self, operation: str, handler: Handler, exchange: Exchange, scope: AsgiScope | None, identity: Identity
     ) -> None:
         """One call, from its credential to its answer or its error."""
         started_at = steady_s()
         call: Call | None = None
         outcome = "ok"
+        headers = exchange.head.headers
         try:
             self._check_host(headers)
             check_origin(headers)
-            session = self._session_of(await (identity or self._identity).caller_of(headers, exchange.peer))
+            session = self._session_of(await identity.caller_of(headers, exchange.peer))
             call = Call(
                 session,
                 exchange,
-                events,
-                headers,
+                scope,
                 self._limits,
                 self._mint,
                 operation=operation,
@@ -161,7 +145,7 @@ class HttpDoor:
             outcome = "left"
         except Exception as error:
             outcome = error.code if isinstance(error, HoldfastError) else "internal"
-            await self._refuse(error, call, events or exchange.events(), headers)
+            await self._refuse(error, call, exchange)
         # Of a queue that the caller may not ask for nothing is told, not even here.
         queue = None if call is None or outcome in _OUTSIDERS else call.queue
         operation = operation if call is None else call.operation
@@ -179,10 +163,10 @@ class HttpDoor:
             session = self._sessions[caller] = self._open_session(caller)
         return session
 
-    async def _refuse(self, error: Exception, call: Call | None, events: Events, sent: Mapping[bytes, bytes]) -> None:
+    async def _refuse(self, error: Exception, call: Call | None, exchange: Exchange) -> None:
         if call is None:
-            correlation_id = given_correlation_id(sent) or self._mint()
-            is_body_read = not has_body(sent)
+            correlation_id = exchange.head.correlation_id or self._mint()
+            is_body_read = not exchange.head.has_body
         else:
             correlation_id, is_body_read = call.correlation_id, call.is_body_read
         status, body, headers = error_answer(error, correlation_id)
@@ -192,7 +176,8 @@ class HttpDoor:
         if self._drain.is_draining or not is_body_read:
             # What of the body has not come yet would be taken for the next call.
             headers.append((b"connection", b"close"))
-        await send_body(events.send, status, body, headers)
+        if not exchange.answer(status, headers, body):
+            await send_body(exchange.events().send, status, body, headers)
 
 
 _MOST_SESSIONS = 10_000

@@ -11,11 +11,12 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
-from holdfast.doors.http.exchange import AsgiScope, Events, Exchange, ForeignExchange, Receive, Send
+from holdfast.doors.http.asgi import AsgiScope, Receive, Send
+from holdfast.doors.http.exchange import Exchange
 from holdfast.doors.http.steps import Done, begin
 from holdfast.model.answers import Delivery, Enqueued, Result
 from holdfast.model.errors import HoldfastError, Internal, InvalidArgument, PayloadTooLarge
-from holdfast.model.message import Draft, normalise_correlation_id
+from holdfast.model.message import Draft
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Verdict
 from holdfast.service.queue_refs import QueueRefs
@@ -56,43 +57,23 @@ def limits_for(max_payload: int) -> BodyLimits:
     return BodyLimits(max_payload=max_payload, max_bytes=max(16 << 20, max_payload * 4 // 3 + (1 << 20)))
 
 
-def exchange_of(events: Events) -> Exchange:
-    """What our own protocol tells of a call, or what there is under any other server."""
-    exchange: Exchange | None = events.scope.get("extensions", _NONE).get("holdfast")
-    return ForeignExchange(events) if exchange is None else exchange
-
-
-_NONE: Mapping[str, Any] = {}
-
-
-def headers_of(scope: AsgiScope) -> dict[bytes, bytes]:
-    """By name; of a header that comes twice the first counts."""
-    headers: dict[bytes, bytes] = {}
-    for name, value in scope["headers"]:
-        headers.setdefault(name, value)
-    return headers
-
-
-def given_correlation_id(headers: Mapping[bytes, bytes]) -> str | None:
-    given = headers.get(b"x-correlation-id")
-    return None if given is None else normalise_correlation_id(given.decode("latin-1"))
-
-
-def has_body(headers: Mapping[bytes, bytes]) -> bool:
-    return headers.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in headers
+def exchange_of(scope: AsgiScope) -> Exchange:
+    """Return the exchange behind a scope that our own connection made."""
+    exchange: Exchange = scope["extensions"]["holdfast"]
+    return exchange
 
 
 class Call:
     """What a route handler is given."""
 
     __slots__ = (
-        "_events",
         "_exchange",
         "_names",
-        "_transport",
+        "_scope",
         "correlation_id",
         "given_correlation_id",
         "has_begun",
+        "head",
         "headers",
         "is_body_read",
         "limits",
@@ -106,8 +87,7 @@ class Call:
         self,
         session: Session,
         exchange: Exchange,
-        events: Events | None,
-        headers: Mapping[bytes, bytes],
+        scope: AsgiScope | None,
         limits: BodyLimits,
         mint: Callable[[], str],
         *,
@@ -120,35 +100,35 @@ class Call:
         self.operation = operation
         self.tracing = tracing
         self.session = session
-        self.headers = headers
+        self.head = head = exchange.head
+        self.headers = head.headers
         self.limits = limits
-        self.given_correlation_id = given_correlation_id(headers)
+        self.given_correlation_id = head.correlation_id
         self._exchange = exchange
-        # As its route was given them, if it was.
-        self._events = events
-        self._transport = exchange.transport
-        self.is_body_read = not has_body(headers)
+        # As its route was given it, with the names in its path.
+        self._scope = scope
+        self.is_body_read = not head.has_body
         self.has_begun = False
         # What it was about, once that is known.
         self.queue: QueueRef | None = None
         # The call's own: the answer's header, unless the answer is of one message that has another.
-        self.correlation_id = self.given_correlation_id or mint()
-
-    @property
-    def events(self) -> Events:
-        return self._events or self._exchange.events()
+        self.correlation_id = head.correlation_id or mint()
 
     @property
     def scope(self) -> AsgiScope:
-        return self.events.scope
+        return self._scope or self._exchange.events().scope
 
     @property
     def receive(self) -> Receive:
-        return self.events.receive
+        return self._exchange.events().receive
 
     @property
     def send(self) -> Send:
-        return self.events.send
+        return self._exchange.events().send
+
+    def leaving(self) -> "asyncio.Future[None]":
+        """Return a future that is done once the caller is gone. The caller of this may cancel it."""
+        return self._exchange.leaving()
 
     def ref(self, tenant: str | None, queue: str | None) -> QueueRef:
         """What is left out is the caller's own tenant, and `default`."""
@@ -158,12 +138,12 @@ class Call:
     @property
     def is_caller_gone(self) -> bool:
         """Whether what is sent now would reach nobody."""
-        return self._transport is not None and self._transport.is_closing()
+        return self._exchange.transport.is_closing()
 
     @property
     def is_traced(self) -> bool:
         """Return whether enqueued messages carry a trace: the server's own, or the caller's."""
-        return self.tracing.is_on or b"traceparent" in self.headers
+        return self.tracing.is_on or self.head.is_traced
 
     async def enqueue_traced(self, ref: QueueRef, drafts: list[Draft]) -> list[Enqueued]:
         with self.tracing.enqueue(self.headers, ref, drafts) as (carrying, tell):
@@ -209,7 +189,8 @@ class Call:
         if body is None:
             body = await read_body(self.receive, self.headers, self.limits.max_bytes)
         else:
-            check_encoding(self.headers)
+            if self.head.is_encoded:
+                check_encoding(self.headers)
             if len(body) > self.limits.max_bytes:
                 raise too_large(self.limits.max_bytes)
         self.is_body_read = True
@@ -218,21 +199,22 @@ class Call:
     async def answer(self, body: bytes, status: int = 200, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
         """The whole answer: JSON, unless `headers` say otherwise."""
         self.has_begun = True
+        if status == 200 and not headers and self._exchange.answer_json(self.correlation_id, body):
+            return
         every = [(b"x-correlation-id", self.correlation_id.encode()), *(headers or (JSON_TYPE,))]
         if not self._exchange.answer(status, every, body):
             await send_body(self.send, status, body, every)
 
     def check_can_stream(self) -> None:
         """Before anything is done for an answer whose length is not known: HTTP/1.0 has no chunks."""
-        if self.scope["http_version"] == "1.0":
+        if self.head.version == "1.0":
             raise InvalidArgument("an answer in parts needs HTTP/1.1: this request came as HTTP/1.0")
 
     async def start_stream(self, headers: Iterable[tuple[bytes, bytes]], status: int = 200) -> None:
         """An answer in parts, each of which is watched until it left our hands: see `stream`."""
         self.has_begun = True
-        if self._transport is not None:
-            # TLS would take a limit of nothing for reached when there is nothing, and never write again.
-            self._transport.set_write_buffer_limits(high=0 if self.scope["scheme"] == "http" else 1)
+        # TLS would take a limit of nothing for reached when there is nothing, and never write again.
+        self._exchange.transport.set_write_buffer_limits(high=0 if self._exchange.connection.scheme == "http" else 1)
         every = [(b"x-correlation-id", self.correlation_id.encode()), *headers]
         await self.send({"type": "http.response.start", "status": status, "headers": every})
         await self.send(_NOTHING_YET)  # the head waits for a first part, and the first message may be long in coming
@@ -247,8 +229,9 @@ class Call:
 
     async def end_stream(self) -> None:
         await self.send({"type": "http.response.body", "body": b""})
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.set_write_buffer_limits()  # the next call on this connection may coalesce its writes
+        if not self.is_caller_gone:
+            # The next call on this connection may coalesce its writes.
+            self._exchange.transport.set_write_buffer_limits()
 
 
 async def read_body(receive: Receive, headers: Mapping[bytes, bytes], max_bytes: int) -> bytes:

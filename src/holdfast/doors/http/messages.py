@@ -9,7 +9,7 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from holdfast.doors.http.calls import JSON_TYPE, Call, CallerLeft, decode, retry_after
-from holdfast.doors.http.multipart import PartStream, comes_in_parts, enqueue_parts, wants_parts
+from holdfast.doors.http.multipart import PartStream, enqueue_parts
 from holdfast.doors.http.presence import Presence
 from holdfast.doors.http.shapes import (
     ask_of,
@@ -62,7 +62,7 @@ _WATCHED_BYTES = 64 << 10
 
 
 async def enqueue(call: Call) -> None:
-    if comes_in_parts(call.headers):
+    if call.head.comes_in_parts:
         await _answer_enqueued(call, await enqueue_parts(call))
         return
     request = decode(_enqueue, await call.body())
@@ -110,7 +110,7 @@ async def claim_and_answer(
 ) -> None:
     """`wait_ms` is how long a claim with verdicts waits once they are settled; without verdicts the request says it."""
     results: list[ResultOut] | UnsetType = UNSET
-    sends_parts = wants_parts(call.headers)
+    sends_parts = call.head.wants_parts
     if sends_parts:
         call.check_can_stream()
         ask = replace(ask, streams=True)

@@ -1,7 +1,6 @@
 """Payloads as parts: `multipart/form-data` in, `multipart/mixed` out."""
 
 import secrets
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -29,14 +28,6 @@ _MAX_HELD = 1 << 20
 # Part headers, boundaries: everything of a body that is neither meta nor payload.
 _MAX_FRAMING = 16 << 10
 _meta = msgspec.json.Decoder(MetaIn)
-
-
-def comes_in_parts(headers: Mapping[bytes, bytes]) -> bool:
-    return headers.get(b"content-type", b"").split(b";", 1)[0].strip().lower() == b"multipart/form-data"
-
-
-def wants_parts(headers: Mapping[bytes, bytes]) -> bool:
-    return headers.get(b"accept", b"").split(b";", 1)[0].strip().lower() == PARTS_TYPE
 
 
 async def enqueue_parts(call: Call) -> list[Enqueued]:

@@ -20,7 +20,7 @@ class Presence:
     async def wait(self, work: Coroutine[Any, Any, T], undo: Callable[[T], None]) -> T:
         """The work's result; `CallerLeft` if the caller leaves first. `undo` is given a result that nobody will see."""
         if self._leaving is None:
-            self._leaving = asyncio.ensure_future(self._call.receive())
+            self._leaving = self._call.leaving()
         working = asyncio.ensure_future(work)
         try:
             await asyncio.wait((working, self._leaving), return_when=asyncio.FIRST_COMPLETED)

@@ -9,16 +9,15 @@ from starlette.convertors import Convertor, register_url_convertor
 from starlette.routing import BaseRoute, Route, Router
 
 from holdfast.doors.http import compatible, journal, ledger, operations, payloads, streams
-from holdfast.doors.http.app import HOT_ROUTES, Asgi, Handler, HttpDoor
+from holdfast.doors.http.app import HOT_ROUTES, Handler, HttpDoor
+from holdfast.doors.http.asgi import Asgi, AsgiScope, Receive, Send
 from holdfast.doors.http.calls import (
     JSON_TYPE,
     Call,
     RawHeaders,
-    given_correlation_id,
-    headers_of,
+    exchange_of,
     send_body,
 )
-from holdfast.doors.http.exchange import AsgiScope, Receive, Send
 from holdfast.doors.http.health import Answer, Health
 from holdfast.doors.http.openapi import encode_document
 from holdfast.doors.identity import Identity
@@ -144,7 +143,7 @@ class _Path:
         if route is None:
             await _refuse_method(scope, send, self._methods)
         else:
-            await self._door.run(route.measured_as, route.handler, scope, receive, send, route.identity)
+            await self._door.run(route.measured_as, route.handler, scope, route.identity)
 
 
 def open_route(path: str, answer: Callable[[], Awaitable[Answer]]) -> Route:
@@ -182,4 +181,4 @@ async def _refuse(scope: AsgiScope, send: Send, status: int, message: str, heade
 
 
 def _correlation_id(scope: AsgiScope) -> tuple[bytes, bytes]:
-    return b"x-correlation-id", (given_correlation_id(headers_of(scope)) or secrets.token_hex(12)).encode()
+    return b"x-correlation-id", (exchange_of(scope).head.correlation_id or secrets.token_hex(12)).encode()

@@ -7,7 +7,7 @@ import msgspec
 
 from holdfast.doors.http.calls import Call, decode
 from holdfast.doors.http.messages import settle_riding
-from holdfast.doors.http.multipart import PartStream, wants_parts
+from holdfast.doors.http.multipart import PartStream
 from holdfast.doors.http.presence import Presence
 from holdfast.doors.http.shapes import riding_verdicts
 from holdfast.model.answers import Delivery
@@ -74,7 +74,7 @@ async def _subscribe_to(call: Call, *, with_state: bool) -> None:
         check_integer("wait_ms", request.wait_ms, 0, MAX_MS)
     limit = request.prefetch if request.limit is None else request.limit
     verdicts = riding_verdicts(request.verdicts or ())
-    sends_parts = wants_parts(call.headers)
+    sends_parts = call.head.wants_parts
     ask = Ask(
         limit=limit,
         lease_ms=request.lease_ms,

@@ -1,4 +1,4 @@
-"""Calls that come whole in one read: answered with less ado, and in every other respect like the others."""
+"""Hot calls that come whole in one read: answered without events or a task, and otherwise like the others."""
 
 import asyncio
 import json
@@ -9,27 +9,27 @@ from typing import Any
 
 import pytest
 
-from holdfast.doors.http.exchange import ShortExchange
+from holdfast.doors.http.exchange import Exchange
 from tests.doors.connections import HELLO, App, Run, serving, talk
 
-Handler = Callable[[ShortExchange], Awaitable[None]]
+Handler = Callable[[Exchange], Awaitable[None]]
 JSON = [(b"content-type", b"application/json")]
 
 
-class ShortApp(App):
-    """Has a short way to `/short`; keeps who took it."""
+class HotApp(App):
+    """Has a hot call at `/short`; keeps its exchanges."""
 
     def __init__(self, handler: Handler | None = None) -> None:
         super().__init__()
-        self.exchanges: list[ShortExchange] = []
+        self.exchanges: list[Exchange] = []
         self._handler = handler or self._echo
-        self.short_ways = {b"/short": self._run}
+        self.hot_calls = {b"/short": self._run}
 
-    async def _run(self, exchange: ShortExchange) -> None:
+    async def _run(self, exchange: Exchange) -> None:
         self.exchanges.append(exchange)
         await self._handler(exchange)
 
-    async def _echo(self, exchange: ShortExchange) -> None:
+    async def _echo(self, exchange: Exchange) -> None:
         body = exchange.take_body() or b""
         if not self.may_answer.is_set():
             await self.may_answer.wait()
@@ -47,9 +47,9 @@ def post(
 CLOSE = b"Connection: close"
 
 
-def test_a_call_whole_in_one_read_takes_the_short_way_and_is_answered_like_any_other(run: Run) -> None:
+def test_a_call_whole_in_one_read_is_a_hot_call_and_answered_like_any_other(run: Run) -> None:
     async def test() -> None:
-        app = ShortApp()
+        app = HotApp()
         async with serving(app) as port:
             short = await talk(port, post(b"hello", b"/short", CLOSE))
             whole = post(b"hello", b"/short", CLOSE)
@@ -62,9 +62,9 @@ def test_a_call_whole_in_one_read_takes_the_short_way_and_is_answered_like_any_o
     run(test())
 
 
-def test_a_connection_goes_on_after_a_short_call(run: Run) -> None:
+def test_a_connection_goes_on_after_a_hot_call(run: Run) -> None:
     async def test() -> None:
-        app = ShortApp()
+        app = HotApp()
         async with serving(app) as port:
             answer = await talk(port, post(b"a"), post(b"b"), HELLO, post(b"c", b"/short", CLOSE))
             assert answer.count(b"HTTP/1.1 200 OK") == 4
@@ -87,7 +87,7 @@ OTHERS: dict[str, bytes] = {
 @pytest.mark.parametrize("name", OTHERS)
 def test_everything_else_is_called_with_events(run: Run, name: str) -> None:
     async def test() -> None:
-        app = ShortApp()
+        app = HotApp()
         async with serving(app) as port:
             answer = await talk(port, OTHERS[name])
             assert b"200 OK" in answer
@@ -98,7 +98,7 @@ def test_everything_else_is_called_with_events(run: Run, name: str) -> None:
 
 def test_calls_sent_ahead_are_answered_in_their_order(run: Run) -> None:
     async def test() -> None:
-        app = ShortApp()
+        app = HotApp()
         app.may_answer.clear()
         async with serving(app) as port:
             ahead = [post(b"%d" % number) for number in range(5)]
@@ -107,14 +107,14 @@ def test_calls_sent_ahead_are_answered_in_their_order(run: Run) -> None:
                 await asyncio.sleep(0)
             app.may_answer.set()
             assert re.findall(rb'"body": "(\d)"', await asking) == [b"%d" % number for number in range(6)]
-            assert app.calls, "what was sent ahead waited for its turn"
+            assert (len(app.exchanges), app.calls) == (6, []), "what was sent ahead waited for its turn"
 
     run(test())
 
 
 def test_one_that_waits_is_in_hand_until_it_ends(run: Run) -> None:
     async def test() -> None:
-        app = ShortApp()
+        app = HotApp()
         app.may_answer.clear()
         async with serving(app) as port:
             asking = asyncio.create_task(talk(port, post(b"x", b"/short", CLOSE)))
@@ -132,7 +132,7 @@ def test_one_that_waits_is_in_hand_until_it_ends(run: Run) -> None:
 
 def test_one_whose_caller_left_answers_nobody_and_knows(run: Run) -> None:
     async def test() -> None:
-        app = ShortApp()
+        app = HotApp()
         app.may_answer.clear()
         async with serving(app) as port:
             _, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -141,7 +141,7 @@ def test_one_whose_caller_left_answers_nobody_and_knows(run: Run) -> None:
                 await asyncio.sleep(0)
             writer.transport.abort()
             exchange = app.exchanges[0]
-            while not exchange.disconnected:
+            while not exchange.is_left:
                 await asyncio.sleep(0.001)
             app.may_answer.set()
             await exchange.ended()
@@ -152,7 +152,7 @@ def test_one_whose_caller_left_answers_nobody_and_knows(run: Run) -> None:
 
 
 def test_one_that_needs_events_gets_them_with_its_body_and_goes_on_as_a_task(run: Run) -> None:
-    async def handle(exchange: ShortExchange) -> None:
+    async def handle(exchange: Exchange) -> None:
         events = exchange.events()
         assert (events.scope["method"], events.scope["path"]) == ("POST", "/short")
         assert (b"host", b"x") in events.scope["headers"]
@@ -164,13 +164,13 @@ def test_one_that_needs_events_gets_them_with_its_body_and_goes_on_as_a_task(run
         await asyncio.sleep(0.001)
         await events.send({"type": "http.response.body", "body": b" and more"})
 
-    async def go_on_then_handle(exchange: ShortExchange) -> None:
+    async def go_on_then_handle(exchange: Exchange) -> None:
         exchange.events()
         await asyncio.sleep(0)  # the first wait with events is where the task begins
         await handle(exchange)
 
     async def test() -> None:
-        app = ShortApp(go_on_then_handle)
+        app = HotApp(go_on_then_handle)
         async with serving(app) as port:
             answer = await talk(port, post(b"hello"), post(b"hello", b"/short", CLOSE))
             assert answer.count(b"5\r\nhello\r\n") == 2
@@ -182,12 +182,12 @@ def test_one_that_needs_events_gets_them_with_its_body_and_goes_on_as_a_task(run
 def test_its_caller_s_leaving_is_received_once_it_has_events(run: Run) -> None:
     received: list[Any] = []
 
-    async def handle(exchange: ShortExchange) -> None:
+    async def handle(exchange: Exchange) -> None:
         exchange.take_body()
         received.append(await exchange.events().receive())
 
     async def test() -> None:
-        app = ShortApp(handle)
+        app = HotApp(handle)
         async with serving(app) as port:
             _, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(post(b"x"))
@@ -205,7 +205,7 @@ def test_its_caller_s_leaving_is_received_once_it_has_events(run: Run) -> None:
 def test_one_that_breaks_off_is_logged_and_ends_its_connection_alone(
     run: Run, when: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def handle(exchange: ShortExchange) -> None:
+    async def handle(exchange: Exchange) -> None:
         if when == "with events":
             exchange.events()
         if when != "at once":
@@ -213,7 +213,7 @@ def test_one_that_breaks_off_is_logged_and_ends_its_connection_alone(
         raise RuntimeError("no idea what to do")
 
     async def test() -> None:
-        app = ShortApp(handle)
+        app = HotApp(handle)
         async with serving(app) as port:
             assert await talk(port, post(b"x")) == b""
             assert b"200 OK" in await talk(port, HELLO.replace(b"Host", b"Connection: close\r\nHost"))

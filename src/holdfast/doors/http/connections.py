@@ -1,0 +1,128 @@
+"""The connections of one server, and what they share."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, NamedTuple
+
+from holdfast.clock import Clock, SystemClock
+from holdfast.doors.http.asgi import Asgi
+from holdfast.doors.http.connection import HttpConnection
+from holdfast.doors.http.exchange import Exchange
+from holdfast.doors.http.request_heads import RequestHead
+from holdfast.doors.http.response_heads import ResponseHeads
+
+# Longer than the idle time of the usual load balancers (60 s): the side that waits longer never closes a connection on
+# which the other is just sending.
+KEEP_ALIVE_S = 75.0
+# Heads that clients sent before, at most 4 KiB each.
+_MAX_KNOWN_HEADS = 1_024
+# Headers that differ from request to request: a head with one of them is not sent again.
+_NEVER_AGAIN = (b"x-correlation-id", b"traceparent")
+
+HotCall = Callable[[Exchange], Coroutine[Any, Any, None]]
+
+
+class KnownHead(NamedTuple):
+    """A head that was read before: the request it begins is carried out without reading it again."""
+
+    head: RequestHead
+    call: HotCall
+    body_bytes: int
+
+
+class HttpConnections:
+    """Makes a server's connections, and ends them.
+
+    `app` gets every request but the hot ones: POST requests to the paths in `hot_calls` that come whole and need no
+    events.
+    """
+
+    def __init__(
+        self,
+        app: Asgi,
+        hot_calls: Mapping[bytes, HotCall],
+        *,
+        keep_alive_s: float = KEEP_ALIVE_S,
+        clock: Clock | None = None,
+    ) -> None:
+        self.app = app
+        self.hot_calls = hot_calls
+        self.keep_alive_s = keep_alive_s
+        self.loop = asyncio.get_running_loop()
+        self.heads = ResponseHeads(clock or SystemClock())
+        self.known_heads: dict[bytes, KnownHead] = {}
+        self.tasks: set[asyncio.Task[None]] = set()
+        self._open: set[HttpConnection] = set()
+        self._emptied: asyncio.Future[None] | None = None
+
+    def make(self) -> HttpConnection:
+        """Return the protocol of a new connection."""
+        return HttpConnection(self)
+
+    @property
+    def open(self) -> list[HttpConnection]:
+        return list(self._open)
+
+    # --- For a connection ------------------------------------------------------------------------------------------
+
+    def add(self, connection: HttpConnection) -> None:
+        self._open.add(connection)
+
+    def discard(self, connection: HttpConnection) -> None:
+        self._open.discard(connection)
+        if not self._open and self._emptied is not None and not self._emptied.done():
+            self._emptied.set_result(None)
+
+    def own(self, task: "asyncio.Task[None]") -> None:
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+    def remember(self, raw: bytes, head: RequestHead) -> None:
+        if any(name in head.headers for name in _NEVER_AGAIN):
+            return
+        if len(self.known_heads) >= _MAX_KNOWN_HEADS:
+            self.known_heads.clear()
+        body_bytes = int(head.headers.get(b"content-length", b"0"))
+        self.known_heads[raw] = KnownHead(head, self.hot_calls[head.target], body_bytes)
+
+    # --- The end ---------------------------------------------------------------------------------------------------
+
+    def in_hand(self) -> "set[asyncio.Future[None]]":
+        """Return a future for each call that has not ended."""
+        return {*self.tasks, *(exchange.ended() for exchange in self._exchanges())}
+
+    def close_after_responses(self) -> None:
+        """Make every response from now on its connection's last."""
+        self.heads.is_last = True
+        for exchange in self._exchanges():
+            exchange.keep_alive = False
+
+    def describe_calls(self) -> str:
+        calls = Counter(f"{exchange.head.method} {exchange.head.path}" for exchange in self._exchanges())
+        return ", ".join(f"{count} {call}" for call, count in calls.most_common(10))
+
+    def cut_off(self) -> None:
+        """Drop the connections on which a call is in hand."""
+        for connection in self.open:
+            if connection.current is not None:
+                connection.transport.abort()
+
+    async def close(self, timeout_s: float) -> int:
+        """Close connections as they become idle. Return how many had to be dropped: their callers did not read."""
+        for connection in self.open:
+            connection.shut_down()
+        await self.emptied(timeout_s)
+        unread = self.open
+        for connection in unread:
+            connection.transport.abort()
+        return len(unread)
+
+    async def emptied(self, timeout_s: float) -> None:
+        """Wait until there is no connection any more, at most `timeout_s`."""
+        if self._open:
+            self._emptied = self.loop.create_future()
+            await asyncio.wait((self._emptied,), timeout=timeout_s)
+
+    def _exchanges(self) -> list[Exchange]:
+        return [each.current for each in self._open if each.current is not None]
