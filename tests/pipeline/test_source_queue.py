@@ -67,7 +67,7 @@ def test_a_stream_delivers_everything_once_and_acks_its_last_batch(
         1,
         1,
     )
-    assert holdfast.open(served.url).queue(queue_name).ack([first.receipt])[0].error == "stale_lease"
+    assert q.ack([first.receipt])[0].error == "stale_lease"
 
 
 def test_an_idle_stream_has_acked_its_last_batch(

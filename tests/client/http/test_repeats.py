@@ -114,6 +114,29 @@ async def test_a_repeated_verdict_is_believed_where_the_message_tells_that_it_he
     assert (await q.get(nacked.id)).failures == 1
 
 
+async def until_ready(q: holdfast.AsyncQueue, id: str) -> None:
+    """Wait until the server has ended a lease that ran out."""
+    async with asyncio.timeout(60):
+        while (await q.get(id)).state is not holdfast.State.READY:
+            await asyncio.sleep(0.01)
+
+
+async def test_a_repeated_nack_is_not_believed_by_the_error_of_an_earlier_one(
+    proxy: FaultProxy, far: AsyncHoldfast, clock: ManualClock
+) -> None:
+    q = far.queue("q")
+    await q.enqueue(1)
+    [first] = await q.claim()
+    await first.nack("broken", delay=0)
+    [late] = await q.claim(lease=1)
+    clock.advance(1_000)
+    await until_ready(q, late.id)
+    proxy.strike(LOST_ANSWER)
+    with pytest.raises(holdfast.StaleLease) as refused:
+        await late.nack("broken")
+    assert refused.value.facts["is_unsure"]
+
+
 async def test_a_verdict_that_lost_its_lease_is_refused_for_sure(
     proxy: FaultProxy, far: AsyncHoldfast, clock: ManualClock
 ) -> None:

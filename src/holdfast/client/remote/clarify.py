@@ -33,7 +33,8 @@ async def clarify(operations: Operations, ref: QueueRef, verdict: Verdict, resul
     if verdict.settle is Settle.ACK and info.state is State.SUCCEEDED:
         return replace(result, ok=True, error=None, state=info.state)
     error = None if verdict.error is None else verdict.error[:MAX_ERROR]
-    if verdict.settle is Settle.NACK and error is not None and info.last_error == error:
+    # A lease that ends by itself keeps the last error, so that a nack before it may have left the same one.
+    if verdict.settle is Settle.NACK and error is not None and info.last_error == error and not info.expiries:
         retry_at = info.visible_at if info.state is State.READY else None
         return replace(result, ok=True, error=None, state=info.state, retry_at=retry_at)
     return unsure
