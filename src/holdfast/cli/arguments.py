@@ -96,7 +96,9 @@ def _annotations(callback: Any) -> dict[str, tuple[Any, list[Any]]]:
         kind, *options = (
             get_args(parameter.annotation) if hasattr(parameter.annotation, "__metadata__") else (parameter.annotation,)
         )
-        if get_origin(kind) is not list:
+        if any(getattr(each, "parser", None) or getattr(each, "click_type", None) for each in options):
+            kind = None  # the option says how its text becomes a value
+        elif get_origin(kind) is not list:
             kinds = [each for each in get_args(kind) if each is not type(None)]
             kind = kinds[0] if len(kinds) == 1 else kind
         found[name] = (kind, options)
