@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from holdfast.doors.identity import Open, TokenIdentity, TokenOrCertificate, make_identity
+from holdfast.doors.identity import Open, TokenOrCertificate, make_identity
 from holdfast.doors.identity.keys import MAX_KEYS
+from holdfast.doors.identity.tokens import TokenIdentity
 from holdfast.model.errors import InvalidArgument
 from holdfast.service.access import ANYONE
 from holdfast.testing.clock import ManualClock

@@ -8,7 +8,6 @@ import msgspec
 import typer
 
 from holdfast.cli.command import QueueName, Session
-from holdfast.cli.operate import changes_of
 from holdfast.cli.show import payload_fields, preview
 
 if TYPE_CHECKING:
@@ -63,6 +62,8 @@ def tenants(
     if name is None:
         cli.output.rows(map(_tenant_row, cli.hf.tenants()), empty="no tenants")
         return
+    from holdfast.cli.operate import changes_of
+
     found = cli.hf.tenant(name)
     config = found.set(**changes_of(changes)) if changes else found.get()
     cli.output.record(

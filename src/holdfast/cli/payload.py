@@ -1,7 +1,6 @@
 """A payload as it is given to a command: as text, `-` for stdin, or `@FILE`. A large one is not held in memory."""
 
 import io
-import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -125,6 +124,8 @@ def typed(body: bytes, content_type: str | None, *, is_text: bool = False) -> tu
 
 def _json_error(body: bytes, error: Exception) -> str:
     """Describe what is wrong with a JSON text. The standard library's parser gives the line and column."""
+    import json
+
     try:
         json.loads(body)
     except json.JSONDecodeError as found:

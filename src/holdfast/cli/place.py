@@ -2,7 +2,6 @@
 
 import base64
 import binascii
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -95,6 +94,8 @@ def _check_url(url: str, origin: str) -> None:
 
 
 def _from_file(path: str) -> dict[str, tuple[str, str]]:
+    import tomllib
+
     try:
         with Path(path).open("rb") as file:
             document = tomllib.load(file)

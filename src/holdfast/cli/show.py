@@ -5,6 +5,8 @@ key: instants end in `_at`, durations in `_ms`, as everywhere.
 """
 
 import base64
+import os
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 Row = Mapping[str, Any]
+
+# Variables that make rich treat a pipe or a file as a terminal.
+_COLOURED = ("FORCE_COLOR", "TTY_COMPATIBLE")
 
 _NOTHING = "-"
 _LONGEST = 60
@@ -47,6 +52,13 @@ class Output:
 
         return Console(highlight=False, emoji=False, markup=False)
 
+    @cached_property
+    def is_terminal(self) -> bool:
+        """Return whether the answer goes to a terminal, which has colours and a width."""
+        # rich decides, except where the answer is plain: importing it takes longer than most commands run.
+        is_plain = not sys.stdout.isatty() and not any(name in os.environ for name in _COLOURED)
+        return not is_plain and self.console.is_terminal
+
     def record(self, row: Row) -> None:
         """Print one thing: a line per field, a JSON object, or with `--quiet` its id or name if it has one."""
         if self.is_json:
@@ -71,7 +83,7 @@ class Output:
                 typer.echo(shown(*next(iter(row.items()))))
         elif not every:
             typer.echo(empty, err=True)
-        elif self.console.is_terminal:
+        elif self.is_terminal:
             self.console.print(table_of(every, width=self.console.width))
         else:
             for line in plain_table(every):

@@ -137,14 +137,14 @@ def _walk(hf: "holdfast.Holdfast", last: int, tenant: str | None) -> str | None:
 
 
 def show(cli: Session, events: Iterable[JournalEvent]) -> None:
-    from rich.text import Text
-
     for each in events:
         if cli.output.is_json:
             echo_json(event_row(each))
         elif cli.output.is_quiet:
             typer.echo(each.id)
-        elif cli.output.console.is_terminal:
+        elif cli.output.is_terminal:
+            from rich.text import Text
+
             cli.output.console.print(Text(line_of(each), style=_STYLES.get(each.event, "")), soft_wrap=True)
         else:
             typer.echo(line_of(each))

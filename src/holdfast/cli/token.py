@@ -25,8 +25,8 @@ from holdfast.server.settings import SETTINGS
 from holdfast.service.access import EVERY_TENANT
 
 if TYPE_CHECKING:
-    from holdfast.doors.identity import TokenIdentity
     from holdfast.doors.identity.signing import SigningKey
+    from holdfast.doors.identity.tokens import TokenIdentity
     from holdfast.server.settings import Settings
 
 _DEFAULT_SCOPE = "read write"
@@ -231,9 +231,9 @@ async def verifying_identity(settings: "Settings") -> AsyncIterator["TokenIdenti
 
 def identity_of_key(signing: "SigningKey", settings: "Settings") -> "TokenIdentity":
     """Return what a server that has the public part of this key verifies tokens with."""
-    from holdfast.doors.identity import TokenIdentity
     from holdfast.doors.identity.keys import KeySet
     from holdfast.doors.identity.sources import FixedKeys
+    from holdfast.doors.identity.tokens import TokenIdentity
 
     source = FixedKeys(KeySet([signing.verifier]))
     return TokenIdentity(source, SystemClock(), audience=settings.jwt_audience, issuer=settings.jwt_issuer)

@@ -15,8 +15,8 @@ from holdfast.model.errors import Unauthenticated
 from holdfast.model.scopes import Scope
 
 if TYPE_CHECKING:
-    from holdfast.doors.identity import TokenIdentity
     from holdfast.doors.identity.keys import Key, KeySet
+    from holdfast.doors.identity.tokens import TokenIdentity
     from holdfast.server.settings import Settings
     from holdfast.service.access import Caller
 

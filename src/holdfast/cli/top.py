@@ -67,7 +67,7 @@ def top(
     tenant = _visible(cli, tenant)
     rates = Rates(cli.hf, tenant)
     output = cli.output
-    is_live = output.console.is_terminal and not (once or output.is_json or output.is_quiet)
+    is_live = output.is_terminal and not (once or output.is_json or output.is_quiet)
     if not is_live:
         while True:
             _wait(interval)

@@ -9,9 +9,6 @@ import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, tzinfo
 from functools import lru_cache
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
-
-from cronsim import CronSim, CronSimError
 
 from holdfast.model.errors import InvalidArgument
 
@@ -35,6 +32,9 @@ def parse_line(value: object) -> str:
     line = " ".join(value.split())
     if len(line.split()) != 5:
         raise _bad_line(value, "give five fields: minute, hour, day of month, month, day of week")
+    # Imported here, as everywhere in this file: every client imports it for the shape of a schedule, and few have one.
+    from cronsim import CronSim, CronSimError
+
     try:
         simulated = CronSim(line, datetime(2000, 1, 1, tzinfo=UTC))
     except CronSimError as error:
@@ -82,6 +82,8 @@ def latest_tick(line: str, zone: str, first_ms: int, now_ms: int) -> int:
 
 
 def _ticks(line: str, zone: str, after_ms: int) -> Iterator[int]:
+    from cronsim import CronSim, CronSimError
+
     start = datetime.fromtimestamp(after_ms // 1_000, _zone(zone))
     try:
         simulated = CronSim(line, start)
@@ -101,6 +103,8 @@ def _ticks(line: str, zone: str, after_ms: int) -> Iterator[int]:
 @lru_cache(maxsize=1_024)
 def _zone(name: str) -> tzinfo:
     """Rules of a zone are files, read once. What was known when a schedule was put may be so no more."""
+    from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
     try:
         return UTC if name == "UTC" else ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):

@@ -25,11 +25,6 @@ from holdfast.service.queues import QueueService
 from holdfast.service.refreshing import Refresher
 from holdfast.service.schedules import ScheduleService
 from holdfast.stores.contract import Store
-from holdfast.stores.memory import MemoryStore
-from holdfast.stores.rocks import RocksStore
-from holdfast.stores.rocks.engine import Durability
-from holdfast.stores.rocks.legacy_files import is_legacy
-from holdfast.stores.rocks.legacy_store import LegacyStore
 
 if TYPE_CHECKING:
     from holdfast.service.shared_buckets import SharedBuckets
@@ -133,8 +128,14 @@ def _polling(store: Store, settings: Settings) -> Polling:
         interval_ms=settings.queue_poll_interval_ms,
         jitter_ms=settings.queue_poll_jitter_ms,
         resilient_interval_ms=settings.queue_resilient_poll_interval_ms,
-        heeds_wakeups=not (settings.disable_mem_queue_watch and isinstance(store, MemoryStore)),
+        heeds_wakeups=not (settings.disable_mem_queue_watch and _is_memory_store(store)),
     )
+
+
+def _is_memory_store(store: Store) -> bool:
+    from holdfast.stores.memory import MemoryStore
+
+    return isinstance(store, MemoryStore)
 
 
 def make_store(url: str, settings: Settings, dice: Dice) -> Store:
@@ -142,20 +143,13 @@ def make_store(url: str, settings: Settings, dice: Dice) -> Store:
     for name, given in (("redis_url", settings.redis_url), ("wal_dir", settings.wal_dir)):
         if given is not None and kind is not UrlKind.POSTGRES:
             raise InvalidArgument(f"{name} is for a PostgreSQL store: leave it out", field=name)
+    # Each store is imported where it is made: a process has one of them.
     if url == "memory://":
+        from holdfast.stores.memory import MemoryStore
+
         return MemoryStore(dice, settings.journal_retention_ms)
     if kind is UrlKind.DIRECTORY:
-        if is_legacy(Path(url)):
-            return LegacyStore(url)
-        return RocksStore(
-            url,
-            dice,
-            durability=Durability(settings.durability),
-            journal_retention_ms=settings.journal_retention_ms,
-            shards=settings.shards,
-            reopen_after_ms=settings.reopen_after_ms,
-            checkpoint_bytes=settings.checkpoint_bytes,
-        )
+        return _directory_store(url, settings, dice)
     if kind is UrlKind.POSTGRES:
         return _postgres_store([part.strip() for part in url.split(",")], settings, dice)
     if kind is UrlKind.OBJECTS:
@@ -167,9 +161,29 @@ def make_store(url: str, settings: Settings, dice: Dice) -> Store:
     )
 
 
+def _directory_store(url: str, settings: Settings, dice: Dice) -> Store:
+    from holdfast.stores.rocks.legacy_files import is_legacy
+
+    if is_legacy(Path(url)):
+        from holdfast.stores.rocks.legacy_store import LegacyStore
+
+        return LegacyStore(url)
+    from holdfast.stores.rocks import RocksStore
+    from holdfast.stores.rocks.engine import Durability
+
+    return RocksStore(
+        url,
+        dice,
+        durability=Durability(settings.durability),
+        journal_retention_ms=settings.journal_retention_ms,
+        shards=settings.shards,
+        reopen_after_ms=settings.reopen_after_ms,
+        checkpoint_bytes=settings.checkpoint_bytes,
+    )
+
+
 def _object_store(url: str, settings: Settings, dice: Dice) -> Store:
     require_extra("objects", "an object store", "obstore", field="url")
-    # Imported here: nobody else loads the bindings.
     from holdfast.stores.objects import ObjectStore, make_bucket
 
     return ObjectStore(
@@ -184,7 +198,6 @@ def _object_store(url: str, settings: Settings, dice: Dice) -> Store:
 
 def _postgres_store(urls: list[str], settings: Settings, dice: Dice) -> Store:
     require_extra("postgres", "a PostgreSQL store", field="url")
-    # Imported here: nobody else loads the driver.
     from holdfast.stores.postgres import PostgresStore
 
     store = PostgresStore(

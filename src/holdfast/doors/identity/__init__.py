@@ -1,9 +1,11 @@
-"""Who is calling: by bearer token, by client certificate, or, where nothing is configured, anyone."""
+"""Who is calling: by bearer token, by client certificate, or, where nothing is configured, anyone.
+
+The libraries for tokens and certificates are imported once a server is configured to ask for them.
+"""
 
 from holdfast.doors.identity.certificates import CertificateIdentity, PeerCertificate, peer_of
 from holdfast.doors.identity.compose import Identity, Open, TokenOrCertificate, make_identity
 from holdfast.doors.identity.scraping import ScraperIdentity
-from holdfast.doors.identity.tokens import TokenIdentity
 
 __all__ = [
     "CertificateIdentity",
@@ -11,7 +13,6 @@ __all__ = [
     "Open",
     "PeerCertificate",
     "ScraperIdentity",
-    "TokenIdentity",
     "TokenOrCertificate",
     "make_identity",
     "peer_of",

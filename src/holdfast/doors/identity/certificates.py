@@ -6,16 +6,18 @@ import re
 import ssl
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
-from cryptography import x509
 
 from holdfast.doors.identity.claims import refused
 from holdfast.model.errors import InvalidArgument, InvalidName
 from holdfast.model.names import parse_name
 from holdfast.model.scopes import Scope
 from holdfast.service.access import EVERY_TENANT, Caller
+
+if TYPE_CHECKING:
+    from cryptography import x509
 
 # More than any certificate needs; each is looked up.
 MAX_NAMES = 256
@@ -46,6 +48,8 @@ class PeerCertificate(msgspec.Struct, frozen=True):
     @classmethod
     def from_der(cls, der: bytes) -> "PeerCertificate":
         """One that cannot be read names nobody."""
+        from cryptography import x509
+
         try:
             extensions = x509.load_der_x509_certificate(der).extensions
             alternatives = extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -54,7 +58,9 @@ class PeerCertificate(msgspec.Struct, frozen=True):
             return cls(())
 
 
-def _names(alternatives: Iterable[x509.GeneralName]) -> list[Name]:
+def _names(alternatives: Iterable["x509.GeneralName"]) -> list[Name]:
+    from cryptography import x509
+
     names: list[Name] = []
     for alternative in alternatives:
         match alternative:
@@ -74,6 +80,8 @@ class CertificateIdentity:
 
     def __init__(self, tenants: str | Mapping[str, str]) -> None:
         self._callers = parse_tenants(tenants)
+        # Imported at the start, not while the first caller waits.
+        import cryptography.x509  # noqa: F401
 
     async def start(self) -> None: ...
 

@@ -9,6 +9,10 @@ from holdfast.model.names import parse_name
 from holdfast.model.scopes import Scope
 from holdfast.service.access import EVERY_TENANT, Caller
 
+# The header that a token comes in, and the scheme before it.
+AUTHORIZATION = b"authorization"
+BEARER = b"bearer "
+
 # How far an issuer's clock may be ahead of ours. A token's end is its end: it gets no such grace.
 LEEWAY_MS = 10_000
 # The year 9999. What lies beyond is milliseconds given as seconds, or an attempt to overflow something.

@@ -1,16 +1,16 @@
 """Which identities a server asks for, from its settings."""
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from holdfast.clock import Clock
 from holdfast.doors.identity.certificates import CertificateIdentity, PeerCertificate
-from holdfast.doors.identity.claims import refused
-from holdfast.doors.identity.keys import secret_keys
-from holdfast.doors.identity.sources import FixedKeys, key_source
-from holdfast.doors.identity.tokens import AUTHORIZATION, TokenIdentity
+from holdfast.doors.identity.claims import AUTHORIZATION, refused
 from holdfast.model.errors import InvalidArgument
 from holdfast.service.access import ANYONE, Caller
+
+if TYPE_CHECKING:
+    from holdfast.doors.identity.tokens import TokenIdentity
 
 DEFAULT_AUDIENCE = "holdfast"
 
@@ -41,7 +41,7 @@ class Open:
 class TokenOrCertificate:
     """A token wins where one is given, good or bad: a certificate never makes up for a bad token."""
 
-    def __init__(self, tokens: TokenIdentity, certificates: CertificateIdentity) -> None:
+    def __init__(self, tokens: "TokenIdentity", certificates: CertificateIdentity) -> None:
         self._tokens = tokens
         self._certificates = certificates
 
@@ -78,7 +78,7 @@ def make_identity(
 
 def make_token_identity(
     clock: Clock, secret: str | None, keys: str | None, issuer: str | None, audience: str | None
-) -> TokenIdentity | None:
+) -> "TokenIdentity | None":
     """Return what verifies the tokens of a server with these settings; None if it takes no tokens."""
     for setting, value in (("jwt_issuer", issuer), ("jwt_audience", audience)):
         if value is not None and not value.strip():
@@ -91,5 +91,9 @@ def make_token_identity(
         if issuer is not None:
             raise InvalidArgument("jwt_issuer is of no use without jwt_secret or jwt_keys", setting="jwt_issuer")
         return None
+    from holdfast.doors.identity.keys import secret_keys
+    from holdfast.doors.identity.sources import FixedKeys, key_source
+    from holdfast.doors.identity.tokens import TokenIdentity
+
     source = FixedKeys(secret_keys(secret)) if secret is not None else key_source(keys or "", clock)
     return TokenIdentity(source, clock, audience=audience or DEFAULT_AUDIENCE, issuer=issuer)

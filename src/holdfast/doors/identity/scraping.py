@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from holdfast.doors.identity.certificates import PeerCertificate
-from holdfast.doors.identity.claims import refused
-from holdfast.doors.identity.tokens import AUTHORIZATION, BEARER
+from holdfast.doors.identity.claims import AUTHORIZATION, BEARER, refused
 from holdfast.model.errors import Unauthenticated
 from holdfast.model.scopes import Scope
 from holdfast.service.access import EVERY_TENANT, Caller

@@ -9,14 +9,11 @@ import jwt
 
 from holdfast.clock import Clock
 from holdfast.doors.identity.certificates import PeerCertificate
-from holdfast.doors.identity.claims import Identified, identify, refused
+from holdfast.doors.identity.claims import AUTHORIZATION, BEARER, Identified, identify, refused
 from holdfast.doors.identity.keys import MAX_KID_CHARS, Key, KeySet
 from holdfast.doors.identity.sources import KeySource
 from holdfast.model.errors import Unauthenticated
 from holdfast.service.access import Caller
-
-AUTHORIZATION = b"authorization"
-BEARER = b"bearer "
 
 # Larger than any token in use; what is verified is remembered, so this times the next is memory.
 MAX_TOKEN_BYTES = 8 * 1_024
