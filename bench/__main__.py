@@ -6,12 +6,26 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 
-from bench import capnp, client, embedded, engine, fairness, fastpath, handover, http, objects, pipeline, postgres
+from bench import (
+    capnp,
+    client,
+    embedded,
+    engine,
+    fairness,
+    fastpath,
+    handover,
+    http,
+    objects,
+    pipeline,
+    postgres,
+    start,
+)
 from bench.peers import comparison
 from bench.report import HEAD, Figure, Table
 
 # What each part measures, given whether it is to be quick.
 PARTS: dict[str, Callable[[bool], Iterable[Figure | Table]]] = {
+    "start": lambda quick: start.measure(),
     "handover": lambda quick: [handover.measure()],
     "http": lambda quick: http.measure(),
     "capnp": lambda quick: capnp.measure(),
