@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.doors.http import connection as connection_module
 from holdfast.doors.http.calls import send_body
 from holdfast.doors.http.connection import HttpConnection
 from holdfast.doors.http.connections import HttpConnections
@@ -24,6 +25,8 @@ class RecordedTransport(asyncio.Transport):
         self.writes: list[bytes] = []
         self.is_reading_paused = False
         self.is_closed = False
+        self.is_aborted = False
+        self.unsent_bytes = 0
 
     def write(self, data: Any) -> None:
         assert not self.is_closed
@@ -37,6 +40,12 @@ class RecordedTransport(asyncio.Transport):
 
     def can_write_eof(self) -> bool:
         return False
+
+    def get_write_buffer_size(self) -> int:
+        return self.unsent_bytes
+
+    def abort(self) -> None:
+        self.is_aborted = True
 
     def pause_reading(self) -> None:
         self.is_reading_paused = True
@@ -136,6 +145,21 @@ async def test_hot_calls_wait_for_a_caller_that_does_not_read() -> None:
     connection.connection_lost(None)
 
 
+async def test_a_caller_that_reads_nothing_of_its_last_response_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection_module, "UNREAD_PATIENCE_S", 0)
+    connection, transport, _ = connected(EchoApp())
+    transport.unsent_bytes = 100
+    connection.data_received(post(b"a", b"Connection: close"))
+    assert transport.is_closed
+    assert not transport.is_aborted
+    transport.unsent_bytes = 50  # it has read some of it
+    await asyncio.sleep(0)
+    assert not transport.is_aborted
+    await settled()
+    assert transport.is_aborted
+    connection.connection_lost(None)
+
+
 # --- Refusals ----------------------------------------------------------------------------------------------------
 
 
@@ -201,6 +225,32 @@ async def test_an_application_that_answers_wrongly_ends_its_connection(
     if method == b"GET":
         has_begun = WRONG_EVENTS[name][:1] in ([START], [SHORT])
         assert written.startswith(b"HTTP/1.1 200 " if has_begun else b"HTTP/1.1 500 ")
+    connection.connection_lost(None)
+
+
+async def test_a_response_at_once_has_no_header_that_ends_its_line(caplog: pytest.LogCaptureFixture) -> None:
+    async def hot(exchange: Exchange) -> None:
+        exchange.answer(200, [(b"content-type", b"a\r\nset-cookie: b")], b"")
+
+    connection, transport, _ = connected(EchoApp(), HttpConnections(EchoApp(), {b"/hot": hot}))
+    connection.data_received(post(b"a"))
+    assert b"set-cookie" not in b"".join(transport.writes)
+    assert transport.is_closed
+    assert "a call broke off" in caplog.text
+    connection.connection_lost(None)
+
+
+async def test_calls_in_hand_are_described_in_one_line() -> None:
+    app = App()
+    connection, _, group = connected(app)
+    app.may_answer.clear()
+    connection.data_received(b"GET /a%0d%0ab" + b"c" * 1_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n")
+    await settled()
+    described = group.describe_calls()
+    assert described.startswith("1 GET /a%0d%0abccc")
+    assert len(described) < 300
+    app.may_answer.set()
+    await settled()
     connection.connection_lost(None)
 
 

@@ -202,6 +202,29 @@ def test_a_request_open_to_two_readings_is_refused(run: Run, name: str) -> None:
     run(test())
 
 
+@pytest.mark.parametrize("version", [b"0.9", b"2.0"])
+def test_a_version_whose_messages_are_framed_otherwise_is_refused(run: Run, version: bytes) -> None:
+    async def test() -> None:
+        app = App()
+        async with serving(app) as port:
+            chunked = b"\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+            assert_refused(await talk(port, b"POST /a HTTP/" + version + chunked), 505)
+            assert app.calls == []
+
+    run(test())
+
+
+@pytest.mark.parametrize("target", [b"http://y/a", b"https://y/a", b"ftp://y/a", b"ws://x/a"])
+def test_a_target_that_names_another_host_or_protocol_is_refused(run: Run, target: bytes) -> None:
+    async def test() -> None:
+        app = App()
+        async with serving(app) as port:
+            assert_refused(await talk(port, b"GET " + target + b" HTTP/1.1\r\nHost: x\r\n\r\n"), 400)
+            assert app.calls == []
+
+    run(test())
+
+
 @pytest.mark.parametrize("request_line", [b"GET / HTTP/1.0", b"GET / HTTP/1.1"])
 def test_chunks_are_for_http_1_1(run: Run, request_line: bytes) -> None:
     async def test() -> None:

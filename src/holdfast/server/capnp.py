@@ -15,6 +15,7 @@ from holdfast.server.door import Telemetry
 from holdfast.server.listen import listening_sockets, url_of
 from holdfast.server.settings import Settings
 from holdfast.service.drain import Drain
+from holdfast.service.request_turns import RequestTurns
 from holdfast.service.session import Session
 
 if TYPE_CHECKING:
@@ -43,7 +44,13 @@ class CapnpServer:
         return url_of(self._sockets, self._settings).replace("http", "capnp", 1)
 
     async def start(
-        self, core: Core, identity: Identity, drain: Drain, telemetry: Telemetry, tls: ssl.SSLContext | None
+        self,
+        core: Core,
+        identity: Identity,
+        drain: Drain,
+        telemetry: Telemetry,
+        tls: ssl.SSLContext | None,
+        turns: RequestTurns,
     ) -> None:
         if not self._sockets:
             return
@@ -57,6 +64,7 @@ class CapnpServer:
             observer=telemetry.metrics,
             tracing=telemetry.tracing,
             drain=drain,
+            turns=turns,
         )
         try:
             await self._door.start(self._sockets, tls)

@@ -23,6 +23,7 @@ from holdfast.service.directory import Directory
 from holdfast.service.operations import Services
 from holdfast.service.queues import QueueService
 from holdfast.service.refreshing import Refresher
+from holdfast.service.request_turns import RequestTurns
 from holdfast.service.schedules import ScheduleService
 from holdfast.stores.contract import Store
 
@@ -97,6 +98,10 @@ class Core:
         self.shared = SharedBuckets(RedisRates(redis_url), self._line, self.runtime)
         await self.shared.start()
         self.admission.take_from(self.shared)
+
+    def request_turns(self) -> RequestTurns:
+        """Return what decides whose request is read next: one for all doors of a server."""
+        return RequestTurns(self._directory.weight_of)
 
     def begin_drain(self) -> None:
         """Whoever waits goes away with nothing, and nobody waits any more; everything else goes on."""

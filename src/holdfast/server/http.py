@@ -6,6 +6,7 @@ import ssl
 
 from holdfast.doors.http.app import HttpDoor
 from holdfast.doors.http.connections import HttpConnections
+from holdfast.service.request_turns import RequestTurns
 
 _BACKLOG = 2_048
 # Callers in the middle of asking again hear that the server is closing, instead of finding the connection closed.
@@ -15,8 +16,8 @@ _LINGER_S = 0.2
 class HttpServer:
     """Leaves signals alone: whoever runs it begins its end."""
 
-    def __init__(self, door: HttpDoor, tls: ssl.SSLContext | None) -> None:
-        self.connections = HttpConnections(door, door.hot_calls)
+    def __init__(self, door: HttpDoor, tls: ssl.SSLContext | None, turns: RequestTurns | None = None) -> None:
+        self.connections = HttpConnections(door, door.hot_calls, turns=turns)
         self._tls = tls
         self._listening: list[asyncio.Server] = []
 

@@ -77,14 +77,14 @@ async def serve(settings: Settings, announce: Announce, make_door: MakeDoor = ma
         runtime = LoopRuntime(clock)
         code = 0
         async with _opened(settings, runtime) as core, _started(identity), _told(core, settings, clock) as telemetry:
-            drain = Drain()
-            server = HttpServer(make_door(core, identity, drain, telemetry, settings), tls)
+            drain, turns = Drain(), core.request_turns()
+            server = HttpServer(make_door(core, identity, drain, telemetry, settings), tls, turns)
             try:
                 try:
                     await server.start(sockets)
                 except OSError as error:  # another program came first to listen on the port
                     raise_bind_error(settings.host, settings.port, error)
-                await capnp.start(core, identity, drain, telemetry, tls)
+                await capnp.start(core, identity, drain, telemetry, tls, turns)
                 _rest_garbage_collector()
                 _say_begun(settings, url_of(sockets, settings), capnp.url, announce)
                 core.on_store_lost = stop.store_lost

@@ -35,14 +35,18 @@ class Stream(asyncio.Protocol):
         ended: Callable[[Exception | None], None],
         *,
         patience_s: float | None = None,
+        hold_back: Callable[[bytes], bool] | None = None,
     ) -> None:
-        """`patience_s`: a message must go on arriving, or its connection is closed."""
+        """`patience_s`: a message must go on arriving, or its connection is closed. `hold_back` is given what was read
+        before anybody else, and returns whether it keeps that, to `take` it later."""
         self._frames = frames
         self._patience_s = patience_s
         # While a message is on its way: when it is looked at, and what had come of all by the last time.
         self._looking: asyncio.TimerHandle | None = None
         self._received = 0
         self._received_then = 0
+        self._hold_back = hold_back
+        self._is_socket_held = False
         self._begun = begun
         self._ended = ended
         self._loop = asyncio.get_running_loop()
@@ -73,6 +77,12 @@ class Stream(asyncio.Protocol):
         self._begun(self)
 
     def data_received(self, data: bytes) -> None:
+        if self._is_over or (self._hold_back is not None and self._hold_back(data)):
+            return
+        self.take(data)
+
+    def take(self, data: bytes) -> None:
+        """Read what has come, in the order in which it came."""
         if self._is_over:
             return
         self._received += len(data)
@@ -164,6 +174,12 @@ class Stream(asyncio.Protocol):
             is_tls = self._transport.get_extra_info("ssl_object") is not None
             self._transport.set_write_buffer_limits(high=1 if is_tls else 0)
 
+    def hold_socket(self, *, is_held: bool) -> None:
+        """Stop reading the socket, or go on."""
+        if is_held != self._is_socket_held:
+            self._is_socket_held = is_held
+            self._balance()
+
     def cut_off(self, error: Exception | None) -> None:
         """At once, whatever is under way."""
         transport = self._transport
@@ -209,7 +225,9 @@ class Stream(asyncio.Protocol):
         """Whoever does not read its answers, or sends faster than it is served, is not read."""
         if self._transport is None or self._transport.is_closing():
             return
-        is_full = self._is_write_paused or len(self._unread) > _MOST_UNREAD or self._frames.is_full
+        is_full = (
+            self._is_write_paused or self._is_socket_held or len(self._unread) > _MOST_UNREAD or self._frames.is_full
+        )
         if is_full and not self.is_read_paused:
             self.is_read_paused = True
             self._transport.pause_reading()

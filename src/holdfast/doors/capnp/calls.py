@@ -12,6 +12,7 @@ from holdfast.doors.capnp.connection import Connection, first_line
 from holdfast.model.errors import HoldfastError, Internal, InvalidArgument, StoreUnavailable
 from holdfast.model.message import normalise_correlation_id
 from holdfast.model.names import QueueRef
+from holdfast.service.request_turns import UNIDENTIFIED
 from holdfast.service.session import Session
 from holdfast.telemetry.trace import Tracing
 from holdfast.wire.capnp import write_error
@@ -47,8 +48,10 @@ class Call:
     def ref(self) -> QueueRef:
         """What is left out is the caller's own tenant, and `default`."""
         given = self.params.ref
-        tenant = given.tenant or self.session.caller.own_tenant
-        self.queue = ref = self.connection.door.names.ref(tenant, given.queue or None)
+        caller = self.session.caller
+        self.queue = ref = self.connection.door.names.ref(given.tenant or caller.own_tenant, given.queue or None)
+        # A tenant that another one names does not pay for it.
+        self.connection.note_tenant(ref.tenant if caller.is_operator else caller.tenant)
         return ref
 
     def read_context(self) -> None:
@@ -94,6 +97,8 @@ async def run(operation: str, work: Work, connection: Connection, context: Any) 
     except Exception as error:
         told = _told(error)
         outcome = told.code
+        if call is None and outcome == "unauthenticated":
+            connection.note_tenant(UNIDENTIFIED)
         write_error(context.results.init("error"), told)
     finally:
         connection.is_done_with(task)

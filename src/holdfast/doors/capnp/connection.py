@@ -9,6 +9,7 @@ import capnp
 
 from holdfast.doors.identity import PeerCertificate, peer_of
 from holdfast.model.answers import Delivery
+from holdfast.service.request_turns import TurnTaken
 from holdfast.service.uploads import Upload
 from holdfast.telemetry.log import printable
 from holdfast.wire.capnp_frames import Frames, Malformed
@@ -25,6 +26,9 @@ _NESTING = 32
 _TRAVERSALS = 2
 # Calls of one connection whose answers its caller has not let go of.
 MAX_UNFINISHED = 4_096
+# Bytes that one turn hands to the library while tenants take turns, and of a call with hardly anything in it.
+_TURN_BYTES = 4_096
+_SMALL_CALL_BYTES = 256
 
 
 def first_line(error: BaseException) -> str:
@@ -47,7 +51,11 @@ class Connection:
         self._rpc: Any = None
         self._is_closing = False
         frames = Frames(door.max_bytes, MAX_UNFINISHED)
-        self.stream = Stream(frames, self._begin, self._end, patience_s=door.patience_s)
+        self.stream = Stream(frames, self._begin, self._end, patience_s=door.patience_s, hold_back=self._hold_back)
+        self._turns = door.turns
+        # Bytes that were read and wait for the connection's turn, and the name under which it waits.
+        self._held = b""
+        self._turns_as = door.turns.name_connection()
 
     def take_in_hand(self, task: "asyncio.Task[Any]") -> None:
         self._calls.add(task)
@@ -60,6 +68,38 @@ class Connection:
 
     def authenticate(self, token: str) -> None:
         self.headers = {b"authorization": b"Bearer " + token.encode("latin-1", "replace")} if token else {}
+
+    def note_tenant(self, tenant: str) -> None:
+        """Learn whose call is being carried out."""
+        if tenant != self._turns.tenant:
+            self._turns.note(tenant)
+        self._turns_as = tenant
+
+    def _hold_back(self, data: bytes) -> bool:
+        """Keep what was read, unless it may go on at once."""
+        if not self._held:
+            if not self._turns.is_contended or (self._turns.may_go_on() and len(data) <= _TURN_BYTES):
+                return False
+            self._turns.wait(self._turns_as, self)
+        else:
+            self.stream.hold_socket(is_held=True)  # one read ahead is enough: the rest waits in the socket
+        self._held += data
+        return True
+
+    def take_turn(self) -> TurnTaken:
+        """Hand some of the bytes that are held back to the library, which begins the calls that are whole by then."""
+        held = self._held
+        if not held:  # the connection was lost
+            return TurnTaken(0, 0)
+        self._held = held[_TURN_BYTES:]
+        self.stream.take(held[:_TURN_BYTES])
+        if self._held:
+            self._turns.wait(self._turns_as, self)
+        else:
+            self.stream.hold_socket(is_held=False)
+        # There is no telling how many calls are in it without reading it: they are counted as small ones.
+        size = min(_TURN_BYTES, len(held))
+        return TurnTaken(1 + size // _SMALL_CALL_BYTES, size)
 
     def cut_off(self, why: Exception | None) -> None:
         self.stream.cut_off(why)
@@ -88,6 +128,7 @@ class Connection:
             self.stream.cut_off(Malformed("no message of Cap'n Proto RPC" if error is None else first_line(error)))
 
     def _end(self, why: Exception | None) -> None:
+        self._held = b""
         self.door.connections.discard(self)
         for upload in self.uploads:
             upload.close()

@@ -13,6 +13,7 @@ from holdfast.doors.identity import Identity, Open, PeerCertificate
 from holdfast.service.access import ANYONE, Caller
 from holdfast.service.drain import Drain
 from holdfast.service.queue_refs import QueueRefs
+from holdfast.service.request_turns import RequestTurns
 from holdfast.service.session import Session
 from holdfast.telemetry.observer import CallObserver
 from holdfast.telemetry.trace import Tracing
@@ -33,7 +34,9 @@ class CapnpDoor:
         observer: CallObserver,
         tracing: Tracing,
         drain: Drain,
+        turns: RequestTurns | None = None,
     ) -> None:
+        self.turns = turns or RequestTurns(lambda tenant: 1)
         self.observer = observer
         self.tracing = tracing
         self.names = QueueRefs()

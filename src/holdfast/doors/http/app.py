@@ -19,9 +19,9 @@ from holdfast.doors.http.calls import (
 from holdfast.doors.http.exchange import Exchange
 from holdfast.doors.http.hosts import Hosts
 from holdfast.doors.http.origin import check_origin
-from holdfast.doors.identity import Identity
+from holdfast.doors.identity import AUTHORIZATION, Identity
 from holdfast.model.errors import Forbidden, HoldfastError, StoreUnavailable
-from holdfast.service.access import Caller
+from holdfast.service.access import EVERY_TENANT, Caller
 from holdfast.service.drain import Drain
 from holdfast.service.queue_refs import QueueRefs
 from holdfast.service.session import Session
@@ -126,7 +126,10 @@ class HttpDoor:
         try:
             self._check_host(headers)
             check_origin(headers)
-            session = self._session_of(await identity.caller_of(headers, exchange.peer))
+            caller = await identity.caller_of(headers, exchange.peer)
+            if caller.tenant != EVERY_TENANT:
+                exchange.connection.note_tenant(caller.tenant, headers.get(AUTHORIZATION))
+            session = self._session_of(caller)
             call = Call(
                 session,
                 exchange,
@@ -145,6 +148,8 @@ class HttpDoor:
             outcome = "left"
         except Exception as error:
             outcome = error.code if isinstance(error, HoldfastError) else "internal"
+            if call is None and outcome == "unauthenticated":
+                exchange.connection.note_unidentified()
             await self._refuse(error, call, exchange)
         # Of a queue that the caller may not ask for nothing is told, not even here.
         queue = None if call is None or outcome in _OUTSIDERS else call.queue

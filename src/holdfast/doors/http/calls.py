@@ -132,7 +132,10 @@ class Call:
 
     def ref(self, tenant: str | None, queue: str | None) -> QueueRef:
         """What is left out is the caller's own tenant, and `default`."""
-        self.queue = ref = self._names.ref(self.session.caller.own_tenant if tenant is None else tenant, queue)
+        caller = self.session.caller
+        self.queue = ref = self._names.ref(caller.own_tenant if tenant is None else tenant, queue)
+        if caller.is_operator:  # anybody else's tenant is known by the credential
+            self._exchange.connection.note_tenant(ref.tenant)
         return ref
 
     @property

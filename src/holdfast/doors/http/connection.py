@@ -5,6 +5,8 @@ responses. A request of a hot path that came whole is carried out at once, witho
 the ASGI application, as a task.
 
 All responses that are ready by the end of one read leave by one write.
+
+While several tenants call at once, what was read is held back until the connection's turn comes (`RequestTurns`).
 """
 
 import asyncio
@@ -18,9 +20,11 @@ from holdfast.doors.http.exchange import Exchange
 from holdfast.doors.http.request_heads import RefusedRequest, RequestHead
 from holdfast.doors.http.request_reader import RequestReader
 from holdfast.doors.http.steps import Rest
+from holdfast.doors.http.turns import HeldRequest, held_request
 from holdfast.doors.identity import PeerCertificate, peer_of
 from holdfast.model.errors import InvalidArgument
 from holdfast.model.message import normalise_correlation_id
+from holdfast.service.request_turns import UNIDENTIFIED, TurnTaken
 from holdfast.wire.errors import error_document
 from holdfast.wire.http import encode
 
@@ -34,6 +38,8 @@ HEAD_PATIENCE_S = 10.0
 # A caller that is refused while it sends would lose the answer to a reset: what it still sends is read and dropped.
 LINGER_S = 1.0
 MAX_LINGER_BYTES = 64 * 1_024 * 1_024
+# A caller that takes nothing of its last response for this long is given up, and the response with it.
+UNREAD_PATIENCE_S = 30.0
 # Bytes of a body that nobody has taken, above which no more is read; and of responses that wait for the end of a read.
 _HIGH_WATER_BYTES = 64 * 1_024
 # Larger heads are read anew every time.
@@ -50,6 +56,7 @@ class HttpConnection(asyncio.Protocol):
         self._group = group
         self._hot_calls = group.hot_calls
         self._known_heads = group.known_heads
+        self._turns = group.turns
         self.heads = group.heads
         self.loop = group.loop
         self.peer: PeerCertificate | None = None
@@ -65,13 +72,21 @@ class HttpConnection(asyncio.Protocol):
         self._incoming: Exchange | None = None
         # The current request, if it is carried out at once should the rest of its body come with this read.
         self._awaited: Exchange | None = None
+        # Bytes that were read and wait for the connection's turn, whether it is in the line, and under which name.
+        self._held = b""
+        self._is_in_line = False
+        self._turns_as = group.turns.name_connection()
+        # Requests that were begun: what a turn costs.
+        self._requests_begun = 0
         # Responses that are ready while a read goes on.
         self._is_collecting = False
         self._collected: list[bytes] = []
         self._collected_bytes = 0
         self.is_write_paused = False
         self._drains: list[asyncio.Future[None]] = []
+        # Nothing more is to be parsed for now, and whether the socket is read.
         self._is_read_paused = False
+        self._is_socket_paused = False
         # When the last response was written and nothing was asked since; one timer looks at it, not one a response.
         self._idle_since: float | None = None
         self._idle_timer: asyncio.TimerHandle | None = None
@@ -97,6 +112,7 @@ class HttpConnection(asyncio.Protocol):
             self._idle_timer.cancel()
         self._is_refused = True
         self._ahead.clear()
+        self._held = b""
         if self._current is not None:
             self._current.leave()
         self.resume_writing()
@@ -113,6 +129,75 @@ class HttpConnection(asyncio.Protocol):
                 each.set_result(None)
 
     def data_received(self, data: bytes) -> None:
+        if (self._held or self._turns.is_contended) and self._must_wait(data):
+            return
+        self._take(data)
+
+    # --- Turns -----------------------------------------------------------------------------------------------------
+
+    def note_tenant(self, tenant: str, credential: bytes | None = None) -> None:
+        """Learn whose request is being carried out, and by which verified credential that is known."""
+        turns = self._turns
+        if tenant != turns.tenant:
+            turns.note(tenant)
+        if tenant != self._turns_as:
+            self._turns_as = tenant
+            if credential is not None:
+                turns.remember(credential, tenant)
+
+    def note_unidentified(self) -> None:
+        """Learn that the caller could not say who it is."""
+        self.note_tenant(UNIDENTIFIED)
+
+    def _must_wait(self, data: bytes) -> bool:
+        """Hold back what was read, unless it is one request and may go on at once."""
+        if self._is_refused:
+            return False
+        if self._held:
+            # One read ahead is enough: the rest waits in the socket.
+            self._held += data
+            self._pause_socket()
+            return True
+        request = held_request(data, self._reader, self._known_heads)
+        if self._turns.may_go_on() and request.size >= len(data):
+            return False
+        self._held = data
+        # It has sent something: from now on it waits for us.
+        self._stop_patience()
+        self._idle_since = None
+        self._get_in_line(request)
+        return True
+
+    def _get_in_line(self, request: HeldRequest) -> None:
+        tenant = None if request.credential is None else self._turns.tenant_of(request.credential)
+        self._is_in_line = True
+        self._turns.wait(tenant or self._turns_as, self)
+
+    def take_turn(self) -> TurnTaken:
+        """Parse and begin one of the requests that are held back, or a part of a large one."""
+        self._is_in_line = False
+        held, begun = self._held, self._requests_begun
+        if not held:  # the connection was lost
+            return TurnTaken(0, 0)
+        size = held_request(held, self._reader, self._known_heads).size
+        self._held = held[size:]
+        self._take(held[:size])
+        if self._is_refused:
+            self._held = b""
+        elif not self._is_read_paused:
+            self._read_on()
+        return TurnTaken(self._requests_begun - begun, min(size, len(held)))
+
+    def _read_on(self) -> None:
+        if not self._held:
+            self._resume_socket()
+        elif not self._is_in_line:
+            self._get_in_line(held_request(self._held, self._reader, self._known_heads))
+
+    # --- Reading ---------------------------------------------------------------------------------------------------
+
+    def _take(self, data: bytes) -> None:
+        """Parse what was read, and begin its requests."""
         if self._is_refused:
             self._dropped_bytes += len(data)
             if self._dropped_bytes > MAX_LINGER_BYTES:
@@ -140,8 +225,6 @@ class HttpConnection(asyncio.Protocol):
         elif self._patience is not None and not self._is_refused:
             self._stop_patience()
 
-    # --- Reading ---------------------------------------------------------------------------------------------------
-
     def _run_known(self, data: bytes) -> bytes:
         """Carry out the requests at the start of `data` whose heads were read before; return the rest.
 
@@ -156,6 +239,7 @@ class HttpConnection(asyncio.Protocol):
             if known is None or end + known.body_bytes > size:
                 break
             self._reader.take_whole()
+            self._requests_begun += 1
             self._idle_since = None
             stop = end + known.body_bytes
             self._current = exchange = Exchange(self, known.head, data[end:stop], is_body_whole=True)
@@ -179,6 +263,7 @@ class HttpConnection(asyncio.Protocol):
         if len(self._ahead) >= MAX_PIPELINED:
             raise RefusedRequest(400, f"more than {MAX_PIPELINED} requests were sent ahead: wait for answers")
         self._idle_since = None
+        self._requests_begun += 1
         is_hot = head.is_plain and head.target in self._hot_calls
         if is_hot and self._read_from_start is not None:
             self._remember(self._read_from_start, head)
@@ -221,13 +306,22 @@ class HttpConnection(asyncio.Protocol):
             exchange.run(self._hot_calls[exchange.head.target](exchange))
 
     def _pause_reading(self) -> None:
-        if not self._is_read_paused:
-            self._is_read_paused = True
-            self.transport.pause_reading()
+        self._is_read_paused = True
+        self._pause_socket()
 
     def resume_reading(self) -> None:
         if self._is_read_paused:
             self._is_read_paused = False
+            self._read_on()
+
+    def _pause_socket(self) -> None:
+        if not self._is_socket_paused:
+            self._is_socket_paused = True
+            self.transport.pause_reading()
+
+    def _resume_socket(self) -> None:
+        if self._is_socket_paused:
+            self._is_socket_paused = False
             self.transport.resume_reading()
 
     # --- Running ---------------------------------------------------------------------------------------------------
@@ -352,8 +446,8 @@ class HttpConnection(asyncio.Protocol):
         """End the connection as soon as nothing is being answered on it."""
         if self._current is not None:
             self._current.keep_alive = False
-        elif not self._ahead:
-            self.transport.close()
+        elif not self._ahead and not self._held:
+            self._close()
 
     def _refuse(self, refusal: RefusedRequest) -> None:
         if self._current is self._awaited:
@@ -363,8 +457,7 @@ class HttpConnection(asyncio.Protocol):
             self._is_refused = True
             if self._collected:
                 self._flush()
-            self._stop_patience()
-            self.transport.close()
+            self._close()
             return
         body = encode({"error": error_document(InvalidArgument(refusal.message))})
         given = self._reader.headers_so_far.get(b"x-correlation-id", b"")
@@ -381,22 +474,38 @@ class HttpConnection(asyncio.Protocol):
         self._is_refused = True
         if self.transport.is_closing():
             return
-        if self._reader.is_reading_body or self._ahead or self._is_read_paused:
+        if self._reader.is_reading_body or self._ahead or self._held or self._is_read_paused:
             self._linger()
         else:
-            self.transport.close()
+            self._close()
 
     def _linger(self) -> None:
         self._is_refused = True
         self._dropped_bytes = 0
+        self._held = b""
+        self._is_read_paused = False
         self._stop_patience()
         self._idle_since = None
         if self._idle_timer is not None:
             self._idle_timer.cancel()
         if self.transport.can_write_eof():
             self.transport.write_eof()
-        self.resume_reading()
-        self._patience = self.loop.call_later(LINGER_S, self.transport.close)
+        self._resume_socket()
+        self._patience = self.loop.call_later(LINGER_S, self._close)
+
+    def _close(self) -> None:
+        """Close once everything that was written is sent, unless the caller stops reading."""
+        self._is_refused = True
+        self._stop_patience()
+        self.transport.close()
+        self._give_up_unread(None)
+
+    def _give_up_unread(self, unsent_before: int | None) -> None:
+        unsent = self.transport.get_write_buffer_size()
+        if unsent_before is not None and unsent >= unsent_before:
+            self.transport.abort()
+        elif unsent:
+            self._patience = self.loop.call_later(UNREAD_PATIENCE_S, self._give_up_unread, unsent)
 
     def _look_whether_idle(self) -> None:
         now_s = self.loop.time()
@@ -405,12 +514,12 @@ class HttpConnection(asyncio.Protocol):
         if left_s > 0:
             self._idle_timer = self.loop.call_later(left_s, self._look_whether_idle)
         elif not self.transport.is_closing():
-            self.transport.close()
+            self._close()
 
     def _lose_patience(self) -> None:
         self._patience = None
-        if self._current is None and not self._ahead:
-            self.transport.close()
+        if self._current is None and not self._ahead and not self._held:
+            self._close()
 
     def _stop_patience(self) -> None:
         if self._patience is not None:

@@ -11,6 +11,7 @@ from holdfast.doors.http.connection import HttpConnection
 from holdfast.doors.http.exchange import Exchange
 from holdfast.doors.http.request_heads import RequestHead
 from holdfast.doors.http.response_heads import ResponseHeads
+from holdfast.service.request_turns import RequestTurns
 
 # Longer than the idle time of the usual load balancers (60 s): the side that waits longer never closes a connection on
 # which the other is just sending.
@@ -19,6 +20,8 @@ KEEP_ALIVE_S = 75.0
 _MAX_KNOWN_HEADS = 1_024
 # Headers that differ from request to request: a head with one of them is not sent again.
 _NEVER_AGAIN = (b"x-correlation-id", b"traceparent")
+
+_MAX_SHOWN = 200
 
 HotCall = Callable[[Exchange], Coroutine[Any, Any, None]]
 
@@ -43,6 +46,7 @@ class HttpConnections:
         app: Asgi,
         hot_calls: Mapping[bytes, HotCall],
         *,
+        turns: RequestTurns | None = None,
         keep_alive_s: float = KEEP_ALIVE_S,
         clock: Clock | None = None,
     ) -> None:
@@ -50,6 +54,7 @@ class HttpConnections:
         self.hot_calls = hot_calls
         self.keep_alive_s = keep_alive_s
         self.loop = asyncio.get_running_loop()
+        self.turns = turns or RequestTurns(lambda tenant: 1)
         self.heads = ResponseHeads(clock or SystemClock())
         self.known_heads: dict[bytes, KnownHead] = {}
         self.tasks: set[asyncio.Task[None]] = set()
@@ -99,7 +104,11 @@ class HttpConnections:
             exchange.keep_alive = False
 
     def describe_calls(self) -> str:
-        calls = Counter(f"{exchange.head.method} {exchange.head.path}" for exchange in self._exchanges())
+        # As it was sent: a decoded path may hold line breaks, and this goes to the log.
+        calls = Counter(
+            f"{exchange.head.method} {exchange.head.raw_path[:_MAX_SHOWN].decode('ascii', 'replace')}"
+            for exchange in self._exchanges()
+        )
         return ", ".join(f"{count} {call}" for call, count in calls.most_common(10))
 
     def cut_off(self) -> None:

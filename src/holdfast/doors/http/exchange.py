@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.doors.http.asgi import AsgiEvents, Events
 from holdfast.doors.http.request_heads import RequestHead
-from holdfast.doors.http.response_heads import CLOSE, Headers
+from holdfast.doors.http.response_heads import CLOSE, Headers, check_header
 from holdfast.doors.http.steps import Rest
 from holdfast.doors.identity import PeerCertificate
 
@@ -216,6 +216,8 @@ class Exchange:
         if self.is_left:
             return True
         headers = list(headers)
+        for name, value in headers:
+            check_header(name, value)
         if connection.heads.is_last or CLOSE in headers:
             self.keep_alive = False
             headers = [each for each in headers if each != CLOSE]

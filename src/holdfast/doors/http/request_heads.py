@@ -14,6 +14,8 @@ MAX_HEADERS = 200
 
 # Headers of which a second one would mean that a proxy on the way reads the request otherwise than we do.
 _ONCE = frozenset({b"authorization", b"content-length", b"host", b"transfer-encoding"})
+# The parser also takes 0.9 and 2.0, whose messages are framed in other ways.
+_VERSIONS = frozenset({"1.0", "1.1"})
 _CHUNKED = b"Transfer-Encoding: chunked"
 
 HeaderPairs = Sequence[tuple[bytes, bytes]]
@@ -83,6 +85,8 @@ class RequestHead:
         is_upgrade: bool = False,
     ) -> None:
         """Raise `RefusedRequest` where the head leaves open how the request is meant."""
+        if version not in _VERSIONS:
+            raise RefusedRequest(505, f"this server does not speak HTTP/{version}: send HTTP/1.1")
         self.method = method.decode("ascii")
         self.target = target
         self.version = version
@@ -152,7 +156,7 @@ def _check_host(headers: dict[bytes, bytes], target: bytes, version: str) -> Non
             )
     elif not is_valid_host(host):
         raise RefusedRequest(400, "the Host header is not a name or an address with an optional port")
-    if target[:7].lower() in (b"http://", b"https:/") and not is_target_of(target, host or b""):
+    if target[:1] != b"/" and target != b"*" and not is_target_of(target, host or b""):
         raise RefusedRequest(400, "the request's target and its Host header name different hosts: send the path alone")
 
 

@@ -1,0 +1,137 @@
+"""Whose request is read next, on a loop that a test moves by hand."""
+
+import contextlib
+from collections import Counter
+
+from holdfast.dispatch.fairness import UNIT
+from holdfast.service.request_turns import CONTENTION_S, MAX_AT_ONCE, MAX_TURNS, RequestTurns, TurnTaken
+from tests.doors.hand_loop import HandLoop
+
+
+class Flow:
+    """A connection that always has one more request, up to a number."""
+
+    def __init__(self, turns: RequestTurns, name: str, requests: int, read: list[str], size: int = 0) -> None:
+        self._turns = turns
+        self._left = requests
+        self._read = read
+        self._size = size
+        self.name = name
+        turns.wait(name, self)
+
+    def take_turn(self) -> TurnTaken:
+        self._read.append(self.name)
+        self._left -= 1
+        if self._left:
+            self._turns.wait(self.name, self)
+        return TurnTaken(1, self._size)
+
+
+def turns_on(loop: HandLoop, **weights: int) -> RequestTurns:
+    return RequestTurns(lambda tenant: weights.get(tenant, 1), loop.as_loop, now_s=lambda: 0.0)
+
+
+def contended_on(loop: HandLoop, **weights: int) -> RequestTurns:
+    turns = turns_on(loop, **weights)
+    turns.note("a")
+    turns.note("b")
+    return turns
+
+
+def test_a_tenant_alone_is_never_asked_to_wait() -> None:
+    turns = turns_on(HandLoop())
+    for _ in range(1_000):
+        turns.note("a")
+        assert not turns.is_contended
+
+
+def test_a_second_tenant_makes_requests_ask_for_turns_until_one_has_been_alone_for_a_second() -> None:
+    loop = HandLoop()
+    turns = contended_on(loop)
+    assert turns.is_contended
+    loop.now_s += CONTENTION_S * 0.9
+    turns.note("a")
+    loop.now_s += CONTENTION_S * 0.9
+    assert turns.may_go_on()
+    assert turns.is_contended
+    loop.now_s += CONTENTION_S * 0.2
+    assert turns.may_go_on()
+    assert not turns.is_contended
+
+
+def test_only_a_few_requests_of_a_round_are_read_at_once_and_none_past_one_that_waits() -> None:
+    loop, read = HandLoop(), list[str]()
+    turns = contended_on(loop)
+    for _ in range(3):
+        assert [turns.may_go_on() for _ in range(MAX_AT_ONCE + 2)] == [True] * MAX_AT_ONCE + [False] * 2
+        loop.now_s += 0.001
+    Flow(turns, "a", 1, read)
+    assert not turns.may_go_on()
+    loop.run()
+    assert turns.may_go_on()
+
+
+def test_a_quiet_tenant_is_read_after_at_most_one_more_request_of_a_flood() -> None:
+    loop, read = HandLoop(), list[str]()
+    turns = contended_on(loop)
+    for _ in range(64):
+        Flow(turns, "flood", 1_000, read)
+    for number in range(100):
+        loop.run_round()
+        before = len(read)
+        Flow(turns, "quiet", 1, read)
+        loop.run_round()
+        assert read.index("quiet", before) - before <= 1, number
+
+
+def test_the_sockets_are_looked_at_after_a_bounded_number_of_turns() -> None:
+    loop, read = HandLoop(), list[str]()
+    turns = contended_on(loop)
+    for _ in range(64):
+        Flow(turns, "flood", 10, read)
+    loop.run_round()
+    assert len(read) == MAX_TURNS
+    slow = RequestTurns(lambda tenant: 1, loop.as_loop, now_s=lambda: float(len(read)))
+    read.clear()
+    for _ in range(3):
+        Flow(slow, "slow", 1, read)
+    loop.run_round()
+    assert read.count("slow") == 1
+
+
+def test_turns_go_by_weight_and_by_what_they_cost() -> None:
+    loop, read = HandLoop(), list[str]()
+    turns = contended_on(loop, heavy=3)
+    for name, size in (("heavy", 0), ("light", 0), ("large", 3 * UNIT)):
+        Flow(turns, name, 10_000, read, size)
+    while len(read) < 1_700:
+        loop.run_round()
+    counts = Counter(read[:1_700])
+    assert abs(counts["heavy"] - 3 * counts["light"]) <= 6
+    assert abs(counts["light"] - 4 * counts["large"]) <= 8
+
+
+def test_a_turn_that_fails_takes_no_other_s_turn() -> None:
+    loop, read = HandLoop(), list[str]()
+    turns = contended_on(loop)
+
+    class Broken:
+        def take_turn(self) -> TurnTaken:
+            raise ZeroDivisionError
+
+    turns.wait("broken", Broken())
+    Flow(turns, "other", 3, read)
+    with contextlib.suppress(ZeroDivisionError):
+        loop.run_round()
+    loop.run()
+    assert read == ["other"] * 3
+
+
+def test_a_credential_is_known_by_its_tenant_and_only_so_many_are() -> None:
+    turns = turns_on(HandLoop())
+    turns.remember(b"Bearer one", "a")
+    assert turns.tenant_of(b"Bearer one") == "a"
+    assert turns.tenant_of(b"Bearer two") is None
+    for number in range(10_000):
+        turns.remember(b"%d" % number, "b")
+    assert len(turns._tenants) <= 4_096
