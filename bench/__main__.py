@@ -29,7 +29,7 @@ PARTS: dict[str, Callable[[bool], Iterable[Figure | Table]]] = {
     "handover": lambda quick: [handover.measure()],
     "http": lambda quick: http.measure(),
     "capnp": lambda quick: capnp.measure(),
-    "fairness": lambda quick: [fairness.measure()],
+    "fairness": lambda quick: fairness.measure(),
     "embedded": lambda quick: embedded.measure(100_000 if quick else 1_000_000),
     "engine": lambda quick: engine.measure(100_000 if quick else 1_000_000),
     "client": lambda quick: client.measure(),

@@ -4,7 +4,9 @@ import asyncio
 import multiprocessing
 import statistics
 import time
+from collections.abc import Iterator
 from multiprocessing.synchronize import Event
+from typing import NamedTuple
 
 import uvloop
 
@@ -14,49 +16,81 @@ from bench.raw import scratch
 from bench.report import Figure
 
 PRODUCERS = 64
-POLLERS = 300
 EQUALS = 50
-PROBES = 400
+PROBES = 250
 ROUNDS = 3
 PAYLOAD = "x" * 256
+# The most that a quiet tenant's p99 may be beside a flood.
+MAX_P99_MS = 50.0
 
 
-def measure() -> Figure:
-    """The quiet tenant's p99 of enqueue, claim and ack, one after the other."""
-    flooded: list[float] = []
-    shared: list[float] = []
+class Quantiles(NamedTuple):
+    p50_ms: float
+    p99_ms: float
+
+    def __str__(self) -> str:
+        return f"p50 {self.p50_ms:.1f} ms, p99 {self.p99_ms:.1f} ms"
+
+
+def measure() -> Iterator[Figure]:
+    """A quiet tenant's enqueue, claim and ack, one after the other: the time for all three."""
+    for pollers in (0, 300):
+        beside = f"{PRODUCERS} producers" + (f" and {pollers} pollers" if pollers else "")
+        flooded, shared = _measure_sides(pollers)
+        yield Figure(
+            f"a quiet tenant's lifecycle beside one tenant with {beside}",
+            str(flooded),
+            f"beside {EQUALS} tenants with as many in all",
+            str(shared),
+            flooded.p99_ms / shared.p99_ms,
+            goal=2,
+            lower_is_better=True,
+        )
+        yield Figure(
+            f"its p99 beside one tenant with {beside}",
+            f"{flooded.p99_ms:.1f} ms",
+            "the most that it may be",
+            f"{MAX_P99_MS:.0f} ms",
+            flooded.p99_ms / MAX_P99_MS,
+            goal=1,
+            lower_is_better=True,
+        )
+
+
+def _measure_sides(pollers: int) -> tuple[Quantiles, Quantiles]:
+    """Beside one tenant, and beside many; in turns, so that the machine's moods meet both."""
+    flooded: list[Quantiles] = []
+    shared: list[Quantiles] = []
     with (
         scratch() as path,
         holdfast_server(path / "data", "--durability", "os", "--queue-max-consumers", "4096") as port,
     ):
         for number in range(ROUNDS):
             sides = [(flooded, 1), (shared, EQUALS)]
-            for latencies, tenants in sides if number % 2 else reversed(sides):
-                latencies.append(_p99_beside(port, tenants))
-    flooded_ms, shared_ms = statistics.median(flooded), statistics.median(shared)
-    return Figure(
-        f"a quiet tenant's p99 beside a flood ({PRODUCERS} producers, {POLLERS} pollers)",
-        f"{flooded_ms:.1f} ms",
-        f"beside the same load from {EQUALS} tenants",
-        f"{shared_ms:.1f} ms",
-        flooded_ms / shared_ms,
-        goal=2,
-        lower_is_better=True,
+            for quantiles, tenants in sides if number % 2 else reversed(sides):
+                quantiles.append(_measure_beside(port, tenants, pollers))
+    return _median(flooded), _median(shared)
+
+
+def _median(rounds: list[Quantiles]) -> Quantiles:
+    return Quantiles(
+        statistics.median(each.p50_ms for each in rounds), statistics.median(each.p99_ms for each in rounds)
     )
 
 
-def _p99_beside(port: int, tenants: int) -> float:
+def _measure_beside(port: int, tenants: int, pollers: int) -> Quantiles:
     # A process of its own: what it costs to make the load must not slow the probe.
     context = multiprocessing.get_context("spawn")
     is_over = context.Event()
-    load = context.Process(target=_make_load, args=(port, tenants, is_over))
+    load = context.Process(target=_make_load, args=(port, tenants, pollers, is_over))
     load.start()
     try:
         latencies = uvloop.run(_probe(port))
     finally:
         is_over.set()
         load.join()
-    return statistics.quantiles(latencies, n=100)[98]
+    hundredths = statistics.quantiles(latencies, n=100)
+    return Quantiles(hundredths[49], hundredths[98])
 
 
 async def _probe(port: int) -> list[float]:
@@ -73,15 +107,15 @@ async def _probe(port: int) -> list[float]:
     return latencies
 
 
-def _make_load(port: int, tenants: int, is_over: Event) -> None:
-    uvloop.run(_load(port, tenants, is_over))
+def _make_load(port: int, tenants: int, pollers: int, is_over: Event) -> None:
+    uvloop.run(_load(port, tenants, pollers, is_over))
 
 
-async def _load(port: int, tenants: int, is_over: Event) -> None:
+async def _load(port: int, tenants: int, pollers: int, is_over: Event) -> None:
     async with asyncio.TaskGroup() as group:
         for number in range(PRODUCERS):
             group.create_task(_produce(port, f"load-{number % tenants}", is_over))
-        for number in range(POLLERS):
+        for number in range(pollers):
             group.create_task(_consume(port, f"load-{number % tenants}", is_over))
 
 

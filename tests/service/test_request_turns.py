@@ -4,7 +4,14 @@ import contextlib
 from collections import Counter
 
 from holdfast.dispatch.fairness import UNIT
-from holdfast.service.request_turns import CONTENTION_S, MAX_AT_ONCE, MAX_TURNS, RequestTurns, TurnTaken
+from holdfast.service.request_turns import (
+    CONTENTION_S,
+    MAX_AT_ONCE,
+    MAX_AT_ONCE_EACH,
+    MAX_TURNS,
+    RequestTurns,
+    TurnTaken,
+)
 from tests.doors.hand_loop import HandLoop
 
 
@@ -48,27 +55,39 @@ def test_a_tenant_alone_is_never_asked_to_wait() -> None:
 def test_a_second_tenant_makes_requests_ask_for_turns_until_one_has_been_alone_for_a_second() -> None:
     loop = HandLoop()
     turns = contended_on(loop)
-    assert turns.is_contended
+    for after_s, is_contended in ((0.9, True), (0.2, False)):
+        loop.now_s += CONTENTION_S * after_s
+        assert turns.may_go_on("a")
+        loop.run()
+        assert turns.is_contended is is_contended
+    turns.note("c")
     loop.now_s += CONTENTION_S * 0.9
     turns.note("a")
     loop.now_s += CONTENTION_S * 0.9
-    assert turns.may_go_on()
+    assert turns.may_go_on("a")
+    loop.run()
     assert turns.is_contended
-    loop.now_s += CONTENTION_S * 0.2
-    assert turns.may_go_on()
-    assert not turns.is_contended
 
 
-def test_only_a_few_requests_of_a_round_are_read_at_once_and_none_past_one_that_waits() -> None:
-    loop, read = HandLoop(), list[str]()
+def test_only_a_few_requests_of_a_tenant_are_read_at_once_in_a_round() -> None:
+    loop = HandLoop()
     turns = contended_on(loop)
     for _ in range(3):
-        assert [turns.may_go_on() for _ in range(MAX_AT_ONCE + 2)] == [True] * MAX_AT_ONCE + [False] * 2
-        loop.now_s += 0.001
+        for name in "ab":
+            may = [turns.may_go_on(name) for _ in range(MAX_AT_ONCE_EACH + 2)]
+            assert may == [True] * MAX_AT_ONCE_EACH + [False] * 2
+        loop.run_round()
+    assert [turns.may_go_on(str(number)) for number in range(MAX_AT_ONCE + 1)] == [True] * MAX_AT_ONCE + [False]
+
+
+def test_a_request_never_passes_one_of_its_own_tenant_that_waits() -> None:
+    loop, read = HandLoop(), list[str]()
+    turns = contended_on(loop)
     Flow(turns, "a", 1, read)
-    assert not turns.may_go_on()
+    assert not turns.may_go_on("a")
+    assert turns.may_go_on("b")
     loop.run()
-    assert turns.may_go_on()
+    assert turns.may_go_on("a")
 
 
 def test_a_quiet_tenant_is_read_after_at_most_one_more_request_of_a_flood() -> None:
@@ -88,7 +107,7 @@ def test_the_sockets_are_looked_at_after_a_bounded_number_of_turns() -> None:
     loop, read = HandLoop(), list[str]()
     turns = contended_on(loop)
     for _ in range(64):
-        Flow(turns, "flood", 10, read)
+        Flow(turns, "flood", 1_000, read)
     loop.run_round()
     assert len(read) == MAX_TURNS
     slow = RequestTurns(lambda tenant: 1, loop.as_loop, now_s=lambda: float(len(read)))

@@ -4,9 +4,9 @@ Doors ask here before they parse a request. A tenant that sends more than its sh
 what it sends is refused for that.
 
     alone       the requests that come are of one tenant: a door looks at one flag, and reads on
-    contended   requests of another tenant came within the last second: a few requests that find nobody waiting are read
-                at once; the others take turns by their tenants' weights, a few turns between two looks at the sockets,
-                so that a request of a tenant that asks little is read soon after it arrives
+    contended   requests of another tenant came within the last second: in each round of the event loop a few requests
+                of each tenant are read at once; the others take turns by their tenants' weights, for a short while in
+                each round, so that a request of a tenant that asks little is read soon after it arrives
 
 A door tells whose request it is as soon as it knows (`note`). The request itself waited under the name that was known
 before: the tenant that the same credential or the same connection had the last time, or the connection alone.
@@ -22,11 +22,12 @@ from holdfast.dispatch.fairness import FairTurns, cost_of
 
 # After the last request of another tenant than the one before it.
 CONTENTION_S = 1.0
-# Requests that are read at once in one round of the loop, by all doors: without load these are all there are.
-MAX_AT_ONCE = 4
-# Turns between two looks at the sockets: each look costs a system call, and a new tenant waits for these at most.
-MAX_TURNS = 16
-MAX_RUN_S = 0.001
+# Requests that are read at once in one round of the loop: of one tenant, and of all. Up to here nobody pays for turns.
+MAX_AT_ONCE_EACH = 8
+MAX_AT_ONCE = 64
+# Turns in one round. A round costs a system call, and a tenant that comes new waits for one at most.
+MAX_TURNS = 64
+MAX_RUN_S = 0.002
 
 # Callers that could not say who they are share one turn. No tenant's name has a space in it.
 UNIDENTIFIED = "not identified"
@@ -64,9 +65,10 @@ class RequestTurns:
         # Tenants by the hashes of their credentials: there is no need to keep the credentials themselves.
         self._tenants: dict[int, str] = {}
         self._contended_until_s = 0.0
-        self._round_ms = -1
-        self._at_once = 0
-        self._is_running = False
+        # In this round of the loop.
+        self._at_once: dict[str, int] = {}
+        self._at_once_in_all = 0
+        self._is_round_ending = False
         # Read for every request, hence attributes: whether requests have to ask for a turn, and whose the last one was.
         self.is_contended = False
         self.tenant: str | None = None
@@ -100,46 +102,59 @@ class RequestTurns:
     # --- Turns -------------------------------------------------------------------------------------------------------
 
     @property
+    def has_credentials(self) -> bool:
+        """Return whether any credential is known: a server without identities never sees one."""
+        return bool(self._tenants)
+
+    @property
     def waiting(self) -> int:
         return self._turns.size
 
-    def may_go_on(self) -> bool:
-        """Return whether a request may be read now; if not, its connection has to `wait`."""
-        if self._turns.size:
+    def may_go_on(self, name: str) -> bool:
+        """Return whether a request of `name` may be read now; if not, its connection has to `wait`."""
+        count = self._at_once.get(name, 0)
+        if count >= MAX_AT_ONCE_EACH or self._at_once_in_all >= MAX_AT_ONCE or self._turns.waiting(name):
             return False
-        now_s = self._loop.time()
-        if now_s >= self._contended_until_s:
-            self.is_contended = False
-            return True
-        round_ms = int(now_s * 1_000)
-        if round_ms != self._round_ms:
-            self._round_ms = round_ms
-            self._at_once = 0
-        self._at_once += 1
-        return self._at_once <= MAX_AT_ONCE
+        self._at_once[name] = count + 1
+        self._at_once_in_all += 1
+        self._end_round_soon()
+        return True
 
     def wait(self, name: str, reader: Reader) -> None:
         """Call the reader's `take_turn` once, when it is the turn of `name`."""
         self._turns.push(name, reader)
-        if not self._is_running:
-            self._is_running = True
-            self._loop.call_soon(self._run)
+        self._end_round_soon()
 
-    def _run(self) -> None:
+    def _end_round_soon(self) -> None:
+        if not self._is_round_ending:
+            self._is_round_ending = True
+            # Behind the sockets that are ready by now.
+            self._loop.call_soon(self._end_round)
+
+    def _end_round(self) -> None:
+        """Give turns to requests that wait, and begin a new round."""
+        self._is_round_ending = False
+        self._at_once.clear()
+        self._at_once_in_all = 0
+        turns = self._turns
+        if turns.size:
+            try:
+                self._give_turns()
+            finally:
+                if turns.size:
+                    self._end_round_soon()
+        elif self._loop.time() >= self._contended_until_s:
+            self.is_contended = False
+
+    def _give_turns(self) -> None:
         turns, taken, until_s = self._turns, 0, self._now_s() + MAX_RUN_S
-        try:
-            while (turn := turns.pop()) is not None:
-                name, reader = turn
-                done = TurnTaken(1, 0)
-                try:
-                    done = reader.take_turn()
-                finally:
-                    turns.charge(name, cost_of(*done))
-                taken += 1
-                if taken >= MAX_TURNS or self._now_s() >= until_s:
-                    break
-        finally:
-            self._is_running = turns.size > 0
-            if self._is_running:
-                # Behind the sockets that are ready by now.
-                self._loop.call_soon(self._run)
+        while (turn := turns.pop()) is not None:
+            name, reader = turn
+            done = TurnTaken(1, 0)
+            try:
+                done = reader.take_turn()
+            finally:
+                turns.charge(name, cost_of(*done))
+            taken += 1
+            if taken >= MAX_TURNS or self._now_s() >= until_s:
+                break

@@ -78,7 +78,7 @@ class Connection:
     def _hold_back(self, data: bytes) -> bool:
         """Keep what was read, unless it may go on at once."""
         if not self._held:
-            if not self._turns.is_contended or (self._turns.may_go_on() and len(data) <= _TURN_BYTES):
+            if not self._turns.is_contended or (len(data) <= _TURN_BYTES and self._turns.may_go_on(self._turns_as)):
                 return False
             self._turns.wait(self._turns_as, self)
         else:

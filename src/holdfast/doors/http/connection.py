@@ -20,7 +20,7 @@ from holdfast.doors.http.exchange import Exchange
 from holdfast.doors.http.request_heads import RefusedRequest, RequestHead
 from holdfast.doors.http.request_reader import RequestReader
 from holdfast.doors.http.steps import Rest
-from holdfast.doors.http.turns import HeldRequest, held_request
+from holdfast.doors.http.turns import UnreadRequest, first_request
 from holdfast.doors.identity import PeerCertificate, peer_of
 from holdfast.model.errors import InvalidArgument
 from holdfast.model.message import normalise_correlation_id
@@ -29,7 +29,7 @@ from holdfast.wire.errors import error_document
 from holdfast.wire.http import encode
 
 if TYPE_CHECKING:
-    from holdfast.doors.http.connections import HttpConnections
+    from holdfast.doors.http.connections import HttpConnections, KnownHead
 
 # Requests sent ahead of their turn. Reading stops at the first of them, but one read may bring thousands.
 MAX_PIPELINED = 64
@@ -129,9 +129,10 @@ class HttpConnection(asyncio.Protocol):
                 each.set_result(None)
 
     def data_received(self, data: bytes) -> None:
-        if (self._held or self._turns.is_contended) and self._must_wait(data):
-            return
-        self._take(data)
+        if self._held or self._turns.is_contended:
+            self._take_in_turn(data)
+        else:
+            self._take(data)
 
     # --- Turns -----------------------------------------------------------------------------------------------------
 
@@ -149,29 +150,46 @@ class HttpConnection(asyncio.Protocol):
         """Learn that the caller could not say who it is."""
         self.note_tenant(UNIDENTIFIED)
 
-    def _must_wait(self, data: bytes) -> bool:
-        """Hold back what was read, unless it is one request and may go on at once."""
+    def _take_in_turn(self, data: bytes) -> None:
+        """Go on at once if it is one request and few of its tenant's came before it; else hold back what was read."""
         if self._is_refused:
-            return False
-        if self._held:
+            self._take(data)
+        elif self._held:
             # One read ahead is enough: the rest waits in the socket.
             self._held += data
             self._pause_socket()
-            return True
-        request = held_request(data, self._reader, self._known_heads)
-        if self._turns.may_go_on() and request.size >= len(data):
-            return False
-        self._held = data
-        # It has sent something: from now on it waits for us.
-        self._stop_patience()
-        self._idle_since = None
-        self._get_in_line(request)
-        return True
+        else:
+            first = self._first_request(data)
+            name = self._name_of(first)
+            if first.size >= len(data) and self._turns.may_go_on(name):
+                self._take_first(first, data)
+            else:
+                self._held = data
+                # It has sent something: from now on it waits for us.
+                self._stop_patience()
+                self._idle_since = None
+                self._is_in_line = True
+                self._turns.wait(name, self)
 
-    def _get_in_line(self, request: HeldRequest) -> None:
-        tenant = None if request.credential is None else self._turns.tenant_of(request.credential)
-        self._is_in_line = True
-        self._turns.wait(tenant or self._turns_as, self)
+    def _first_request(self, data: bytes) -> UnreadRequest:
+        return first_request(data, self._reader, self._known_heads)
+
+    def _name_of(self, first: UnreadRequest) -> str:
+        """Return the name under which a request waits."""
+        turns = self._turns
+        # Without credentials a connection is known by its last request alone.
+        if turns.has_credentials and (credential := first.credential) is not None:
+            return turns.tenant_of(credential) or self._turns_as
+        return self._turns_as
+
+    def _take_first(self, first: UnreadRequest, data: bytes) -> None:
+        """Parse and begin the first request in `data`."""
+        known = first.known
+        if known is not None and first.size <= len(data) and self._can_begin:
+            self._stop_patience()
+            self._run_at_once(known, data[known.head_bytes : first.size])
+        else:
+            self._take(data[: first.size])
 
     def take_turn(self) -> TurnTaken:
         """Parse and begin one of the requests that are held back, or a part of a large one."""
@@ -179,20 +197,21 @@ class HttpConnection(asyncio.Protocol):
         held, begun = self._held, self._requests_begun
         if not held:  # the connection was lost
             return TurnTaken(0, 0)
-        size = held_request(held, self._reader, self._known_heads).size
-        self._held = held[size:]
-        self._take(held[:size])
+        first = self._first_request(held)
+        self._held = held[first.size :]
+        self._take_first(first, held)
         if self._is_refused:
             self._held = b""
         elif not self._is_read_paused:
             self._read_on()
-        return TurnTaken(self._requests_begun - begun, min(size, len(held)))
+        return TurnTaken(self._requests_begun - begun, min(first.size, len(held)))
 
     def _read_on(self) -> None:
         if not self._held:
             self._resume_socket()
         elif not self._is_in_line:
-            self._get_in_line(held_request(self._held, self._reader, self._known_heads))
+            self._is_in_line = True
+            self._turns.wait(self._name_of(self._first_request(self._held)), self)
 
     # --- Reading ---------------------------------------------------------------------------------------------------
 
@@ -233,21 +252,29 @@ class HttpConnection(asyncio.Protocol):
         has a stated length are among them.
         """
         start, size = 0, len(data)
-        while self._current is None and not self._ahead and not self._is_refused:
+        while self._can_begin:
             end = data.find(b"\r\n\r\n", start) + 4
             known = self._known_heads.get(data[start:end])
-            if known is None or end + known.body_bytes > size:
+            if known is None or start + known.whole_bytes > size:
                 break
-            self._reader.take_whole()
-            self._requests_begun += 1
-            self._idle_since = None
-            stop = end + known.body_bytes
-            self._current = exchange = Exchange(self, known.head, data[end:stop], is_body_whole=True)
-            exchange.run(known.call(exchange))
+            stop = start + known.whole_bytes
+            self._run_at_once(known, data[end:stop])
             if stop == size:
                 return b""
             start = stop
         return b"" if self._is_refused else data[start:]
+
+    @property
+    def _can_begin(self) -> bool:
+        """Return whether a request that is read now would be the next to be carried out."""
+        return self._current is None and not self._ahead and not self._is_refused
+
+    def _run_at_once(self, known: "KnownHead", body: bytes) -> None:
+        self._reader.take_whole()
+        self._requests_begun += 1
+        self._idle_since = None
+        self._current = exchange = Exchange(self, known.head, body, is_body_whole=True)
+        exchange.run(known.call(exchange))
 
     def _read(self, data: bytes) -> None:
         self._read_from_start = data if self._reader.is_idle and data.startswith(b"POST ") else None

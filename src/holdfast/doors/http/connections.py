@@ -31,7 +31,9 @@ class KnownHead(NamedTuple):
 
     head: RequestHead
     call: HotCall
-    body_bytes: int
+    head_bytes: int
+    # With the body.
+    whole_bytes: int
 
 
 class HttpConnections:
@@ -89,7 +91,7 @@ class HttpConnections:
         if len(self.known_heads) >= _MAX_KNOWN_HEADS:
             self.known_heads.clear()
         body_bytes = int(head.headers.get(b"content-length", b"0"))
-        self.known_heads[raw] = KnownHead(head, self.hot_calls[head.target], body_bytes)
+        self.known_heads[raw] = KnownHead(head, self.hot_calls[head.target], len(raw), len(raw) + body_bytes)
 
     # --- The end ---------------------------------------------------------------------------------------------------
 

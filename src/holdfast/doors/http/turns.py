@@ -20,24 +20,33 @@ _LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]{1,12})[ \t]*\r\n", re.IG
 _CREDENTIAL = re.compile(rb"\r\nauthorization:[ \t]*([^\r\n]*?)[ \t]*\r\n", re.IGNORECASE)
 
 
-class HeldRequest(NamedTuple):
-    """The start of held bytes. `size` may be more than there are."""
+class UnreadRequest(NamedTuple):
+    """The first request in bytes that are not parsed yet. `size` may be more than there are."""
 
     size: int
-    # The Authorization header, if there is one.
-    credential: bytes | None
+    # Its head, as it came; empty if it has begun before or is not whole.
+    head: bytes = b""
+    known: "KnownHead | None" = None
+
+    @property
+    def credential(self) -> bytes | None:
+        """The Authorization header, if there is one."""
+        if self.known is not None:
+            return self.known.head.headers.get(AUTHORIZATION)
+        found = _CREDENTIAL.search(self.head)
+        return None if found is None else found[1]
 
 
-def held_request(held: bytes, reader: "RequestReader", known_heads: Mapping[bytes, "KnownHead"]) -> HeldRequest:
+def first_request(data: bytes, reader: "RequestReader", known_heads: Mapping[bytes, "KnownHead"]) -> UnreadRequest:
     """Look at the bytes that `reader` is to be given next."""
     if not reader.is_idle:
-        return HeldRequest(_PART_BYTES, None)
-    end = held.find(b"\r\n\r\n") + 4
+        return UnreadRequest(_PART_BYTES)
+    end = data.find(b"\r\n\r\n") + 4
     if end < 4:
-        return HeldRequest(max(len(held), 1), None)
-    known = known_heads.get(held[:end])
+        return UnreadRequest(len(data))
+    head = data[:end]
+    known = known_heads.get(head)
     if known is not None:
-        return HeldRequest(end + known.body_bytes, known.head.headers.get(AUTHORIZATION))
-    # The line break of the first of the two that end the head ends its last header, too.
-    length, credential = _LENGTH.search(held, 0, end), _CREDENTIAL.search(held, 0, end)
-    return HeldRequest(end + (int(length[1]) if length else 0), credential[1] if credential else None)
+        return UnreadRequest(known.whole_bytes, head, known)
+    length = _LENGTH.search(head)
+    return UnreadRequest(end + (int(length[1]) if length else 0), head)
