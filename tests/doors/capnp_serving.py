@@ -14,6 +14,7 @@ from holdfast.runtime import LoopRuntime
 from holdfast.server.compose import Core, make_store
 from holdfast.server.settings import parse_settings
 from holdfast.service.drain import Drain
+from holdfast.service.request_turns import RequestTurns
 from holdfast.service.session import Session
 from holdfast.stores.contract import Store
 from holdfast.telemetry.trace import Tracing
@@ -38,6 +39,7 @@ async def serve_capnp(
     identity: Identity | None = None,
     tracing: Tracing | None = None,
     tls: ssl.SSLContext | None = None,
+    turns: RequestTurns | None = None,
     **settings: Any,
 ) -> AsyncIterator[CapnpServer]:
     """`store` is a URL, or a store of the test's own."""
@@ -53,6 +55,7 @@ async def serve_capnp(
         observer=requests,
         tracing=tracing or Tracing(),
         drain=drain,
+        turns=turns,
     )
     bound = socket.create_server(("127.0.0.1", 0))
     await door.start([bound], tls)

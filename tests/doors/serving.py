@@ -26,6 +26,7 @@ from holdfast.server.compose import Core, make_store
 from holdfast.server.settings import parse_settings
 from holdfast.service.access import Caller
 from holdfast.service.drain import Drain
+from holdfast.service.request_turns import RequestTurns
 from holdfast.service.session import Session
 from holdfast.stores.contract import Store
 from holdfast.telemetry.trace import Tracing
@@ -166,6 +167,7 @@ async def serve(
     store: str | Store = "memory://",
     identity: Identity | None = None,
     tracing: Tracing | None = None,
+    turns: RequestTurns | None = None,
     **settings: Any,
 ) -> AsyncIterator[Server]:
     """`store` is a URL, or a store of the test's own."""
@@ -189,7 +191,7 @@ async def serve(
         drain=drain,
         rest=make_rest(health),
     )
-    connections = HttpConnections(door, door.hot_calls)
+    connections = HttpConnections(door, door.hot_calls, turns=turns)
     listening = await asyncio.get_running_loop().create_server(connections.make, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
     try:

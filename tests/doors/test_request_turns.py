@@ -5,12 +5,16 @@ import re
 
 import pytest
 
+import holdfast
+from holdfast.clock import SystemClock
 from holdfast.doors.http.connection import HttpConnection
 from holdfast.doors.http.connections import HttpConnections
 from holdfast.doors.http.exchange import Exchange
-from holdfast.service.request_turns import MAX_AT_ONCE, MAX_TURNS, RequestTurns
+from holdfast.service.request_turns import MAX_AT_ONCE, MAX_BUSY_TURNS, UNIDENTIFIED, RequestTurns
+from tests.doors.capnp_serving import serve_capnp
 from tests.doors.connections import App
 from tests.doors.hand_loop import HandLoop
+from tests.doors.serving import Tokens, caller, serve
 from tests.doors.test_connection import RecordedTransport, settled
 
 
@@ -91,7 +95,7 @@ async def test_a_quiet_tenant_s_request_is_read_after_a_bounded_number_of_a_floo
         quiet.data_received(post("quiet"))
         serving.loop.run_round()
         assert serving.app.read.index("quiet") <= 1, number
-        assert len(serving.app.read) <= MAX_TURNS + 1
+        assert len(serving.app.read) <= MAX_BUSY_TURNS + 1
     assert answers_in(written) == ["quiet"] * 50
     serving.close(quiet, *(each for each, _ in flood))
 
@@ -211,3 +215,46 @@ async def test_nothing_behind_a_refused_request_is_read_when_its_turn_comes() ->
     assert serving.app.read == ["a"]
     assert b"HTTP/1.1 400 " in b"".join(transport.writes)
     serving.close(connection)
+
+
+# --- Whose a request is --------------------------------------------------------------------------------------------
+
+
+async def test_a_request_counts_for_the_tenant_of_its_credential_whatever_tenant_it_names() -> None:
+    turns = RequestTurns(lambda tenant: 1)
+    tokens = Tokens({"a": caller("acme", "write"), "op": caller("*", "write")})
+    async with serve(SystemClock(), identity=tokens, turns=turns) as server:
+        asked = {"tenant": "other", "queue": "jobs", "messages": [{"payload": "x"}]}
+        assert (await server.with_token("a").post("/v1/queue/enqueue", asked)).status == 403
+        assert turns.tenant == turns.tenant_of(b"Bearer a") == "acme"
+        assert (await server.with_token("op").post("/v1/queue/enqueue", asked)).status == 200
+        assert turns.tenant == "other"
+        assert turns.tenant_of(b"Bearer op") is None  # it is for any tenant
+        assert (await server.with_token("wrong").post("/v1/queue/enqueue", asked)).status == 401
+        assert turns.tenant == UNIDENTIFIED
+        assert turns.tenant_of(b"Bearer wrong") is None
+
+
+async def test_a_call_by_cap_n_proto_waits_for_its_turn_as_well() -> None:
+    loop = HandLoop()
+    turns = RequestTurns(lambda tenant: 1, loop.as_loop, now_s=lambda: 0.0)
+    async with serve_capnp(SystemClock(), turns=turns) as server, holdfast.open_async(server.url) as client:
+        queue = client.queue("jobs", tenant="acme")
+        await queue.enqueue("first")
+        assert turns.tenant == "acme"
+        turns.note("other")
+        while turns.may_go_on("acme"):
+            pass
+        adding = asyncio.create_task(queue.enqueue("x" * 10_000))
+        while not turns.waiting:
+            await asyncio.sleep(0)
+        await settled()
+        assert not adding.done()
+        while not adding.done():
+            loop.run()
+            await asyncio.sleep(0)
+        await adding
+        while turns.waiting:
+            loop.run()
+        turns.is_contended = False
+        assert (await queue.stats()).ready == 2

@@ -8,6 +8,7 @@ from holdfast.service.request_turns import (
     CONTENTION_S,
     MAX_AT_ONCE,
     MAX_AT_ONCE_EACH,
+    MAX_BUSY_TURNS,
     MAX_TURNS,
     RequestTurns,
     TurnTaken,
@@ -87,7 +88,7 @@ def test_a_request_never_passes_one_of_its_own_tenant_that_waits() -> None:
     assert not turns.may_go_on("a")
     assert turns.may_go_on("b")
     loop.run()
-    assert turns.may_go_on("a")
+    assert (read, turns.waiting) == (["a"], 0)
 
 
 def test_a_quiet_tenant_is_read_after_at_most_one_more_request_of_a_flood() -> None:
@@ -103,19 +104,51 @@ def test_a_quiet_tenant_is_read_after_at_most_one_more_request_of_a_flood() -> N
         assert read.index("quiet", before) - before <= 1, number
 
 
-def test_the_sockets_are_looked_at_after_a_bounded_number_of_turns() -> None:
+def test_rounds_are_bounded_and_short_while_a_quiet_tenant_calls() -> None:
     loop, read = HandLoop(), list[str]()
     turns = contended_on(loop)
     for _ in range(64):
         Flow(turns, "flood", 1_000, read)
     loop.run_round()
-    assert len(read) == MAX_TURNS
-    slow = RequestTurns(lambda tenant: 1, loop.as_loop, now_s=lambda: float(len(read)))
+    assert len(read) == MAX_BUSY_TURNS
+    assert turns.may_go_on("quiet")
     read.clear()
-    for _ in range(3):
-        Flow(slow, "slow", 1, read)
     loop.run_round()
-    assert read.count("slow") == 1
+    assert len(read) == MAX_TURNS
+    for _ in range(3):
+        loop.now_s += CONTENTION_S
+        read.clear()
+        loop.run_round()
+    assert len(read) == MAX_BUSY_TURNS
+
+
+def test_a_round_ends_early_when_its_turns_take_long() -> None:
+    loop, read = HandLoop(), list[str]()
+    turns = RequestTurns(lambda tenant: 1, loop.as_loop, now_s=lambda: float(len(read)))
+    for _ in range(3):
+        Flow(turns, "slow", 1, read)
+    loop.run_round()
+    assert len(read) == 1
+    loop.run()
+    assert len(read) == 3
+
+
+def test_a_tenant_that_had_to_wait_is_read_in_turns_alone_while_a_quiet_one_calls() -> None:
+    loop, read = HandLoop(), list[str]()
+    turns = contended_on(loop)
+    Flow(turns, "flood", 1, read)
+    loop.run()
+    assert turns.may_go_on("flood")
+    loop.run()
+    assert turns.may_go_on("quiet")
+    loop.run()
+    assert not turns.may_go_on("flood")
+    assert turns.may_go_on("quiet")
+    for _ in range(3):  # it has not waited for so long that it counts as quiet, too
+        loop.now_s += CONTENTION_S
+        assert turns.may_go_on("quiet")
+        loop.run()
+    assert turns.may_go_on("flood")
 
 
 def test_turns_go_by_weight_and_by_what_they_cost() -> None:

@@ -185,7 +185,7 @@ class HttpConnection(asyncio.Protocol):
     def _take_first(self, first: UnreadRequest, data: bytes) -> None:
         """Parse and begin the first request in `data`."""
         known = first.known
-        if known is not None and first.size <= len(data) and self._can_begin:
+        if known is not None and first.size <= len(data) and self._current is None and not self._ahead:
             self._stop_patience()
             self._run_at_once(known, data[known.head_bytes : first.size])
         else:
@@ -252,7 +252,7 @@ class HttpConnection(asyncio.Protocol):
         has a stated length are among them.
         """
         start, size = 0, len(data)
-        while self._can_begin:
+        while self._current is None and not self._ahead and not self._is_refused:
             end = data.find(b"\r\n\r\n", start) + 4
             known = self._known_heads.get(data[start:end])
             if known is None or start + known.whole_bytes > size:
@@ -263,11 +263,6 @@ class HttpConnection(asyncio.Protocol):
                 return b""
             start = stop
         return b"" if self._is_refused else data[start:]
-
-    @property
-    def _can_begin(self) -> bool:
-        """Return whether a request that is read now would be the next to be carried out."""
-        return self._current is None and not self._ahead and not self._is_refused
 
     def _run_at_once(self, known: "KnownHead", body: bytes) -> None:
         self._reader.take_whole()
