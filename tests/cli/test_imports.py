@@ -21,7 +21,7 @@ COMMAND_LINE = PACKAGE | {
 }
 # typer with what it needs, and msgspec with what it needs.
 LIBRARIES = {"typer", "annotated_doc", "shellingham", "msgspec", "typing_extensions"}
-CLIENT_FOLDERS = {"cli", "client", "clock", "dice", "forking", "model", "signals", "telemetry", "wire"}
+CLIENT_FOLDERS = {"cli", "client", "clock", "dice", "forking", "model", "runtime", "signals", "telemetry", "wire"}
 CLIENT_COMMANDS = [
     ("enqueue", "mail", "hello", "--priority", "3", "--delay", "5s"),
     ("queues",),
