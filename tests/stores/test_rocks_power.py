@@ -31,7 +31,7 @@ from holdfast.stores.rocks.log.segments import DIRECTORY as LOG
 from holdfast.stores.rocks.log.segments import FIRST_FRAME_AT, list_segments
 from holdfast.stores.rocks.log_check import logs_of
 from holdfast.stores.rocks.log_records import BLOCK
-from holdfast.stores.rocks.marker import MARKER
+from holdfast.stores.rocks.marker import MARKER, write_marker
 from holdfast.stores.rocks.opening import covered_position, open_rocksdb
 from holdfast.stores.rocks.reopening import open_settled
 from tests.crash.rocks import contents, copy_store, core_of, open_store
@@ -277,6 +277,40 @@ def test_a_store_whose_making_a_power_cut_ended_is_made_again(tmp_path: Path) ->
     with open_store(in_another_boot(tmp_path / "store")) as hf:
         hf.queue("mail").enqueue(payload(0))
     assert read_all(tmp_path / "store") == first(1)
+
+
+@pytest.fixture
+def unmade(tmp_path: Path) -> Path:
+    """A store whose making a power cut ended: RocksDB had named its second list, and lost it with the directory that
+    was not synced."""
+    store = tmp_path / "unmade"
+    store.mkdir()
+    write_marker(store, None)
+    open_rocksdb(store).close()
+    manifest_of(store).unlink()
+    return store
+
+
+@pytest.mark.parametrize("has_first_list", [False, True])
+def test_a_store_whose_second_list_a_power_cut_took_while_it_was_made_is_made_again(
+    unmade: Path, has_first_list: bool
+) -> None:
+    if has_first_list:
+        (unmade / "db" / "MANIFEST-000001").write_bytes(b"")
+    check_refused(unmade, "MANIFEST-")  # no kill leaves that
+    with open_store(in_another_boot(unmade)) as hf:
+        hf.queue("mail").enqueue(payload(0))
+    assert read_all(unmade) == first(1)
+
+
+@pytest.mark.parametrize("beside", ["db/000042.sst", LOG])
+def test_a_store_that_was_made_is_not_made_again_when_its_list_is_gone(unmade: Path, beside: str) -> None:
+    """A backup has a marker like that of a store that was never opened."""
+    if beside == LOG:
+        (unmade / LOG).mkdir()
+    else:
+        (unmade / beside).touch()
+    check_refused(in_another_boot(unmade), "MANIFEST-")
 
 
 FORMATS = ["format 1", "current format"]

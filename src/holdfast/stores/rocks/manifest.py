@@ -56,14 +56,34 @@ _LAST_OF_FILE = 1
 _KEPT = -1
 
 
+def forget_lost_beginning(directory: Path, *, is_unmade: bool) -> None:
+    """If the list that CURRENT names is not there because a power cut ended the making of the store, let RocksDB begin
+    again: nothing was ever in the store.
+
+    The first opening names two lists, and syncs the directory that has their names after each. The first list of all is
+    replaced before that opening ends. Of the second one the name alone does not tell; `is_unmade` says that the first
+    opening had not ended.
+    """
+    current = directory / "CURRENT"
+    if not current.exists() or manifest_of(directory).exists():
+        return
+    if is_unmade and not any(directory.glob("*.sst")):
+        # RocksDB makes no database where it finds a log. The log is empty, for ours is written instead. CURRENT goes
+        # last: as long as it is there, another power cut leads here again.
+        for log in directory.glob("*.log"):
+            log.unlink()
+        sync_directory(directory)
+        current.unlink()
+    elif manifest_of(directory).name == _FIRST_LIST:
+        current.unlink()
+
+
 def mend_manifest(directory: Path, *, was_opened: bool, cuts: bool) -> Path | None:
     """Look at the list, and cut it at its first hole if that loses nothing. Answers where it is kept as it was.
 
     Without `cuts` nothing is changed: an end that a kill cut short RocksDB takes as it is. `was_opened` is False if the
     store may never have been opened to the end: then the list may not be complete, and there is nothing to lose.
     """
-    if cuts and not was_opened:
-        _forget_lost_beginning(directory)
     try:
         manifest = manifest_of(directory)
         end, changes = _read(manifest)
@@ -142,14 +162,6 @@ def oldest_needed_log(directory: Path) -> int | None:
 def manifest_of(directory: Path) -> Path:
     """Return the list of files that CURRENT names."""
     return directory / (directory / "CURRENT").read_text().strip()
-
-
-def _forget_lost_beginning(directory: Path) -> None:
-    """The first list of all is replaced before the first opening ends. If it is named and not there, the power was cut
-    while the store was made: nothing was ever in it, and RocksDB can begin again."""
-    current = directory / "CURRENT"
-    if current.exists() and current.read_text().strip() == _FIRST_LIST and not manifest_of(directory).exists():
-        current.unlink()
 
 
 def _has_log(manifest: Path, needed: int) -> bool:

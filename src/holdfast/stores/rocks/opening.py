@@ -19,7 +19,14 @@ from holdfast.stores.rocks.log.replay import Replay
 from holdfast.stores.rocks.log.segments import DIRECTORY as LOG
 from holdfast.stores.rocks.log.segments import segment_path
 from holdfast.stores.rocks.log_check import find_damage, logs_of
-from holdfast.stores.rocks.manifest import is_whole, manifest_of, mend_manifest, put_back, return_to_list_before
+from holdfast.stores.rocks.manifest import (
+    forget_lost_beginning,
+    is_whole,
+    manifest_of,
+    mend_manifest,
+    put_back,
+    return_to_list_before,
+)
 from holdfast.stores.rocks.marker import MARKER, WITH_LOG, Marker, check_directory, read_marker
 from holdfast.stores.rocks.positions import POSITION_KEY, decode_position
 from holdfast.stores.syncing import make_directory
@@ -95,6 +102,8 @@ def check_files(path: Path, marker: Marker, *, has_lost_writes: bool) -> list[Pa
                 mended.append(named)
             if marker.format < WITH_LOG:
                 _check_rocksdb_logs(path, marker.pid, has_power_failed=True)
+            if not was_opened:
+                forget_lost_beginning(database, is_unmade=_is_unmade(path, marker))
             if (torn := mend_manifest(database, was_opened=was_opened, cuts=True)) is not None:
                 mended.append(torn)
             if mended and marker.format >= WITH_LOG:
@@ -104,6 +113,11 @@ def check_files(path: Path, marker: Marker, *, has_lost_writes: bool) -> list[Pa
                 put_back(saved)
             raise
         return mended
+
+
+def _is_unmade(path: Path, marker: Marker) -> bool:
+    """Return whether RocksDB has never been opened here to the end: the log's directory is made right after that."""
+    return marker.was_never_opened and marker.format >= WITH_LOG and not (path / LOG).exists()
 
 
 def _check_rest(path: Path, marker: Marker) -> None:

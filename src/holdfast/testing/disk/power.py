@@ -15,7 +15,7 @@ from holdfast.testing.disk import shim
 from holdfast.testing.disk.aftermath import Aftermath, look_at
 from holdfast.testing.disk.driver import Job
 from holdfast.testing.disk.images import Image
-from holdfast.testing.disk.notes import Notes, Told
+from holdfast.testing.disk.notes import Notes, Reached, Told
 from holdfast.testing.disk.script import DiskScript
 from holdfast.testing.disk.store import SHARDS
 from holdfast.testing.disk.trace import Trace
@@ -24,6 +24,8 @@ from holdfast.testing.proving import PartOutcome, Progress, say_nothing
 
 # Images of one run of the script; then another is recorded, with other dice.
 _PER_TRACE = 250
+# Of one image in so many the power is cut while the store is made, which few of all calls belong to.
+_EARLY_EVERY = 8
 _WATCHED, _TRACE = "watched", "trace"
 
 
@@ -36,8 +38,8 @@ def run_power_loss(
     first: int = 0,
     shards: Sequence[int] = SHARDS,
 ) -> PartOutcome:
-    """Two of three images are of a store with durability `fsync`; the numbers of shards come in turns. `first` begins
-    at a later image."""
+    """Two of three images are of a store with durability `fsync`; the numbers of shards come in turns. Of one image in
+    eight the power is cut while the store is made. `first` begins at a later image."""
     outcome, started_s = PartOutcome(name="power loss", unit="images"), steady_s()
     with make_place() as place, Workers(processes) as workers:
         jobs = [
@@ -86,7 +88,8 @@ def cut_power(
     durability = durability_of(image)
     trace = _trace(place, seed, image // _PER_TRACE, durability, shards)
     dice = random.Random(f"image {seed} {image}")
-    cut = dice.randrange(trace.size + 1)
+    is_early = dice.randrange(_EARLY_EVERY) == 0
+    cut = dice.randrange((_made_at(trace) if is_early else trace.size) + 1)
     root = Path(place) / f"image-{os.getpid()}"
 
     def look() -> Aftermath:
@@ -116,6 +119,13 @@ def cut_power(
     finally:
         if not keeps:
             shutil.rmtree(root, ignore_errors=True)
+
+
+def _made_at(trace: Trace) -> int:
+    """Return where the first opening had ended."""
+    said: list[bytes] = []
+    Notes(said.append).note(Reached("open"))
+    return next(at for at, each in trace.marks if each == said[0])
 
 
 # Two durabilities with either number of shards.
