@@ -12,14 +12,19 @@ from holdfast.testing import EmbeddedSubject
 
 WEEK_MS = 7 * 86_400_000
 BROKEN_AFTER_S = 30.0
+# In the key of every state.
+STATE = "/state/"
+# In the key of whatever belongs to a dead letter in its place.
+DEAD = "/dlq/"
 
 
 class _SlowBucket(MemoryBucket):
-    """It copies nothing until it may. Before it reads the next payload it does what it was told."""
+    """It copies nothing until it may. Before it reads the next object of one kind it does what it was told."""
 
     def __init__(self) -> None:
         super().__init__()
         self.may_copy = asyncio.Event()
+        self.before_reading = layout.PAYLOAD
         self.meanwhile: Callable[[], Awaitable[object]] | None = None
         self.delays = 0
 
@@ -28,14 +33,15 @@ class _SlowBucket(MemoryBucket):
         await super().copy(source, target)
 
     async def read(self, key: str) -> Read:
-        if key.endswith(layout.PAYLOAD) and (meanwhile := self.meanwhile) is not None:
+        if self.before_reading in key and (meanwhile := self.meanwhile) is not None:
             self.meanwhile = None
             self.delays += 1
             await meanwhile()
         return await super().read(key)
 
-    async def payloads(self) -> list[str]:
-        return [item.key async for page in self.pages("") for item in page if item.key.endswith(layout.PAYLOAD)]
+    async def keys(self, *parts: str) -> list[str]:
+        keys = [item.key async for page in self.pages("") for item in page]
+        return [key for key in keys if any(part in key for part in parts)]
 
 
 class _DeadLetter:
@@ -46,10 +52,10 @@ class _DeadLetter:
         self.bucket, self.one, self.other, self.id = bucket, one, other, id
 
     async def carry(self) -> None:
-        """Return once it is in its place, and its payload nowhere else."""
+        """Return once it is in its place, and its payload and state nowhere else."""
         self.bucket.may_copy.set()
         async with asyncio.timeout(BROKEN_AFTER_S):
-            while [layout.is_dead(key) for key in await self.bucket.payloads()] != [True]:
+            while not all(DEAD in key for key in await self.bucket.keys(layout.PAYLOAD, STATE)):
                 await asyncio.sleep(0.001)
 
 
@@ -61,6 +67,7 @@ async def dead_letter() -> AsyncIterator[_DeadLetter]:
     async with subjects[0].open() as one, subjects[1].open() as other:
         await other.queue("q").enqueue(b"payload")
         [message] = await other.queue("q").claim()
+        await message.progress(40, "resized")
         await message.nack("no", final=True)
         try:
             yield _DeadLetter(bucket, one.queue("q"), other.queue("q"), message.id)
@@ -74,6 +81,22 @@ async def test_a_dead_letter_carried_to_its_place_while_it_is_listed_is_listed_w
         [info] = await letter.one.list("failed", payload=True)
         assert letter.bucket.delays == 1
         assert info.payload == b"payload"
+
+
+async def test_a_dead_letter_carried_to_its_place_while_its_state_is_read_is_read_with_its_state() -> None:
+    async with dead_letter() as letter:
+        letter.bucket.meanwhile, letter.bucket.before_reading = letter.carry, STATE
+        progress = (await letter.one.get(letter.id)).progress
+        assert letter.bucket.delays == 1
+        assert progress is not None
+        assert (progress.percent, progress.text) == (40, "resized")
+
+
+async def test_a_message_whose_state_is_lost_is_read_all_the_same() -> None:
+    async with dead_letter() as letter:
+        await letter.carry()
+        await letter.bucket.delete(await letter.bucket.keys(STATE))
+        assert (await letter.one.get(letter.id)).progress is None
 
 
 async def test_a_message_redriven_with_a_new_payload_while_it_is_read_is_no_dead_letter_any_more() -> None:
@@ -116,6 +139,6 @@ async def test_a_message_deleted_while_it_is_read_is_left_out() -> None:
 async def test_a_message_whose_payload_is_lost_is_listed_all_the_same() -> None:
     async with dead_letter() as letter:
         await letter.carry()
-        await letter.bucket.delete(await letter.bucket.payloads())
+        await letter.bucket.delete(await letter.bucket.keys(layout.PAYLOAD))
         [info] = await letter.one.list("failed", payload=True)
         assert (info.id, info.payload) == (letter.id, b"")

@@ -8,7 +8,7 @@ from holdfast.model.ids import to_uuid
 from holdfast.model.lifecycle import is_over
 from holdfast.model.message import State
 from holdfast.model.names import QueueRef
-from holdfast.model.requests import Filter
+from holdfast.model.requests import NO_STATE, Filter
 from holdfast.stores.contract import Listing
 from holdfast.stores.objects.attempts import side_by_side
 from holdfast.stores.objects.bucket import Missing
@@ -102,24 +102,26 @@ class Reading:
         ]
 
     async def _found(self, entry: Entry, now_ms: int) -> Found | None:
-        """Return a message with its payload; None if it went meanwhile."""
+        """Return a message with its payload and state; None if it went meanwhile."""
         for _ in range(_TRIES):
             body = entry.body
-            envelope = body.envelope()
+            envelope, is_complete = body.envelope(), True
             if body.size <= self._streams_above:
                 try:
                     envelope = body.envelope(await self._messages.payload(entry))
                 except Missing:
-                    # Another process may have moved the message, or replaced its payload.
-                    again = await self._messages.read(body.ref, entry.id, now_ms)
-                    if again is None:
-                        return None
-                    if again.payload_key != entry.payload_key:
-                        entry = again
-                        continue
-                    # It is lost. The message is shown all the same: an operator can then see it, and remove it.
-                    envelope = replace(envelope, pieces=None)
-            return Found(envelope, body.life, await self._states.read(entry))
+                    envelope, is_complete = replace(envelope, pieces=None), False
+            state = await self._states.find(entry)
+            if not is_complete or state is None:
+                # Another process may have moved the message, or replaced its payload.
+                again = await self._messages.read(body.ref, entry.id, now_ms)
+                if again is None:
+                    return None
+                if (again.payload_key, again.state_key) != (entry.payload_key, entry.state_key):
+                    entry = again
+                    continue
+                # It is lost. The message is shown all the same: an operator can then see it, and remove it.
+            return Found(envelope, body.life, state or NO_STATE)
         raise StoreUnavailable(f"message {to_uuid(entry.id)} is moved again and again; try again")
 
 

@@ -34,11 +34,15 @@ class States:
         self._messages = messages
         self._papers = papers
 
-    async def read(self, entry: Entry) -> StateDocument:
+    async def find(self, entry: Entry) -> StateDocument | None:
+        """Return a message's state; None if it may have one, and there is none where the entry says."""
         if not entry.body.has_state:
             return NO_STATE
         held = await self._papers.read(entry.state_key, StatePaper)
-        return NO_STATE if held is None else _document(held.paper)
+        return None if held is None else _document(held.paper)
+
+    async def read(self, entry: Entry) -> StateDocument:
+        return await self.find(entry) or NO_STATE
 
     async def take_over(self, entry: Entry) -> StateDocument:
         """By the claim that `entry` says."""
