@@ -313,6 +313,18 @@ def test_a_store_that_was_made_is_not_made_again_when_its_list_is_gone(unmade: P
     check_refused(in_another_boot(unmade), "MANIFEST-")
 
 
+@pytest.mark.parametrize("is_of_another_boot", [False, True])
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_a_store_whose_current_file_is_no_text_is_refused_by_a_named_error(
+    current_store: Path, tmp_path: Path, is_closed: bool, is_of_another_boot: bool
+) -> None:
+    store = copy_store(current_store, tmp_path / "store")
+    if is_closed:
+        open_store(store).close()
+    flip(store / "db" / "CURRENT", 7, 0x80)
+    check_refused(in_another_boot(store) if is_of_another_boot else store, "cannot be opened")
+
+
 FORMATS = ["format 1", "current format"]
 
 

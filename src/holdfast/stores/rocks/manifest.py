@@ -65,8 +65,12 @@ def forget_lost_beginning(directory: Path, *, is_unmade: bool) -> None:
     opening had not ended.
     """
     current = directory / "CURRENT"
-    if not current.exists() or manifest_of(directory).exists():
-        return
+    try:
+        named = manifest_of(directory)
+        if named.exists():
+            return
+    except _UNREADABLE:
+        return  # none yet, or RocksDB says what is wrong
     if is_unmade and not any(directory.glob("*.sst")):
         # RocksDB makes no database where it finds a log. The log is empty, for ours is written instead. CURRENT goes
         # last: as long as it is there, another power cut leads here again.
@@ -74,7 +78,7 @@ def forget_lost_beginning(directory: Path, *, is_unmade: bool) -> None:
             log.unlink()
         sync_directory(directory)
         current.unlink()
-    elif manifest_of(directory).name == _FIRST_LIST:
+    elif named.name == _FIRST_LIST:
         current.unlink()
 
 
