@@ -65,7 +65,7 @@ class AsgiEvents:
         exchange = self._exchange
         if self._must_continue and not exchange.is_answered and not self._connection.transport.is_closing():
             self._must_continue = False
-            self._connection.write(CONTINUE)
+            self._connection.responses.write(CONTINUE)
         if not exchange.is_left and not exchange.is_answered:
             self._connection.resume_reading()
             await self.changed.wait()
@@ -77,8 +77,8 @@ class AsgiEvents:
     async def send(self, message: MutableMapping[str, Any]) -> None:
         """Write an event once the connection takes more; drop it if the caller is gone."""
         exchange, connection = self._exchange, self._connection
-        if connection.is_write_paused and not exchange.is_left:
-            await connection.drained()
+        if connection.responses.is_paused and not exchange.is_left:
+            await connection.responses.drained()
         if exchange.is_left:
             return
         if exchange.is_answered:
@@ -143,9 +143,9 @@ class AsgiEvents:
     def _write(self, data: bytes) -> None:
         if self._held_head:
             head, self._held_head = self._held_head, b""
-            self._connection.write(head + data)
+            self._connection.responses.write(head + data)
         elif data:
-            self._connection.write(data)
+            self._connection.responses.write(data)
 
     def write_held_head(self) -> None:
         """Let the head of a response that broke off reach the caller."""

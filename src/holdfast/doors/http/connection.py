@@ -6,27 +6,23 @@ the ASGI application, as a task.
 
 All responses that are ready by the end of one read leave by one write.
 
-While several tenants call at once, what was read is held back until the connection's turn comes (`RequestTurns`).
+While several tenants call at once, what was read is held back until the connection's turn comes (`HeldRequests`).
 """
 
 import asyncio
 import logging
-import secrets
 from collections import deque
-from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any, cast
 
 from holdfast.doors.http.exchange import Exchange
+from holdfast.doors.http.held_requests import HeldRequests
+from holdfast.doors.http.refusals import refusal_response
 from holdfast.doors.http.request_heads import RefusedRequest, RequestHead
 from holdfast.doors.http.request_reader import RequestReader
-from holdfast.doors.http.steps import Rest
-from holdfast.doors.http.turns import UnreadRequest, first_request
+from holdfast.doors.http.response_writer import ResponseWriter
+from holdfast.doors.http.socket_reading import SocketReading
 from holdfast.doors.identity import PeerCertificate, peer_of
-from holdfast.model.errors import InvalidArgument
-from holdfast.model.message import normalise_correlation_id
-from holdfast.service.request_turns import UNIDENTIFIED, TurnTaken
-from holdfast.wire.errors import error_document
-from holdfast.wire.http import encode
+from holdfast.service.request_turns import UNIDENTIFIED
 
 if TYPE_CHECKING:
     from holdfast.doors.http.connections import HttpConnections, KnownHead
@@ -40,11 +36,8 @@ LINGER_S = 1.0
 MAX_LINGER_BYTES = 64 * 1_024 * 1_024
 # A caller that takes nothing of its last response for this long is given up, and the response with it.
 UNREAD_PATIENCE_S = 30.0
-# Bytes of a body that nobody has taken, above which no more is read; and of responses that wait for the end of a read.
+# Bytes of a body that nobody has taken, above which no more is read.
 _HIGH_WATER_BYTES = 64 * 1_024
-# Larger heads are read anew every time.
-_MAX_KNOWN_HEAD_BYTES = 4 * 1_024
-_MAX_KNOWN_HEADERS = 32
 
 _log = logging.getLogger("holdfast")
 
@@ -57,6 +50,7 @@ class HttpConnection(asyncio.Protocol):
         self._hot_calls = group.hot_calls
         self._known_heads = group.known_heads
         self._turns = group.turns
+        self.tasks = group.calls
         self.heads = group.heads
         self.loop = group.loop
         self.peer: PeerCertificate | None = None
@@ -72,33 +66,28 @@ class HttpConnection(asyncio.Protocol):
         self._incoming: Exchange | None = None
         # The current request, if it is carried out at once should the rest of its body come with this read.
         self._awaited: Exchange | None = None
-        # Bytes that were read and wait for the connection's turn, whether it is in the line, and under which name.
-        self._held = b""
-        self._is_in_line = False
-        self._turns_as = group.turns.name_connection()
+        # Bytes that were read and wait for the connection's turn.
+        self._held = HeldRequests(self, self._reader, group.turns, group.known_heads)
         # Requests that were begun: what a turn costs.
-        self._requests_begun = 0
-        # Responses that are ready while a read goes on.
-        self._is_collecting = False
-        self._collected: list[bytes] = []
-        self._collected_bytes = 0
-        self.is_write_paused = False
-        self._drains: list[asyncio.Future[None]] = []
-        # Nothing more is to be parsed for now, and whether the socket is read.
-        self._is_read_paused = False
-        self._is_socket_paused = False
+        self.requests_begun = 0
+        self.responses = ResponseWriter(group.loop)
+        self.reading = SocketReading()
+        # Nothing more is to be parsed for now.
+        self.is_parsing_paused = False
         # When the last response was written and nothing was asked since; one timer looks at it, not one a response.
         self._idle_since: float | None = None
         self._idle_timer: asyncio.TimerHandle | None = None
         self._patience: asyncio.TimerHandle | None = None
         # Everything that comes from now on is dropped.
-        self._is_refused = False
+        self.is_refused = False
         self._dropped_bytes = 0
 
     # --- Called by the transport -----------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
+        self.responses.connect(self.transport)
+        self.reading.connect(self.transport)
         self.peer = peer_of(transport)
         self.scheme = "http" if transport.get_extra_info("sslcontext") is None else "https"
         self.client_address = _address(transport.get_extra_info("peername"))
@@ -107,122 +96,60 @@ class HttpConnection(asyncio.Protocol):
         self._patience = self.loop.call_later(HEAD_PATIENCE_S, self._lose_patience)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_patience()
+        self.stop_patience()
         if self._idle_timer is not None:
             self._idle_timer.cancel()
-        self._is_refused = True
+        self.is_refused = True
         self._ahead.clear()
-        self._held = b""
+        self._held.drop()
         if self._current is not None:
             self._current.leave()
         self.resume_writing()
         self._group.discard(self)
 
     def pause_writing(self) -> None:
-        self.is_write_paused = True
+        self.responses.pause()
 
     def resume_writing(self) -> None:
-        self.is_write_paused = False
-        drains, self._drains = self._drains, []
-        for each in drains:
-            if not each.done():
-                each.set_result(None)
+        self.responses.resume()
 
     def data_received(self, data: bytes) -> None:
-        if self._held or self._turns.is_contended:
-            self._take_in_turn(data)
+        if self._held.data or self._turns.is_contended:
+            self._held.take(data)
         else:
-            self._take(data)
+            self.parse(data)
 
     # --- Turns -----------------------------------------------------------------------------------------------------
 
     def note_tenant(self, tenant: str, credential: bytes | None = None) -> None:
         """Learn whose request is being carried out, and by which verified credential that is known."""
-        turns = self._turns
-        if tenant != turns.tenant:
-            turns.note(tenant)
-        if tenant != self._turns_as:
-            self._turns_as = tenant
-            if credential is not None:
-                turns.remember(credential, tenant)
+        self._held.note_tenant(tenant, credential)
 
     def note_unidentified(self) -> None:
         """Learn that the caller could not say who it is."""
-        self.note_tenant(UNIDENTIFIED)
+        self._held.note_tenant(UNIDENTIFIED, None)
 
-    def _take_in_turn(self, data: bytes) -> None:
-        """Go on at once if it is one request and few of its tenant's came before it; else hold back what was read."""
-        if self._is_refused:
-            self._take(data)
-        elif self._held:
-            # One read ahead is enough: the rest waits in the socket.
-            self._held += data
-            self._pause_socket()
-        else:
-            first = self._first_request(data)
-            name = self._name_of(first)
-            if first.size >= len(data) and self._turns.may_go_on(name):
-                self._take_first(first, data)
-            else:
-                self._held = data
-                # It has sent something: from now on it waits for us.
-                self._stop_patience()
-                self._idle_since = None
-                self._is_in_line = True
-                self._turns.wait(name, self)
+    @property
+    def is_free(self) -> bool:
+        """Return whether the next request that is read can begin at once."""
+        return self._current is None and not self._ahead
 
-    def _first_request(self, data: bytes) -> UnreadRequest:
-        return first_request(data, self._reader, self._known_heads)
-
-    def _name_of(self, first: UnreadRequest) -> str:
-        """Return the name under which a request waits."""
-        turns = self._turns
-        # Without credentials a connection is known by its last request alone.
-        if turns.has_credentials and (credential := first.credential) is not None:
-            return turns.tenant_of(credential) or self._turns_as
-        return self._turns_as
-
-    def _take_first(self, first: UnreadRequest, data: bytes) -> None:
-        """Parse and begin the first request in `data`."""
-        known = first.known
-        if known is not None and first.size <= len(data) and self._current is None and not self._ahead:
-            self._stop_patience()
-            self._run_at_once(known, data[known.head_bytes : first.size])
-        else:
-            self._take(data[: first.size])
-
-    def take_turn(self) -> TurnTaken:
-        """Parse and begin one of the requests that are held back, or a part of a large one."""
-        self._is_in_line = False
-        held, begun = self._held, self._requests_begun
-        if not held:  # the connection was lost
-            return TurnTaken(0, 0)
-        first = self._first_request(held)
-        self._held = held[first.size :]
-        self._take_first(first, held)
-        if self._is_refused:
-            self._held = b""
-        elif not self._is_read_paused:
-            self._read_on()
-        return TurnTaken(self._requests_begun - begun, min(first.size, len(held)))
-
-    def _read_on(self) -> None:
-        if not self._held:
-            self._resume_socket()
-        elif not self._is_in_line:
-            self._is_in_line = True
-            self._turns.wait(self._name_of(self._first_request(self._held)), self)
+    def stop_clocks(self) -> None:
+        """Stop the time that the caller has for sending: it has sent something, and waits for us."""
+        self.stop_patience()
+        self._idle_since = None
 
     # --- Reading ---------------------------------------------------------------------------------------------------
 
-    def _take(self, data: bytes) -> None:
+    def parse(self, data: bytes) -> None:
         """Parse what was read, and begin its requests."""
-        if self._is_refused:
+        if self.is_refused:
             self._dropped_bytes += len(data)
             if self._dropped_bytes > MAX_LINGER_BYTES:
                 self.transport.abort()
             return
-        self._is_collecting = True
+        responses = self.responses
+        responses.is_collecting = True
         try:
             if self._reader.is_idle:
                 data = self._run_known(data)
@@ -232,17 +159,15 @@ class HttpConnection(asyncio.Protocol):
             self._refuse(refusal)
             return
         finally:
-            self._is_collecting = False
-            if self._collected:
-                self._flush()
+            responses.end_collecting()
         # In the middle of a head, or of a body that nobody reads any more: not for long. While a request is being
         # answered, its handler decides how long its body may take.
         if self._current is None and (self._reader.is_reading_head or self._reader.is_reading_body):
             self._idle_since = None
-            if self._patience is None and not self._is_refused:
+            if self._patience is None and not self.is_refused:
                 self._patience = self.loop.call_later(HEAD_PATIENCE_S, self._lose_patience)
-        elif self._patience is not None and not self._is_refused:
-            self._stop_patience()
+        elif self._patience is not None and not self.is_refused:
+            self.stop_patience()
 
     def _run_known(self, data: bytes) -> bytes:
         """Carry out the requests at the start of `data` whose heads were read before; return the rest.
@@ -252,21 +177,21 @@ class HttpConnection(asyncio.Protocol):
         has a stated length are among them.
         """
         start, size = 0, len(data)
-        while self._current is None and not self._ahead and not self._is_refused:
+        while self._current is None and not self._ahead and not self.is_refused:
             end = data.find(b"\r\n\r\n", start) + 4
             known = self._known_heads.get(data[start:end])
             if known is None or start + known.whole_bytes > size:
                 break
             stop = start + known.whole_bytes
-            self._run_at_once(known, data[end:stop])
+            self.run_at_once(known, data[end:stop])
             if stop == size:
                 return b""
             start = stop
-        return b"" if self._is_refused else data[start:]
+        return b"" if self.is_refused else data[start:]
 
-    def _run_at_once(self, known: "KnownHead", body: bytes) -> None:
+    def run_at_once(self, known: "KnownHead", body: bytes) -> None:
         self._reader.take_whole()
-        self._requests_begun += 1
+        self.requests_begun += 1
         self._idle_since = None
         self._current = exchange = Exchange(self, known.head, body, is_body_whole=True)
         exchange.run(known.call(exchange))
@@ -277,18 +202,18 @@ class HttpConnection(asyncio.Protocol):
         self._read_from_start = None
         awaited, self._awaited = self._awaited, None
         if awaited is not None:
-            self._start_task(awaited)  # there is more of it to come
+            self.tasks.start(awaited)  # there is more of it to come
 
     def begin_request(self, head: RequestHead) -> None:
-        if self._is_refused:
+        if self.is_refused:
             return  # behind the last request of its connection
         if len(self._ahead) >= MAX_PIPELINED:
             raise RefusedRequest(400, f"more than {MAX_PIPELINED} requests were sent ahead: wait for answers")
         self._idle_since = None
-        self._requests_begun += 1
+        self.requests_begun += 1
         is_hot = head.is_plain and head.target in self._hot_calls
         if is_hot and self._read_from_start is not None:
-            self._remember(self._read_from_start, head)
+            self._group.remember(self._read_from_start, head)
         self._read_from_start = None
         self._incoming = exchange = Exchange(self, head, b"", is_body_whole=False)
         if self._current is not None or self._ahead:
@@ -299,17 +224,7 @@ class HttpConnection(asyncio.Protocol):
         if is_hot:
             self._awaited = exchange
         else:
-            self._start_task(exchange)
-
-    def _remember(self, data: bytes, head: RequestHead) -> None:
-        end = data.find(b"\r\n\r\n") + 4
-        if (
-            4 <= end <= _MAX_KNOWN_HEAD_BYTES
-            and len(head.pairs) <= _MAX_KNOWN_HEADERS
-            and head.keep_alive
-            and b"transfer-encoding" not in head.headers
-        ):
-            self._group.remember(data[:end], head)
+            self.tasks.start(exchange)
 
     def add_body(self, part: bytes) -> None:
         exchange = self._incoming
@@ -328,61 +243,15 @@ class HttpConnection(asyncio.Protocol):
             exchange.run(self._hot_calls[exchange.head.target](exchange))
 
     def _pause_reading(self) -> None:
-        self._is_read_paused = True
-        self._pause_socket()
+        self.is_parsing_paused = True
+        self.reading.pause()
 
     def resume_reading(self) -> None:
-        if self._is_read_paused:
-            self._is_read_paused = False
-            self._read_on()
-
-    def _pause_socket(self) -> None:
-        if not self._is_socket_paused:
-            self._is_socket_paused = True
-            self.transport.pause_reading()
-
-    def _resume_socket(self) -> None:
-        if self._is_socket_paused:
-            self._is_socket_paused = False
-            self.transport.resume_reading()
+        if self.is_parsing_paused:
+            self.is_parsing_paused = False
+            self._held.go_on()
 
     # --- Running ---------------------------------------------------------------------------------------------------
-
-    def _start_task(self, exchange: Exchange) -> None:
-        scope, receive, send = exchange.events()
-        self._group.own(self.loop.create_task(self._run_app(exchange, self._group.app(scope, receive, send))))
-
-    async def _run_app(self, exchange: Exchange, work: Awaitable[None]) -> None:
-        try:
-            await self._finish(exchange, work)
-        except Exception as error:
-            if exchange.has_begun:
-                self.break_off(exchange, error)
-            else:
-                _log.error("a call failed", exc_info=error)
-                exchange.keep_alive = False
-                if not exchange.answer(500, [(b"content-type", b"text/plain")], b"Internal Server Error"):
-                    self.close_after_response()
-
-    def go_on_as_task(self, exchange: Exchange, rest: Rest[None]) -> None:
-        """Carry on a call that was begun without a task and turns out to need one."""
-        self._group.own(self.loop.create_task(self._run_rest(exchange, rest)))
-
-    async def _run_rest(self, exchange: Exchange, rest: Rest[None]) -> None:
-        try:
-            await self._finish(exchange, rest)
-        except Exception as error:
-            self.break_off(exchange, error)
-
-    async def _finish(self, exchange: Exchange, work: Awaitable[None]) -> None:
-        try:
-            await work
-            exchange.check_answered()
-        except asyncio.CancelledError:
-            self.transport.abort()
-            raise
-        finally:
-            exchange.forget_events()
 
     def break_off(self, exchange: Exchange, error: BaseException) -> None:
         """End the connection: errors of a caller are answered, and this is none."""
@@ -392,39 +261,24 @@ class HttpConnection(asyncio.Protocol):
 
     def _run_ahead(self) -> None:
         """Begin the requests that were sent ahead, until one of them has to wait."""
-        self._is_collecting = True
+        responses = self.responses
+        responses.is_collecting = True
         try:
-            while self._ahead and self._current is None and not self._is_refused:
+            while self._ahead and self._current is None and not self.is_refused:
                 self._current = exchange = self._ahead.popleft()
                 call = self._hot_calls.get(exchange.head.target)
                 if call is not None and exchange.is_body_whole and exchange.head.is_plain:
                     exchange.run(call(exchange))
                 else:
-                    self._start_task(exchange)
+                    self.tasks.start(exchange)
         finally:
-            self._is_collecting = False
-            if self._collected:
-                self._flush()
+            responses.end_collecting()
         if not self._ahead and not self.transport.is_closing():
             self.resume_reading()
 
-    # --- Writing ---------------------------------------------------------------------------------------------------
-
-    def write(self, data: bytes) -> None:
-        """Write a part of a response."""
-        if self._collected:
-            self._flush()
-        self.transport.write(data)
-
     def write_last(self, data: bytes, *, keep_alive: bool = True) -> None:
         """Write a response, or the rest of one."""
-        if self._is_collecting:
-            self._collected.append(data)
-            self._collected_bytes += len(data)
-            if self._collected_bytes > _HIGH_WATER_BYTES:
-                self._flush()
-        else:
-            self.transport.write(data)
+        self.responses.write_last(data)
         self.end_response(keep_alive=keep_alive)
 
     def end_response(self, *, keep_alive: bool) -> None:
@@ -433,29 +287,16 @@ class HttpConnection(asyncio.Protocol):
         if not keep_alive:
             self.close_after_response()
             return
-        if self._is_refused or self.transport.is_closing():
+        if self.is_refused or self.transport.is_closing():
             return
         if self._ahead:
             self.loop.call_soon(self._run_ahead)
             return
-        if self._is_read_paused:
+        if self.is_parsing_paused:
             self.resume_reading()
         self._idle_since = self.loop.time()
         if self._idle_timer is None:
             self._idle_timer = self.loop.call_later(self._group.keep_alive_s, self._look_whether_idle)
-
-    def _flush(self) -> None:
-        data = self._collected[0] if len(self._collected) == 1 else b"".join(self._collected)
-        self._collected.clear()
-        self._collected_bytes = 0
-        self.transport.write(data)
-
-    async def drained(self) -> None:
-        """Wait until the connection takes more, or is lost."""
-        while self.is_write_paused:
-            drain: asyncio.Future[None] = self.loop.create_future()
-            self._drains.append(drain)
-            await drain
 
     # --- Ending ----------------------------------------------------------------------------------------------------
 
@@ -468,7 +309,7 @@ class HttpConnection(asyncio.Protocol):
         """End the connection as soon as nothing is being answered on it."""
         if self._current is not None:
             self._current.keep_alive = False
-        elif not self._ahead and not self._held:
+        elif not self._ahead and not self._held.data:
             self._close()
 
     def _refuse(self, refusal: RefusedRequest) -> None:
@@ -476,49 +317,43 @@ class HttpConnection(asyncio.Protocol):
             self._current = self._awaited = None  # nobody was called for it: the refusal is its response
         if self._current is not None or self._ahead or self.transport.is_closing():
             # A response is under way, and this would be read as part of it.
-            self._is_refused = True
-            if self._collected:
-                self._flush()
+            self.is_refused = True
+            self.responses.flush()
             self._close()
             return
-        body = encode({"error": error_document(InvalidArgument(refusal.message))})
-        given = self._reader.headers_so_far.get(b"x-correlation-id", b"")
-        correlation_id = normalise_correlation_id(given.decode("latin-1")) or secrets.token_hex(12)
-        headers = [(b"content-type", b"application/json"), (b"x-correlation-id", correlation_id.encode())]
-        head = self.heads.make(refusal.status, headers, keep_alive=False, now_s=self.loop.time())
-        self.write(b"%bcontent-length: %d\r\n\r\n%b" % (head, len(body), body))
+        headers_so_far = self._reader.headers_so_far
+        self.responses.write(refusal_response(refusal, headers_so_far, self.heads, self.loop.time()))
         self._linger()
 
     def close_after_response(self) -> None:
         """End the connection behind a response, whose caller may still be sending."""
-        if self._collected:
-            self._flush()
-        self._is_refused = True
+        self.responses.flush()
+        self.is_refused = True
         if self.transport.is_closing():
             return
-        if self._reader.is_reading_body or self._ahead or self._held or self._is_read_paused:
+        if self._reader.is_reading_body or self._ahead or self._held.data or self.is_parsing_paused:
             self._linger()
         else:
             self._close()
 
     def _linger(self) -> None:
-        self._is_refused = True
+        self.is_refused = True
         self._dropped_bytes = 0
-        self._held = b""
-        self._is_read_paused = False
-        self._stop_patience()
+        self._held.drop()
+        self.is_parsing_paused = False
+        self.stop_patience()
         self._idle_since = None
         if self._idle_timer is not None:
             self._idle_timer.cancel()
         if self.transport.can_write_eof():
             self.transport.write_eof()
-        self._resume_socket()
+        self.reading.resume()
         self._patience = self.loop.call_later(LINGER_S, self._close)
 
     def _close(self) -> None:
         """Close once everything that was written is sent, unless the caller stops reading."""
-        self._is_refused = True
-        self._stop_patience()
+        self.is_refused = True
+        self.stop_patience()
         self.transport.close()
         self._give_up_unread(None)
 
@@ -540,10 +375,10 @@ class HttpConnection(asyncio.Protocol):
 
     def _lose_patience(self) -> None:
         self._patience = None
-        if self._current is None and not self._ahead and not self._held:
+        if self._current is None and not self._ahead and not self._held.data:
             self._close()
 
-    def _stop_patience(self) -> None:
+    def stop_patience(self) -> None:
         if self._patience is not None:
             self._patience.cancel()
             self._patience = None

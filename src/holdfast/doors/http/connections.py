@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from holdfast.clock import Clock, SystemClock
 from holdfast.doors.http.asgi import Asgi
+from holdfast.doors.http.call_tasks import CallTasks
 from holdfast.doors.http.connection import HttpConnection
 from holdfast.doors.http.exchange import Exchange
 from holdfast.doors.http.request_heads import RequestHead
@@ -16,8 +17,10 @@ from holdfast.service.request_turns import RequestTurns
 # Longer than the idle time of the usual load balancers (60 s): the side that waits longer never closes a connection on
 # which the other is just sending.
 KEEP_ALIVE_S = 75.0
-# Heads that clients sent before, at most 4 KiB each.
+# Heads that clients sent before. Larger ones are read anew every time.
 _MAX_KNOWN_HEADS = 1_024
+_MAX_KNOWN_HEAD_BYTES = 4 * 1_024
+_MAX_KNOWN_HEADERS = 32
 # Headers that differ from request to request: a head with one of them is not sent again.
 _NEVER_AGAIN = (b"x-correlation-id", b"traceparent")
 
@@ -52,14 +55,13 @@ class HttpConnections:
         keep_alive_s: float = KEEP_ALIVE_S,
         clock: Clock | None = None,
     ) -> None:
-        self.app = app
         self.hot_calls = hot_calls
         self.keep_alive_s = keep_alive_s
         self.loop = asyncio.get_running_loop()
         self.turns = turns or RequestTurns(lambda tenant: 1)
         self.heads = ResponseHeads(clock or SystemClock())
         self.known_heads: dict[bytes, KnownHead] = {}
-        self.tasks: set[asyncio.Task[None]] = set()
+        self.calls = CallTasks(app, self.loop)
         self._open: set[HttpConnection] = set()
         self._emptied: asyncio.Future[None] | None = None
 
@@ -71,6 +73,11 @@ class HttpConnections:
     def open(self) -> list[HttpConnection]:
         return list(self._open)
 
+    @property
+    def tasks(self) -> "set[asyncio.Task[None]]":
+        """The calls that run as tasks."""
+        return self.calls.running
+
     # --- For a connection ------------------------------------------------------------------------------------------
 
     def add(self, connection: HttpConnection) -> None:
@@ -81,17 +88,21 @@ class HttpConnections:
         if not self._open and self._emptied is not None and not self._emptied.done():
             self._emptied.set_result(None)
 
-    def own(self, task: "asyncio.Task[None]") -> None:
-        self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
-
-    def remember(self, raw: bytes, head: RequestHead) -> None:
-        if any(name in head.headers for name in _NEVER_AGAIN):
+    def remember(self, data: bytes, head: RequestHead) -> None:
+        """Remember the head at the start of `data`, if the same bytes are likely to come again and mean the same."""
+        end = data.find(b"\r\n\r\n") + 4
+        if (
+            not 4 <= end <= _MAX_KNOWN_HEAD_BYTES
+            or len(head.pairs) > _MAX_KNOWN_HEADERS
+            or not head.keep_alive
+            or b"transfer-encoding" in head.headers
+            or any(name in head.headers for name in _NEVER_AGAIN)
+        ):
             return
         if len(self.known_heads) >= _MAX_KNOWN_HEADS:
             self.known_heads.clear()
         body_bytes = int(head.headers.get(b"content-length", b"0"))
-        self.known_heads[raw] = KnownHead(head, self.hot_calls[head.target], len(raw), len(raw) + body_bytes)
+        self.known_heads[data[:end]] = KnownHead(head, self.hot_calls[head.target], end, end + body_bytes)
 
     # --- The end ---------------------------------------------------------------------------------------------------
 

@@ -83,7 +83,7 @@ class Exchange:
                 waits_for.add_done_callback(self._go_on)
             else:
                 self._work = None
-                self._connection.go_on_as_task(self, Rest(work, waits_for))
+                self._connection.tasks.go_on(self, Rest(work, waits_for))
 
     def _break_off_unanswered(self) -> None:
         try:
@@ -193,7 +193,12 @@ class Exchange:
     def answer_json(self, correlation_id: str, body: bytes) -> bool:
         """Answer 200 with a JSON document, at once; return False if it has to be sent as events."""
         connection = self._connection
-        if connection.is_write_paused or not self.keep_alive or self._events is not None or connection.heads.is_last:
+        if (
+            connection.responses.is_paused
+            or not self.keep_alive
+            or self._events is not None
+            or connection.heads.is_last
+        ):
             return self.answer(
                 200, ((b"content-type", b"application/json"), (b"x-correlation-id", correlation_id.encode())), body
             )
@@ -209,7 +214,7 @@ class Exchange:
     def answer(self, status: int, headers: Headers, body: bytes) -> bool:
         """Write the whole response at once; return False if it has to be sent as events."""
         connection = self._connection
-        if connection.is_write_paused or self.head.method == "HEAD":
+        if connection.responses.is_paused or self.head.method == "HEAD":
             return False
         if self.has_begun:
             return False

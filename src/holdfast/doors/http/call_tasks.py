@@ -1,0 +1,65 @@
+"""Calls that run as tasks: all but those of a hot path that never need one."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Coroutine
+from typing import Any
+
+from holdfast.doors.http.asgi import Asgi
+from holdfast.doors.http.exchange import Exchange
+from holdfast.doors.http.steps import Rest
+
+_log = logging.getLogger("holdfast")
+
+
+class CallTasks:
+    """Runs the calls of all connections of a server, and owns their tasks."""
+
+    def __init__(self, app: Asgi, loop: asyncio.AbstractEventLoop) -> None:
+        self._app = app
+        self._loop = loop
+        self.running: set[asyncio.Task[None]] = set()
+
+    def start(self, exchange: Exchange) -> None:
+        """Carry out a request by the application."""
+        scope, receive, send = exchange.events()
+        self._own(self._run_app(exchange, self._app(scope, receive, send)))
+
+    def go_on(self, exchange: Exchange, rest: Rest[None]) -> None:
+        """Carry on a call that was begun without a task and turns out to need one."""
+        self._own(self._run_rest(exchange, rest))
+
+    def _own(self, call: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(call)
+        self.running.add(task)
+        task.add_done_callback(self.running.discard)
+
+    async def _run_app(self, exchange: Exchange, work: Awaitable[None]) -> None:
+        connection = exchange.connection
+        try:
+            await _finish(exchange, work)
+        except Exception as error:
+            if exchange.has_begun:
+                connection.break_off(exchange, error)
+            else:
+                _log.error("a call failed", exc_info=error)
+                exchange.keep_alive = False
+                if not exchange.answer(500, [(b"content-type", b"text/plain")], b"Internal Server Error"):
+                    connection.close_after_response()
+
+    async def _run_rest(self, exchange: Exchange, rest: Rest[None]) -> None:
+        try:
+            await _finish(exchange, rest)
+        except Exception as error:
+            exchange.connection.break_off(exchange, error)
+
+
+async def _finish(exchange: Exchange, work: Awaitable[None]) -> None:
+    try:
+        await work
+        exchange.check_answered()
+    except asyncio.CancelledError:
+        exchange.transport.abort()
+        raise
+    finally:
+        exchange.forget_events()

@@ -1,0 +1,116 @@
+"""Bytes of one connection that were read and wait for their tenant's turn to be parsed."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from holdfast.doors.http.request_reader import RequestReader
+from holdfast.doors.http.turns import UnreadRequest, first_request
+from holdfast.service.request_turns import RequestTurns, TurnTaken
+
+if TYPE_CHECKING:
+    from holdfast.doors.http.connection import HttpConnection
+    from holdfast.doors.http.connections import KnownHead
+
+
+class HeldRequests:
+    """Holds back what a connection reads while tenants take turns, and hands it on when a turn comes.
+
+    `data` is everything that is held back, in the order in which it was read. A connection with bytes in it must add
+    what it reads next by `take`, whether or not tenants still take turns.
+    """
+
+    __slots__ = ("_connection", "_is_in_line", "_known_heads", "_name", "_reader", "_turns", "data")
+
+    def __init__(
+        self,
+        connection: "HttpConnection",
+        reader: RequestReader,
+        turns: RequestTurns,
+        known_heads: Mapping[bytes, "KnownHead"],
+    ) -> None:
+        self._connection = connection
+        self._reader = reader
+        self._turns = turns
+        self._known_heads = known_heads
+        # Whether the connection is in the line, and the name under which its next request waits.
+        self._is_in_line = False
+        self._name = turns.name_connection()
+        self.data = b""
+
+    def note_tenant(self, tenant: str, credential: bytes | None) -> None:
+        """Learn whose request is being carried out, and by which verified credential that is known."""
+        turns = self._turns
+        if tenant != turns.tenant:
+            turns.note(tenant)
+        if tenant != self._name:
+            self._name = tenant
+            if credential is not None:
+                turns.remember(credential, tenant)
+
+    def take(self, data: bytes) -> None:
+        """Go on at once if it is one request and few of its tenant's came before it; otherwise hold it back."""
+        connection = self._connection
+        if connection.is_refused:
+            connection.parse(data)
+        elif self.data:
+            # One read ahead is enough: the rest waits in the socket.
+            self.data += data
+            connection.reading.pause()
+        else:
+            first = self._first_request(data)
+            name = self._name_of(first)
+            if first.size >= len(data) and self._turns.may_go_on(name):
+                self._begin(first, data)
+            else:
+                self.data = data
+                connection.stop_clocks()
+                self._is_in_line = True
+                self._turns.wait(name, self)
+
+    def take_turn(self) -> TurnTaken:
+        """Parse and begin one of the requests that are held back, or a part of a large one."""
+        self._is_in_line = False
+        connection, held = self._connection, self.data
+        if not held:  # the connection was lost
+            return TurnTaken(0, 0)
+        begun = connection.requests_begun
+        first = self._first_request(held)
+        self.data = held[first.size :]
+        self._begin(first, held)
+        if connection.is_refused:
+            self.data = b""
+        elif not connection.is_parsing_paused:
+            self.go_on()
+        return TurnTaken(connection.requests_begun - begun, min(first.size, len(held)))
+
+    def go_on(self) -> None:
+        """Wait for the next turn, or read the socket again if nothing is left to be parsed."""
+        if not self.data:
+            self._connection.reading.resume()
+        elif not self._is_in_line:
+            self._is_in_line = True
+            self._turns.wait(self._name_of(self._first_request(self.data)), self)
+
+    def drop(self) -> None:
+        """Forget what is held back: nobody is there any more to answer it to."""
+        self.data = b""
+
+    def _first_request(self, data: bytes) -> UnreadRequest:
+        return first_request(data, self._reader, self._known_heads)
+
+    def _name_of(self, first: UnreadRequest) -> str:
+        """Return the name under which a request waits."""
+        turns = self._turns
+        # Without credentials a connection is known by its last request alone.
+        if turns.has_credentials and (credential := first.credential) is not None:
+            return turns.tenant_of(credential) or self._name
+        return self._name
+
+    def _begin(self, first: UnreadRequest, data: bytes) -> None:
+        """Parse and begin the first request in `data`."""
+        known, connection = first.known, self._connection
+        if known is not None and first.size <= len(data) and connection.is_free:
+            connection.stop_patience()
+            connection.run_at_once(known, data[known.head_bytes : first.size])
+        else:
+            connection.parse(data[: first.size])
