@@ -11,6 +11,7 @@ import yaml
 
 from holdfast.model.events import Event
 from holdfast.model.names import QueueRef
+from holdfast.service.request_turns import RequestTurns
 from holdfast.telemetry.declared import FAMILIES
 from holdfast.telemetry.exposition import Family, Kind
 from holdfast.telemetry.figures import SYNC_BOUNDS, FamilyFigures, Figures, Histogram
@@ -86,6 +87,7 @@ async def everything() -> bytes:
     metrics.decided(ref, "write", "admitted")
     metrics.waited(ref, "write", 1)
     metrics.shares_limits = lambda: True
+    metrics.turns = RequestTurns(lambda tenant: 1)
     return await metrics.render()
 
 

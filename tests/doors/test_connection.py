@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.doors.http import connection as connection_module
+from holdfast.doors.http import response_writer
 from holdfast.doors.http.calls import send_body
 from holdfast.doors.http.connection import HttpConnection
 from holdfast.doors.http.connections import HttpConnections
@@ -146,7 +146,7 @@ async def test_hot_calls_wait_for_a_caller_that_does_not_read() -> None:
 
 
 async def test_a_caller_that_reads_nothing_of_its_last_response_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection_module, "UNREAD_PATIENCE_S", 0)
+    monkeypatch.setattr(response_writer, "UNREAD_PATIENCE_S", 0)
     connection, transport, _ = connected(EchoApp())
     transport.unsent_bytes = 100
     connection.data_received(post(b"a", b"Connection: close"))
@@ -157,6 +157,49 @@ async def test_a_caller_that_reads_nothing_of_its_last_response_is_dropped(monke
     assert not transport.is_aborted
     await settled()
     assert transport.is_aborted
+    connection.connection_lost(None)
+
+
+async def test_a_caller_that_stops_reading_in_the_middle_of_a_response_is_dropped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(response_writer, "UNREAD_PATIENCE_S", 0)
+    has_ended = False
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        nonlocal has_ended
+        await send(START)
+        await send({**BODY, "body": b"x", "more_body": True})
+        connection.pause_writing()
+        await send({**BODY, "body": b"y", "more_body": True})
+        has_ended = True
+
+    group = HttpConnections(app, {})
+    connection, transport = group.make(), RecordedTransport()
+    connection.connection_made(transport)
+    transport.unsent_bytes = 100
+    connection.data_received(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+    await asyncio.sleep(0)
+    for transport.unsent_bytes in (90, 80, 70):  # slow, but it reads
+        await asyncio.sleep(0)
+        assert not transport.is_aborted
+    await settled()
+    assert transport.is_aborted
+    assert not has_ended
+    connection.connection_lost(None)
+    await settled()
+    assert (has_ended, group.tasks) == (True, set())
+
+
+async def test_a_caller_that_reads_again_has_all_its_time_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    connection, transport, _ = connected(EchoApp())
+    monkeypatch.setattr(response_writer, "UNREAD_PATIENCE_S", 0)
+    for _ in range(5):
+        transport.unsent_bytes = 100
+        connection.pause_writing()
+        connection.resume_writing()
+        await settled()
+    assert not transport.is_aborted
     connection.connection_lost(None)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.doors.http import socket_reading
 from tests.doors.serving import Server
 
 QUEUE = {"tenant": "acme", "queue": "jobs"}
@@ -33,6 +34,12 @@ class Caller:
         lines = "".join(f"{name}: {value}\r\n" for name, value in head.items())
         writer.write(f"POST {path} HTTP/1.1\r\n{lines}\r\n".encode() + body)
         return cls(reader, writer)
+
+    def send_again(self, path: str, document: Any) -> None:
+        """Send a request without waiting for the response to the one before."""
+        body = json.dumps(document).encode()
+        self._writer.write(b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % (path.encode(), len(body)))
+        self._writer.write(body)
 
     async def leave(self) -> None:
         self._writer.transport.abort()
@@ -71,6 +78,25 @@ async def test_a_caller_that_leaves_while_it_waits_is_forgotten(stored: Server) 
     await waiters(stored, 1)
     await caller.leave()
     await waiters(stored, 0)
+    [id] = await stored.enqueue("work")
+    [message] = await claimed_at_once(stored)
+    assert (message["id"], message["attempt"]) == (id, 1)
+
+
+@pytest.mark.parametrize("path", ["/v1/queue/dequeue", "/v1/queue/subscribe"])
+async def test_requests_sent_ahead_do_not_hide_that_the_caller_of_a_waiting_one_left(
+    stored: Server, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server reads no further than the first of them."""
+    monkeypatch.setattr(socket_reading, "LOOK_S", 0.01)
+    for number in range(1, 4):
+        caller = await Caller.send(stored, path, {**QUEUE, "wait_ms": None})
+        await waiters(stored, 1)
+        for _ in range(number):
+            caller.send_again("/v1/queue/enqueue", {**QUEUE, "messages": [{"payload": "x" * 1_000}]})
+            await asyncio.sleep(0.01)
+        await caller.leave()
+        await waiters(stored, 0)
     [id] = await stored.enqueue("work")
     [message] = await claimed_at_once(stored)
     assert (message["id"], message["attempt"]) == (id, 1)

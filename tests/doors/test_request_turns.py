@@ -235,20 +235,28 @@ async def test_a_request_counts_for_the_tenant_of_its_credential_whatever_tenant
         assert turns.tenant_of(b"Bearer wrong") is None
 
 
-async def test_a_call_by_cap_n_proto_waits_for_its_turn_as_well() -> None:
+async def test_a_call_by_cap_n_proto_waits_for_its_turn_and_arrives_whole() -> None:
     loop = HandLoop()
     turns = RequestTurns(lambda tenant: 1, loop.as_loop, now_s=lambda: 0.0)
-    async with serve_capnp(SystemClock(), turns=turns) as server, holdfast.open_async(server.url) as client:
+    async with (
+        asyncio.timeout(60),
+        serve_capnp(SystemClock(), turns=turns) as server,
+        holdfast.open_async(server.url) as client,
+    ):
         queue = client.queue("jobs", tenant="acme")
         await queue.enqueue("first")
         assert turns.tenant == "acme"
         turns.note("other")
         while turns.may_go_on("acme"):
             pass
-        adding = asyncio.create_task(queue.enqueue("x" * 10_000))
+        payload = "x" * 300_000  # more than one read brings
+        adding = asyncio.create_task(queue.enqueue(payload))
         while not turns.waiting:
+            assert not adding.done()
             await asyncio.sleep(0)
-        await settled()
+        [connection] = server.door.connections
+        while not connection.stream.is_read_paused:  # one read ahead of its turn, and no more
+            await asyncio.sleep(0)
         assert not adding.done()
         while not adding.done():
             loop.run()
@@ -256,5 +264,7 @@ async def test_a_call_by_cap_n_proto_waits_for_its_turn_as_well() -> None:
         await adding
         while turns.waiting:
             loop.run()
+        assert not connection.stream.is_read_paused
         turns.is_contended = False
-        assert (await queue.stats()).ready == 2
+        claimed = await queue.claim(2)
+        assert [message.payload for message in claimed] == [b'"first"', b'"%b"' % payload.encode()]

@@ -10,6 +10,7 @@ from holdfast.service.request_turns import (
     MAX_AT_ONCE_EACH,
     MAX_BUSY_TURNS,
     MAX_TURNS,
+    WAIT_BOUNDS,
     RequestTurns,
     TurnTaken,
 )
@@ -187,3 +188,22 @@ def test_a_credential_is_known_by_its_tenant_and_only_so_many_are() -> None:
     for number in range(10_000):
         turns.remember(b"%d" % number, "b")
     assert len(turns._tenants) <= 4_096
+
+
+def test_waits_are_counted_with_their_time_and_requests_that_went_on_at_once_are_not() -> None:
+    loop, now_s = HandLoop(), 10.0
+    turns = RequestTurns(lambda tenant: 1, loop.as_loop, now_s=lambda: now_s)
+    for name in ("a", "b"):
+        turns.note(name)
+    assert turns.may_go_on("a")
+    assert (turns.waiting, sum(turns.waits.counts)) == (0, 0)
+    read = list[str]()
+    Flow(turns, "a", 1, read)
+    Flow(turns, "b", 1, read)
+    assert (turns.waiting, sum(turns.waits.counts)) == (2, 0)
+    now_s += 0.25
+    loop.run()
+    assert len(read) == 2
+    assert turns.waiting == 0
+    assert dict(zip(WAIT_BOUNDS, turns.waits.counts, strict=False))[0.5] == 2
+    assert (sum(turns.waits.counts), turns.waits.sum) == (2, 0.5)

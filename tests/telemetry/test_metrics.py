@@ -12,6 +12,7 @@ from holdfast.stores.memory import MemoryStore
 from holdfast.stores.rocks import RocksStore
 from holdfast.stores.rocks.engine import Durability
 from holdfast.telemetry.declared import FAMILIES
+from holdfast.telemetry.figures import Histogram
 from holdfast.telemetry.lag import LoopLag
 from holdfast.telemetry.metrics import OK, Metrics
 from holdfast.testing import EmbeddedSubject
@@ -85,6 +86,23 @@ async def test_limits_are_counted_with_what_they_decided_and_how_long_calls_wait
 
 
 # --- What the store holds and what happened in it -------------------------------------------------------------------
+
+
+async def test_connections_that_wait_at_the_socket_are_shown_with_how_often_and_how_long_they_had_to() -> None:
+    class Turns:
+        waiting = 3
+        waits = Histogram((0.001, 0.1))
+
+    metrics = Metrics()
+    assert "holdfast_turn" not in (await metrics.render()).decode()
+    metrics.turns = Turns()
+    for seconds in (0.0005, 0.05, 0.05):
+        Turns.waits.observe(seconds)
+    text = await metrics.render()
+    assert sample(text, "holdfast_turns_waiting") == 3
+    assert sample(text, "holdfast_turn_wait_seconds_count") == 3
+    assert sample(text, "holdfast_turn_wait_seconds_bucket", le="0.001") == 1
+    assert sample(text, "holdfast_turn_wait_seconds_sum") == pytest.approx(0.1005)
 
 
 async def test_depth_age_and_waiters_are_read_at_each_scrape(subject: EmbeddedSubject) -> None:

@@ -78,6 +78,7 @@ async def serve(settings: Settings, announce: Announce, make_door: MakeDoor = ma
         code = 0
         async with _opened(settings, runtime) as core, _started(identity), _told(core, settings, clock) as telemetry:
             drain, turns = Drain(), core.request_turns()
+            telemetry.metrics.turns = turns
             server = HttpServer(make_door(core, identity, drain, telemetry, settings), tls, turns)
             try:
                 try:

@@ -49,6 +49,16 @@ LIMIT_WAIT_SECONDS = Family(
     "Time that calls over a limit waited for their turn.",
     ("kind", *_QUEUE),
 )
+TURNS_WAITING = Family(
+    "holdfast_turns_waiting",
+    Kind.GAUGE,
+    "Connections whose next request was read from the socket and waits, unparsed, for its tenant's turn.",
+)
+TURN_WAIT_SECONDS = Family(
+    "holdfast_turn_wait_seconds",
+    Kind.HISTOGRAM,
+    "Time that requests waited at the socket for their tenant's turn; those that did not have to are not in it.",
+)
 LIMITS_SHARED = Family(
     "holdfast_limits_shared",
     Kind.GAUGE,
@@ -112,7 +122,7 @@ BUILD = Family("holdfast_build_info", Kind.GAUGE, "1, labelled with the version.
 
 FAMILIES: tuple[Family, ...] = (
     *(REQUESTS, REQUEST_SECONDS, TRANSITIONS, MESSAGES, BYTES, OLDEST, WAITERS, PAUSED),
-    *(LIMIT_DECISIONS, LIMIT_WAIT_SECONDS, LIMITS_SHARED),
+    *(LIMIT_DECISIONS, LIMIT_WAIT_SECONDS, TURNS_WAITING, TURN_WAIT_SECONDS, LIMITS_SHARED),
     *(STORE_UP, STORE_FREE_BYTES, STORE_ACCEPTS_ENQUEUES, STORE_REFUSALS, STORE_STOPS, WAL_FREE_BYTES),
     *(CLOCK_SKEW, STORE_WRITES, STORE_UNWRITTEN_BYTES, STORE_CHECKPOINTS, STORE_SYNC_SECONDS, *ROCKSDB.values()),
     *(QUEUES, LABEL_SETS, LABEL_SETS_MAX, LOOP_LAG, BUILD),

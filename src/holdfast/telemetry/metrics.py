@@ -55,6 +55,16 @@ class Source(Protocol):
     async def figures(self) -> Figures: ...
 
 
+class Turns(Protocol):
+    """The requests that wait at the sockets of a server."""
+
+    @property
+    def waiting(self) -> int: ...
+
+    @property
+    def waits(self) -> Histogram: ...
+
+
 class Metrics:
     def __init__(
         self, source: Source | None = None, *, max_labels: int = DEFAULT_MAX_LABELS, version: str = "unknown"
@@ -62,6 +72,8 @@ class Metrics:
         self.lag = LoopLag()
         # Whether rates are shared with other servers at the moment; None: they never are.
         self.shares_limits: Callable[[], bool] | None = None
+        # The turns that tenants take at the socket; None: nobody takes turns there.
+        self.turns: Turns | None = None
         self._source = source
         self._version = version
         self._labels = LabelSets(max_labels)
@@ -217,6 +229,9 @@ class Metrics:
             ),
         )
         yield from self._latency_lines(declared.LIMIT_WAIT_SECONDS, list(self._waits.items()))
+        if self.turns is not None:
+            yield number(declared.TURNS_WAITING, self.turns.waiting)
+            yield from histograms(declared.TURN_WAIT_SECONDS, {"": self.turns.waits})
         if self.shares_limits is not None:
             yield number(declared.LIMITS_SHARED, int(self.shares_limits()))
 

@@ -34,8 +34,6 @@ HEAD_PATIENCE_S = 10.0
 # A caller that is refused while it sends would lose the answer to a reset: what it still sends is read and dropped.
 LINGER_S = 1.0
 MAX_LINGER_BYTES = 64 * 1_024 * 1_024
-# A caller that takes nothing of its last response for this long is given up, and the response with it.
-UNREAD_PATIENCE_S = 30.0
 # Bytes of a body that nobody has taken, above which no more is read.
 _HIGH_WATER_BYTES = 64 * 1_024
 
@@ -71,7 +69,7 @@ class HttpConnection(asyncio.Protocol):
         # Requests that were begun: what a turn costs.
         self.requests_begun = 0
         self.responses = ResponseWriter(group.loop)
-        self.reading = SocketReading()
+        self.reading = SocketReading(group.loop, self._is_watched)
         # Nothing more is to be parsed for now.
         self.is_parsing_paused = False
         # When the last response was written and nothing was asked since; one timer looks at it, not one a response.
@@ -104,7 +102,8 @@ class HttpConnection(asyncio.Protocol):
         self._held.drop()
         if self._current is not None:
             self._current.leave()
-        self.resume_writing()
+        self.responses.stop()
+        self.reading.stop()
         self._group.discard(self)
 
     def pause_writing(self) -> None:
@@ -251,6 +250,14 @@ class HttpConnection(asyncio.Protocol):
             self.is_parsing_paused = False
             self._held.go_on()
 
+    def watch_caller(self) -> None:
+        """Notice from now on that the caller leaves, while the current request asks for that."""
+        self.resume_reading()
+        self.reading.watch()
+
+    def _is_watched(self) -> bool:
+        return self._current is not None and self._current.is_watched
+
     # --- Running ---------------------------------------------------------------------------------------------------
 
     def break_off(self, exchange: Exchange, error: BaseException) -> None:
@@ -354,15 +361,7 @@ class HttpConnection(asyncio.Protocol):
         """Close once everything that was written is sent, unless the caller stops reading."""
         self.is_refused = True
         self.stop_patience()
-        self.transport.close()
-        self._give_up_unread(None)
-
-    def _give_up_unread(self, unsent_before: int | None) -> None:
-        unsent = self.transport.get_write_buffer_size()
-        if unsent_before is not None and unsent >= unsent_before:
-            self.transport.abort()
-        elif unsent:
-            self._patience = self.loop.call_later(UNREAD_PATIENCE_S, self._give_up_unread, unsent)
+        self.responses.close()
 
     def _look_whether_idle(self) -> None:
         now_s = self.loop.time()

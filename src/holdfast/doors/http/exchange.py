@@ -164,9 +164,13 @@ class Exchange:
             if self.is_left:
                 self._leaving.set_result(None)
             else:
-                # A connection that is not read does not tell of its end.
-                self._connection.resume_reading()
+                self._connection.watch_caller()
         return self._leaving
+
+    @property
+    def is_watched(self) -> bool:
+        """Return whether someone waits for the caller to leave."""
+        return self._leaving is not None and not self._leaving.done()
 
     def events(self) -> Events:
         """Return the call as ASGI gives it. From now on the call runs as a task."""
