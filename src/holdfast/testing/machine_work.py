@@ -6,6 +6,9 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
+from holdfast.client.blocking import BlockingMessage
+from holdfast.client.verdicts import VerdictLike
+from holdfast.model.answers import Result
 from holdfast.model.errors import Conflict, MessageNotFound, StaleLease
 from holdfast.model.ids import MessageId
 from holdfast.model.message import NewMessage, Receipt
@@ -87,7 +90,11 @@ class WorkRules(QueueWatch):
         options: dict[str, Any] = {"state": with_state}
         if lease_ms is not None:
             options["lease"] = f"{lease_ms}ms"
-        messages = self._queue(ref).claim(limit, **options)
+        self._note_claimed(ref, self._queue(ref).claim(limit, **options), limit, lease_ms, with_state)
+
+    def _note_claimed(
+        self, ref: Ref, messages: list[BlockingMessage], limit: int, lease_ms: int | None, with_state: bool
+    ) -> None:
         taken = self.model.claim(ref, limit, lease_ms, self._now)
         assert [message.id.snowflake for message in messages] == [record.id for record in taken]
         for message, record in zip(messages, taken, strict=True):
@@ -98,6 +105,36 @@ class WorkRules(QueueWatch):
             etag = message.etag if with_state else None
             self.handles.append(Handle(record.id, ref, message.receipt, etag, message))
         self._adopt_ended(ref)
+
+    @precondition(lambda self: self.handles)
+    @rule(
+        picks=st.lists(st.tuples(choices.picks, choices.verdicts), min_size=1, max_size=3),
+        stale=choices.mostly_current,
+        error=choices.errors,
+        delay_ms=st.one_of(st.none(), choices.delays),
+        limit=choices.limits,
+        lease_ms=choices.leases,
+    )
+    def exchange(
+        self,
+        picks: list[tuple[int, str]],
+        stale: bool,
+        error: str | None,
+        delay_ms: int | None,
+        limit: int,
+        lease_ms: int | None,
+    ) -> None:
+        """Verdicts of several kinds, and a claim that may find what they have given back."""
+        judged = [(self._pick(pick, stale), verdict) for pick, verdict in picks]
+        ref = judged[0][0].ref
+        judged = [(handle, verdict) for handle, verdict in judged if handle.ref == ref]
+        documents: list[VerdictLike] = [_verdict_document(*each, error, delay_ms) for each in judged]
+        options: Any = {} if lease_ms is None else {"lease": f"{lease_ms}ms"}
+        results, messages = self._queue(ref).exchange(documents, limit, **options)
+        assert len(results) == len(judged)
+        for (handle, verdict), result in zip(judged, results, strict=True):
+            self._note_settled(handle, result, verdict, error, delay_ms)
+        self._note_claimed(ref, messages, limit, lease_ms, False)
 
     # --- Verdicts, with any receipt ------------------------------------------------------------------------------
 
@@ -226,14 +263,26 @@ class WorkRules(QueueWatch):
             case _:
                 delay = None if delay_ms is None else f"{delay_ms}ms"
                 results = queue.nack(receipts, error, delay=delay, defer=verdict == "defer", final=verdict == "final")
-        assert [result.snowflake for result in results] == [handle.id for handle in held]
+        assert len(results) == len(held)
         for handle, result in zip(held, results, strict=True):
-            record = self.model.held_by(ref, handle.receipt, self._now)
-            outcome = Outcome(False) if record is None else self._judge(verdict, record, error, delay_ms, lease_ms)
-            assert Outcome(result.ok, result.state, result.retry_at, result.lease_expires_at) == outcome
-            assert result.error == (None if outcome.ok else StaleLease.code)
-            if outcome.ok:
-                assert result.correlation_id == (self.model.correlation_ids[handle.id] or MessageId(handle.id))
+            self._note_settled(handle, result, verdict, error, delay_ms, lease_ms)
+
+    def _note_settled(
+        self,
+        handle: Handle,
+        result: Result,
+        verdict: str,
+        error: str | None,
+        delay_ms: int | None,
+        lease_ms: int | None = None,
+    ) -> None:
+        assert result.snowflake == handle.id
+        record = self.model.held_by(handle.ref, handle.receipt, self._now)
+        outcome = Outcome(False) if record is None else self._judge(verdict, record, error, delay_ms, lease_ms)
+        assert Outcome(result.ok, result.state, result.retry_at, result.lease_expires_at) == outcome
+        assert result.error == (None if outcome.ok else StaleLease.code)
+        if outcome.ok:
+            assert result.correlation_id == (self.model.correlation_ids[handle.id] or MessageId(handle.id))
 
     def _judge(
         self, verdict: str, record: Record, error: str | None, delay_ms: int | None, lease_ms: int | None
@@ -261,6 +310,19 @@ class WorkRules(QueueWatch):
                 has_ended = True
             if has_ended:
                 self.model.end_by_ttl(record, self._now)
+
+
+def _verdict_document(handle: Handle, verdict: str, error: str | None, delay_ms: int | None) -> dict[str, Any]:
+    if verdict in ("ack", "release"):
+        return {"receipt": handle.receipt, "verdict": verdict}
+    return {
+        "receipt": handle.receipt,
+        "verdict": "nack",
+        "error": error,
+        "delay_ms": delay_ms,
+        "defer": verdict == "defer",
+        "final": verdict == "final",
+    }
 
 
 def _new_message(draft: dict[str, Any]) -> NewMessage:

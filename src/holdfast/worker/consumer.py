@@ -11,6 +11,7 @@ from holdfast.worker.execution import Execution
 from holdfast.worker.handlers import Handler
 from holdfast.worker.outbox import TROUBLE, Outbox, Pending
 from holdfast.worker.outcome import bounded
+from holdfast.worker.slots import Slot
 from holdfast.worker.stuck import HandlerStats
 from holdfast.worker.waiting import HEALTHY_MS, Reach, first_of, log, restart_delay_ms
 from holdfast.worker.work import Why, Work, WorkMessage
@@ -191,18 +192,15 @@ class Consumer:
         self._taken += 1
         self._unsettled += 1
         self._works.add(work)
-        slot: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
-        slot.add_done_callback(self._free_slot)
-        self._runtime.spawn(self._work(work, slot))
+        self._runtime.spawn(self._work(work, Slot(self._slot_freed)))
 
-    async def _work(self, work: Work, slot: "asyncio.Future[str | None]") -> None:
+    async def _work(self, work: Work, slot: Slot) -> None:
         try:
             await self._execution.execute(work, slot)
         except Exception as error:  # ours, not the handler's: it counts, or the same could happen for ever
             log.exception("a message of %s could not be handled", self.handler.options.ref, extra=work.facts())
             self._nack(work, f"the worker failed: {describe(error)}")
-            if not slot.done():
-                slot.set_result(None)
+            slot.free()
         finally:
             self._works.discard(work)
             self._unsettled -= 1
@@ -215,8 +213,8 @@ class Consumer:
             verdict = Verdict(settle=Settle.NACK, receipt=held.delivery.receipt, error=bounded(text))
             self._outbox.post(verdict, work.lease_until, at_once=True)
 
-    def _free_slot(self, slot: "asyncio.Future[str | None]") -> None:
-        self._cannot_begin = slot.result() or self._cannot_begin
+    def _slot_freed(self, cannot_begin: str | None) -> None:
+        self._cannot_begin = cannot_begin or self._cannot_begin
         self._taken -= 1
         self._changed.set()
 

@@ -17,6 +17,7 @@ from holdfast.worker.heartbeat import Heartbeat
 from holdfast.worker.options import Pool
 from holdfast.worker.outbox import TROUBLE, Outbox
 from holdfast.worker.outcome import Fault, FaultKind, Outcome, OutcomeKind, fault_of
+from holdfast.worker.slots import Slot
 from holdfast.worker.stuck import StuckThreads
 from holdfast.worker.terms import Terms
 from holdfast.worker.waiting import first_of, log
@@ -56,9 +57,8 @@ class Execution:
     def close(self) -> None:
         self._way.close()
 
-    async def execute(self, work: Work, free_slot: "asyncio.Future[str | None]") -> None:
-        """Run the handler, settle, tell the hooks. `free_slot` is settled as soon as the next message may come, with a
-        text if this one could not even begin."""
+    async def execute(self, work: Work, slot: Slot) -> None:
+        """Run the handler, settle, tell the hooks. The slot is freed as soon as the next message may come."""
         began_s = steady_s()
         self._heartbeat.add(work)
         try:
@@ -74,10 +74,11 @@ class Execution:
             answered = self._outbox.post(verdict, work.lease_until, at_once=is_abandoned)
             work.message._held.is_settled = True
         if is_abandoned and running is not None:
-            self._leave_behind(work, running, free_slot)
+            self._leave_behind(work, running, slot)
         else:
             is_unstarted = fault is not None and fault.kind is FaultKind.UNSTARTED and interruption is None
-            free_slot.set_result(fault.text if fault is not None and is_unstarted else None)
+            # In the same step as the post above: the claim that fills the slot then carries the verdict.
+            slot.free(fault.text if fault is not None and is_unstarted else None)
         result = None if answered is None else await answered
         if verdict is not None and result is not None and not result.ok and result.is_unsure:
             result = await self._terms.clarify(work.message, verdict, result)
@@ -161,14 +162,14 @@ class Execution:
             loading.cancel()
         return None
 
-    def _leave_behind(self, work: Work, running: Running, free_slot: "asyncio.Future[str | None]") -> None:
+    def _leave_behind(self, work: Work, running: Running, slot: Slot) -> None:
         is_stopping = work.interruption is not None and work.interruption.why is Why.STOPPING
         if self._handler.options.pool is Pool.THREAD and isinstance(running, InThread) and not is_stopping:
             if self.stuck.add(work, running):
-                free_slot.set_result(None)
+                slot.free()
         else:
             self._warn_of(work)
-        running.ended.add_done_callback(lambda _: None if free_slot.done() else free_slot.set_result(None))
+        running.ended.add_done_callback(lambda _: slot.free())
 
     def _warn_of(self, work: Work) -> None:
         log.warning(

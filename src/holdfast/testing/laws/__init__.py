@@ -15,6 +15,7 @@ from holdfast.model.extras import require_extra
 require_extra("testing", "holdfast.testing.laws")
 
 from holdfast.testing.laws.dead_letters import DeadLetterLaws
+from holdfast.testing.laws.exchanges import ExchangeLaws
 from holdfast.testing.laws.forks import ForkLaws
 from holdfast.testing.laws.groups import GroupLaws
 from holdfast.testing.laws.holders import HolderLaws
@@ -44,6 +45,7 @@ class StoreLaws(
     StateLaws,
     LeaseLaws,
     UnwritableLaws,
+    ExchangeLaws,
     RetryLaws,
     DeadLetterLaws,
     OrderLaws,
