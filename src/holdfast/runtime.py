@@ -369,21 +369,28 @@ class ThreadRuntime:
             work.close()
             # One error for every call: its traceback must not grow with them.
             raise self._refusal.with_traceback(None)
-        with self._lock:
-            self._is_in_call = True
+        interruption: BaseException | None = None
+        while True:
+            with self._lock:
+                self._is_in_call = True
+                try:
+                    waits_for = self._step(work, interruption)
+                except StopIteration as finished:
+                    value: T = finished.value
+                    return value
+                else:
+                    # A bare lock: an Event costs several times as much, and every call that waits needs one.
+                    gate = allocate_lock()
+                    gate.acquire()
+                    waits_for.on_done = gate.release
+                finally:
+                    # After the gate is set up: the background may settle the ticket.
+                    self._end_step()
             try:
-                waits_for = self._step(work)
-            except StopIteration as finished:
-                self._end_step()
-                value: T = finished.value
-                return value
-            except BaseException:
-                self._end_step()
-                raise
-            self._is_in_call = False
-            if self._runnable:
-                self._drain()
-        return self._run_waiting(work, waits_for)
+                gate.acquire()
+                interruption = None
+            except BaseException as error:  # Ctrl-C: the coroutine gives back what it may hold, then raises it
+                interruption = error
 
     @property
     def may_step_aside(self) -> bool:
@@ -409,42 +416,8 @@ class ThreadRuntime:
         self._lanes.shutdown()
         self._long_lanes.shutdown()
 
-    def _run_waiting(self, work: Work[T], waits_for: _ThreadTicket[Any]) -> T:
-        while True:
-            interruption: BaseException | None = None
-            try:
-                self._wait(waits_for)
-            except BaseException as error:  # Ctrl-C: the coroutine gives back what it may hold, then raises it
-                interruption = error
-            with self._lock:
-                waits_for.on_done = None
-                self._is_in_call = True
-                try:
-                    waits_for = self._step(work, interruption)
-                except StopIteration as finished:
-                    self._end_step()
-                    value: T = finished.value
-                    return value
-                except BaseException:
-                    self._end_step()
-                    raise
-                self._is_in_call = False
-                if self._runnable:
-                    self._drain()
-
-    def _wait(self, ticket: _ThreadTicket[Any]) -> None:
-        """Block until the ticket is settled."""
-        # A bare lock: an Event costs several times as much, and every call that waits needs one.
-        gate = allocate_lock()
-        with self._lock:
-            if ticket.done():
-                return
-            gate.acquire()
-            ticket.on_done = gate.release
-        gate.acquire()
-
     def _end_step(self) -> None:
-        """Let the background go on before the lock is given up by a thread that will not wait."""
+        """Let the background go on before the lock is given up."""
         self._is_in_call = False
         if self._runnable:
             self._drain()

@@ -1,6 +1,5 @@
 """Blocking callers sync on their own threads: one leads a commit for all who wait, and another leads the next."""
 
-import math
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -48,8 +47,6 @@ class HeldSyncs:
             sync(database, pending)
 
         monkeypatch.setattr(Database, "sync", held)
-        # However slow the disk of this machine is.
-        monkeypatch.setattr(engine, "_SHORT_SYNC_S", math.inf)
 
     @contextmanager
     def hold(self) -> Iterator[Callable[[], None]]:
@@ -130,6 +127,33 @@ def test_those_who_come_during_a_sync_share_the_next_one_which_the_first_of_them
         caller.join()
     assert syncs.threads == ["leader", "a"]
     assert queued(hf) == [b"a", b"b", b"c", b"d", b"first", b"leader"]
+
+
+def test_a_caller_syncs_on_its_own_thread_however_long_syncs_take(
+    hf: Holdfast, syncs: HeldSyncs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "_SHORT_SYNC_S", 0.0)
+    syncs.threads.clear()
+    for name in ("a", "b", "c"):
+        Caller(hf, name).join()
+    assert syncs.threads == ["a", "b", "c"]
+
+
+def test_a_claim_leaves_the_next_sync_to_the_caller_that_was_chosen_to_lead_it(
+    hf: Holdfast, syncs: HeldSyncs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = SlowToWake(monkeypatch, "slow")
+    with syncs.hold() as has_begun:
+        leader = Caller(hf, "leader")
+        has_begun()
+        [slow] = start_waiting(hf, ["slow"])
+    leader.join()
+    assert queued(hf) == [b"first", b"leader"], "it is not yet on disk"
+    assert syncs.threads == ["leader"]
+    gate.wakes_up()
+    slow.join()
+    assert syncs.threads == ["leader", "slow"]
+    assert queued(hf) == [b"slow"]
 
 
 def test_a_caller_that_comes_before_the_next_leader_has_woken_up_syncs_for_it(

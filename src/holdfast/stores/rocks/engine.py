@@ -27,8 +27,9 @@ from holdfast.telemetry.figures import SYNC_BOUNDS, Figures, Histogram
 if TYPE_CHECKING:
     from holdfast.stores.rocks.links import Link
 
-# To hand a sync to another thread and back costs about 0.1 ms, of which 0.07 are processor time. So blocking callers,
-# and a lone caller on a loop, sync by themselves, unless such syncs take longer than this on average.
+# To hand a sync to another thread and back costs about 0.1 ms, of which 0.07 are processor time. So a lone caller on a
+# loop syncs by itself, unless such syncs take longer than this on average. Blocking callers always do: nobody waits for
+# their threads.
 _SHORT_SYNC_S = 0.0005
 # The weight of the last one in that average: a single slow sync of a disk that is mostly fast changes nothing.
 _WEIGHT = 1 / 16
@@ -117,8 +118,9 @@ class Engine:
         """End an operation that is answered as soon as the operating system has it."""
         self._is_in_step = False
         self.write()
-        if self._to_publish and not self._is_syncing:
-            # Nobody waits for the sync, but somebody may wait for what it makes known.
+        if self._to_publish and not self._is_syncing and self._offered is None:
+            # Nobody waits for the sync, but somebody may wait for what it makes known. A caller that was offered the
+            # lead will sync.
             self._begin_sync()
 
     async def committed(self) -> None:
@@ -187,7 +189,6 @@ class Engine:
                 _settle(waiting, self._failure)
                 raise self._refusal()
             self.database.log.end_sync(pending)
-            self._note_sync_here()
         self._publish(to_publish)
         _settle(waiting, None)
 
@@ -250,8 +251,8 @@ class Engine:
 
     @property
     def _may_lead(self) -> bool:
-        """Return whether a calling thread may sync: not in a pause, and not while a link waits for another shard."""
-        return self._runtime.may_step_aside and self._link is None and steady_s() >= self._here_again_at_s
+        """Return whether the calling thread may sync, which it does not while a link waits for another shard."""
+        return self._runtime.may_step_aside and self._link is None
 
     def _may_sync_here(self) -> bool:
         """Return whether the calling thread may sync by itself. With other engines beside this one it may not: their
