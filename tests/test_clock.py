@@ -1,3 +1,4 @@
+import queue
 import threading
 import time
 from collections.abc import Iterator
@@ -148,6 +149,20 @@ def kept_busy(alarm: ThreadAlarm) -> Iterator[None]:
         may_end.set()
 
 
+class Sleeps:
+    """How long the alarm's thread goes to sleep for, each time."""
+
+    def __init__(self) -> None:
+        self._seconds: queue.SimpleQueue[float] = queue.SimpleQueue()
+
+    def note(self, seconds: float) -> bool:
+        self._seconds.put(seconds)
+        return True
+
+    def next_s(self) -> float:
+        return self._seconds.get(timeout=PATIENCE_S)
+
+
 def timer_threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "holdfast-timers"]
 
@@ -191,6 +206,18 @@ def test_a_timer_set_earlier_than_the_one_slept_for_wakes_the_thread() -> None:
     alarm.call_at(clock.now_ms() + 10, lambda: rung.ring("soon"))
 
     assert rung.wait() == ["soon"]
+    alarm.close()
+
+
+def test_the_thread_does_not_wake_up_for_a_timer_that_was_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    alarm = ThreadAlarm(SystemClock())
+    sleeps, waits = Sleeps(), alarm._changed.wait
+    monkeypatch.setattr(alarm._changed, "wait", lambda timeout: sleeps.note(timeout) and waits(timeout))
+    with kept_busy(alarm):
+        now = SystemClock().now_ms()
+        alarm.call_at(now + HOUR_MS, lambda: None).cancel()
+        alarm.call_at(now + 2 * HOUR_MS, lambda: None)
+    assert sleeps.next_s() == pytest.approx(2 * HOUR_MS / 1_000, abs=60)
     alarm.close()
 
 

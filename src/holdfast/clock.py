@@ -168,10 +168,18 @@ class ThreadAlarm:
         # Live timers alone may exceed the slack: then let the heap double before looking again.
         self._SLACK = max(ThreadAlarm._SLACK, 2 * len(self._heap))
 
+    def _is_due(self) -> bool:
+        """Return whether the first timer is due. Nobody is woken up for those before it that were cancelled: a claim
+        that waits makes a timer, and mostly cancels it."""
+        heap = self._heap
+        while heap and heap[0][2].callback is None:
+            heapq.heappop(heap)
+        return bool(heap) and heap[0][0] <= self._clock.now_ms()
+
     def _run(self) -> None:
         while True:
             with self._changed:
-                while not self._is_closed and (not self._heap or self._heap[0][0] > self._clock.now_ms()):
+                while not self._is_closed and not self._is_due():
                     self._changed.wait(seconds_until(self._heap[0][0], self._clock) if self._heap else None)
                 if self._is_closed:
                     return

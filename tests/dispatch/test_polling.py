@@ -117,6 +117,36 @@ async def test_where_the_store_does_not_push_a_waiter_is_served_within_interval_
     await bench.close()
 
 
+async def test_a_waiter_that_leaves_before_the_next_pass_sets_one_timer_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = await Bench(QuietStore(), Polling()).open()
+    await bench.enqueue(delay_ms=DAY_MS)
+    set_at: list[int] = []
+    call_at = bench.runtime.call_at
+    monkeypatch.setattr(
+        bench.runtime, "call_at", lambda at_ms, callback: set_at.append(at_ms) or call_at(at_ms, callback)
+    )
+    now_ms = bench.clock.now_ms()
+    waiting = await bench.claim(wait_ms=250)
+    assert set_at == [now_ms + 250, now_ms + DAY_MS], "for its end, and for the message that comes due"
+    await bench.pass_ms(250)
+    assert await waiting == []
+    await bench.close()
+
+
+async def test_a_waiter_that_joins_one_that_leaves_sooner_is_polled_for() -> None:
+    bench = await Bench(QuietStore(), Polling()).open()
+    first = await bench.claim(wait_ms=250)
+    second = await bench.claim()
+    await bench.enqueue()
+    await bench.pass_ms(250)
+    assert await first == []
+    await bench.pass_ms(3_000 - 250)
+    assert len(await second) == 1
+    await bench.close()
+
+
 async def test_it_polls_again_and_again_one_pass_for_all_who_wait() -> None:
     store = QuietStore()
     bench = await Bench(store, Polling(jitter_ms=0)).open()

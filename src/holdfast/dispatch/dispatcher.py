@@ -48,6 +48,8 @@ class Dispatcher:
         self._store = store
         self._runtime = runtime
         self._polling = polling or Polling()
+        self._claims_inline = store.capabilities.claims_inline
+        self._has_turns = runtime.has_turns
         self._is_told = store.capabilities.pushes_wakeups and self._polling.heeds_wakeups
         self._dice = dice or SystemDice()
         self._weight_of = weight_of
@@ -70,8 +72,10 @@ class Dispatcher:
 
     async def claim(self, ref: QueueRef, ask: Ask, wait_ms: int | None) -> list[Delivery]:
         """What is ready up to the ask's limit; if nothing is, wait up to `wait_ms` (None: for ever) for one."""
-        is_inline = self._store.capabilities.claims_inline and ask.ledger is None
-        if is_inline and ref not in self._lines and self._is_first_of_turn(ref):
+        is_inline = self._claims_inline and ask.ledger is None
+        # A lone claim need not wait for a pass; of a crowd's in one turn the others are served by one, and share its
+        # write.
+        if is_inline and ref not in self._lines and (not self._has_turns or self._is_first_of_turn(ref)):
             claims = await self._store.claim(ref, [ask], self._runtime.clock.now_ms())
             if self._watchers:
                 self._watchers.claimed(ref, claims)
@@ -80,7 +84,8 @@ class Dispatcher:
             line, waiter = self._join(ref, ask, wait_ms)
             waiter.is_due_an_answer = False
             self._arm(line, claims.next_at)
-            self._arm_poll(line)
+            # Whoever joins it later begins a pass, which arms the next one.
+            self._arm_poll(line, wait_ms)
         else:
             line, waiter = self._join(ref, ask, wait_ms)
             self._give_turn(line)
@@ -91,9 +96,7 @@ class Dispatcher:
             raise
 
     def _is_first_of_turn(self, ref: QueueRef) -> bool:
-        """A lone claim need not wait for a pass; of a crowd's the others are served by one, and share its write."""
-        if not self._runtime.has_turns:
-            return True
+        """Return whether no other claim on this queue came in the runtime's turn."""
         if ref in self._asked_this_turn:
             return False
         if not self._asked_this_turn:
@@ -235,10 +238,10 @@ class Dispatcher:
             line.wakes_at = at_ms
             line.timer = self._runtime.call_at(at_ms, lambda: self._wake(line))
 
-    def _arm_poll(self, line: Line) -> None:
-        """A turn for a line that hears nothing meanwhile."""
+    def _arm_poll(self, line: Line, wait_ms: int | None = None) -> None:
+        """Arm a turn for a line that hears nothing meanwhile, unless all of it has left by then, after `wait_ms`."""
         pause_ms = self._polling.pause_ms(is_told=self._is_told, roll=0.0 if self._is_told else self._dice.roll())
-        if pause_ms is not None:
+        if pause_ms is not None and (wait_ms is None or pause_ms < wait_ms):
             self._arm(line, self._runtime.clock.now_ms() + pause_ms)
 
     def _wake(self, line: Line) -> None:
