@@ -46,6 +46,8 @@ class Runtime(Protocol):
     has_turns: bool
     # A function that blocks for a moment may run at the end of a turn. Only where there are turns.
     may_block_at_turn_end: bool
+    # The step under way is of a call that has a thread of its own.
+    may_step_aside: bool
 
     def at_turn_end(self, callback: Callable[[], None]) -> None:
         """Call once the steps that can go on now have gone on. Only where there are turns."""
@@ -62,10 +64,6 @@ class Runtime(Protocol):
     def offload(self, function: Callable[[], T], *, lane: int = 0) -> Ticket[T]:
         """Run a blocking function on another thread. Each lane has a thread of its own, on which its functions run one
         after the other."""
-
-    @property
-    def may_step_aside(self) -> bool:
-        """Return whether the step under way is of a call that has a thread of its own."""
 
     def step_aside(self, function: Callable[[], T]) -> T:
         """Run a blocking function in the middle of a step, on the calling thread. Steps of others go on meanwhile, as
@@ -306,6 +304,14 @@ class _DueCall:
             self._callback()
 
 
+def _check_ticket(work: Work[Any], waits_for: object) -> _ThreadTicket[Any]:
+    """Return what a coroutine waits for. If that is no ticket of a `ThreadRuntime`, close it and raise an error."""
+    if not isinstance(waits_for, _ThreadTicket):
+        work.close()
+        raise RuntimeError(f"the core waits for tickets alone, not for {waits_for!r}")
+    return waits_for
+
+
 class ThreadRuntime:
     """Any number of calling threads, one lock: whoever holds it steps the core."""
 
@@ -320,8 +326,9 @@ class ThreadRuntime:
         # a step that settles a ticket must not find itself re-entered.
         self._runnable: deque[Work[None]] = deque()
         # Set while a caller, and not the background, steps its work.
-        self._is_in_call = False
+        self.may_step_aside = False
         self._background = 0
+        self._is_closing = False
         self._all_finished = threading.Condition(self._lock)
         self._lanes, self._long_lanes = _Lanes("holdfast-offload"), _Lanes("holdfast-offload-long")
         self._refusal: Exception | None = None
@@ -372,9 +379,9 @@ class ThreadRuntime:
         interruption: BaseException | None = None
         while True:
             with self._lock:
-                self._is_in_call = True
+                self.may_step_aside = True
                 try:
-                    waits_for = self._step(work, interruption)
+                    waits_for = work.send(None) if interruption is None else work.throw(interruption)
                 except StopIteration as finished:
                     value: T = finished.value
                     return value
@@ -382,19 +389,18 @@ class ThreadRuntime:
                     # A bare lock: an Event costs several times as much, and every call that waits needs one.
                     gate = allocate_lock()
                     gate.acquire()
-                    waits_for.on_done = gate.release
+                    _check_ticket(work, waits_for).on_done = gate.release
                 finally:
-                    # After the gate is set up: the background may settle the ticket.
-                    self._end_step()
+                    # `_end_step`, spelled out: every call ends here. The gate is set up before, for the background may
+                    # settle the ticket.
+                    self.may_step_aside = False
+                    if self._runnable:
+                        self._drain()
             try:
                 gate.acquire()
                 interruption = None
             except BaseException as error:  # Ctrl-C: the coroutine gives back what it may hold, then raises it
                 interruption = error
-
-    @property
-    def may_step_aside(self) -> bool:
-        return self._is_in_call
 
     def step_aside(self, function: Callable[[], T]) -> T:
         self._end_step()
@@ -403,12 +409,13 @@ class ThreadRuntime:
             return function()
         finally:
             self._lock.acquire()
-            self._is_in_call = True
+            self.may_step_aside = True
 
     def close(self) -> None:
         """Wait for background work to end. Nothing may be running on this runtime any more."""
         with self._lock:
             self._end_step()
+            self._is_closing = True
             while self._background:
                 self._all_finished.wait()
         if self._own_alarm is not None:
@@ -418,16 +425,9 @@ class ThreadRuntime:
 
     def _end_step(self) -> None:
         """Let the background go on before the lock is given up."""
-        self._is_in_call = False
+        self.may_step_aside = False
         if self._runnable:
             self._drain()
-
-    def _step(self, work: Work[Any], interruption: BaseException | None = None) -> _ThreadTicket[Any]:
-        waits_for = work.send(None) if interruption is None else work.throw(interruption)
-        if not isinstance(waits_for, _ThreadTicket):
-            work.close()
-            raise RuntimeError(f"the core waits for tickets alone, not for {waits_for!r}")
-        return waits_for
 
     def enter(self, callback: Callable[[], None]) -> None:
         """Run a callback from outside (a timer, the executor) as a step of its own."""
@@ -441,7 +441,7 @@ class ThreadRuntime:
         while self._runnable:
             work = self._runnable.popleft()
             try:
-                waits_for = self._step(work)
+                waits_for = _check_ticket(work, work.send(None))
             except StopIteration:
                 self._finish_one()
             except Exception:
@@ -458,5 +458,5 @@ class ThreadRuntime:
 
     def _finish_one(self) -> None:
         self._background -= 1
-        if not self._background:
+        if self._is_closing and not self._background:
             self._all_finished.notify_all()

@@ -12,7 +12,7 @@ from holdfast.client.options import ClaimOptions, EnqueueOptions
 from holdfast.client.plain import PlainMessage
 from holdfast.client.queue import AsyncQueue
 from holdfast.client.sources import Source
-from holdfast.client.tracebacks import raises_plainly
+from holdfast.client.tracebacks import raises_plainly, untrimmed
 from holdfast.client.uploads import draft_of, upload_blocking
 from holdfast.client.verdicts import VerdictLike
 from holdfast.forking import forked_error, generation
@@ -49,7 +49,9 @@ def blocking(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> C
 
     @functools.wraps(method)
     def call(self: Any, /, *args: P.args, **named: P.kwargs) -> T:
-        result: T = self._run(getattr(self._inner, name)(*args, **named))
+        inner = self._inner
+        # By name: the inner object may be of a subclass.
+        result: T = self._run(untrimmed(getattr(type(inner), name))(inner, *args, **named))
         return result
 
     return call
@@ -60,13 +62,11 @@ class BlockingMessage(PlainMessage):
     __slots__ = ("_inner", "_run")
 
     def __init__(self, inner: AsyncMessage, driver: Driver) -> None:
-        super().__init__(inner._held)
+        self._held = inner._held
         self._inner = inner
         self._run = driver.run
 
-    def ack(self) -> None:
-        self._run(self._inner.ack())
-
+    ack = blocking(AsyncMessage.ack)
     read_part = blocking(AsyncMessage.read_part)
     nack = blocking(AsyncMessage.nack)
     extend = blocking(AsyncMessage.extend)
@@ -84,6 +84,10 @@ class BlockingMessage(PlainMessage):
         self._run(self._inner.__aexit__(kind, error, traceback))
 
 
+# Found once: every message goes through them.
+_enqueue, _claim = untrimmed(AsyncQueue.enqueue), untrimmed(AsyncQueue.claim)
+
+
 @raises_plainly
 class Queue:
     def __init__(self, inner: AsyncQueue, driver: Driver) -> None:
@@ -96,7 +100,7 @@ class Queue:
         return self._inner.ref
 
     def enqueue(self, payload: Any, **options: Unpack[EnqueueOptions]) -> list[MessageId]:
-        return self._run(self._inner.enqueue(payload, **options))
+        return self._run(_enqueue(self._inner, payload, **options))
 
     def upload(self, source: Source, **options: Unpack[EnqueueOptions]) -> MessageId:
         """As the async one, of a path, an open binary file or an iterable of bytes; it is read in this thread."""
@@ -107,9 +111,10 @@ class Queue:
     def claim(self, limit: int = 1, **options: Unpack[ClaimOptions]) -> list[BlockingMessage]:
         """As the async one; but here large payloads are left where they are unless `stream=False` says otherwise, for
         `message.payload` can read them when it is asked."""
-        options["stream"] = _streams(options.get("stream"))
+        if options.get("stream") is None:
+            options["stream"] = True
         driver = self._driver
-        return [BlockingMessage(each, driver) for each in self._run(self._inner.claim(limit, **options))]
+        return [BlockingMessage(each, driver) for each in self._run(_claim(self._inner, limit, **options))]
 
     def exchange(
         self, verdicts: Iterable[VerdictLike], limit: int = 1, **options: Unpack[ClaimOptions]
@@ -120,7 +125,8 @@ class Queue:
 
             results, messages = q.exchange([done, {"receipt": failed, "verdict": "nack", "error": "no such user"}])
         """
-        options["stream"] = _streams(options.get("stream"))
+        if options.get("stream") is None:
+            options["stream"] = True
         results, messages = self._run(self._inner.exchange(verdicts, limit, **options))
         return results, [BlockingMessage(each, self._driver) for each in messages]
 
@@ -133,7 +139,8 @@ class Queue:
         state: bool = False,
         stream: bool | None = None,
     ) -> Iterator[BlockingMessage]:
-        messages = self._inner.subscribe(prefetch, lease, owner=owner, state=state, stream=_streams(stream))
+        stream = True if stream is None else stream
+        messages = self._inner.subscribe(prefetch, lease, owner=owner, state=state, stream=stream)
         begun_in = generation()
         try:
             while True:
@@ -174,10 +181,6 @@ class Queue:
     ledger = blocking(AsyncQueue.ledger)
     ledger_ack = blocking(AsyncQueue.ledger_ack)
     ledger_extend = blocking(AsyncQueue.ledger_extend)
-
-
-def _streams(stream: bool | None) -> bool:
-    return True if stream is None else stream
 
 
 @raises_plainly

@@ -126,17 +126,25 @@ def change_of(
 
 def ask_of(limit: int, options: Mapping[str, Any]) -> tuple[Ask, int | None]:
     """The claim, and how long it waits in milliseconds (None: for ever)."""
-    _check_known(options, ClaimOptions.__annotations__, "claim")
-    wait, lease = options.get("wait", 0), options.get("lease")
-    ask = Ask(
-        limit=limit,
-        lease_ms=None if lease is None else parse_duration_ms("lease", lease),
-        owner=plain(options.get("owner")),
-        with_state=bool(options.get("state", False)),
-        ledger=_ledger(options.get("ledger")),
-        streams=bool(options.get("stream")),
-    )
-    return ask, None if wait is None else parse_duration_ms("wait", wait)
+    wait_ms: int | None = 0
+    fields: dict[str, Any] = {}
+    for name, value in options.items():
+        match name:
+            case "wait":
+                wait_ms = None if value is None else parse_duration_ms("wait", value)
+            case "stream":
+                fields["streams"] = bool(value)
+            case "lease" if value is not None:
+                fields["lease_ms"] = parse_duration_ms("lease", value)
+            case "owner":
+                fields["owner"] = plain(value)
+            case "state":
+                fields["with_state"] = bool(value)
+            case "ledger":
+                fields["ledger"] = _ledger(value)
+            case _:
+                _check_known(options, ClaimOptions.__annotations__, "claim")
+    return Ask(limit=limit, **fields), wait_ms
 
 
 def on_close_delay_of(options: Mapping[str, Any]) -> int | None:

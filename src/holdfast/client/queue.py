@@ -148,8 +148,8 @@ class AsyncQueue:
         `stale_lease` means that the receipt no longer holds its message; `store_unavailable` that the verdict could not
         be written and the lease stands, so that the same verdict may be sent again.
         """
-        ack = Settle.ACK
-        return await self._settle(messages, lambda receipt: Verdict(settle=ack, receipt=receipt))
+        given, ack = _several(messages), Settle.ACK
+        return await self._pass(given, [Verdict(settle=ack, receipt=receipt_of(each)) for each in given])
 
     async def nack(
         self,
@@ -181,8 +181,11 @@ class AsyncQueue:
         return (await self._transport.call(operations.SAVE_STATE, self.ref, request)).etag
 
     async def _settle(self, messages: Iterable[Settled], judge: Callable[[Receipt], Verdict]) -> list[Result]:
-        given = [messages] if isinstance(messages, Message | Receipt | str) else list(messages)
-        verdicts = [judge(receipt_of(each)) for each in given]
+        given = _several(messages)
+        return await self._pass(given, [judge(receipt_of(each)) for each in given])
+
+    async def _pass(self, given: list[Settled], verdicts: list[Verdict]) -> list[Result]:
+        """Send a verdict on each of the messages or receipts."""
         results = await self._messages.settle(self.ref, verdicts)
         for each, verdict, result in zip(given, verdicts, results, strict=True):
             if isinstance(each, Message):
@@ -350,6 +353,10 @@ class AsyncQueue:
             payload=bool(payload),
         )
         return await self._transport.call(operations.BROWSE, self.ref, request)
+
+
+def _several(given: Iterable[Settled]) -> list[Settled]:
+    return [given] if isinstance(given, Message | Receipt | str) else list(given)
 
 
 def _edit_of(given: object) -> Edit:

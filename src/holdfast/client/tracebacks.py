@@ -33,6 +33,12 @@ def raising_plainly(method: F) -> F:
     return cast(F, _wrapped(method))
 
 
+def untrimmed(method: F) -> F:
+    """Return a method of a class that `raises_plainly` as it was written: for callers that trim tracebacks themselves,
+    so that no call pays for it twice."""
+    return cast(F, getattr(method, "__wrapped__", method))
+
+
 def _wrapped(method: Callable[..., Any]) -> Callable[..., Any]:
     # Generators run their own frames in the caller's loop: those already raise from one place.
     if inspect.isasyncgenfunction(method) or inspect.isgeneratorfunction(method):

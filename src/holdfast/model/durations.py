@@ -35,6 +35,8 @@ def parse_duration_ms(name: str, value: object) -> int:
             '"12h", "7d") or a timedelta, not negative',
             field=name,
         )
+    if ms == (whole := int(ms)):
+        return whole
     # Up, for waiting less than asked would be wrong; but not for what is only the binary fraction's error.
     return math.ceil(round(ms, 6)) or math.ceil(ms)
 

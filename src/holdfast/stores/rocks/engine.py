@@ -84,7 +84,8 @@ class Engine:
         self._is_in_step = False
         # Set while the keys of one transition are put: half of them must never be written.
         self.is_mid_change = False
-        self._failure: StoreUnavailable | None = None
+        # Why every call is refused; None while none is.
+        self.failure: StoreUnavailable | None = None
         # Set while the store reopens by itself after a stop, which it does not while it is being opened or closed.
         self.reopens = False
         self._writes = 0
@@ -99,7 +100,7 @@ class Engine:
 
     def begin(self) -> None:
         """Begin an operation that writes. Refuse before it: what is begun is carried out."""
-        if self._failure is not None:
+        if self.failure is not None:
             raise self._refusal()
         if self._is_in_step:
             # The last operation ended in the middle: its half must not be written with the next one.
@@ -163,16 +164,18 @@ class Engine:
         """Write and sync on the calling thread, while others prepare the next commit, and hand the lead of that to one
         of them: to hand a sync to another thread and back costs as much as a short sync."""
         self.write()
-        waiting = self._take_waiting()
+        log = self.database.log
+        # Mostly nobody else waits: each look spares a lone caller a function.
+        waiting = self._take_waiting() if self._waiting or self._offered is not None else []
         to_publish, self._to_publish = self._to_publish, []
         if self._is_unsynced:
-            pending = self.database.log.begin_sync()
+            pending = log.begin_sync()
             self._is_syncing = True
             try:
                 self._runtime.step_aside(lambda: self._sync(pending))
             except Exception as error:
                 self._waiting = waiting + self._waiting
-                if self._failure is None:
+                if self.failure is None:
                     self.stop(error)
                 else:
                     self._tell_waiting()
@@ -182,19 +185,22 @@ class Engine:
                 raise
             finally:
                 self._is_syncing = False
-                self._tell_synced()
-                self._offer_lead()
-            if self._failure is not None:
+                if self._waiting_for_sync:
+                    self._tell_synced()
+                if self._waiting or self._to_publish:
+                    self._offer_lead()
+            if self.failure is not None:
                 # Stopped or closed meanwhile: nothing in memory is shown any more.
-                _settle(waiting, self._failure)
+                _settle(waiting, self.failure)
                 raise self._refusal()
-            self.database.log.end_sync(pending)
+            log.end_sync(pending)
         self._publish(to_publish)
-        _settle(waiting, None)
+        if waiting:
+            _settle(waiting, None)
 
     def _offer_lead(self) -> None:
-        """Let one of those who wait lead the next commit, if there are any."""
-        if self._failure is not None or self._is_syncing:
+        """Let one of those who wait lead the next commit."""
+        if self.failure is not None or self._is_syncing:
             return
         if self._may_lead:
             while self._waiting:
@@ -292,7 +298,7 @@ class Engine:
 
     def _sync_at_turn_end(self) -> None:
         self._is_sync_due = False
-        if self._is_syncing or self._failure is not None:
+        if self._is_syncing or self.failure is not None:
             return  # another sync has begun and serves everyone who waits, or they have been told
         if len(self._waiting) > 1:
             self._sync_on_thread()  # a crowd has work to do meanwhile
@@ -312,7 +318,7 @@ class Engine:
 
     def _end_turn(self) -> None:
         self._is_turn_taken = False
-        if self._waiting and self._failure is None:
+        if self._waiting and self.failure is None:
             try:
                 self.write()
             except StoreUnavailable:
@@ -330,7 +336,7 @@ class Engine:
 
     def write(self, kind: Kind = Kind.CHANGES) -> None:
         """Hand the open commit to the operating system. Reads do this first: they see every operation before them."""
-        if self._failure is not None:
+        if self.failure is not None:
             raise self._refusal()
         if self._commit.is_empty:
             if self.is_os and not self._is_in_step:
@@ -363,7 +369,7 @@ class Engine:
 
     async def _sync_waiting(self) -> None:
         try:
-            while (self._waiting or self._to_publish) and self._failure is None:
+            while (self._waiting or self._to_publish) and self.failure is None:
                 try:
                     self.write()
                 except StoreUnavailable:
@@ -388,12 +394,12 @@ class Engine:
         try:
             await self._runtime.offload(lambda: self._sync(pending), lane=self.lane)
         except Exception as error:
-            if self._failure is None:
+            if self.failure is None:
                 self.stop(error)
             return False
         if self._link is not None and pending.number >= self._linked_frame:
             await self._link.meet(self)
-            if self._failure is not None:
+            if self.failure is not None:
                 return False
             self._link = None
         log.end_sync(pending)
@@ -462,25 +468,20 @@ class Engine:
 
     def close(self, failure: StoreUnavailable | None = None) -> None:
         """Refuse every call from now on, with this error, and drop what the last commit would have published."""
-        self._failure = failure or StoreUnavailable("this store was closed: open it again")
+        self.failure = failure or StoreUnavailable("this store was closed: open it again")
         self._to_publish = []
         self.before_write = self.after_write = self.after_publish = lambda: None
         self.on_stop = lambda cause: None
         self._tell_waiting()
 
-    @property
-    def failure(self) -> StoreUnavailable | None:
-        """Return why every call is refused; None while none is."""
-        return self._failure
-
     def check(self) -> None:
         """Raise the engine's failure, if it has one."""
-        if self._failure is not None:
+        if self.failure is not None:
             raise self._refusal()
 
     def figures(self) -> Figures:
         return Figures(
-            is_up=self._failure is None, writes=self._writes, syncs=self._syncs, families=self.database.figures()
+            is_up=self.failure is None, writes=self._writes, syncs=self._syncs, families=self.database.figures()
         )
 
     def stop(self, error: Exception) -> None:
@@ -491,7 +492,7 @@ class Engine:
             if self.reopens
             else "Open the store again once the disk takes writes"
         )
-        self._failure = StoreUnavailable(
+        self.failure = StoreUnavailable(
             f"the store in {path} has stopped: {error}. Answered calls are safe. {advice}", path=str(path)
         )
         self._tell_waiting()
@@ -499,7 +500,7 @@ class Engine:
 
     def _tell_waiting(self) -> None:
         waiting = self._take_waiting()
-        _settle(waiting, self._failure)
+        _settle(waiting, self.failure)
         if self._link is not None:
             self._link.release()
 
@@ -510,8 +511,8 @@ class Engine:
 
     def _refusal(self) -> StoreUnavailable:
         """Return a new error for each call: one that is raised again and again keeps every caller's frames alive."""
-        assert self._failure is not None
-        return StoreUnavailable(self._failure.message, **self._failure.facts)
+        assert self.failure is not None
+        return StoreUnavailable(self.failure.message, **self.failure.facts)
 
 
 class _Lead:

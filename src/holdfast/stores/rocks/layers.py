@@ -310,8 +310,8 @@ class Commit:
             large = _take_large(parts)
             if large:
                 encoded = _encode(parts)
-        body = b"".join((_SIZE.pack(len(encoded)), encoded, *(each.value for each in large)))
-        return Frame(body, large)
+        size = _SIZE.pack(len(encoded))
+        return Frame(b"".join([size, encoded, *[each.value for each in large]]) if large else size + encoded, large)
 
     def leave_in_log(self, frame: Frame, generation: int, at: int) -> None:
         """Drop the large values of a frame from memory: its body stands at this place of a segment."""

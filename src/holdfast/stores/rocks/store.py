@@ -309,7 +309,8 @@ class RocksStore:
 
     def _of(self, ref: QueueRef) -> Shard:
         """Return the shard to call. Raise `StoreUnavailable` if the store has stopped."""
-        self._engine.check()
+        if self._engine.failure is not None:
+            self._engine.check()
         return self._only or self._router.of(ref)
 
     # --- Messages ----------------------------------------------------------------------------------------------
@@ -319,7 +320,8 @@ class RocksStore:
     def enqueue(
         self, ref: QueueRef, drafts: list[Draft], now_ms: int, *, auto_create: bool
     ) -> Coroutine[Any, Any, list[Enqueued]]:
-        self._engine.check()
+        if self._engine.failure is not None:
+            self._engine.check()
         shard = self._only or self._router.find(ref)
         if shard is None or shard.checkpoints.is_behind:
             return self._enqueue_later(ref, drafts, now_ms, auto_create=auto_create)

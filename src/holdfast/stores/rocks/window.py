@@ -62,7 +62,8 @@ class Window:
             self._sorted.append(key)
         else:
             heapq.heappush(self._late, key)
-        if self.held > 2 * CAPACITY:
+        # `held`, spelled out, here and where a key is discarded: every message comes by.
+        if len(self._sorted) - self._start + len(self._late) > 2 * CAPACITY:
             self._shrink()
 
     def push_all(self, keys: list[bytes]) -> None:
@@ -110,7 +111,7 @@ class Window:
         """Take up to `limit` keys below a bound, in order."""
         popped: list[bytes] = []
         while len(popped) < limit and (first := self.peek()) is not None and first < bound:
-            if self._late:
+            if self._late or len(popped) == limit - 1:
                 popped.append(self.pop())
                 continue
             start = self._start
@@ -125,13 +126,16 @@ class Window:
 
     def discard(self, key: bytes) -> None:
         """Forget a key that is no longer on disk."""
-        self._live.discard(key)
-        self._drop_many_stale()
+        live = self._live
+        live.discard(key)
+        if len(self._sorted) - self._start + len(self._late) > 2 * len(live) + REFILL:
+            self._drop_stale()
 
     def discard_all(self, keys: list[bytes]) -> None:
         """Forget keys that are no longer on disk."""
         self._live.difference_update(keys)
-        self._drop_many_stale()
+        if self.held > 2 * len(self._live) + REFILL:
+            self._drop_stale()
 
     def ensure(self, number: int) -> None:
         """Have more than `number` keys in memory, if there are as many: so many can go without a read."""
@@ -160,10 +164,6 @@ class Window:
         if keys:
             self._highest = keys[-1]
         self._watermark = keys[-1] + b"\0" if len(keys) == REFILL else None
-
-    def _drop_many_stale(self) -> None:
-        if self.held > 2 * len(self._live) + REFILL:
-            self._drop_stale()
 
     def _drop_stale(self) -> None:
         self._sorted, self._start, self._late = sorted(self._live), 0, []
