@@ -46,7 +46,9 @@ class Runtime(Protocol):
     has_turns: bool
     # A function that blocks for a moment may run at the end of a turn. Only where there are turns.
     may_block_at_turn_end: bool
-    # The step under way is of a call that has a thread of its own.
+    # Each caller steps its own work, on a thread of its own.
+    callers_have_threads: bool
+    # The step under way is of such a caller, and not of the background.
     may_step_aside: bool
 
     def at_turn_end(self, callback: Callable[[], None]) -> None:
@@ -175,7 +177,7 @@ class LoopRuntime:
     """Made inside a running loop, which it uses from then on."""
 
     has_turns = may_block_at_turn_end = True
-    may_step_aside = False
+    callers_have_threads = may_step_aside = False
 
     def __init__(self, clock: Clock, alarm: Alarm | None = None) -> None:
         self.clock = clock
@@ -316,6 +318,7 @@ class ThreadRuntime:
     """Any number of calling threads, one lock: whoever holds it steps the core."""
 
     has_turns = may_block_at_turn_end = False
+    callers_have_threads = True
 
     def __init__(self, clock: Clock, alarm: Alarm | None = None) -> None:
         self.clock = clock

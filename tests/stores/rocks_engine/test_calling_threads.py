@@ -1,5 +1,6 @@
 """Blocking callers sync on their own threads: one leads a commit for all who wait, and another leads the next."""
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -47,6 +48,8 @@ class HeldSyncs:
             sync(database, pending)
 
         monkeypatch.setattr(Database, "sync", held)
+        # However slow the disk of this machine is.
+        monkeypatch.setattr(engine, "_SHORT_SYNC_S", math.inf)
 
     @contextmanager
     def hold(self) -> Iterator[Callable[[], None]]:
@@ -129,14 +132,24 @@ def test_those_who_come_during_a_sync_share_the_next_one_which_the_first_of_them
     assert queued(hf) == [b"a", b"b", b"c", b"d", b"first", b"leader"]
 
 
-def test_a_caller_syncs_on_its_own_thread_however_long_syncs_take(
-    hf: Holdfast, syncs: HeldSyncs, monkeypatch: pytest.MonkeyPatch
+def test_a_lone_caller_whose_syncs_take_long_hands_them_over_and_callers_that_wait_for_each_other_do_not(
+    hf: Holdfast, syncs: HeldSyncs
 ) -> None:
-    monkeypatch.setattr(engine, "_SHORT_SYNC_S", 0.0)
+    store = core_of(hf).store
+    assert isinstance(store, RocksStore)
+    store._engine._here_again_at_s = math.inf
+    with syncs.hold() as has_begun:
+        lone = Caller(hf, "lone")
+        has_begun()
+        others = start_waiting(hf, ["a", "b"])
+    for caller in (lone, *others):
+        caller.join()
+    assert syncs.threads == ["holdfast-offload_0", "a"]
     syncs.threads.clear()
-    for name in ("a", "b", "c"):
-        Caller(hf, name).join()
-    assert syncs.threads == ["a", "b", "c"]
+    Caller(hf, "later").join()
+    Caller(hf, "last").join()
+    assert syncs.threads == ["later", "holdfast-offload_0"], "it has company until a sync without"
+    assert queued(hf) == [b"a", b"b", b"first", b"last", b"later", b"lone"]
 
 
 def test_a_claim_leaves_the_next_sync_to_the_caller_that_was_chosen_to_lead_it(
@@ -148,7 +161,7 @@ def test_a_claim_leaves_the_next_sync_to_the_caller_that_was_chosen_to_lead_it(
         has_begun()
         [slow] = start_waiting(hf, ["slow"])
     leader.join()
-    assert queued(hf) == [b"first", b"leader"], "it is not yet on disk"
+    assert queued(hf) == [b"first", b"leader"], "the other is not yet on disk"
     assert syncs.threads == ["leader"]
     gate.wakes_up()
     slow.join()

@@ -8,7 +8,8 @@
 With durability "os" there is no sync: the first operation of a loop's turn is written at once, and all others of the
 turn together at its end, so a lone caller does not wait and a crowd shares. With "fsync" a claim and an extension are
 answered after the write, and everything else after the sync. Blocking callers sync on their own threads: one leads a
-commit for all who wait, and then offers the lead of the next one to the first who came meanwhile.
+commit for all who wait, and then offers the lead of the next one to the first who came meanwhile. While syncs take
+long, those of a lone caller run on another thread.
 """
 
 from collections.abc import Callable
@@ -27,9 +28,9 @@ from holdfast.telemetry.figures import SYNC_BOUNDS, Figures, Histogram
 if TYPE_CHECKING:
     from holdfast.stores.rocks.links import Link
 
-# To hand a sync to another thread and back costs about 0.1 ms, of which 0.07 are processor time. So a lone caller on a
-# loop syncs by itself, unless such syncs take longer than this on average. Blocking callers always do: nobody waits for
-# their threads.
+# To hand a sync to another thread and back costs about 0.1 ms, of which 0.07 are processor time. So a lone caller syncs
+# by itself, unless such syncs take longer than this on average. Blocking callers that wait for each other always do:
+# their syncs seem to take long when they wait for the interpreter afterwards.
 _SHORT_SYNC_S = 0.0005
 # The weight of the last one in that average: a single slow sync of a disk that is mostly fast changes nothing.
 _WEIGHT = 1 / 16
@@ -73,6 +74,8 @@ class Engine:
         # Set while a caller that was woken up to lead the next commit has not begun it.
         self._offered: _Lead | None = None
         self._is_syncing = False
+        # Other callers waited for the last sync, or began to wait meanwhile.
+        self._has_company = False
         # Set while a sync at the end of the loop's turn is to come.
         self._is_sync_due = False
         # Callers of `synced` that wait for the end of a sync under way.
@@ -185,6 +188,7 @@ class Engine:
                 raise
             finally:
                 self._is_syncing = False
+                self._has_company = bool(waiting or self._waiting)
                 if self._waiting_for_sync:
                     self._tell_synced()
                 if self._waiting or self._to_publish:
@@ -194,6 +198,8 @@ class Engine:
                 _settle(waiting, self.failure)
                 raise self._refusal()
             log.end_sync(pending)
+            if not self._has_company:
+                self._note_sync_here()
         self._publish(to_publish)
         if waiting:
             _settle(waiting, None)
@@ -202,7 +208,7 @@ class Engine:
         """Let one of those who wait lead the next commit."""
         if self.failure is not None or self._is_syncing:
             return
-        if self._may_lead:
+        if self._link is None and self._runtime.callers_have_threads:
             while self._waiting:
                 ticket = self._waiting.pop(0)
                 if not ticket.done():
@@ -257,8 +263,13 @@ class Engine:
 
     @property
     def _may_lead(self) -> bool:
-        """Return whether the calling thread may sync, which it does not while a link waits for another shard."""
-        return self._runtime.may_step_aside and self._link is None
+        """Return whether the calling thread may sync: a lone caller's not in a pause, and nobody's while a link waits
+        for another shard."""
+        return (
+            self._runtime.may_step_aside
+            and self._link is None
+            and (self._has_company or steady_s() >= self._here_again_at_s)
+        )
 
     def _may_sync_here(self) -> bool:
         """Return whether the calling thread may sync by itself. With other engines beside this one it may not: their
@@ -383,9 +394,14 @@ class Engine:
                 self._tell_synced()
                 self._publish(to_publish)
                 _settle(waiting, None)
+                self._has_company = len(waiting) > 1 or bool(self._waiting)
+                if self._waiting and self._runtime.callers_have_threads:
+                    break  # they sync for each other
         finally:
             self._is_syncing = False
             self._tell_synced()
+        if self._waiting or self._to_publish:
+            self._offer_lead()
 
     async def _sync_written(self) -> bool:
         """Sync everything written so far. Return False if that failed, which has stopped the engine."""

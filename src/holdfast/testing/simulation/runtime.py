@@ -40,7 +40,7 @@ class SimulatedRuntime:
     """A `Runtime`, and the process that it stands for. Once killed nothing of it goes on, wherever it was."""
 
     # Whether a sync is short enough for that is measured, and would not be the same in every run of a seed.
-    may_step_aside = may_block_at_turn_end = False
+    callers_have_threads = may_step_aside = may_block_at_turn_end = False
 
     def __init__(
         self, loop: SeededLoop, clock: OffsetClock, dice: Dice, *, has_turns: bool, on_broken: Callable[[str], None]
