@@ -1,11 +1,14 @@
-"""The client over HTTP: what concurrent callers of single messages gain by sharing requests."""
+"""The client over HTTP: what a blocking call costs beside a bare socket, and what callers gain by sharing requests."""
 
 import asyncio
+import json
+import socket
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import holdfast
+from bench.http_load import request
 from bench.http_servers import holdfast_server
 from bench.raw import scratch
 from bench.report import Figure
@@ -16,8 +19,55 @@ PAYLOAD = "x" * 256
 
 
 def measure() -> Iterator[Figure]:
+    for durability, what in (("fsync", "fsync"), ("os", "OS-buffered")):
+        with scratch() as path, holdfast_server(path / "data", "--durability", durability) as port:
+            yield blocking_enqueues(port, what)
     with scratch() as path, holdfast_server(path / "data", "--durability", "os") as port:
         yield asyncio.run(_single_enqueues(f"http://127.0.0.1:{port}"))
+
+
+def blocking_enqueues(port: int, durability: str, rounds: int = 9, each: int = 500) -> Figure:
+    """Processor time of the caller of single blocking enqueues, beside a socket that sends the same request.
+
+    Only the caller's thread is counted. It waits for the server in every call, so that a good part of either side is
+    the price of being woken with cold caches.
+    """
+    document = {"tenant": "default", "queue": "bench", "messages": [{"payload": PAYLOAD}]}
+    raw = request("/v1/queue/enqueue", json.dumps(document, separators=(",", ":")).encode())
+    ours: list[float] = []
+    bare: list[float] = []
+    with holdfast.open(f"http://127.0.0.1:{port}") as hf, socket.create_connection(("127.0.0.1", port)) as sock:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        q = hf.queue("bench")
+
+        def enqueue() -> None:
+            q.enqueue(PAYLOAD)
+
+        def send() -> None:
+            sock.sendall(raw)
+            assert sock.recv(65_536).startswith(b"HTTP/1.1 200")
+
+        for number in range(rounds + 1):
+            for call, taken in ((enqueue, ours), (send, bare)) if number % 2 else ((send, bare), (enqueue, ours)):
+                used_us = _cpu_us(call, each)
+                if number:  # the first warms up
+                    taken.append(used_us)
+    return Figure(
+        f"client CPU of a single blocking enqueue over HTTP, {durability}",
+        f"{statistics.median(ours):.1f} us",
+        "a bare socket with the same request",
+        f"{statistics.median(bare):.1f} us",
+        statistics.median(our_us / bare_us for our_us, bare_us in zip(ours, bare, strict=True)),
+        goal=2,
+        lower_is_better=True,
+    )
+
+
+def _cpu_us(call: Callable[[], None], times: int) -> float:
+    used_ns = time.thread_time_ns()
+    for _ in range(times):
+        call()
+    return (time.thread_time_ns() - used_ns) / times / 1_000
 
 
 async def _single_enqueues(url: str, rounds: int = 7, each: int = 60) -> Figure:

@@ -8,9 +8,14 @@ import sys
 import time
 from collections.abc import Iterator, MutableMapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 _PATIENCE_S = 30
+
+
+class Started(NamedTuple):
+    port: int
+    pid: int
 
 
 def free_port() -> int:
@@ -23,20 +28,26 @@ def free_port() -> int:
 @contextlib.contextmanager
 def holdfast_server(directory: Path, *flags: str) -> Iterator[int]:
     """The port of a server of its own."""
-    port = free_port()
-    command = [sys.executable, "-m", "holdfast", "serve", "--data", str(directory), "--port", str(port), *flags]
-    with _started(command, port):
-        yield port
+    with holdfast_process(directory, *flags) as started:
+        yield started.port
 
 
 @contextlib.contextmanager
-def echo_server() -> Iterator[int]:
+def holdfast_process(directory: Path, *flags: str) -> Iterator[Started]:
+    port = free_port()
+    command = [sys.executable, "-m", "holdfast", "serve", "--data", str(directory), "--port", str(port), *flags]
+    with _started(command, port) as pid:
+        yield Started(port, pid)
+
+
+@contextlib.contextmanager
+def echo_process() -> Iterator[Started]:
     """uvicorn with the same event loop and parser, and an application that answers the body it was sent."""
     port = free_port()
     options = ["--loop", "uvloop", "--http", "httptools", "--no-access-log", "--log-level", "error"]
     command = [sys.executable, "-m", "uvicorn", "bench.http_servers:echo", "--port", str(port), *options]
-    with _started([*command, "--lifespan", "off"], port):
-        yield port
+    with _started([*command, "--lifespan", "off"], port) as pid:
+        yield Started(port, pid)
 
 
 async def echo(scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
@@ -47,7 +58,8 @@ async def echo(scope: MutableMapping[str, Any], receive: Any, send: Any) -> None
 
 
 @contextlib.contextmanager
-def _started(command: list[str], port: int) -> Iterator[None]:
+def _started(command: list[str], port: int) -> Iterator[int]:
+    """The id of the process, once it answers."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
     process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     try:
@@ -58,7 +70,7 @@ def _started(command: list[str], port: int) -> Iterator[None]:
                 said = process.communicate()[1].decode()
                 raise RuntimeError(f"{' '.join(command)} did not start: {said}")
             time.sleep(0.05)
-        yield
+        yield process.pid
     finally:
         process.terminate()
         process.communicate(timeout=_PATIENCE_S)

@@ -206,6 +206,28 @@ async def test_over_a_wire_it_is_one_request_if_messages_are_ready(clock: Manual
         assert len(server.requests.seen) == before + 1
 
 
+@pytest.mark.parametrize("serving", [serve, serve_capnp])
+async def test_a_subscription_needs_one_request_for_each_batch_that_is_settled(
+    clock: ManualClock, serving: Any
+) -> None:
+    """Over HTTP the next messages come by themselves, over Cap'n Proto with the answer to the verdicts."""
+    batch, batches = 8, 20
+    async with serving(clock) as server, holdfast.open_async(server.url) as hf:
+        q = hf.queue("q")
+        await q.enqueue(list(range(batch * batches)))
+        messages = q.subscribe(prefetch=batch)
+        server.requests.seen.clear()
+        seen: list[int] = []
+        for _ in range(batches):
+            held = [await anext(messages) for _ in range(batch)]
+            seen += [each.json() for each in held]
+            await q.ack(held)
+        made = [operation for operation, _, _ in server.requests.seen]
+        await messages.aclose()
+    assert seen == list(range(batch * batches))
+    assert batches <= len(made) <= batches + 1, made  # and the first claim
+
+
 def test_the_blocking_exchange_gives_blocking_messages(clock: ManualClock) -> None:
     with open_blocking("memory://", {}, clock=clock) as hf:
         q = hf.queue("q")
