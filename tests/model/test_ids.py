@@ -63,6 +63,16 @@ def test_each_spelling_gives_the_other(snowflake: int) -> None:
     assert parse_id(MessageId(snowflake)) == snowflake
 
 
+@given(snowflakes, st.integers(0, 127))
+def test_bytes_in_which_any_fixed_bit_differs_are_no_id(snowflake: int, bit: int) -> None:
+    changed = (int.from_bytes(to_bytes(snowflake), "big") ^ 1 << bit).to_bytes(16, "big")
+    try:
+        read = from_bytes(changed)
+    except InvalidArgument:
+        return
+    assert to_bytes(read) == changed
+
+
 @given(nodes, milliseconds, milliseconds)
 def test_both_spellings_of_one_node_s_ids_sort_alike(node: int, one_ms: int, other_ms: int) -> None:
     one, other = one_ms << 22 | node << 12, other_ms << 22 | node << 12

@@ -21,6 +21,7 @@ _LATEST = (1 << 53) - (1 << 40)
 _HALVES = struct.Struct(">QQ")
 _VARIANT = 0b10 << 62
 _NODE_SHIFT = 52
+_NODE_BITS = 0x3FF << _NODE_SHIFT
 _HEX_LENGTH = 36
 
 
@@ -64,7 +65,8 @@ def from_bytes(raw: bytes) -> int:
     high, low = _HALVES.unpack(raw)
     ms = (high >> 16) - EPOCH_MS
     snowflake: int = ms << 22 | (low >> _NODE_SHIFT & 0x3FF) << 12 | high & 0xFFF
-    if not 0 <= snowflake <= MAX_ID or to_bytes(snowflake) != raw:
+    # The bits that are the same in every id, without making its bytes again.
+    if not 0 <= snowflake <= MAX_ID or high & 0xF000 != 0x7000 or low & ~_NODE_BITS != _VARIANT:
         raise InvalidArgument(f"{raw.hex()} is not an id of this queue: give the id that enqueue answered")
     return snowflake
 

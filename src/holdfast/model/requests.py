@@ -35,6 +35,9 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Settle(StrEnum):
+    # The text's own, as for `State`: these are keys on the hot path too.
+    __hash__ = str.__hash__
+
     ACK = "ack"
     NACK = "nack"
     RELEASE = "release"

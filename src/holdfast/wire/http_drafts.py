@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from msgspec import UNSET, Raw
+
 from holdfast.model.message import BYTES, DEFAULT_PRIORITY, JSON, Draft, normalise_correlation_id
 from holdfast.wire.http import MessageIn, MetaIn
 from holdfast.wire.http_shapes import payload_in, payload_of
@@ -11,7 +13,14 @@ def is_json(draft: Draft) -> bool:
     return draft.content_type == JSON if draft.is_json is None else draft.is_json
 
 
+def is_plain(draft: Draft) -> bool:
+    """Return whether a message is JSON without options, as most are."""
+    return draft == Draft(payload=draft.payload, content_type=JSON)
+
+
 def message_in(draft: Draft) -> MessageIn:
+    if is_plain(draft):
+        return MessageIn(payload=Raw(draft.payload))
     given_as_json = is_json(draft)
     payload, payload_base64 = payload_in(draft.payload, given_as_json)
     return MessageIn(
@@ -42,6 +51,8 @@ def _options(draft: Draft, usual_type: str) -> dict[str, Any]:
 
 def draft_of(message: MessageIn, where: str, correlation_id: str | None) -> Draft:
     """`correlation_id` is the call's, for messages that have none of their own."""
+    if message == MessageIn(payload=message.payload) and message.payload is not UNSET:  # most messages: no options
+        return Draft(payload=bytes(message.payload), content_type=JSON, is_json=True, correlation_id=correlation_id)
     payload, is_json = payload_of(message.payload, message.payload_base64, where)
     return draft_with(message, payload, is_json=is_json, correlation_id=correlation_id)
 
