@@ -139,7 +139,7 @@ def test_accepted_names_take_a_bounded_amount_of_memory() -> None:
     hosts = Hosts()
     for port in range(1_000):
         hosts.check({b"host": b"localhost:%d" % port})
-    assert len(hosts._accepted) <= 64
+    assert len(hosts.accepted) <= 64
 
 
 async def test_allowed_hosts_is_a_setting_of_serve() -> None:

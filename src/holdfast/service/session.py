@@ -29,6 +29,8 @@ A = TypeVar("A")
 class Session:
     def __init__(self, caller: Caller, services: Services) -> None:
         self.caller = caller
+        # Read for every call.
+        self.is_operator, self.own_tenant = caller.is_operator, caller.own_tenant
         self._services = services
         self._messages = services.messages
 

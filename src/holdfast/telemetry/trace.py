@@ -45,13 +45,10 @@ class Tracing:
 
     def __init__(self, provider: TracerProvider | None = None, shut_down: Callable[[], None] = lambda: None) -> None:
         self._tracer: Tracer | None = None if provider is None else provider.get_tracer("holdfast")
+        self.is_on = provider is not None
         # Sends what is still to be sent; may block for seconds.
         self.shut_down = shut_down
         self._in_flight: OrderedDict[int, SpanContext] = OrderedDict()
-
-    @property
-    def is_on(self) -> bool:
-        return self._tracer is not None
 
     # --- Enqueue -----------------------------------------------------------------------------------------------
 

@@ -2,7 +2,8 @@
 
 import itertools
 import secrets
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from typing import Any
 
 from holdfast.clock import steady_s
@@ -19,9 +20,9 @@ from holdfast.doors.http.calls import (
 from holdfast.doors.http.exchange import Exchange
 from holdfast.doors.http.hosts import Hosts
 from holdfast.doors.http.origin import check_origin
-from holdfast.doors.identity import AUTHORIZATION, Identity
+from holdfast.doors.identity import AUTHORIZATION, Identity, Open
 from holdfast.model.errors import Forbidden, HoldfastError, StoreUnavailable
-from holdfast.service.access import EVERY_TENANT, Caller
+from holdfast.service.access import ANYONE, EVERY_TENANT, Caller
 from holdfast.service.drain import Drain
 from holdfast.service.queue_refs import QueueRefs
 from holdfast.service.session import Session
@@ -83,8 +84,10 @@ class HttpDoor:
         self._names = QueueRefs()
         self._drain = drain
         self._rest = rest(self)
-        prefix, counter = secrets.token_hex(8), itertools.count(1)
-        self._mint: Callable[[], str] = lambda: f"{prefix}-{next(counter)}"
+        # Every call takes one, so it is made without a frame of Python.
+        self._mint: Callable[[], str] = map(f"{secrets.token_hex(8)}-%d".__mod__, itertools.count(1)).__next__
+        # Where nobody is asked who is calling, all calls are of one session.
+        self._anyones_session = open_session(ANYONE) if isinstance(identity, Open) else None
         # By path: POST requests that are carried out without a task where they come whole.
         self.hot_calls = {
             path.encode(): self._hot_call(operation, handler)
@@ -102,34 +105,36 @@ class HttpDoor:
         # Among the rest are paths that are not run as calls: health, and what does not exist.
         exchange = exchange_of(scope)
         try:
-            self._check_host(exchange.head.headers)
+            if self._hosts is not None:
+                self._hosts.check(exchange.head.headers)
         except Forbidden as error:
             await self._refuse(error, None, exchange)
         else:
             await self._rest(scope, receive, send)
 
     def _hot_call(self, operation: str, handler: Handler) -> Callable[[Exchange], Coroutine[Any, Any, None]]:
-        return lambda exchange: self._run(operation, handler, exchange, None, self._identity)
+        return partial(self._run, operation, handler, None, self._identity)
 
     async def run(self, operation: str, handler: Handler, scope: AsgiScope, identity: Identity | None = None) -> None:
         """Run one call; `identity` takes the place of the door's own."""
-        await self._run(operation, handler, exchange_of(scope), scope, identity or self._identity)
+        await self._run(operation, handler, scope, identity or self._identity, exchange_of(scope))
 
     async def _run(
-        self, operation: str, handler: Handler, exchange: Exchange, scope: AsgiScope | None, identity: Identity
+        self, operation: str, handler: Handler, scope: AsgiScope | None, identity: Identity, exchange: Exchange
     ) -> None:
         """One call, from its credential to its answer or its error."""
         started_at = steady_s()
         call: Call | None = None
         outcome = "ok"
-        headers = exchange.head.headers
+        head = exchange.head
         try:
-            self._check_host(headers)
-            check_origin(headers)
-            caller = await identity.caller_of(headers, exchange.peer)
-            if caller.tenant != EVERY_TENANT:
-                exchange.connection.note_tenant(caller.tenant, headers.get(AUTHORIZATION))
-            session = self._session_of(caller)
+            if self._hosts is not None and head.host not in self._hosts.accepted:
+                self._hosts.check(head.headers)
+            if head.is_from_page:
+                check_origin(head.headers)
+            session = self._anyones_session
+            if session is None or identity is not self._identity:
+                session = await self._identify(identity, exchange)
             call = Call(
                 session,
                 exchange,
@@ -156,9 +161,13 @@ class HttpDoor:
         operation = operation if call is None else call.operation
         self._observer.request(operation, queue, outcome, steady_s() - started_at)
 
-    def _check_host(self, headers: Mapping[bytes, bytes]) -> None:
-        if self._hosts is not None:
-            self._hosts.check(headers)
+    async def _identify(self, identity: Identity, exchange: Exchange) -> Session:
+        """Return the session of the caller. Raise `Unauthenticated`."""
+        headers = exchange.head.headers
+        caller = await identity.caller_of(headers, exchange.peer)
+        if caller.tenant != EVERY_TENANT:
+            exchange.connection.note_tenant(caller.tenant, headers.get(AUTHORIZATION))
+        return self._session_of(caller)
 
     def _session_of(self, caller: Caller) -> Session:
         session = self._sessions.get(caller)

@@ -132,9 +132,9 @@ class Call:
 
     def ref(self, tenant: str | None, queue: str | None) -> QueueRef:
         """What is left out is the caller's own tenant, and `default`."""
-        caller = self.session.caller
-        self.queue = ref = self._names.ref(caller.own_tenant if tenant is None else tenant, queue)
-        if caller.is_operator:  # anybody else's tenant is known by the credential
+        session = self.session
+        self.queue = ref = self._names.ref(session.own_tenant if tenant is None else tenant, queue)
+        if session.is_operator:  # anybody else's tenant is known by the credential
             self._exchange.connection.note_tenant(ref.tenant)
         return ref
 
@@ -187,23 +187,34 @@ class Call:
             fields[name] = value
         return fields
 
-    async def body(self) -> bytes:
+    def body_at_once(self) -> bytes | None:
+        """Return the body if it came with the head, as most do; None if `body` has to be asked."""
         body = self._exchange.take_body()
-        if body is None:
-            body = await read_body(self.receive, self.headers, self.limits.max_bytes)
-        else:
+        if body is not None:
             if self.head.is_encoded:
                 check_encoding(self.headers)
             if len(body) > self.limits.max_bytes:
                 raise too_large(self.limits.max_bytes)
-        self.is_body_read = True
+            self.is_body_read = True
         return body
+
+    async def body(self) -> bytes:
+        body = self.body_at_once()
+        if body is None:
+            body = await read_body(self.receive, self.headers, self.limits.max_bytes)
+            self.is_body_read = True
+        return body
+
+    def answer_at_once(self, document: bytes) -> bool:
+        """Answer 200 with a JSON document; return False if `answer` has to."""
+        self.has_begun = True
+        return self._exchange.answer_json(self.correlation_id, document)
 
     async def answer(self, body: bytes, status: int = 200, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
         """The whole answer: JSON, unless `headers` say otherwise."""
-        self.has_begun = True
-        if status == 200 and not headers and self._exchange.answer_json(self.correlation_id, body):
+        if status == 200 and not headers and self.answer_at_once(body):
             return
+        self.has_begun = True
         every = [(b"x-correlation-id", self.correlation_id.encode()), *(headers or (JSON_TYPE,))]
         if not self._exchange.answer(status, every, body):
             await send_body(self.send, status, body, every)

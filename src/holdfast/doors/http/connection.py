@@ -189,7 +189,7 @@ class HttpConnection(asyncio.Protocol):
         return b"" if self.is_refused else data[start:]
 
     def run_at_once(self, known: "KnownHead", body: bytes) -> None:
-        self._reader.take_whole()
+        self._reader.is_reading_head = False  # it is read past the reader, between two others
         self.requests_begun += 1
         self._idle_since = None
         self._current = exchange = Exchange(self, known.head, body, is_body_whole=True)
@@ -282,6 +282,15 @@ class HttpConnection(asyncio.Protocol):
             responses.end_collecting()
         if not self._ahead and not self.transport.is_closing():
             self.resume_reading()
+
+    def write_whole(self, data: bytes, now_s: float) -> None:
+        """Write a response behind which the connection stays open. `now_s` is the event loop's time."""
+        self.responses.write_last(data)
+        if self._idle_timer is None or self._ahead or self.is_parsing_paused:
+            self.end_response(keep_alive=True)
+        else:
+            self._current = None
+            self._idle_since = now_s
 
     def write_last(self, data: bytes, *, keep_alive: bool = True) -> None:
         """Write a response, or the rest of one."""

@@ -98,7 +98,8 @@ class Exchange:
 
     def _end(self) -> None:
         self._work = None
-        self.forget_events()
+        if self._events is not None:
+            self.forget_events()
         if self._ended is not None and not self._ended.done():
             self._ended.set_result(None)
 
@@ -209,9 +210,10 @@ class Exchange:
         if self.is_left:
             return True
         self.is_answered = True
-        connection.write_last(
-            b"%b%d\r\nx-correlation-id: %b\r\n\r\n%b"
-            % (connection.heads.json_ok(connection.loop.time()), len(body), correlation_id.encode(), body)
+        now_s = connection.loop.time()
+        head = connection.heads.json_ok(now_s)
+        connection.write_whole(
+            b"%b%d\r\nx-correlation-id: %b\r\n\r\n%b" % (head, len(body), correlation_id.encode(), body), now_s
         )
         return True
 

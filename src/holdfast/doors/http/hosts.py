@@ -47,12 +47,12 @@ class Hosts:
         self._names = frozenset({"localhost", *map(normalise_name, names)})
         # Accepted values as they were sent, so that the next request of the same caller is only looked up. Bounded,
         # because 127.0.0.0/8 with its ports has millions of spellings.
-        self._accepted: set[bytes] = set()
+        self.accepted: set[bytes] = set()
 
     def check(self, headers: Mapping[bytes, bytes]) -> None:
         """Raise `Forbidden` unless the request names this server."""
         host = headers.get(HOST, b"")
-        if host in self._accepted:
+        if host in self.accepted:
             return
         if not self._is_allowed(host):
             named = f"Host {host[:255].decode('ascii', 'replace')!r} is" if host else "a request without Host is"
@@ -60,9 +60,9 @@ class Hosts:
                 f"this server answers only by a loopback address, localhost, or a name in allowed_hosts; {named} none "
                 "of these: call it by http://127.0.0.1, or add the name to the server's setting allowed_hosts"
             )
-        if len(self._accepted) >= _MAX_ACCEPTED:
-            self._accepted.clear()
-        self._accepted.add(host)
+        if len(self.accepted) >= _MAX_ACCEPTED:
+            self.accepted.clear()
+        self.accepted.add(host)
 
     def _is_allowed(self, host: bytes) -> bool:
         # Checked here too: a server that is not ours may pass on anything.

@@ -65,7 +65,7 @@ async def enqueue(call: Call) -> None:
     if call.head.comes_in_parts:
         await _answer_enqueued(call, await enqueue_parts(call))
         return
-    request = decode(_enqueue, await call.body())
+    request = decode(_enqueue, call.body_at_once() or await call.body())
     ref = call.ref(request.tenant, request.queue)
     drafts = [
         draft_of(message, f"messages[{index}]", call.given_correlation_id)
@@ -79,7 +79,9 @@ async def _answer_enqueued(call: Call, every: list[Enqueued]) -> None:
     enqueued = [enqueued_out(each) for each in every]
     if len(enqueued) == 1:
         call.correlation_id = enqueued[0].correlation_id
-    await call.answer(encode(EnqueueAnswer(messages=enqueued)))
+    document = encode(EnqueueAnswer(messages=enqueued))
+    if not call.answer_at_once(document):
+        await call.answer(document)
 
 
 # --- Claims --------------------------------------------------------------------------------------------------
@@ -94,13 +96,13 @@ async def dequeue_with_state(call: Call) -> None:
 
 
 async def _dequeue_messages(call: Call, *, with_state: bool) -> None:
-    request = decode(_dequeue, await call.body())
+    request = decode(_dequeue, call.body_at_once() or await call.body())
     ref = call.ref(request.tenant, request.queue)
     await claim_and_answer(call, ref, ask_of(request, with_state=with_state), request)
 
 
 async def exchange(call: Call) -> None:
-    request = decode(_exchange_request, await call.body())
+    request = decode(_exchange_request, call.body_at_once() or await call.body())
     ref = call.ref(request.tenant, request.queue)
     await claim_and_answer(call, ref, ask_of(request, with_state=False), request, wait_ms=request.wait_ms)
 
@@ -192,12 +194,13 @@ async def _send_document(call: Call, unsent: list[Delivery], results: list[Resul
     await send_watched(call, encode(DequeueAnswer(messages=[delivery_out(each) for each in unsent], results=results)))
 
 
-async def send_watched(call: Call, body: bytes, headers: Iterable[tuple[bytes, bytes]] = (JSON_TYPE,)) -> None:
-    """Deliveries must be known to have left, or they are given back."""
+async def send_watched(call: Call, body: bytes, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
+    """Deliveries must be known to have left, or they are given back. JSON, unless `headers` say otherwise."""
     if len(body) <= _WATCHED_BYTES:
-        await call.answer(body, headers=headers)
+        if headers or not call.answer_at_once(body):
+            await call.answer(body, headers=headers)
     else:
-        await call.start_stream([*headers, (b"content-length", str(len(body)).encode())])
+        await call.start_stream([*(headers or (JSON_TYPE,)), (b"content-length", str(len(body)).encode())])
         await call.stream(body)
         await call.end_stream()
 
@@ -217,7 +220,7 @@ async def _send_parts(call: Call, ref: QueueRef, unsent: list[Delivery], results
 
 
 async def ack(call: Call) -> None:
-    await _settle_plainly(call, Settle.ACK, decode(_settle, await call.body()))
+    await _settle_plainly(call, Settle.ACK, decode(_settle, call.body_at_once() or await call.body()))
 
 
 async def release(call: Call) -> None:
@@ -232,10 +235,9 @@ async def remove(call: Call) -> None:
 
 async def _settle_plainly(call: Call, settle: Settle, request: SettleRequest) -> None:
     ref = call.ref(request.tenant, request.queue)
-    receipts = receipts_of(request.receipts)
-    await _settle_and_answer(
-        call, ref, settle, [Verdict(settle=settle, receipt=Receipt.parse(each.receipt)) for each in receipts]
-    )
+    receipts = [each if isinstance(each, str) else each.receipt for each in request.receipts]
+    verdicts = [Verdict(settle=settle, receipt=Receipt.parse(each)) for each in receipts]
+    await answer_results(call, settle, await call.settle(ref, verdicts))
 
 
 async def nack(call: Call) -> None:
@@ -253,7 +255,7 @@ async def nack(call: Call) -> None:
         )
         for each in receipts_of(request.receipts)
     ]
-    await _settle_and_answer(call, ref, Settle.NACK, verdicts)
+    await answer_results(call, Settle.NACK, await call.settle(ref, verdicts))
 
 
 async def extend(call: Call) -> None:
@@ -267,12 +269,7 @@ async def extend(call: Call) -> None:
         )
         for each in receipts_of(request.receipts)
     ]
-    await _settle_and_answer(call, ref, Settle.EXTEND, verdicts)
-
-
-async def _settle_and_answer(call: Call, ref: QueueRef, settle: Settle, verdicts: list[Verdict]) -> None:
-    results = await call.settle(ref, verdicts)
-    await answer_results(call, settle, results)
+    await answer_results(call, Settle.EXTEND, await call.settle(ref, verdicts))
 
 
 async def answer_results(call: Call, settle: Settle, results: list[Result]) -> None:
@@ -285,7 +282,9 @@ async def answer_results(call: Call, settle: Settle, results: list[Result]) -> N
     if len(told) == 1 and told[0].correlation_id is not None:
         call.correlation_id = told[0].correlation_id
     if (error := results_error(results)) is None:
-        await call.answer(encode(SettleAnswer(results=told)))
+        document = encode(SettleAnswer(results=told))
+        if not call.answer_at_once(document):
+            await call.answer(document)
     else:
         answer = SettleAnswer(results=told, error=error_document(error))
         await call.answer(encode(answer), STATUS_BY_CODE[error.code], [JSON_TYPE, *retry_after(error)])

@@ -60,7 +60,9 @@ class RequestHead:
         "framing",
         "has_body",
         "headers",
+        "host",
         "is_encoded",
+        "is_from_page",
         "is_traced",
         "is_upgrade",
         "keep_alive",
@@ -100,6 +102,9 @@ class RequestHead:
         # The header that says how long the body is; empty if there is none.
         self.framing = _framing(headers, version)
         _check_host(headers, target, version)
+        self.host = headers.get(HOST, b"")
+        # Programs do not send these: see `check_origin`.
+        self.is_from_page = b"origin" in headers or b"sec-fetch-site" in headers
         self.path, self.raw_path, self.query = _split(target)
         content_type = headers.get(b"content-type", b"").split(b";", 1)[0].strip().lower()
         accepted = headers.get(b"accept", b"").split(b";", 1)[0].strip().lower()

@@ -58,10 +58,6 @@ class RequestReader:
         if self._unread_bytes > MAX_HEAD_BYTES:
             raise too_large_head()
 
-    def take_whole(self) -> None:
-        """Count a request that was read past this reader, between two others."""
-        self.is_reading_head = False
-
     @property
     def headers_so_far(self) -> dict[bytes, bytes]:
         """The headers of a request whose head is being read."""

@@ -69,9 +69,10 @@ def results_error(results: Iterable[Result]) -> HoldfastError | None:
 
     Verdicts that could not be written go before stale ones: sending them again helps.
     """
-    failed = sorted((each for each in results if not each.ok), key=lambda each: not each.is_retryable)
+    failed = [each for each in results if not each.ok]
     if not failed:
         return None
+    failed.sort(key=lambda each: not each.is_retryable)
     error = failed[0].failure()
     same = [each.id for each in failed if each.error == error.code]
     what = (
