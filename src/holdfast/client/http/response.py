@@ -1,5 +1,6 @@
 """The answer to one call over HTTP/1.1, read from bytes as they come. No I/O: both kinds of connections feed it."""
 
+import re
 from collections import deque
 from typing import NamedTuple
 
@@ -13,31 +14,60 @@ class Answer(NamedTuple):
     body: bytes
 
 
+# The head that the server writes before a JSON document (`doors/http/response_heads.py`). It leaves nothing open: the
+# connection stays open, and the length is stated once. The parser reads any other head.
+_JSON_HEAD = re.compile(
+    rb"HTTP/1\.1 200 OK\r\n"
+    rb"date: [ -~]*\r\n"
+    rb"content-type: application/json\r\n"
+    rb"content-length: ([0-9]{1,9})\r\n"
+    rb"x-correlation-id: ([!-~]*)\r\n\r\n"
+)
+_CORRELATION_ID = b"x-correlation-id"
+
+
+def whole_json_answer(data: bytes) -> Answer | None:
+    """Return the answer if `data` is a JSON document under the usual head, all of it and nothing else.
+
+    Of its headers only the correlation id is kept: the others say nothing that the caller does not know.
+    """
+    head = _JSON_HEAD.match(data)
+    if head is None or head.end() + int(head[1]) != len(data):
+        return None
+    return Answer(200, {_CORRELATION_ID: head[2]}, data[head.end() :])
+
+
 class Response:
     """Feed it what the connection gives. `answer` is set once the answer is whole."""
 
-    __slots__ = ("_parser", "answer", "headers", "is_head_read", "is_streaming", "keeps_alive", "parts", "status")
+    # Most answers need none of these: the server's usual one is taken as it is.
+    _parser: httptools.HttpResponseParser | None = None
+    status = 0
+    is_head_read = False
+    answer: Answer | None = None
+    keeps_alive = False
 
     def __init__(self, *, is_stream: bool) -> None:
-        self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
-        self.headers: dict[bytes, bytes] = {}
-        self.parts: deque[bytes] = deque()
-        self.status = 0
-        self.is_head_read = False
         # Its parts are for the reader as they come: a stream that begins well.
         self.is_streaming = is_stream
-        self.answer: Answer | None = None
-        self.keeps_alive = False
+        self.headers: dict[bytes, bytes] = {}
+        self.parts: deque[bytes] = deque()
 
     def is_whole(self) -> bool:
         return self.answer is not None
 
     def feed(self, data: bytes) -> bool:
         """Return False for bytes that are no HTTP/1.1, or that follow a whole answer."""
-        if self._parser is None:
-            return False
+        parser = self._parser
+        if parser is None:
+            if self.answer is not None:
+                return False
+            if not self.is_streaming and (answer := whole_json_answer(data)) is not None:
+                self.answer, self.is_head_read, self.keeps_alive = answer, True, True
+                return True
+            parser = self._parser = httptools.HttpResponseParser(self)
         try:
-            self._parser.feed_data(data)
+            parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             return False
         return True

@@ -19,7 +19,8 @@ class SocketPool:
         self._tls = tls
         self._size = size
         self._idle: list[SocketConnection] = []
-        self._busy: set[SocketConnection] = set()
+        # Those that are idle too, as long as they are the pool's to close.
+        self._all: set[SocketConnection] = set()
         # Calls that are answered at once and have a connection, or are making one.
         self._short = 0
         self._lock = threading.Lock()
@@ -33,9 +34,7 @@ class SocketPool:
                 while self._short >= self._size and not self._is_closed:
                     self._wait_for_room()
                 self._short += 1
-            connection = None if is_fresh else self._take_idle()
-            if connection is not None:
-                self._busy.add(connection)
+            if self._idle and not is_fresh and (connection := self._take_idle()) is not None:
                 return connection
         try:
             connection = self._connect(timeout_s)
@@ -43,22 +42,21 @@ class SocketPool:
             self._leave(None, is_long)
             raise
         with self._lock:
-            self._busy.add(connection)
+            self._all.add(connection)
             if self._is_closed:  # while it was made
                 connection.close()
         return connection
 
     def put_back(self, connection: SocketConnection, *, is_long: bool) -> None:
-        if connection.is_free:
-            connection.is_reused = True
-            connection.idle_since = steady_s()
-            with self._lock:
-                self._leave_locked(connection, is_long)
-                if not self._is_closed and len(self._idle) < self._size:
-                    self._idle.append(connection)
-                    return
-        else:
-            self._leave(connection, is_long)
+        with self._lock:
+            if not is_long:
+                self._make_room()
+            if connection.is_free and not self._is_closed and len(self._idle) < self._size:
+                connection.is_reused = True
+                connection.idle_since = steady_s()
+                self._idle.append(connection)
+                return
+            self._all.discard(connection)
         connection.close()
 
     def let_go(self, connection: SocketConnection, *, is_long: bool) -> None:
@@ -68,7 +66,8 @@ class SocketPool:
     def close(self) -> None:
         with self._lock:
             self._is_closed = True
-            connections = [*self._idle, *self._busy]
+            connections = list(self._all)
+            self._all.clear()
             self._idle.clear()
             self._room.notify_all()
         for connection in connections:
@@ -83,30 +82,32 @@ class SocketPool:
 
     def _leave(self, connection: SocketConnection | None, is_long: bool) -> None:
         with self._lock:
-            self._leave_locked(connection, is_long)
+            if connection is not None:
+                self._all.discard(connection)
+            if not is_long:
+                self._make_room()
 
-    def _leave_locked(self, connection: SocketConnection | None, is_long: bool) -> None:
-        if connection is not None:
-            self._busy.discard(connection)
-        if not is_long:
-            self._short -= 1
-            if self._waiting:
-                self._room.notify()
+    def _make_room(self) -> None:
+        self._short -= 1
+        if self._waiting:
+            self._room.notify()
 
     def _take_idle(self) -> SocketConnection | None:
-        idle = self._idle
-        if not idle:
-            return None
-        oldest = steady_s() - IDLE_S
-        # The one used last comes first: under less load the others grow old and are closed here.
+        """Return the idle connection that was used last. Its caller holds the lock."""
+        idle, oldest = self._idle, steady_s() - IDLE_S
+        # Under less load the others grow old and are closed here.
         while idle and idle[0].idle_since < oldest:
-            idle.pop(0).close()
+            self._drop(idle.pop(0))
         while idle:
             connection = idle.pop()
-            if connection.is_free and not connection.is_readable():
+            if not connection.is_readable():
                 return connection
-            connection.close()
+            self._drop(connection)
         return None
+
+    def _drop(self, connection: SocketConnection) -> None:
+        self._all.discard(connection)
+        connection.close()
 
     def _connect(self, timeout_s: float) -> SocketConnection:
         if self._is_closed:

@@ -118,8 +118,14 @@ class SocketConnection:
     def _hear(self, timeout_s: float | None) -> Answer:
         """Return the answer, or the head of a stream. Its caller holds the lock."""
         response = self._response
-        if response.answer is None and self._error is None:
-            self._receive_all(timeout_s)
+        if not self.is_over:
+            if timeout_s != self._limit_s:
+                self._set_limit(timeout_s)
+            begun_s = steady_s()
+            self._receive()
+            # Most answers come whole in one read.
+            if not self.is_over:
+                self._receive_rest(timeout_s, begun_s)
         if self._is_left:
             # Whoever left for this caller waits for the lock, and looks at the answer.
             raise Lost("the client was closed", was_sent=True)
@@ -131,24 +137,20 @@ class SocketConnection:
         self._is_calling = False
         return response.answer
 
-    def _receive_all(self, timeout_s: float | None) -> None:
+    def _receive_rest(self, timeout_s: float | None, begun_s: float) -> None:
         response = self._response
-        self._set_limit(timeout_s)
-        until_s = 0.0 if timeout_s is None else steady_s() + timeout_s
-        while True:
-            self._receive()
-            if response.answer is not None or self._error is not None:
-                return
-            if response.is_streaming and response.is_head_read:
-                self._received.clear()
-                return
+        while not (response.is_streaming and response.is_head_read):
             if timeout_s is not None:
                 # A limit holds for one read, and this answer comes in several.
-                left_s = until_s - steady_s()
+                left_s = begun_s + timeout_s - steady_s()
                 if left_s <= 0:
                     self._time_out(timeout_s)
                     return
                 self._set_limit(left_s)
+            self._receive()
+            if response.answer is not None or self._error is not None:
+                return
+        self._received.clear()
 
     def _receive(self) -> None:
         """Take what the connection has, waiting until it has some. `is_over` if that was its last word."""

@@ -94,11 +94,30 @@ class Calls(ABC, Generic[Req, Ans]):
 
     # --- A call ----------------------------------------------------------------------------------------------------
 
+    async def ask(self, request: Req) -> Ans:
+        """Return the answer to a call if it is a success, else raise its error."""
+        outcome = await self._try(request)
+        if not isinstance(outcome, Lost) and self.error_in(outcome) is None:
+            # Nearly every call is done by its first try, and needs no record of its tries.
+            self._standing.was_answered = True
+            return outcome
+        return self.checked(await self._try_on(request, outcome))
+
     async def tell(self, request: Req) -> Told[Ans]:
         """Return the answer to a call, be it a refusal, tried again where that is safe."""
-        standing = self._standing
+        return await self._try_on(request, await self._try(request))
+
+    async def _try(self, request: Req) -> Ans | Lost:
         if not request.is_last:
-            standing.check_open()
+            self._standing.check_open()
+        try:
+            return await self.attempt(request)
+        except Lost as lost:
+            return lost
+
+    async def _try_on(self, request: Req, outcome: Ans | Lost) -> Told[Ans]:
+        """Return the answer that stands in the end, given the outcome of the first try."""
+        standing = self._standing
         tries: Tries | None = None
 
         def tries_of_call() -> Tries:
@@ -108,27 +127,20 @@ class Calls(ABC, Generic[Req, Ans]):
 
         while True:
             failure: Failure | None
-            try:
-                answer = await self.attempt(request)
-            except Lost as lost:
-                failure = tries_of_call().lost(lost)
+            if isinstance(outcome, Lost):
+                failure = tries_of_call().lost(outcome)
             else:
-                failure = self.failure_in(request, answer, tries_of_call)
+                failure = self.failure_in(request, outcome, tries_of_call)
                 standing.was_answered = True
                 if failure is None:
-                    return Told(answer, tries is not None and tries.is_unsure)
+                    return Told(outcome, tries is not None and tries.is_unsure)
             if not request.is_last:
                 standing.check_open()
             if failure.pause_ms is None:
                 raise failure.error
             if failure.pause_ms:
                 await self.tasks.sleep(failure.pause_ms / 1_000)
-            if not request.is_last:
-                standing.check_open()
-
-    async def ask(self, request: Req) -> Ans:
-        """Return the answer to a call if it is a success, else raise its error."""
-        return self.checked(await self.tell(request))
+            outcome = await self._try(request)
 
     def checked(self, told: Told[Ans]) -> Ans:
         """Return an answer if it is a success, else raise its error."""

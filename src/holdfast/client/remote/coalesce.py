@@ -149,9 +149,11 @@ class ThreadCoalescer(Generic[In, Out]):
         self._lock = threading.Lock()
         self._waiting: deque[_Rider[In, Out]] = deque()
         self._is_busy = False
+        # A forked child makes its own coalescers.
+        self._main_thread = threading.main_thread().ident
 
     async def add(self, item: In) -> Out:
-        if threading.get_ident() == threading.main_thread().ident:
+        if threading.get_ident() == self._main_thread:
             # Only the main thread can be interrupted, at any point: it holds nothing that others wait for.
             [result] = await self._send([item])
             return result

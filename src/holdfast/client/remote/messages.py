@@ -54,12 +54,13 @@ class RemoteMessages(Generic[Req, Ans]):
     # --- Enqueue ---------------------------------------------------------------------------------------------------
 
     async def enqueue(self, ref: QueueRef, drafts: list[Draft]) -> list[Enqueued]:
-        if not drafts:
-            return []
-        check_drafts(drafts, _ANY_SIZE)
-        if len(drafts) > 1 or len(drafts[0].payload) > self._codec.most_shared_bytes:
-            return await self._enqueue(ref, drafts)
+        if len(drafts) != 1:
+            check_drafts(drafts, _ANY_SIZE)
+            return await self._enqueue(ref, drafts) if drafts else []
         [draft] = drafts
+        check_draft(draft, _ANY_SIZE)
+        if len(draft.payload) > self._codec.most_shared_bytes:
+            return await self._enqueue(ref, drafts)
         key = ref, draft.key is not None
         coalescer = self._enqueues.get(key)
         if coalescer is None:
