@@ -39,7 +39,7 @@ from holdfast.wire.http_routes import RouteBinding, bound
 from holdfast.wire.http_shapes import delivery_of, event_of, result_of
 from holdfast.wire.operation import Operation
 
-# Queues whose documents are kept begun.
+# Queues for which the beginning of a document is kept.
 _MOST_STARTS = 1_000
 # Larger payloads go as they are: base64 would make them a third larger.
 _PARTS_ABOVE = 64 << 10

@@ -19,7 +19,7 @@ class SocketPool:
         self._tls = tls
         self._size = size
         self._idle: list[SocketConnection] = []
-        # Those that are idle too, as long as they are the pool's to close.
+        # The open connections, idle or in use, for `close`. A connection whose caller left is not among them.
         self._all: set[SocketConnection] = set()
         # Calls that are answered at once and have a connection, or are making one.
         self._short = 0

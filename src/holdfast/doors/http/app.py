@@ -84,7 +84,7 @@ class HttpDoor:
         self._names = QueueRefs()
         self._drain = drain
         self._rest = rest(self)
-        # Every call takes one, so it is made without a frame of Python.
+        # Every call takes one, so the whole of it runs in C.
         self._mint: Callable[[], str] = map(f"{secrets.token_hex(8)}-%d".__mod__, itertools.count(1)).__next__
         # Where nobody is asked who is calling, all calls are of one session.
         self._anyones_session = open_session(ANYONE) if isinstance(identity, Open) else None
