@@ -131,8 +131,6 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A message to enqueue, checked: `check_draft` has seen it."""
 
     payload: bytes
-    # The store has the payload already, as `Store.stage` took it; `payload` is then empty.
-    pieces: Pieces | None = None
     content_type: str = BYTES
     headers: dict[str, str] = {}
     priority: int = DEFAULT_PRIORITY
@@ -145,6 +143,9 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     max_retries: int | None = None
     # Given as JSON, and to be answered as JSON, whatever its content type says. None: it says.
     is_json: bool | None = None
+    # The store has the payload already, as `Store.stage` took it; `payload` is then empty. It is
+    # the last field, for no caller may set it: wires write the others.
+    pieces: Pieces | None = None
 
     @property
     def payload_bytes(self) -> int:

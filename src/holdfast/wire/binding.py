@@ -46,7 +46,8 @@ class Binding(Generic[R]):
             if field.default is NODEFAULT and field.default_factory is NODEFAULT:
                 fields.append((field.name, kind))
             elif shape is not None:
-                fields.append((field.name, kind, shape.write(field.default)))
+                default = field.default_factory() if field.default is NODEFAULT else field.default
+                fields.append((field.name, kind, shape.write(default)))
             elif field.default is NODEFAULT:
                 fields.append((field.name, kind, msgspec.field(default_factory=field.default_factory)))
             else:

@@ -1,0 +1,37 @@
+"""Calls as they are read from their frames; a value of the wrong shape is refused by its place."""
+
+import msgspec
+
+from holdfast.model.errors import InvalidArgument
+from holdfast.telemetry.log import printable
+from holdfast.wire.framed_calls import HOT_CALLS, NAMED, FramedCall, operation_of, read_call
+
+_MAX_SHOWN = 200
+
+
+class NotMessagePack(Exception):
+    """A body is not MessagePack: there is nobody to talk to."""
+
+
+def parse_call(body: bytes) -> FramedCall:
+    """Return the call in a CALL. Raise `InvalidArgument` or `NotMessagePack`."""
+    try:
+        return read_call(body)
+    except msgspec.ValidationError as error:
+        text, _, path = str(error).partition(" - at `$")
+        raise _wrong_shape(printable(text[:_MAX_SHOWN]), printable(path.rstrip("`")[:_MAX_SHOWN])) from None
+    except msgspec.DecodeError as error:
+        raise NotMessagePack(printable(str(error)[:_MAX_SHOWN])) from None
+    except UnicodeDecodeError:
+        raise InvalidArgument("a text is not UTF-8", field="call") from None
+    except RecursionError:
+        raise InvalidArgument("the call is nested too deeply", field="call") from None
+
+
+def _wrong_shape(text: str, path: str) -> InvalidArgument:
+    if path == "[0]":
+        known = sorted([*NAMED, *(operation_of(each) for each in HOT_CALLS)])
+        return InvalidArgument(f"{text}: give one of the operations {', '.join(known)}", field="operation")
+    # Arguments by name are the fifth place; the places of the other calls have no names on the wire.
+    field = path.removeprefix("[4].") or "call"
+    return InvalidArgument(f"{field}: {text}", field=field)

@@ -1,0 +1,259 @@
+"""The calls of the framed protocol: what a client writes into a CALL, and a door reads from it.
+
+    [operation, tenant, queue, context, arguments…]
+
+The calls that every message goes through have their arguments as arrays. They are decoded straight into the model's
+types: a subclass with `array_like` is the model's type wherever one is wanted. Its fields stand in the array in the
+model's order, so a field that is added to the model belongs at the end. Every other operation has one argument, a map
+derived from its row in the table.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from operator import or_
+from typing import Annotated, Any, Final
+
+import msgspec
+from msgspec import UNSET, Meta, Raw, UnsetType
+from msgspec.structs import astuple
+
+from holdfast.model.errors import InvalidArgument
+from holdfast.model.ids import MAX_ID
+from holdfast.model.message import Draft, Receipt
+from holdfast.model.names import QueueRef
+from holdfast.model.requests import Ask, Verdict
+from holdfast.wire.arguments import ArgumentsBinding
+from holdfast.wire.binding import FieldShape
+from holdfast.wire.operation import Operation
+from holdfast.wire.operations import OPERATIONS
+
+# --- The model's types as arrays -------------------------------------------------------------------------------------
+
+
+class ReceiptIn(Receipt):
+    """A receipt of which no part is out of range."""
+
+    __slots__ = ()
+
+    id: Annotated[int, Meta(ge=0, le=MAX_ID)]
+    token: Annotated[bytes, Meta(min_length=16, max_length=16)]
+    version: Annotated[int, Meta(ge=0)]
+
+
+class DraftIn(Draft, frozen=True, kw_only=True, gc=False, array_like=True, forbid_unknown_fields=True):
+    # Only stores set it.
+    pieces: None = None
+
+
+class AskIn(Ask, frozen=True, kw_only=True, gc=False, array_like=True, forbid_unknown_fields=True):
+    pass
+
+
+class VerdictIn(Verdict, frozen=True, kw_only=True, gc=False, array_like=True, forbid_unknown_fields=True):
+    receipt: ReceiptIn
+
+
+# --- Calls -----------------------------------------------------------------------------------------------------------
+
+
+class Context(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """What a call belongs to."""
+
+    correlation_id: str | None = None
+    traceparent: str | None = None
+    tracestate: str | None = None
+
+
+class FramedCall(msgspec.Struct, frozen=True, gc=False, array_like=True, forbid_unknown_fields=True):
+    """What every call has. A tenant or queue that is left out is the caller's own tenant, or `default`."""
+
+    tenant: str | None
+    queue: str | None
+    context: Context | None
+
+
+class EnqueueCall(FramedCall, frozen=True, gc=False, array_like=True, forbid_unknown_fields=True, tag="enqueue"):
+    drafts: list[DraftIn]
+
+
+class ClaimCall(FramedCall, frozen=True, gc=False, array_like=True, forbid_unknown_fields=True, tag="claim"):
+    ask: AskIn
+    # None: for ever.
+    wait_ms: int | None = 0
+
+
+class ExchangeCall(FramedCall, frozen=True, gc=False, array_like=True, forbid_unknown_fields=True, tag="exchange"):
+    ask: AskIn
+    verdicts: list[VerdictIn]
+    wait_ms: int | None = 0
+
+
+class SettleCall(FramedCall, frozen=True, gc=False, array_like=True, forbid_unknown_fields=True, tag="settle"):
+    verdicts: list[VerdictIn]
+
+
+class SubscribeCall(FramedCall, frozen=True, gc=False, array_like=True, forbid_unknown_fields=True, tag="subscribe"):
+    ask: AskIn
+    # Messages that the subscriber holds and has not settled, at most.
+    prefetch: int
+    wait_ms: int | None = None
+    release_on_leave: bool = False
+
+
+class UploadCall(FramedCall, frozen=True, gc=False, array_like=True, forbid_unknown_fields=True, tag="upload"):
+    # Its payload is empty: it comes in DATA.
+    draft: DraftIn
+
+
+class ReadPartCall(FramedCall, frozen=True, gc=False, array_like=True, forbid_unknown_fields=True, tag="read_part"):
+    receipt: ReceiptIn
+    offset: int
+    limit: int
+
+
+HOT_CALLS: Final = (EnqueueCall, ClaimCall, ExchangeCall, SettleCall, SubscribeCall, UploadCall, ReadPartCall)
+
+# --- Operations by name ----------------------------------------------------------------------------------------------
+
+
+def _document_out(document: Any) -> bytes | UnsetType:
+    return UNSET if document is UNSET else bytes(document)
+
+
+def _document_of(given: bytes | UnsetType, ref: QueueRef) -> Raw | UnsetType:
+    """Refuse a state document that is not JSON: other wires read it as a part of their own."""
+    if given is UNSET:
+        return UNSET
+    try:
+        given.decode()
+        msgspec.json.decode(given)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise InvalidArgument("document: give the text of a JSON document", field="document") from None
+    return Raw(given)
+
+
+def _changes_out(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Clients hold values as the JSON that they checked."""
+    return {name: msgspec.json.decode(value) if isinstance(value, Raw) else value for name, value in changes.items()}
+
+
+# JSON as it stands in the model cannot stand in MessagePack.
+_SHAPES: Mapping[Any, FieldShape] = {
+    Raw | UnsetType: FieldShape(bytes | UnsetType, _document_out, _document_of),
+    dict[str, Any]: FieldShape(dict[str, Any], _changes_out, lambda given, ref: given),
+}
+
+
+class NamedBinding:
+    """One operation by name: its CALL, and its answer."""
+
+    def __init__(self, operation: Operation[Any, Any]) -> None:
+        self.operation = operation
+        self._binding: ArgumentsBinding[Any, Any] = ArgumentsBinding(operation, _SHAPES)
+        kind = self._binding.arguments_type
+        has_defaults = all(not field.required for field in msgspec.structs.fields(kind))
+        arguments = (kind, msgspec.field(default_factory=kind)) if has_defaults else (kind,)
+        self.call_type: Any = msgspec.defstruct(
+            f"{kind.__name__}Call",
+            [("arguments", *arguments)],
+            bases=(FramedCall,),
+            tag=operation.name,
+            frozen=True,
+            array_like=True,
+            forbid_unknown_fields=True,
+        )
+        self._answer = msgspec.msgpack.Decoder(self._binding.answer_type)
+
+    def arguments(self, request: Any) -> Any:
+        """Return the argument of a call."""
+        return self._binding.arguments(request)
+
+    def request(self, call: Any, ref: QueueRef) -> Any:
+        """Return the request of a call that was read. Raise `InvalidArgument` for a wrong value."""
+        return self._binding.request(call.arguments, ref)
+
+    def write_answer(self, answer: Any) -> bytes:
+        return _encode(self._binding.document(answer))
+
+    def read_answer(self, body: bytes) -> Any:
+        """Raise `msgspec.DecodeError` for anything but the answer's document."""
+        return self._binding.answer(self._answer.decode(body))
+
+
+_encode = msgspec.msgpack.Encoder().encode
+
+# By the name of the operation: those of which HTTP too has a route, and no hand-written path.
+NAMED: Mapping[str, NamedBinding] = {
+    name: NamedBinding(operation) for name, operation in OPERATIONS.items() if operation.routes and not operation.is_hot
+}
+
+# --- The client's side -----------------------------------------------------------------------------------------------
+
+
+def write_enqueue(ref: QueueRef, drafts: Sequence[Draft], context: Context | None = None) -> bytes:
+    return _encode(("enqueue", *ref, context, [_draft_out(each) for each in drafts]))
+
+
+def write_claim(ref: QueueRef, ask: Ask, wait_ms: int | None, context: Context | None = None) -> bytes:
+    return _encode(("claim", *ref, context, astuple(ask), wait_ms))
+
+
+def write_exchange(
+    ref: QueueRef, ask: Ask, verdicts: Sequence[Verdict], wait_ms: int | None, context: Context | None = None
+) -> bytes:
+    return _encode(("exchange", *ref, context, astuple(ask), [astuple(each) for each in verdicts], wait_ms))
+
+
+def write_settle(ref: QueueRef, verdicts: Sequence[Verdict], context: Context | None = None) -> bytes:
+    return _encode(("settle", *ref, context, [astuple(each) for each in verdicts]))
+
+
+def write_subscribe(
+    ref: QueueRef,
+    ask: Ask,
+    prefetch: int,
+    wait_ms: int | None,
+    *,
+    release_on_leave: bool = False,
+    context: Context | None = None,
+) -> bytes:
+    return _encode(("subscribe", *ref, context, astuple(ask), prefetch, wait_ms, release_on_leave))
+
+
+def write_upload(ref: QueueRef, draft: Draft, context: Context | None = None) -> bytes:
+    return _encode(("upload", *ref, context, _draft_out(draft)))
+
+
+def write_read_part(ref: QueueRef, receipt: Receipt, offset: int, limit: int, context: Context | None = None) -> bytes:
+    return _encode(("read_part", *ref, context, receipt, offset, limit))
+
+
+def write_named(operation: Operation[Any, Any], ref: QueueRef, request: Any, context: Context | None = None) -> bytes:
+    """Raise `KeyError` for an operation that this protocol does not carry by name."""
+    return _encode((operation.name, *ref, context, NAMED[operation.name].arguments(request)))
+
+
+def _draft_out(draft: Draft) -> tuple[Any, ...]:
+    """Return all but the field that only stores set, which is the last."""
+    return astuple(draft)[:-1]
+
+
+# --- The door's side -------------------------------------------------------------------------------------------------
+
+_calls: msgspec.msgpack.Decoder[FramedCall] = msgspec.msgpack.Decoder(
+    reduce(or_, (*HOT_CALLS, *(each.call_type for each in NAMED.values())))
+)
+
+
+def read_call(body: bytes) -> FramedCall:
+    """Return the call in a CALL.
+
+    Raise `msgspec.ValidationError`, `UnicodeDecodeError` or `RecursionError` for a value of the wrong shape, and
+    `msgspec.DecodeError` for what is no MessagePack.
+    """
+    return _calls.decode(body)
+
+
+def operation_of(call: FramedCall | type[FramedCall]) -> str:
+    """Return the name of the operation that a call is of."""
+    return str(call.__struct_config__.tag)
