@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.doors.http import response_writer
 from holdfast.doors.http.calls import send_body
 from holdfast.doors.http.connection import HttpConnection
 from holdfast.doors.http.connections import HttpConnections
 from holdfast.doors.http.exchange import Exchange
+from holdfast.doors.sockets import response_writer
 from tests.doors.connections import App
 
 

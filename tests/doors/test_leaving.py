@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.doors.http import socket_reading
+from holdfast.doors.sockets import socket_reading
 from tests.doors.serving import Server
 
 QUEUE = {"tenant": "acme", "queue": "jobs"}

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from holdfast.doors.http.steps import Done, Rest, begin
+from holdfast.doors.sockets.steps import Done, Rest, begin
 
 
 async def at_once() -> int:

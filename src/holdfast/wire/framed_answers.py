@@ -16,6 +16,12 @@ from holdfast.model.requests import StateDocument
 
 _encode = msgspec.msgpack.Encoder().encode
 
+
+def write_nothing() -> bytes:
+    """Return the answer of a call that has nothing to say."""
+    return _encode(None)
+
+
 # --- Enqueue ---------------------------------------------------------------------------------------------------------
 
 

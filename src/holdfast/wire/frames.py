@@ -103,6 +103,11 @@ class FrameReader:
         self._rest += data[at:]
 
     @property
+    def held(self) -> int:
+        """Return the bytes that have come of a frame that is not whole."""
+        return len(self._rest)
+
+    @property
     def missing(self) -> int:
         """Return the bytes that a frame that has begun still needs, as far as is known; 0 between two frames."""
         return self._wanted - len(self._rest) if self._rest else 0

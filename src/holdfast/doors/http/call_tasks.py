@@ -7,7 +7,7 @@ from typing import Any
 
 from holdfast.doors.http.asgi import Asgi
 from holdfast.doors.http.exchange import Exchange
-from holdfast.doors.http.steps import Rest
+from holdfast.doors.sockets.steps import Rest
 
 _log = logging.getLogger("holdfast")
 

@@ -13,7 +13,7 @@ import msgspec
 
 from holdfast.doors.http.asgi import AsgiScope, Receive, Send
 from holdfast.doors.http.exchange import Exchange
-from holdfast.doors.http.steps import Done, begin
+from holdfast.doors.sockets.steps import Done, begin
 from holdfast.model.answers import Delivery, Enqueued, Result
 from holdfast.model.errors import HoldfastError, Internal, InvalidArgument, PayloadTooLarge
 from holdfast.model.message import Draft

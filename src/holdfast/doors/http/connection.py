@@ -19,9 +19,9 @@ from holdfast.doors.http.held_requests import HeldRequests
 from holdfast.doors.http.refusals import refusal_response
 from holdfast.doors.http.request_heads import RefusedRequest, RequestHead
 from holdfast.doors.http.request_reader import RequestReader
-from holdfast.doors.http.response_writer import ResponseWriter
-from holdfast.doors.http.socket_reading import SocketReading
 from holdfast.doors.identity import PeerCertificate, peer_of
+from holdfast.doors.sockets.response_writer import ResponseWriter
+from holdfast.doors.sockets.socket_reading import SocketReading
 from holdfast.service.request_turns import UNIDENTIFIED
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from holdfast.doors.http.shapes import (
     results_error,
     riding_verdicts,
 )
-from holdfast.doors.http.steps import Done, begin
+from holdfast.doors.sockets.steps import Done, begin
 from holdfast.model.answers import Delivery, Enqueued, Exchanged, Result
 from holdfast.model.errors import MessageNotFound
 from holdfast.model.message import Receipt

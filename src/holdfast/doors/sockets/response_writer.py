@@ -2,7 +2,7 @@
 
 import asyncio
 
-from holdfast.doors.http.socket_state import untaken_bytes
+from holdfast.doors.sockets.socket_state import untaken_bytes
 
 # A caller that takes nothing of its responses for this long is given up, and they with it.
 UNREAD_PATIENCE_S = 30.0
@@ -66,6 +66,11 @@ class ResponseWriter:
         else:
             assert self._transport is not None
             self._transport.write(data)
+
+    @property
+    def unflushed_bytes(self) -> int:
+        """Return the bytes that were collected and not written yet."""
+        return self._collected_bytes
 
     def end_collecting(self) -> None:
         self.is_collecting = False

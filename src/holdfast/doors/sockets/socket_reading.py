@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
-from holdfast.doors.http.socket_state import has_left
+from holdfast.doors.sockets.socket_state import has_left
 
 # Between two looks whether a caller is still there.
 LOOK_S = 1.0

@@ -1,0 +1,283 @@
+"""One open call: from its CALL to its one final answer."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from holdfast.clock import steady_s
+from holdfast.doors.sockets.steps import Done, Rest, begin
+from holdfast.model.errors import HoldfastError, Internal, InvalidArgument, StoreUnavailable
+from holdfast.model.message import normalise_correlation_id
+from holdfast.model.names import QueueRef
+from holdfast.service.request_turns import UNIDENTIFIED
+from holdfast.service.session import Session
+from holdfast.telemetry.trace import Tracing
+from holdfast.wire.framed import write_error
+from holdfast.wire.framed_calls import FramedCall, operation_of
+from holdfast.wire.frames import Kind
+
+if TYPE_CHECKING:
+    from holdfast.doors.framed.connection import FramedConnection
+    from holdfast.doors.framed.uploads import Incoming
+
+T = TypeVar("T")
+
+GiveBack = Callable[[], None]
+Handler = Callable[["Call", Any], Coroutine[Any, Any, bytes]]
+
+_OUTSIDERS = frozenset({"unauthenticated", "forbidden"})
+_NO_HEADERS: Mapping[bytes, bytes] = {}
+
+_log = logging.getLogger("holdfast")
+
+
+class CallerLeft(Exception):
+    """The connection is lost: there is nobody to answer."""
+
+
+class Call:
+    """What a handler is given. It returns the body of the RESULT."""
+
+    __slots__ = (
+        "_ended",
+        "_waiting",
+        "_work",
+        "bytes_in_hand",
+        "connection",
+        "correlation_id",
+        "give_back",
+        "headers",
+        "incoming",
+        "is_cancelled",
+        "number",
+        "operation",
+        "queue",
+        "session",
+        "task",
+    )
+
+    session: Session
+
+    def __init__(self, connection: "FramedConnection", number: int, size: int) -> None:
+        self.connection = connection
+        self.number = number
+        # Bytes of its frames that are kept in memory for it.
+        self.bytes_in_hand = size
+        # As which it is measured.
+        self.operation = "unknown"
+        # What it was about, once that is known.
+        self.queue: QueueRef | None = None
+        self.headers = _NO_HEADERS
+        self.correlation_id: str | None = None
+        # The caller has sent CANCEL.
+        self.is_cancelled = False
+        # Undoes the answer, if it does not leave.
+        self.give_back: GiveBack | None = None
+        # The payload that is on its way, of an upload.
+        self.incoming: Incoming | None = None
+        self.task: asyncio.Task[None] | None = None
+        self._work: Coroutine[Any, Any, None] | None = None
+        self._waiting: asyncio.Task[Any] | None = None
+        self._ended: asyncio.Future[None] | None = None
+
+    # --- For the connection ----------------------------------------------------------------------------------------
+
+    def run(self, handler: Handler, given: FramedCall, *, is_short: bool) -> None:
+        """Carry the call out, as far as it goes at once and then whenever it can go on.
+
+        A short call waits for the store alone, and needs no task: one costs as much as everything else here.
+        """
+        self.operation = operation_of(given)
+        work = self._carry_out(handler, given)
+        if is_short:
+            self._work = work
+            self._go_on(None)
+        else:
+            self._own(work)
+
+    def refuse(self, error: HoldfastError) -> None:
+        """Answer a call that is not carried out."""
+        self.connection.door.observer.request(self.operation, None, error.code, 0.0)
+        self._answer(Kind.ERROR, write_error(error))
+        self._end()
+
+    def cancel(self) -> None:
+        """The caller no longer waits for what the call may wait for."""
+        self.is_cancelled = True
+        self._stop_waiting()
+
+    def leave(self) -> None:
+        """The connection is lost."""
+        self._stop_waiting()
+
+    def _stop_waiting(self) -> None:
+        if self._waiting is not None:
+            # Behind the first step of its task: cancelled before that, the work would never learn of it.
+            self.connection.loop.call_soon(self._waiting.cancel)
+
+    def ended(self) -> "asyncio.Future[None]":
+        """Return a future that is done once nothing of the call is left to do."""
+        if self.task is not None:
+            return self.task
+        if self._ended is None:
+            self._ended = self.connection.loop.create_future()
+        return self._ended
+
+    @property
+    def is_waiting(self) -> bool:
+        return self._waiting is not None
+
+    # --- Running ---------------------------------------------------------------------------------------------------
+
+    def _go_on(self, _: object) -> None:
+        work = self._work
+        assert work is not None
+        try:
+            waits_for = work.send(None)
+        except StopIteration:
+            self._end()
+        except (Exception, asyncio.CancelledError) as error:
+            self._break_off(error)
+        else:
+            if getattr(waits_for, "_asyncio_future_blocking", False):
+                waits_for._asyncio_future_blocking = False  # as a task does: it says that the waiter has seen it
+                waits_for.add_done_callback(self._go_on)
+            else:
+                self._work = None
+                self._own(Rest(work, waits_for).wait())
+
+    def _own(self, work: Coroutine[Any, Any, None]) -> None:
+        self.task = task = self.connection.loop.create_task(work)
+        task.add_done_callback(self._task_ended)
+
+    def _task_ended(self, task: "asyncio.Task[None]") -> None:
+        error = asyncio.CancelledError() if task.cancelled() else task.exception()
+        if error is None:
+            self._end()
+        else:
+            self._break_off(error)
+
+    def _break_off(self, error: BaseException) -> None:
+        """End the connection: every call is owed an answer, and this one has none."""
+        _log.error("a call broke off", exc_info=error)
+        self._end()
+        self.connection.abort()
+
+    def _end(self) -> None:
+        self._work = None
+        self.connection.discard(self)
+        if self._ended is not None and not self._ended.done():
+            self._ended.set_result(None)
+
+    async def _carry_out(self, handler: Handler, given: FramedCall) -> None:
+        """From the credential to the answer. Nothing is raised."""
+        started_at = steady_s()
+        connection = self.connection
+        door = connection.door
+        outcome = "ok"
+        is_known = False
+        try:
+            self.session = door.anyone or await door.session_of(connection.headers, connection.peer)
+            is_known = True
+            caller = self.session.caller
+            if not caller.is_operator:
+                connection.note_tenant(caller.tenant)
+            if door.is_draining:
+                # `closing` tells a caller that nothing of its call was done.
+                raise StoreUnavailable("this server is closing: ask another, or this one again later", closing=True)
+            if given.context is not None:
+                self._read_context(given)
+            self._answer(Kind.RESULT, await handler(self, given))
+        except CallerLeft:
+            outcome = "left"
+        except asyncio.CancelledError:
+            outcome = "left"
+            raise
+        except Exception as error:
+            told = _told(error, self.correlation_id)
+            outcome = told.code
+            if not is_known and outcome == "unauthenticated":
+                connection.note_tenant(UNIDENTIFIED)
+            self._answer(Kind.ERROR, write_error(told))
+        # Of a queue that the caller may not ask for nothing is told, not even here.
+        queue = None if outcome in _OUTSIDERS else self.queue
+        door.observer.request(self.operation, queue, outcome, steady_s() - started_at)
+
+    def _read_context(self, given: FramedCall) -> None:
+        context = given.context
+        assert context is not None
+        if context.correlation_id is not None:
+            self.correlation_id = normalise_correlation_id(context.correlation_id)
+        if context.traceparent is not None:
+            self.headers = {
+                b"traceparent": context.traceparent.encode("latin-1", "replace"),
+                b"tracestate": (context.tracestate or "").encode("latin-1", "replace"),
+            }
+
+    def _answer(self, kind: Kind, body: bytes) -> None:
+        # From here on the number may be used again.
+        self.connection.forget(self)
+        give_back = self.give_back if kind is Kind.RESULT else None
+        self.connection.send(kind, self.number, body, give_back)
+
+    # --- For handlers ----------------------------------------------------------------------------------------------
+
+    @property
+    def tracing(self) -> Tracing:
+        return self.connection.door.tracing
+
+    def ref(self, given: FramedCall) -> QueueRef:
+        """Return the queue that is meant. What is left out is the caller's own tenant, and `default`."""
+        caller = self.session.caller
+        tenant = given.tenant
+        ref = self.connection.door.names.ref(caller.own_tenant if tenant is None else tenant, given.queue)
+        self.queue = ref
+        if caller.is_operator:  # anybody else's tenant is known by the credential
+            self.connection.note_tenant(ref.tenant)
+        return ref
+
+    def send_item(self, body: bytes, give_back: GiveBack) -> None:
+        """Send a piece of a stream; `give_back` undoes it if it does not leave."""
+        self.connection.send(Kind.ITEM, self.number, body, give_back)
+
+    async def wait(self, work: Coroutine[Any, Any, T], *, measured_as: str | None = None) -> T | None:
+        """Return the result of something that may take long; None if the caller cancels the call meanwhile.
+
+        Raise `CallerLeft` if the connection is lost meanwhile. Work that is cut off while it waits undoes itself.
+        `measured_as` is the name of the operation if it does not end at once.
+        """
+        connection = self.connection
+        if self.is_cancelled or connection.is_lost:
+            work.close()
+            self._check_present()
+            return None
+        begun = begin(work)
+        if isinstance(begun, Done):
+            return begun.value
+        self.operation = measured_as or self.operation
+        self._waiting = working = connection.loop.create_task(begun.wait())
+        try:
+            return await working
+        except asyncio.CancelledError:
+            if not working.cancelled():  # it is this call that is cut off
+                working.cancel()
+                raise
+            self._check_present()
+            return None
+        finally:
+            self._waiting = None
+
+    def _check_present(self) -> None:
+        if self.connection.is_lost:
+            raise CallerLeft
+
+
+def _told(error: Exception, correlation_id: str | None) -> HoldfastError:
+    """What is no error of ours is logged here and nowhere shown."""
+    if isinstance(error, HoldfastError):
+        return error
+    if isinstance(error, UnicodeError):
+        return InvalidArgument("a text is not UTF-8")
+    _log.error("a call failed", exc_info=error, extra={"correlation_id": correlation_id})
+    return Internal("the server failed to carry this out: its log says why")

@@ -1,0 +1,136 @@
+"""FramedDoor: every connection there is, and what they share."""
+
+import asyncio
+import socket
+import ssl
+from collections import Counter
+from collections.abc import Callable, Mapping
+from importlib.metadata import version
+
+from holdfast.doors.framed.connection import MAX_CALLS, FramedConnection
+from holdfast.doors.framed.patience import FRAME_PATIENCE_S, KEEPALIVE_S
+from holdfast.doors.framed.uploads import WINDOW_BYTES
+from holdfast.doors.identity import Identity, Open, PeerCertificate
+from holdfast.service.access import ANYONE, Caller
+from holdfast.service.drain import Drain
+from holdfast.service.queue_refs import QueueRefs
+from holdfast.service.request_turns import RequestTurns
+from holdfast.service.session import Session
+from holdfast.telemetry.observer import CallObserver
+from holdfast.telemetry.trace import Tracing
+from holdfast.wire.framed import VERSION, ServerHello, write_hello
+
+_MAX_SESSIONS = 10_000
+_BACKLOG = 2_048
+
+
+class FramedDoor:
+    def __init__(
+        self,
+        *,
+        identity: Identity,
+        open_session: Callable[[Caller], Session],
+        max_payload: int,
+        observer: CallObserver,
+        tracing: Tracing,
+        drain: Drain,
+        turns: RequestTurns | None = None,
+    ) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.turns = turns or RequestTurns(lambda tenant: 1)
+        self.observer = observer
+        self.tracing = tracing
+        self.names = QueueRefs()
+        self.connections: set[FramedConnection] = set()
+        # Room for the largest payload, or for a large batch of small ones; and for two such calls on one connection,
+        # beyond which it is not read until some are answered.
+        self.max_frame_bytes = max(16 << 20, max_payload + (1 << 20))
+        self.max_bytes_in_hand = 2 * self.max_frame_bytes
+        self.keepalive_s = KEEPALIVE_S
+        self.patience_s = FRAME_PATIENCE_S
+        # The body of the server's HELLO.
+        self.hello = write_hello(
+            ServerHello(
+                version=VERSION,
+                server_version=version("holdfast"),
+                max_frame_bytes=self.max_frame_bytes,
+                max_calls=MAX_CALLS,
+                keepalive_ms=int(self.keepalive_s * 1_000),
+                window_bytes=WINDOW_BYTES,
+            )
+        )
+        self._identity = identity
+        # The session of a server that asks nobody who they are.
+        self.anyone: Session | None = open_session(ANYONE) if isinstance(identity, Open) else None
+        self._open_session = open_session
+        self._sessions: dict[Caller, Session] = {}
+        self._drain = drain
+        self._servers: list[asyncio.Server] = []
+        self._emptied: asyncio.Future[None] | None = None
+
+    @property
+    def is_draining(self) -> bool:
+        return self._drain.is_draining
+
+    async def session_of(self, headers: Mapping[bytes, bytes], peer: PeerCertificate | None) -> Session:
+        """Return the session of a call's credential. Asked for each call: a token ends on a connection, too."""
+        caller = await self._identity.caller_of(headers, peer)
+        session = self._sessions.get(caller)
+        if session is None:
+            if len(self._sessions) >= _MAX_SESSIONS:
+                self._sessions.clear()
+            session = self._sessions[caller] = self._open_session(caller)
+        return session
+
+    # --- Connections -----------------------------------------------------------------------------------------------
+
+    async def start(self, sockets: list[socket.socket], tls: ssl.SSLContext | None) -> None:
+        """Listen on sockets that are bound. Raise `OSError` if one cannot."""
+        for each in sockets:
+            server = await self.loop.create_server(self.connect, sock=each, ssl=tls, backlog=_BACKLOG)
+            self._servers.append(server)
+
+    def connect(self) -> FramedConnection:
+        """Return the protocol of a new connection."""
+        return FramedConnection(self)
+
+    def discard(self, connection: FramedConnection) -> None:
+        self.connections.discard(connection)
+        if not self.connections and self._emptied is not None and not self._emptied.done():
+            self._emptied.set_result(None)
+
+    # --- The end ---------------------------------------------------------------------------------------------------
+
+    def in_hand(self) -> "set[asyncio.Future[None]]":
+        """Return a future for each call that has not ended."""
+        return {future for connection in self.connections for future in connection.in_hand()}
+
+    def describe_calls(self) -> str:
+        calls = Counter(call for connection in self.connections for call in connection.describe_calls())
+        return ", ".join(f"{count} {call}" for call, count in calls.most_common(10))
+
+    def begin_drain(self) -> None:
+        """Tell callers to begin no more calls here."""
+        for connection in self.connections:
+            connection.go_away()
+
+    def stop_listening(self) -> None:
+        for server in self._servers:
+            server.close()
+
+    def cut_off(self) -> None:
+        for connection in [*self.connections]:
+            connection.abort()
+
+    async def close(self, timeout_s: float) -> int:
+        """Close connections once their calls are answered. Return how many had to be dropped: their callers do not
+        read."""
+        self.stop_listening()
+        for connection in [*self.connections]:
+            connection.shut_down()
+        if self.connections:
+            self._emptied = self.loop.create_future()
+            await asyncio.wait((self._emptied,), timeout=timeout_s)
+        unread = len(self.connections)
+        self.cut_off()
+        return unread

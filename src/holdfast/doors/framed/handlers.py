@@ -1,0 +1,32 @@
+"""Which handler carries out which call."""
+
+from collections.abc import Mapping
+
+from holdfast.doors.framed import messages, streams, uploads
+from holdfast.doors.framed.call import Handler
+from holdfast.wire.framed_calls import (
+    ClaimCall,
+    EnqueueCall,
+    ExchangeCall,
+    FramedCall,
+    ReadPartCall,
+    SettleCall,
+    SubscribeCall,
+    UploadCall,
+)
+
+# By the type of the call: its handler, and whether it waits for the store alone, which needs no task.
+_HANDLERS: Mapping[type[FramedCall], tuple[Handler, bool]] = {
+    EnqueueCall: (messages.enqueue, True),
+    ClaimCall: (messages.claim, True),
+    ExchangeCall: (messages.exchange, True),
+    SettleCall: (messages.settle, True),
+    ReadPartCall: (messages.read_part, False),
+    SubscribeCall: (streams.subscribe, False),
+    UploadCall: (uploads.upload, False),
+}
+_BY_NAME: tuple[Handler, bool] = (messages.operate, False)
+
+
+def handler_of(given: FramedCall) -> tuple[Handler, bool]:
+    return _HANDLERS.get(type(given), _BY_NAME)

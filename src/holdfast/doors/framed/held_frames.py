@@ -1,0 +1,100 @@
+"""Bytes of one connection that were read and wait for their tenant's turn to be parsed."""
+
+import struct
+from typing import TYPE_CHECKING
+
+from holdfast.service.request_turns import RequestTurns, TurnTaken
+
+if TYPE_CHECKING:
+    from holdfast.doors.framed.connection import FramedConnection
+
+# Of a large frame, in one turn.
+_PART_BYTES = 16 * 1_024
+_LENGTH = struct.Struct(">I")
+
+
+class HeldFrames:
+    """Holds back what a connection reads while tenants take turns, and hands it on, a frame a turn.
+
+    A connection of which `is_holding` must add what it reads next by `take`, whether or not tenants still take turns.
+    """
+
+    __slots__ = ("_at", "_connection", "_data", "_is_in_line", "_name", "_turns", "is_full", "is_holding")
+
+    def __init__(self, connection: "FramedConnection", turns: RequestTurns) -> None:
+        self._connection = connection
+        self._turns = turns
+        # The bytes, and how many of them were handed on.
+        self._data = b""
+        self._at = 0
+        self._is_in_line = False
+        self._name = turns.name_connection()
+        self.is_holding = False
+        # One read ahead is enough: the rest waits in the socket.
+        self.is_full = False
+
+    def note_tenant(self, tenant: str, credential: bytes | None) -> None:
+        """Learn whose call is being carried out, and by which verified credential that is known."""
+        turns = self._turns
+        if tenant != turns.tenant:
+            turns.note(tenant)
+        if tenant != self._name:
+            self._name = tenant
+            if credential is not None:
+                turns.remember(credential, tenant)
+
+    def note_credential(self, credential: bytes) -> None:
+        """Learn the credential of the calls to come."""
+        self._name = self._turns.tenant_of(credential) or self._name
+
+    def take(self, data: bytes) -> None:
+        """Go on at once if it is one frame and few of its tenant's came before it; otherwise hold it back."""
+        if self.is_holding:
+            self._data = self._data[self._at :] + data
+            self._at = 0
+            self.is_full = True
+            self._connection.balance_reading()
+        elif self._frame_bytes(data, 0) >= len(data) and self._turns.may_go_on(self._name):
+            self._connection.parse(data)
+        else:
+            self._data, self._at = data, 0
+            self.is_holding = True
+            self._wait()
+
+    def take_turn(self) -> TurnTaken:
+        """Parse one of the frames that are held back, or a part of a large one."""
+        self._is_in_line = False
+        if not self._data:  # the connection was lost
+            return TurnTaken(0, 0)
+        connection, at = self._connection, self._at
+        begun = connection.calls_begun
+        end = min(at + self._frame_bytes(self._data, at), at + _PART_BYTES, len(self._data))
+        part, self._at = self._data[at:end], end
+        if end == len(self._data):
+            self.drop()
+        connection.parse(part)
+        if not self.is_holding:
+            connection.balance_reading()
+        elif connection.is_refused:
+            self.drop()
+        else:
+            self._wait()
+        return TurnTaken(connection.calls_begun - begun, len(part))
+
+    def drop(self) -> None:
+        """Forget what is held back."""
+        self._data, self._at = b"", 0
+        self.is_holding = self.is_full = False
+
+    def _wait(self) -> None:
+        if not self._is_in_line:
+            self._is_in_line = True
+            self._turns.wait(self._name, self)
+
+    def _frame_bytes(self, data: bytes, at: int) -> int:
+        """Return the bytes until the end of the first frame; they may be more than there are."""
+        missing = self._connection.reader.missing
+        if missing or len(data) - at < _LENGTH.size:
+            return missing or len(data) - at
+        length: int = _LENGTH.unpack_from(data, at)[0]
+        return _LENGTH.size + length

@@ -1,0 +1,134 @@
+"""The calls that every message goes through, and operations by name."""
+
+from functools import partial
+
+from msgspec.structs import replace
+
+from holdfast.doors.framed.call import Call
+from holdfast.model.answers import Delivery, Enqueued
+from holdfast.model.errors import HoldfastError, StoreUnavailable
+from holdfast.model.message import Draft, normalise_correlation_id
+from holdfast.model.names import DEFAULT, QueueRef, parse_name
+from holdfast.model.requests import Ask, Verdict
+from holdfast.wire.framed_answers import write_claimed, write_enqueued, write_part, write_results
+from holdfast.wire.framed_calls import (
+    NAMED,
+    ClaimCall,
+    EnqueueCall,
+    ExchangeCall,
+    FramedCall,
+    ReadPartCall,
+    SettleCall,
+    operation_of,
+)
+from holdfast.wire.operation import Target
+
+# --- Enqueue ---------------------------------------------------------------------------------------------------------
+
+
+async def enqueue(call: Call, given: EnqueueCall) -> bytes:
+    ref = call.ref(given)
+    return write_enqueued(await enqueue_drafts(call, ref, with_correlation_ids(call, [*given.drafts])))
+
+
+async def enqueue_drafts(call: Call, ref: QueueRef, drafts: list[Draft]) -> list[Enqueued]:
+    """Enqueue in the caller's trace, if it has one."""
+    if not call.tracing.is_on and not call.headers:
+        return await call.session.enqueue(ref, drafts)
+    with call.tracing.enqueue(call.headers, ref, drafts) as (carrying, tell):
+        enqueued = await call.session.enqueue(ref, carrying)
+        tell(enqueued)
+        return enqueued
+
+
+def with_correlation_ids(call: Call, drafts: list[Draft]) -> list[Draft]:
+    """Return the drafts with the call's correlation id, where they have none of their own that is one."""
+    if call.correlation_id is None and not [each for each in drafts if each.correlation_id is not None]:
+        return drafts
+    return [
+        replace(each, correlation_id=normalise_correlation_id(each.correlation_id) or call.correlation_id)
+        for each in drafts
+    ]
+
+
+# --- Claims ----------------------------------------------------------------------------------------------------------
+
+
+async def claim(call: Call, given: ClaimCall) -> bytes:
+    ref = call.ref(given)
+    deliveries = await _claim(call, ref, given.ask, given.wait_ms)
+    _hold(call, ref, given.ask, deliveries)
+    return write_claimed(deliveries)
+
+
+async def exchange(call: Call, given: ExchangeCall) -> bytes:
+    ref, verdicts = call.ref(given), [*given.verdicts]
+    results, deliveries = await call.session.exchange(ref, [*verdicts], given.ask)
+    call.tracing.settle(call.headers, ref, verdicts, results)
+    if not deliveries and given.wait_ms != 0:
+        try:
+            deliveries = await _claim(call, ref, given.ask, given.wait_ms)
+        except HoldfastError:
+            # The verdicts are written, and the caller must learn of that.
+            if not verdicts:
+                raise
+    _hold(call, ref, given.ask, deliveries)
+    return write_claimed(deliveries, results)
+
+
+async def _claim(call: Call, ref: QueueRef, ask: Ask, wait_ms: int | None) -> list[Delivery]:
+    if wait_ms == 0:
+        return await call.session.claim(ref, ask, 0)  # the next pass answers, be it with nothing
+    call.connection.release_bytes(call)
+    work = call.session.claim(ref, ask, wait_ms)
+    return await call.wait(work, measured_as=call.operation + "_wait") or []
+
+
+def _hold(call: Call, ref: QueueRef, ask: Ask, deliveries: list[Delivery]) -> None:
+    """Let deliveries go back that do not leave. A claim of a ledger stays: its caller reads it again by its number."""
+    if deliveries:
+        if ask.ledger is None:
+            call.give_back = partial(call.session.give_back, ref, deliveries)
+        call.tracing.deliver(call.headers, ref, deliveries)
+
+
+async def read_part(call: Call, given: ReadPartCall) -> bytes:
+    return write_part(await call.session.read_part(call.ref(given), given.receipt, given.offset, given.limit))
+
+
+# --- Verdicts --------------------------------------------------------------------------------------------------------
+
+
+async def settle(call: Call, given: SettleCall) -> bytes:
+    ref = call.ref(given)
+    verdicts: list[Verdict] = [*given.verdicts]
+    results = await call.session.settle(ref, verdicts)
+    call.tracing.settle(call.headers, ref, verdicts, results)
+    return write_results(results)
+
+
+# --- Operations by name ----------------------------------------------------------------------------------------------
+
+
+async def operate(call: Call, given: FramedCall) -> bytes:
+    binding = NAMED[operation_of(given)]
+    operation = binding.operation
+    match operation.target:
+        case Target.QUEUE:
+            ref = call.ref(given)
+        case Target.TENANT:
+            ref = QueueRef(parse_name("tenant", given.tenant or call.session.caller.own_tenant), DEFAULT)
+        case Target.SERVER:
+            ref = QueueRef()
+    work = call.session.call(operation, ref, binding.request(given, ref))
+    if not any(route.ends_with_caller for route in operation.routes):
+        return binding.write_answer(await work)
+    # Steps that are done stay done; the same call again goes on from there.
+    answer = await call.wait(work)
+    if answer is None:
+        raise cancelled()
+    return binding.write_answer(answer)
+
+
+def cancelled() -> StoreUnavailable:
+    return StoreUnavailable("the caller cancelled this call before it was through", cancelled=True)

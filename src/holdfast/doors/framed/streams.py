@@ -1,0 +1,41 @@
+"""Subscriptions: deliveries that the server sends as they become ready."""
+
+import asyncio
+from functools import partial
+
+from holdfast.doors.framed.call import Call
+from holdfast.model.answers import Delivery
+from holdfast.model.checks import check_integer
+from holdfast.model.durations import MAX_MS
+from holdfast.model.message import MAX_BATCH
+from holdfast.model.requests import Settle, Verdict
+from holdfast.wire.framed_answers import write_claimed, write_nothing
+from holdfast.wire.framed_calls import SubscribeCall
+
+
+async def subscribe(call: Call, given: SubscribeCall) -> bytes:
+    ref = call.ref(given)
+    check_integer("prefetch", given.prefetch, 1, MAX_BATCH)
+    if given.wait_ms is not None:
+        check_integer("wait_ms", given.wait_ms, 0, MAX_MS)
+    connection = call.connection
+    subscription = await call.session.subscribe(ref, given.ask, given.prefetch)
+
+    def give_back(deliveries: list[Delivery]) -> None:
+        subscription.drop(deliveries)
+        call.session.give_back(ref, deliveries)
+
+    try:
+        while True:
+            # What a slow caller has not taken yet is enough: the next messages stay claimable.
+            await connection.responses.drained()
+            deliveries = await call.wait(subscription.next(given.wait_ms))
+            if not deliveries:  # cancelled, or it waited as long as it was asked to, or the server is closing
+                return write_nothing()
+            call.tracing.deliver(call.headers, ref, deliveries)
+            call.send_item(write_claimed(deliveries), partial(give_back, deliveries))
+    finally:
+        held = subscription.close()
+        if given.release_on_leave and held:
+            releases = [Verdict(settle=Settle.RELEASE, receipt=receipt) for receipt in held]
+            await asyncio.shield(call.session.settle(ref, releases))

@@ -1,0 +1,55 @@
+"""Deliveries that were written and may not have left: they go back if the connection is lost first."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+# Rounds of the loop after which what was written is with the operating system, unless its buffers are full.
+_ROUNDS = 2
+# Between two looks while they are.
+_LOOK_S = 0.02
+
+
+class UnsentDeliveries:
+    """Frames with deliveries in them, by where they end in the bytes of the connection.
+
+    `sent_bytes` says how many bytes the operating system has taken.
+    """
+
+    __slots__ = ("_is_looking", "_loop", "_sent_bytes", "_waiting")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, sent_bytes: Callable[[], int]) -> None:
+        self._loop = loop
+        self._sent_bytes = sent_bytes
+        self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
+        self._is_looking = False
+
+    def hold(self, end: int, give_back: Callable[[], None]) -> None:
+        """Call `give_back` if the connection is lost before its first `end` bytes have left."""
+        self._waiting.append((end, give_back))
+        if not self._is_looking:
+            self._is_looking = True
+            self._loop.call_soon(self._look, _ROUNDS)
+
+    def forget_sent(self) -> None:
+        """Let go of what has left by now."""
+        waiting = self._waiting
+        if waiting:
+            sent = self._sent_bytes()
+            while waiting and waiting[0][0] <= sent:
+                waiting.popleft()
+
+    def give_back(self) -> None:
+        """Give back what has not left: the connection is lost."""
+        waiting, self._waiting = self._waiting, deque()
+        for _, give_back in waiting:
+            give_back()
+
+    def _look(self, rounds: int) -> None:
+        self.forget_sent()
+        if not self._waiting:
+            self._is_looking = False
+        elif rounds:
+            self._loop.call_soon(self._look, rounds - 1)
+        else:
+            self._loop.call_later(_LOOK_S, self._look, 0)

@@ -1,0 +1,83 @@
+"""Uploads: enqueues whose payload comes in DATA frames, as fast as the store takes them."""
+
+import asyncio
+from collections import deque
+
+from holdfast.doors.framed.call import Call
+from holdfast.doors.framed.messages import cancelled, enqueue_drafts, with_correlation_ids
+from holdfast.model.errors import InvalidArgument, RateLimited
+from holdfast.wire.framed import write_credit
+from holdfast.wire.framed_answers import write_enqueued
+from holdfast.wire.framed_calls import UploadCall
+from holdfast.wire.frames import Kind
+
+# Bytes of an upload that may be under way, or in memory and not yet stored.
+WINDOW_BYTES = 256 << 10
+# An upload must go on: a part at least this often.
+UPLOAD_PATIENCE_S = 60.0
+MAX_UPLOADS = 64
+
+
+class Incoming:
+    """The payload of one upload, as far as it has come and was not stored yet."""
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+        # The end of the payload is an empty part.
+        self._parts: deque[bytes] = deque()
+        self._window = WINDOW_BYTES
+        self._changed = asyncio.Event()
+
+    def take(self, part: bytes) -> None:
+        """Take a part of the payload; an empty one is its end."""
+        self._window -= len(part)
+        self._call.connection.keep_bytes(self._call, len(part))
+        self._parts.append(part)
+        self._changed.set()
+
+    async def next(self) -> bytes:
+        """Return the next part, or nothing at the payload's end. Raise `InvalidArgument` for a caller that does not
+        keep to its window."""
+        while not self._parts:
+            self._changed.clear()
+            await self._changed.wait()
+        if self._window < 0:
+            raise InvalidArgument(f"more was sent than the window of {WINDOW_BYTES} bytes and the credit allow")
+        return self._parts.popleft()
+
+    def give_credit(self, size: int) -> None:
+        """Let so many more bytes come: they are stored."""
+        self._window += size
+        call = self._call
+        call.connection.keep_bytes(call, -size)
+        call.connection.send(Kind.CREDIT, call.number, write_credit(size))
+
+
+async def upload(call: Call, given: UploadCall) -> bytes:
+    if call.connection.count_uploads() > MAX_UPLOADS:
+        raise RateLimited(f"a connection has at most {MAX_UPLOADS} uploads at a time", limit=MAX_UPLOADS)
+    incoming = call.incoming
+    assert incoming is not None
+    ref = call.ref(given)
+    [draft] = with_correlation_ids(call, [given.draft])
+    if draft.payload:
+        raise InvalidArgument("an upload's message has an empty payload: it comes in DATA", field="payload")
+    uploading = await call.session.upload(ref, draft)
+    try:
+        while part := await _next(call, incoming):
+            await uploading.write(part)
+            incoming.give_credit(len(part))
+        return write_enqueued(await enqueue_drafts(call, ref, [await uploading.finish()]))
+    finally:
+        uploading.close()
+
+
+async def _next(call: Call, incoming: Incoming) -> bytes:
+    try:
+        async with asyncio.timeout(UPLOAD_PATIENCE_S):
+            part = await call.wait(incoming.next())
+    except TimeoutError:
+        raise InvalidArgument(f"nothing more of the payload came for {UPLOAD_PATIENCE_S:g} s") from None
+    if part is None:
+        raise cancelled()
+    return part
