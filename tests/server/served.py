@@ -17,10 +17,10 @@ END_S = 30.0
 
 
 def urls_in(line: str) -> dict[str, str]:
-    """The addresses in the line that a server prints once it listens: `url`, and `capnp_url` where there is one."""
+    """The addresses in the line that a server prints once it listens: `url`, and those of its other doors."""
     said = json.loads(line)
     assert said["event"] == "listening"
-    return {name: said[name] for name in ("url", "capnp_url") if name in said}
+    return {name: said[name] for name in ("url", "capnp_url", "framed_url") if name in said}
 
 
 class Served:

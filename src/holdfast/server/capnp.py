@@ -76,6 +76,13 @@ class CapnpServer:
     def in_hand(self) -> "set[asyncio.Future[Any]]":
         return set() if self._door is None else self._door.in_hand()
 
+    def begin_drain(self) -> None:
+        """Do nothing: each new call is refused, which tells its caller."""
+
+    def describe_calls(self) -> str:
+        """Return nothing: calls of this door have no names that could be shown."""
+        return ""
+
     def cut_off(self) -> None:
         if self._door is not None:
             self._door.cut_off()

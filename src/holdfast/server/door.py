@@ -5,7 +5,7 @@ from typing import NamedTuple
 from holdfast.clock import Clock
 from holdfast.doors.http.app import HttpDoor
 from holdfast.doors.http.calls import limits_for
-from holdfast.doors.http.health import Health
+from holdfast.doors.http.health import FramedOffer, Health
 from holdfast.doors.http.hosts import ANY_HOST, Hosts
 from holdfast.doors.http.routes import make_rest
 from holdfast.doors.identity import Identity, ScraperIdentity, make_identity
@@ -50,12 +50,20 @@ def hosts_of(settings: Settings) -> Hosts | None:
     return None if ANY_HOST in settings.allowed_hosts else Hosts([settings.host, *settings.allowed_hosts])
 
 
-def make_door(core: Core, identity: Identity, drain: Drain, telemetry: Telemetry, settings: Settings) -> HttpDoor:
+def make_door(
+    core: Core,
+    identity: Identity,
+    drain: Drain,
+    telemetry: Telemetry,
+    settings: Settings,
+    framed: FramedOffer | None = None,
+) -> HttpDoor:
     health = Health(
         drain=drain,
         check_store=core.admin.check_store,
         render=telemetry.metrics.render,
         scrapers=scrapers_of(settings, identity),
+        framed=framed,
     )
     return HttpDoor(
         identity=identity,

@@ -6,6 +6,7 @@ import ssl
 
 from holdfast.doors.http.app import HttpDoor
 from holdfast.doors.http.connections import HttpConnections
+from holdfast.doors.http.upgrades import Upgrade
 from holdfast.service.request_turns import RequestTurns
 
 _BACKLOG = 2_048
@@ -16,8 +17,14 @@ _LINGER_S = 0.2
 class HttpServer:
     """Leaves signals alone: whoever runs it begins its end."""
 
-    def __init__(self, door: HttpDoor, tls: ssl.SSLContext | None, turns: RequestTurns | None = None) -> None:
-        self.connections = HttpConnections(door, door.hot_calls, turns=turns)
+    def __init__(
+        self,
+        door: HttpDoor,
+        tls: ssl.SSLContext | None,
+        turns: RequestTurns | None = None,
+        upgrade: Upgrade | None = None,
+    ) -> None:
+        self.connections = HttpConnections(door, door.hot_calls, turns=turns, upgrade=upgrade)
         self._tls = tls
         self._listening: list[asyncio.Server] = []
 

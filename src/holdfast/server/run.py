@@ -17,16 +17,20 @@ import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import ExitStack, asynccontextmanager, suppress
 from importlib.metadata import version
+from typing import NamedTuple
 
 from holdfast.clock import Clock, SystemClock
 from holdfast.dice import SystemDice
 from holdfast.doors.http.app import HttpDoor
+from holdfast.doors.http.health import FramedOffer
+from holdfast.doors.http.upgrades import Upgrade
 from holdfast.doors.identity import Identity
 from holdfast.runtime import LoopRuntime
 from holdfast.server.capnp import CapnpServer
 from holdfast.server.compose import Core, make_store
 from holdfast.server.door import Telemetry, identity_of, make_door
 from holdfast.server.ending import OVERTIME, Stop, Watchdog, leave
+from holdfast.server.framed import FramedServer
 from holdfast.server.http import HttpServer
 from holdfast.server.listen import listening_sockets, make_tls, raise_bind_error, url_of
 from holdfast.server.scrape import CoreSource
@@ -35,10 +39,11 @@ from holdfast.service.drain import Drain
 from holdfast.telemetry import log
 from holdfast.telemetry.exporting import tracing_from
 from holdfast.telemetry.metrics import Metrics
+from holdfast.wire.framed import UPGRADE_NAME, UPGRADE_PATH
 
 _log = logging.getLogger("holdfast")
 
-MakeDoor = Callable[[Core, Identity, Drain, Telemetry, Settings], HttpDoor]
+MakeDoor = Callable[[Core, Identity, Drain, Telemetry, Settings, FramedOffer | None], HttpDoor]
 Announce = Callable[[str], None]
 
 # Past its grace a server cuts off what is left and closes the store if that takes no longer than this.
@@ -71,6 +76,8 @@ async def serve(settings: Settings, announce: Announce, make_door: MakeDoor = ma
             last.callback(each.close)
         capnp = CapnpServer(settings)
         last.callback(capnp.release)
+        framed = FramedServer(settings)
+        last.callback(framed.release)
         tls = make_tls(settings)
         # Of its own: tokens and keys go by the wall, and a store may be ahead of that.
         identity = identity_of(settings, SystemClock())
@@ -79,22 +86,28 @@ async def serve(settings: Settings, announce: Announce, make_door: MakeDoor = ma
         async with _opened(settings, runtime) as core, _started(identity), _told(core, settings, clock) as telemetry:
             drain, turns = Drain(), core.request_turns()
             telemetry.metrics.turns = turns
-            server = HttpServer(make_door(core, identity, drain, telemetry, settings), tls, turns)
+            door = make_door(core, identity, drain, telemetry, settings, FramedOffer(framed.port))
+            upgrade = framed.open(core, identity, drain, telemetry, turns).connect
+            server = HttpServer(
+                door, tls, turns, Upgrade(UPGRADE_PATH.encode(), UPGRADE_NAME.encode(), upgrade, door.check_host)
+            )
             try:
                 try:
                     await server.start(sockets)
                 except OSError as error:  # another program came first to listen on the port
                     raise_bind_error(settings.host, settings.port, error)
                 await capnp.start(core, identity, drain, telemetry, tls, turns)
+                await framed.start(tls)
                 _rest_garbage_collector()
-                _say_begun(settings, url_of(sockets, settings), capnp.url, announce)
+                _say_begun(settings, Urls(url_of(sockets, settings), capnp.url, framed.url), announce)
                 core.on_store_lost = stop.store_lost
                 await stop.wait()
                 watchdog.start(settings.shutdown_grace_ms / 1_000 + _LAST_S)
-                code = await _drain(settings, server, capnp, core, runtime, drain)
+                code = await _drain(settings, server, (capnp, framed), core, runtime, drain)
             finally:
                 server.stop_listening()
                 await capnp.close(0)
+                await framed.close(0)
         if stop.has_lost_store:
             # A thread is stuck in RocksDB, and the interpreter's own end would wait for it.
             leave(OVERTIME)
@@ -141,7 +154,7 @@ async def _told(core: Core, settings: Settings, clock: Clock) -> AsyncIterator[T
 async def _drain(
     settings: Settings,
     server: HttpServer,
-    capnp: CapnpServer,
+    others: "tuple[CapnpServer, FramedServer]",
     core: Core,
     runtime: LoopRuntime,
     drain: Drain,
@@ -149,25 +162,31 @@ async def _drain(
     loop = asyncio.get_running_loop()
     grace_s = settings.shutdown_grace_ms / 1_000
     deadline = loop.time() + grace_s
-    in_hand = server.connections.in_hand() | capnp.in_hand()
+    in_hand = server.connections.in_hand().union(*(each.in_hand() for each in others))
     _log.info(
         "told to stop: finishing what is in hand; another signal ends it at once",
         extra={"calls_in_hand": len(in_hand), "grace_s": grace_s},
     )
     drain.begin()
     server.connections.close_after_responses()
+    for each in others:
+        each.begin_drain()
     core.begin_drain()
 
     left = await _finish(in_hand, grace_s)
     if left:
-        extra = {"calls_in_hand": len(left), "calls": server.connections.describe_calls()}
+        calls = [server.connections.describe_calls(), *(each.describe_calls() for each in others)]
+        extra = {"calls_in_hand": len(left), "calls": ", ".join(filter(None, calls))}
         _log.error("calls were still in hand after %gs and are cut off", grace_s, extra=extra)
         # To a call this is a caller that left: what was meant for it is given back.
         server.connections.cut_off()
-        capnp.cut_off()
+        for each in others:
+            each.cut_off()
         for call in await _finish(left, _LAST_S / 4):
             call.cancel()
-    unread = await capnp.close(max(deadline - loop.time(), _LAST_S / 4))
+    unread = 0
+    for each in others:
+        unread += await each.close(max(deadline - loop.time(), _LAST_S / 4))
     unread += await server.close(deadline, at_least_s=_LAST_S / 4)
     if unread:
         _log.error("callers did not take their answers within %gs", grace_s, extra={"connections": unread})
@@ -185,7 +204,20 @@ async def _finish(calls: "set[asyncio.Future[None]]", timeout_s: float) -> "set[
     return left
 
 
-def _say_begun(settings: Settings, url: str, capnp_url: str | None, announce: Announce) -> None:
+class Urls(NamedTuple):
+    """Where the doors of a server listen."""
+
+    http: str
+    capnp: str | None
+    framed: str | None
+
+    def named(self, name: str) -> dict[str, str]:
+        """Return those of the doors beside HTTP as fields of a log line, each named after its door."""
+        others = {"capnp": self.capnp, "framed": self.framed}
+        return {f"{door}_{name}": url for door, url in others.items() if url is not None}
+
+
+def _say_begun(settings: Settings, urls: Urls, announce: Announce) -> None:
     identities = [
         name for name, has in (("tokens", settings.has_tokens), ("certificates", settings.has_certificates)) if has
     ]
@@ -193,8 +225,8 @@ def _say_begun(settings: Settings, url: str, capnp_url: str | None, announce: An
         "version": version("holdfast"),
         "store": settings.shown_store,
         "durability": settings.durability,
-        "address": url,
-        **({} if capnp_url is None else {"capnp_address": capnp_url}),
+        "address": urls.http,
+        **urls.named("address"),
         "identities": " and ".join(identities) or "none",
         "pid": os.getpid(),
     }
@@ -206,15 +238,14 @@ def _say_begun(settings: Settings, url: str, capnp_url: str | None, announce: An
         )
     elif settings.tls_cert is None:
         _log.warning("callers' tokens come unencrypted: set tls_cert, or let something in front speak TLS")
-    announce(_listening_line(settings, url, capnp_url))
+    announce(_listening_line(settings, urls))
 
 
-def _listening_line(settings: Settings, url: str, capnp_url: str | None) -> str:
+def _listening_line(settings: Settings, urls: Urls) -> str:
     """Return the one line on stdout: a sentence for people, a log line where lines are read by programs."""
     if _log_format(settings) == "json":
-        urls = {"url": url} if capnp_url is None else {"url": url, "capnp_url": capnp_url}
-        return log.line(_log, "listening", {**urls, "store": settings.shown_store})
-    where = url if capnp_url is None else f"{url} and {capnp_url}"
+        return log.line(_log, "listening", {"url": urls.http, **urls.named("url"), "store": settings.shown_store})
+    where = " and ".join(filter(None, urls))
     return f"Holdfast is serving {settings.shown_store} at {where}"
 
 

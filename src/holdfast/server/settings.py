@@ -219,6 +219,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             default_text="none: no such door",
         ),
     ] = None
+    framed_port: Annotated[
+        int | None,
+        Spec(
+            Integer(0, 65_535),
+            _NETWORK,
+            "Port of the framed protocol, beside the HTTP one, which can be upgraded to it too; 0 takes a free one.",
+            default_text="none: by upgrade alone",
+        ),
+    ] = None
     tls_cert: Annotated[
         str | None,
         Spec(_path(), _NETWORK, "Certificate chain (PEM): serve HTTPS.", default_text="none: plain HTTP"),

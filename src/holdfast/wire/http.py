@@ -430,6 +430,9 @@ class HealthAnswer(Struct, frozen=True, kw_only=True):
     status: str
     # Why it is not ready.
     reason: str | UnsetType = UNSET
+    # The port of the framed protocol, if it has one of its own, and whether this one can be upgraded to it.
+    framed_port: int | UnsetType = UNSET
+    framed_upgrade: bool | UnsetType = UNSET
 
 
 encode = msgspec.json.Encoder().encode

@@ -119,6 +119,7 @@ class FramedDoor:
             server.close()
 
     def cut_off(self) -> None:
+        """Drop every connection."""
         for connection in [*self.connections]:
             connection.abort()
 

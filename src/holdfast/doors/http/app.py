@@ -2,7 +2,7 @@
 
 import itertools
 import secrets
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
 from typing import Any
 
@@ -105,8 +105,7 @@ class HttpDoor:
         # Among the rest are paths that are not run as calls: health, and what does not exist.
         exchange = exchange_of(scope)
         try:
-            if self._hosts is not None:
-                self._hosts.check(exchange.head.headers)
+            self.check_host(exchange.head.headers)
         except Forbidden as error:
             await self._refuse(error, None, exchange)
         else:
@@ -168,6 +167,11 @@ class HttpDoor:
         if caller.tenant != EVERY_TENANT:
             exchange.connection.note_tenant(caller.tenant, headers.get(AUTHORIZATION))
         return self._session_of(caller)
+
+    def check_host(self, headers: Mapping[bytes, bytes]) -> None:
+        """Raise `Forbidden` for a request that calls the server by a name that is not its own."""
+        if self._hosts is not None:
+            self._hosts.check(headers)
 
     def _session_of(self, caller: Caller) -> Session:
         session = self._sessions.get(caller)

@@ -66,6 +66,8 @@ class HttpConnection(asyncio.Protocol):
         self._awaited: Exchange | None = None
         # Bytes that were read and wait for the connection's turn.
         self._held = HeldRequests(self, self._reader, group.turns, group.known_heads)
+        # The connection is to go on with another protocol once its request was read.
+        self._is_upgrading = False
         # Requests that were begun: what a turn costs.
         self.requests_begun = 0
         self.responses = ResponseWriter(group.loop)
@@ -199,6 +201,9 @@ class HttpConnection(asyncio.Protocol):
         self._read_from_start = data if self._reader.is_idle and data.startswith(b"POST ") else None
         self._reader.feed(data)
         self._read_from_start = None
+        if self._is_upgrading and self._reader.is_idle:
+            self._hand_over()
+            return
         awaited, self._awaited = self._awaited, None
         if awaited is not None:
             self.tasks.start(awaited)  # there is more of it to come
@@ -206,6 +211,14 @@ class HttpConnection(asyncio.Protocol):
     def begin_request(self, head: RequestHead) -> None:
         if self.is_refused:
             return  # behind the last request of its connection
+        if self._is_upgrading:
+            raise RefusedRequest(400, "send nothing behind a request to upgrade before its answer has come")
+        if self._group.upgrade is not None and self._group.upgrade.is_asked_by(head):
+            if self._current is not None or self._ahead:
+                raise RefusedRequest(400, "wait for the answers before you ask to upgrade")
+            self._is_upgrading = True
+            self._incoming = None
+            return
         if len(self._ahead) >= MAX_PIPELINED:
             raise RefusedRequest(400, f"more than {MAX_PIPELINED} requests were sent ahead: wait for answers")
         self._idle_since = None
@@ -257,6 +270,23 @@ class HttpConnection(asyncio.Protocol):
 
     def _is_watched(self) -> bool:
         return self._current is not None and self._current.is_watched
+
+    def _hand_over(self) -> None:
+        """Let the connection go on with the protocol that it was upgraded to."""
+        upgrade = self._group.upgrade
+        assert upgrade is not None
+        self.is_refused = True
+        self.stop_patience()
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+        self.responses.write(upgrade.response)
+        self.reading.resume()
+        self.responses.stop()
+        self.reading.stop()
+        self._group.discard(self)
+        successor = upgrade.make()
+        self.transport.set_protocol(successor)
+        successor.connection_made(self.transport)
 
     # --- Running ---------------------------------------------------------------------------------------------------
 

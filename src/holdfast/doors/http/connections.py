@@ -12,6 +12,7 @@ from holdfast.doors.http.connection import HttpConnection
 from holdfast.doors.http.exchange import Exchange
 from holdfast.doors.http.request_heads import RequestHead
 from holdfast.doors.http.response_heads import ResponseHeads
+from holdfast.doors.http.upgrades import Upgrade
 from holdfast.service.request_turns import RequestTurns
 
 # Longer than the idle time of the usual load balancers (60 s): the side that waits longer never closes a connection on
@@ -52,10 +53,12 @@ class HttpConnections:
         hot_calls: Mapping[bytes, HotCall],
         *,
         turns: RequestTurns | None = None,
+        upgrade: Upgrade | None = None,
         keep_alive_s: float = KEEP_ALIVE_S,
         clock: Clock | None = None,
     ) -> None:
         self.hot_calls = hot_calls
+        self.upgrade = upgrade
         self.keep_alive_s = keep_alive_s
         self.loop = asyncio.get_running_loop()
         self.turns = turns or RequestTurns(lambda tenant: 1)

@@ -1,6 +1,9 @@
 """Whether the server lives, whether it is ready, and its figures."""
 
 from collections.abc import Awaitable, Callable
+from typing import NamedTuple
+
+from msgspec import UNSET
 
 from holdfast.doors.http.calls import JSON_TYPE, Call
 from holdfast.doors.identity import Identity
@@ -15,11 +18,18 @@ _NOT_KEPT = (b"cache-control", b"no-store")
 _METRICS_TYPE = (b"content-type", b"text/plain; version=0.0.4; charset=utf-8")
 
 
+class FramedOffer(NamedTuple):
+    """Where callers reach the framed protocol: its own port, if it has one, and this one."""
+
+    port: int | None
+    is_upgradable: bool = True
+
+
 class Health:
     """The routes that say how a server does.
 
     `check_store` raises while the store cannot be used; `render` returns the metrics as Prometheus reads them;
-    `scrapers` identifies callers of the metrics.
+    `scrapers` identifies callers of the metrics; `framed` is what callers may use instead of HTTP.
     """
 
     def __init__(
@@ -29,15 +39,20 @@ class Health:
         check_store: Callable[[], Awaitable[None]],
         render: Callable[[], Awaitable[bytes]],
         scrapers: Identity | None = None,
+        framed: FramedOffer | None = None,
     ) -> None:
         self._drain = drain
         self._check_store = check_store
         self._render = render
         self._scrapers = scrapers
+        self._alive = HealthAnswer(status="ok")
+        if framed is not None:
+            port = UNSET if framed.port is None else framed.port
+            self._alive = HealthAnswer(status="ok", framed_port=port, framed_upgrade=framed.is_upgradable)
 
     async def healthz(self) -> Answer:
         """Alive: whoever answers is."""
-        return _health(200, HealthAnswer(status="ok"))
+        return _health(200, self._alive)
 
     async def readyz(self) -> Answer:
         if self._drain.is_draining:

@@ -1,0 +1,41 @@
+"""Connections that go on with another protocol, of which this door knows the name alone (RFC 9110, 7.8)."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from holdfast.doors.http.origin import check_origin
+from holdfast.doors.http.request_heads import RefusedRequest, RequestHead
+from holdfast.model.errors import Forbidden
+
+
+class Upgrade(NamedTuple):
+    """A protocol that a connection may be upgraded to, by a GET of `path`.
+
+    `make` returns the protocol of a connection, which is then connected as if it were new. `check_host` raises
+    `Forbidden` for a request that calls the server by a name that is not its own.
+    """
+
+    path: bytes
+    name: bytes
+    make: Callable[[], asyncio.Protocol]
+    check_host: Callable[[Mapping[bytes, bytes]], None]
+
+    @property
+    def response(self) -> bytes:
+        return b"HTTP/1.1 101 Switching Protocols\r\nconnection: Upgrade\r\nupgrade: %b\r\n\r\n" % self.name
+
+    def is_asked_by(self, head: RequestHead) -> bool:
+        """Return whether a request asks for this upgrade, and may. Raise `RefusedRequest` for one that is not plain."""
+        if not head.is_upgrade or head.target != self.path or head.method != "GET":
+            return False
+        if head.headers.get(b"upgrade", b"").strip().lower() != self.name:
+            return False
+        try:
+            self.check_host(head.headers)
+            check_origin(head.headers)
+        except Forbidden as error:
+            raise RefusedRequest(403, error.message) from None
+        if head.has_body:
+            raise RefusedRequest(400, "a request to upgrade has no body")
+        return True
