@@ -260,10 +260,9 @@ class Call:
         try:
             return await working
         except asyncio.CancelledError:
-            if not working.cancelled():  # it is this call that is cut off
-                working.cancel()
-                raise
             self._check_present()
+            if not self.is_cancelled:  # it is this call that is cut off
+                raise
             return None
         finally:
             self._waiting = None
