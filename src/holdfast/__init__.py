@@ -100,8 +100,9 @@ def open(url: str | PathLike[str], **settings: Any) -> "_package.Holdfast":
     """Open queues for blocking use.
 
     `url` is a directory (as text or `os.PathLike`), the URL of a store (`memory://`, `postgres://…`, `file:///…`,
-    `s3://…`, `az://…`, `gs://…`), or that of a server: `http://host:port`, `capnp://host:port`. Text that looks like a
-    host or a mistyped URL raises InvalidArgument with the right spelling; a directory of that name is `./name:1`.
+    `s3://…`, `az://…`, `gs://…`), or that of a server: `http://host:port`, `holdfast://host:port` (the framed
+    protocol), `capnp://host:port`. Text that looks like a host or a mistyped URL raises InvalidArgument with the right
+    spelling; a directory of that name is `./name:1`.
 
     Settings by name: of a store those of `holdfast serve`; of a server token, timeout, retries, pool, wait_round,
     tls_ca, tls_cert and tls_key. `clock` and `dice` are for tests of embedded queues.
@@ -112,6 +113,10 @@ def open(url: str | PathLike[str], **settings: Any) -> "_package.Holdfast":
         from holdfast.client.http.transport import open_http
 
         return open_http(text, settings)
+    if kind is UrlKind.FRAMED:
+        from holdfast.client.framed.transport import open_framed
+
+        return open_framed(text, settings)
     if kind is UrlKind.CAPNP:
         from holdfast.client.capnp.transport import open_capnp
 
@@ -130,6 +135,10 @@ def open_async(url: str | PathLike[str], **settings: Any) -> "_package.AsyncHold
         from holdfast.client.http.transport import open_http_on_loop
 
         return open_http_on_loop(text, settings)
+    if kind is UrlKind.FRAMED:
+        from holdfast.client.framed.transport import open_framed_on_loop
+
+        return open_framed_on_loop(text, settings)
     if kind is UrlKind.CAPNP:
         from holdfast.client.capnp.transport import open_capnp_on_loop
 

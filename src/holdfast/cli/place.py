@@ -38,7 +38,7 @@ class Place:
     @property
     def is_remote(self) -> bool:
         """A server's, by whichever door: it has settings of its own, and asks who is calling."""
-        return self.is_server or self.url.lower().startswith(("capnp://", "capnps://"))
+        return parse_store_url(self.url).is_server
 
     @property
     def is_directory(self) -> bool:

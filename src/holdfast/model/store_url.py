@@ -19,6 +19,7 @@ class UrlKind(StrEnum):
     MEMORY = "memory"
     HTTP = "http"
     CAPNP = "capnp"
+    FRAMED = "framed"
     POSTGRES = "postgres"
     OBJECTS = "objects"
 
@@ -28,6 +29,8 @@ SCHEMES: dict[str, UrlKind] = {
     "https": UrlKind.HTTP,
     "capnp": UrlKind.CAPNP,
     "capnps": UrlKind.CAPNP,
+    "holdfast": UrlKind.FRAMED,
+    "holdfasts": UrlKind.FRAMED,
     "memory": UrlKind.MEMORY,
     "postgres": UrlKind.POSTGRES,
     "postgresql": UrlKind.POSTGRES,
@@ -36,7 +39,10 @@ SCHEMES: dict[str, UrlKind] = {
     "az": UrlKind.OBJECTS,
     "gs": UrlKind.OBJECTS,
 }
-_ACCEPTED = "a directory, memory://, http://host:port, capnp://host:port, postgres://, file:///, s3://, az:// or gs://"
+_ACCEPTED = (
+    "a directory, memory://, http://host:port, holdfast://host:port, capnp://host:port, postgres://, file:///, s3://, "
+    "az:// or gs://"
+)
 # A scheme, and the colon and slashes behind it as people mistype them: `http:/host`, `http//host`, `memory:`.
 _MISTYPED = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]+)(?P<mark>:/+|//+|:)(?P<rest>.*)", re.IGNORECASE | re.DOTALL)
 _HOST_AND_PORT = re.compile(r"/*(?P<host>[^/\s]*):(?P<port>\d+)(?P<path>/.*)?")
@@ -53,7 +59,7 @@ class StoreUrl(NamedTuple):
 
     @property
     def is_server(self) -> bool:
-        return self.kind in (UrlKind.HTTP, UrlKind.CAPNP)
+        return self.kind in (UrlKind.HTTP, UrlKind.FRAMED, UrlKind.CAPNP)
 
 
 def parse_store_url(given: str | os.PathLike[str], *, field: str = "url") -> StoreUrl:

@@ -11,6 +11,7 @@ from holdfast.client.http.failures import UNAVAILABLE, answer_error, has_results
 from holdfast.client.http.pool import Pool
 from holdfast.client.http.response import Answer
 from holdfast.client.http.socket_pool import SocketPool
+from holdfast.client.http.sockets import SocketConnection
 from holdfast.client.remote.calls import GONE_S, LEAVE_S, Calls
 from holdfast.client.remote.lost import Lost, Reused
 from holdfast.client.remote.settings import RemoteSettings, check_token
@@ -67,7 +68,7 @@ class AnyPool(Protocol):
 class HttpCalls(Calls[Request, Answer]):
     def __init__(self, settings: RemoteSettings, *, in_threads: bool = False) -> None:
         """`in_threads`: calls are made by the calling threads, and never suspend. Else they are the running loop's."""
-        self._make_pool: Callable[..., AnyPool] = SocketPool if in_threads else Pool
+        self._make_pool: Callable[..., AnyPool] = partial(SocketPool, SocketConnection) if in_threads else Pool
         address, token = settings.address, settings.token
         self._prefix = address.prefix
         self._host = f"Host: {address.authority}\r\nUser-Agent: holdfast\r\n".encode()

@@ -1,0 +1,106 @@
+"""Requests and answers as frames: nothing is decided here."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+from holdfast.client.framed.answer import Answer
+from holdfast.client.framed.calls import FramedCalls, Request
+from holdfast.client.framed.uploads import FramedUpload
+from holdfast.client.http.failures import strange_answer
+from holdfast.model.answers import Delivery, Enqueued, Exchanged, Part, Result
+from holdfast.model.durations import MAX_MS
+from holdfast.model.message import Draft, Receipt
+from holdfast.model.names import QueueRef
+from holdfast.model.requests import Ask, Settle, Verdict
+from holdfast.wire.framed_answers import read_claimed, read_enqueued, read_part, read_results
+from holdfast.wire.framed_calls import (
+    NAMED,
+    write_claim,
+    write_enqueue,
+    write_exchange,
+    write_named,
+    write_read_part,
+    write_settle,
+)
+from holdfast.wire.operation import Operation
+
+T = TypeVar("T")
+
+
+class FramedCodec:
+    riding = frozenset(Settle)
+    mixes_verdicts = True
+    longest_wait_ms = MAX_MS
+    most_shared_bytes = 64 << 10
+
+    def __init__(self, calls: FramedCalls) -> None:
+        self._calls = calls
+
+    # --- Enqueue ---------------------------------------------------------------------------------------------------
+
+    def enqueue(self, ref: QueueRef, drafts: list[Draft], *, is_shared: bool) -> Request:
+        # Only messages that all have keys may be sent again.
+        is_repeatable = all(draft.key is not None for draft in drafts)
+        return Request(write_enqueue(ref, drafts), is_repeatable=is_repeatable, is_shared=is_shared)
+
+    def enqueued(self, answer: Answer) -> list[Enqueued]:
+        return self._read(read_enqueued, answer)
+
+    def upload(self, ref: QueueRef, draft: Draft, size: int | None) -> FramedUpload:
+        """Refused as soon as it is too large, whatever its size was said to be."""
+        return FramedUpload(self._calls, ref, draft)
+
+    # --- Claims ----------------------------------------------------------------------------------------------------
+
+    def claim(
+        self,
+        ref: QueueRef,
+        ask: Ask,
+        wait_ms: int | None,
+        verdicts: list[Verdict],
+        heard_late: Callable[[Answer], Awaitable[None]],
+    ) -> Request:
+        body = write_exchange(ref, ask, verdicts, wait_ms) if verdicts else write_claim(ref, ask, wait_ms)
+        return Request(body, wait_ms=wait_ms, heard_late=heard_late)
+
+    def claimed(self, answer: Answer, verdicts: list[Verdict]) -> Exchanged:
+        exchanged = self._read(read_claimed, answer)
+        if len(exchanged.results) != len(verdicts):
+            raise strange_answer(self._calls.url)
+        return exchanged
+
+    def deliveries(self, answer: Answer) -> list[Delivery]:
+        return self._read(read_claimed, answer).deliveries
+
+    def read_part(self, ref: QueueRef, receipt: Receipt, offset: int, limit: int) -> Request:
+        return Request(write_read_part(ref, receipt, offset, limit))
+
+    def part(self, answer: Answer) -> Part:
+        return self._read(read_part, answer)
+
+    # --- Verdicts --------------------------------------------------------------------------------------------------
+
+    def settle(self, ref: QueueRef, verdicts: list[Verdict], *, is_last: bool) -> Request:
+        return Request(write_settle(ref, verdicts), is_last=is_last)
+
+    def settled(self, answer: Answer, verdicts: list[Verdict]) -> list[Result]:
+        if (error := self._calls.error_in(answer)) is not None:
+            raise error
+        results = self._read(read_results, answer)
+        if len(results) != len(verdicts):
+            raise strange_answer(self._calls.url)
+        return results
+
+    # --- Other operations: by name ---------------------------------------------------------------------------------
+
+    def operate(self, operation: Operation[Any, Any], ref: QueueRef, request: Any) -> Request:
+        return Request(write_named(operation, ref, request), is_long=operation.is_long)
+
+    def operated(self, operation: Operation[Any, Any], request: Any, answer: Answer) -> Any:
+        return self._read(NAMED[operation.name].read_answer, answer)
+
+    def _read(self, read: Callable[[bytes], T], answer: Answer) -> T:
+        try:
+            return read(answer[1])
+        except ValueError:  # msgspec's errors, and bytes that are no text
+            raise strange_answer(self._calls.url) from None

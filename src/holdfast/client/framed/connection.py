@@ -1,0 +1,387 @@
+"""One connection on an event loop. It carries any number of calls at once, answered in any order."""
+
+import asyncio
+from collections.abc import Callable
+from math import inf
+from typing import Final, cast
+
+from holdfast.client.framed.answer import ERROR, KEEPALIVE_S, LONGEST_FRAME, RESULT, SILENCES, Answer
+from holdfast.client.framed.greeting import Greeting, Known, check_first, read_upgrade
+from holdfast.client.remote.lost import Lost, Reused
+from holdfast.wire.framed import ServerHello, read_error, read_server_hello
+from holdfast.wire.frames import CONNECTION, FrameReader, Kind, write_frame
+
+_LAST_NUMBER: Final = 0xFFFF_FFFF
+_FINAL: Final = (RESULT, ERROR)
+_LATE_S: Final = 0.001
+
+
+class Call:
+    """`answer.OpenCall`, on a loop."""
+
+    __slots__ = (
+        "_connection",
+        "_is_left",
+        "_limit_s",
+        "_lost",
+        "_waiter",
+        "deadline",
+        "frames",
+        "is_over",
+        "late",
+        "number",
+        "sent_at",
+    )
+
+    def __init__(self, connection: "Connection") -> None:
+        self._connection = connection
+        self.number = 0
+        self.is_over = True
+        # Frames that its caller has not heard.
+        self.frames: list[Answer] = []
+        self._waiter: asyncio.Future[None] | None = None
+        self._lost: Lost | None = None
+        self._is_left = False
+        self._limit_s = 0.0
+        self.sent_at = 0.0
+        # When its caller waits no longer; infinite while none waits.
+        self.deadline = inf
+        # Its caller has given up: it is given a result, or nothing is.
+        self.late: Callable[[Answer], None] | None = None
+
+    @property
+    def heard_at(self) -> float:
+        return self._connection.heard_at
+
+    async def ask(self, body: bytes, limit_s: float | None) -> Answer:
+        self._connection.open(self, body)
+        return await self.hear(limit_s)
+
+    async def open(self, body: bytes) -> None:
+        self._connection.open(self, body)
+
+    async def server(self, limit_s: float) -> ServerHello:
+        return await self._connection.greeted(limit_s)
+
+    async def send(self, kind: int, body: bytes) -> None:
+        connection = self._connection
+        if self._lost is not None:
+            raise self._lost
+        connection.write(write_frame(kind, self.number, body))
+        await connection.drained()
+
+    async def hear(self, limit_s: float | None) -> Answer:
+        while not self.frames:
+            if self._lost is not None:
+                raise self._lost
+            await self._wait(limit_s)
+        return self.frames.pop(0)
+
+    async def leave(self, limit_s: float) -> list[Answer]:
+        connection, waiter = self._connection, self._waiter
+        if waiter is not None and not waiter.done():
+            waiter.set_exception(Lost("this client is closed", was_sent=True))
+        self._is_left = True
+        if not self.is_over:
+            connection.write(write_frame(Kind.CANCEL, self.number))
+        try:
+            while not self.is_over:
+                await self._wait(limit_s)
+        except Lost:
+            pass  # the server gives the rest back when the connection ends
+        self._is_left = False
+        frames, self.frames = self.frames, []
+        return frames
+
+    def give_up(self, late: Callable[[Answer], None] | None) -> None:
+        if not self.is_over and self.late is None and not self._is_left:
+            self.frames.clear()
+            self.late = late or _ignore
+            self._connection.write(write_frame(Kind.CANCEL, self.number))
+
+    async def _wait(self, limit_s: float | None) -> None:
+        """Wait for a frame, or the end of the connection. Raise `Lost` when the time is over."""
+        waiter = self._waiter = self._connection.loop.create_future()
+        if limit_s is not None:
+            self._limit_s = limit_s
+            self._connection.watch(self, limit_s)
+        try:
+            await waiter
+        finally:
+            if self._waiter is waiter:
+                self._waiter = None
+                self.deadline = inf
+
+    # --- Told by the connection ------------------------------------------------------------------------------------
+
+    def arrived(self, kind: int, body: bytes) -> None:
+        if self.late is not None:
+            if kind == RESULT:
+                self.late((kind, body))
+            return
+        self.frames.append((kind, body))
+        self._wake()
+
+    def lose(self, lost: Lost) -> None:
+        self.is_over = True
+        self._lost = lost
+        self._wake()
+
+    def time_out(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            reason = f"no answer within {self._limit_s:g} s"
+            self._waiter.set_exception(Lost(reason, was_sent=True, is_timeout=True))
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+class Connection(asyncio.Protocol):
+    def __init__(self, greeting: Greeting, over: Callable[["Connection"], None]) -> None:
+        """`over` is called when it has ended."""
+        self.loop = asyncio.get_running_loop()
+        self._greeting = greeting
+        self._over = over
+        self._known = Known()
+        self._transport: asyncio.Transport | None = None
+        self._reader = FrameReader(LONGEST_FRAME)
+        # Open calls by their number.
+        self._calls: dict[int, Call] = {}
+        self._last = 0
+        # Frames of this turn of the loop, which leave together.
+        self._out: list[bytes] = []
+        self._room: asyncio.Future[None] | None = None
+        # The answer to the upgrade, until it is whole; None once frames are spoken.
+        self._head: bytes | None = b"" if greeting.upgrade else None
+        self._is_ready: asyncio.Future[None] = self.loop.create_future()
+        self._hello: asyncio.Future[ServerHello] | None = None
+        self._said: ServerHello | None = None
+        self._is_going_away = False
+        # None while it is open.
+        self._end: Lost | None = None
+        self.heard_at = 0.0
+        self._deadline = inf
+        self._deadline_timer: asyncio.TimerHandle | None = None
+        self._keepalive_timer: asyncio.TimerHandle | None = None
+        self._pinged_at: float | None = None
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether a call can be opened on it."""
+        return (
+            self._end is None and not self._is_going_away and not cast(asyncio.Transport, self._transport).is_closing()
+        )
+
+    @property
+    def under_way(self) -> int:
+        return len(self._calls)
+
+    @property
+    def most_calls(self) -> int | None:
+        """How many calls the server lets be open at once, once it has said so."""
+        return None if self._said is None else self._said.max_calls
+
+    async def ready(self) -> None:
+        """Wait until frames can be sent. Raise `Lost`."""
+        await asyncio.shield(self._is_ready)
+
+    async def greeted(self, limit_s: float) -> ServerHello:
+        if self._said is not None:
+            return self._said
+        if self._end is not None:
+            raise self._end
+        if not self._known.is_greeted:
+            self.write(self._greeting.due(self._known))
+        if self._hello is None:
+            self._hello = self.loop.create_future()
+        try:
+            async with asyncio.timeout(limit_s):
+                return await asyncio.shield(self._hello)
+        except TimeoutError:
+            raise Lost(f"no hello within {limit_s:g} s", was_sent=False, is_timeout=True) from None
+
+    # --- Calls -----------------------------------------------------------------------------------------------------
+
+    def open(self, call: Call, body: bytes) -> None:
+        if not self.is_usable:
+            raise Lost("the connection is closed" if self._end is None else self._end.reason, was_sent=False)
+        calls, number = self._calls, self._last
+        while True:
+            number = number + 1 if number < _LAST_NUMBER else 1
+            if number not in calls:
+                break
+        self._last = call.number = number
+        hello = b"" if self._known.is_greeted and not self._greeting.is_renewed else self._greeting.due(self._known)
+        call.is_over = False
+        calls[number] = call
+        frame = write_frame(Kind.CALL, number, body)
+        self.write(hello + frame if hello else frame)
+
+    def write(self, data: bytes) -> None:
+        """Send what is given; together with the rest of this turn where several calls are under way."""
+        if self._end is not None:
+            return
+        if self._out:
+            self._out.append(data)
+        elif len(self._calls) <= 1:
+            cast(asyncio.Transport, self._transport).write(data)
+        else:
+            self._out.append(data)
+            self.loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        data, self._out = b"".join(self._out), []
+        if self._end is None:
+            cast(asyncio.Transport, self._transport).write(data)
+
+    async def drained(self) -> None:
+        """Wait until the network has taken most of what was written."""
+        if self._room is not None:
+            await asyncio.shield(self._room)
+
+    def close(self) -> None:
+        self._lose("the connection was closed")
+
+    # --- Time limits -----------------------------------------------------------------------------------------------
+    # One timer for all calls, at the first of their limits: most calls have the same, so it is hardly ever set anew.
+
+    def watch(self, call: Call, limit_s: float) -> None:
+        now = call.sent_at = self.loop.time()
+        call.deadline = now + limit_s
+        if call.deadline < self._deadline:
+            self._set_deadline(call.deadline)
+
+    def _set_deadline(self, at: float) -> None:
+        if self._deadline_timer is not None:
+            self._deadline_timer.cancel()
+        self._deadline = at
+        self._deadline_timer = None if at == inf else self.loop.call_at(at, self._check_deadlines)
+
+    def _check_deadlines(self) -> None:
+        now = self.loop.time() + _LATE_S
+        due = [call for call in self._calls.values() if call.deadline <= now]
+        for call in due:
+            call.deadline = inf
+            call.time_out()
+        if due and all(self.heard_at < call.sent_at for call in due):
+            # Not a word since they were sent: a fresh connection may find another server.
+            self._lose("the server does not answer")
+        else:
+            self._set_deadline(min((call.deadline for call in self._calls.values()), default=inf))
+
+    def _keep_alive(self) -> None:
+        keepalive_s = KEEPALIVE_S if self._said is None else self._said.keepalive_ms / 1_000
+        now = self.loop.time()
+        if self._pinged_at is None and now - self.heard_at >= keepalive_s:
+            self._pinged_at = now
+            self.write(write_frame(Kind.PING, CONNECTION))
+        elif self._pinged_at is not None and now - self._pinged_at >= keepalive_s * (SILENCES - 1):
+            self._lose("the server is silent")
+            return
+        self._keepalive_timer = self.loop.call_later(keepalive_s / 2, self._keep_alive)
+
+    # --- asyncio's callbacks ---------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self.heard_at = self.loop.time()
+        self._keepalive_timer = self.loop.call_later(KEEPALIVE_S, self._keep_alive)
+        if self._head is None:
+            self._is_ready.set_result(None)
+        else:
+            self._transport.write(self._greeting.upgrade)
+
+    def data_received(self, data: bytes) -> None:
+        self.heard_at = self.loop.time()
+        self._pinged_at = None
+        try:
+            if self._said is None:
+                data = self._first(data)
+            self._take(data)
+        except Lost as lost:
+            self._lose(lost.reason, was_sent=lost.was_sent)
+
+    def pause_writing(self) -> None:
+        self._room = self.loop.create_future()
+
+    def resume_writing(self) -> None:
+        room, self._room = self._room, None
+        if room is not None and not room.done():
+            room.set_result(None)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._lose("the connection was closed" if error is None else f"the connection broke: {error}")
+        self._over(self)
+
+    # --- What came -------------------------------------------------------------------------------------------------
+
+    def _first(self, data: bytes) -> bytes:
+        """Return the bytes of frames among the first that came."""
+        if self._head is not None:
+            self._head += data
+            rest = read_upgrade(self._head)
+            if rest is None:
+                return b""
+            self._head = None
+            self._is_ready.set_result(None)
+            data = rest
+        if not self._reader.held:
+            check_first(data)
+        return data
+
+    def _take(self, data: bytes) -> None:
+        calls, reader = self._calls, self._reader
+        for kind, number, body in reader.feed(data):
+            call = calls.get(number)
+            if call is None:
+                if number == CONNECTION:
+                    self._take_own(kind, body)
+            elif kind in _FINAL:
+                del calls[number]
+                call.is_over = True
+                call.arrived(kind, body)
+            else:
+                call.arrived(kind, body)
+        if reader.failure is not None:
+            raise Lost(reader.failure, was_sent=True)
+
+    def _take_own(self, kind: int, body: bytes) -> None:
+        """Take a frame of the connection itself. Kinds that later servers send are ignored."""
+        match kind:
+            case Kind.HELLO:
+                try:
+                    self._said = read_server_hello(body)
+                except ValueError as error:
+                    raise Lost(f"its hello is not understood: {error}", was_sent=False) from None
+                if self._hello is not None and not self._hello.done():
+                    self._hello.set_result(self._said)
+            case Kind.PING:
+                self.write(write_frame(Kind.PONG, CONNECTION, body))
+            case Kind.ERROR:
+                raise Lost(read_error(body).message, was_sent=self._said is not None)
+            case Kind.GOING_AWAY:
+                self._is_going_away = True
+
+    def _lose(self, reason: str, *, was_sent: bool = True) -> None:
+        if self._end is not None:
+            return
+        self._end = Lost(reason, was_sent=was_sent)
+        kind = Lost if self._said is None else Reused
+        calls, self._calls = self._calls, {}
+        for call in calls.values():
+            call.lose(kind(reason, was_sent=was_sent))
+        for waiting in (self._is_ready, self._hello):
+            if waiting is not None and not waiting.done():
+                waiting.set_exception(Lost(reason, was_sent=False))
+                waiting.exception()  # heard, if nobody waits for it
+        self._set_deadline(inf)
+        if self._keepalive_timer is not None:
+            self._keepalive_timer.cancel()
+        self.resume_writing()
+        if self._transport is not None:
+            self._transport.abort()
+
+
+def _ignore(answer: Answer) -> None:
+    """Hear nothing of an answer that nobody waits for."""

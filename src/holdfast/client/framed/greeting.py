@@ -1,0 +1,87 @@
+"""The first bytes of a connection: the upgrade of an HTTP port, where that is the way, and HELLO with the token."""
+
+from typing import Final
+
+from holdfast.client.remote.lost import Lost
+from holdfast.client.remote.settings import RemoteSettings, check_token
+from holdfast.wire.framed import UPGRADE_NAME, UPGRADE_PATH, VERSION, ClientHello, write_hello
+from holdfast.wire.frames import CONNECTION, Kind, write_frame
+
+# The longest first frame of a server, HELLO or ERROR, as its length counts it. Anything longer is another protocol.
+_LONGEST_FIRST: Final = 64 << 10
+# The longest head of an answer to the upgrade.
+_LONGEST_HEAD: Final = 64 << 10
+_HEAD_END: Final = b"\r\n\r\n"
+
+NOT_FRAMED: Final = "what answers there does not speak Holdfast's framed protocol"
+
+
+class Greeting:
+    """How each connection of a client begins."""
+
+    def __init__(self, settings: RemoteSettings, *, is_upgrade: bool) -> None:
+        """`is_upgrade`: the address is that of the HTTP port."""
+        address = settings.address
+        self._token = settings.token
+        # Whether the token has to be asked for before each call.
+        self.is_renewed = callable(settings.token)
+        self._fixed = b"" if self.is_renewed else self.hello(self.token())
+        # Sent first, and answered, before any frame. Empty: frames are spoken at once.
+        self.upgrade = b""
+        if is_upgrade:
+            self.upgrade = (
+                f"GET {address.prefix}{UPGRADE_PATH} HTTP/1.1\r\nHost: {address.authority}\r\nUser-Agent: holdfast\r\n"
+                f"Connection: Upgrade\r\nUpgrade: {UPGRADE_NAME}\r\n\r\n"
+            ).encode()
+
+    def token(self) -> str | None:
+        """Return the token to use now."""
+        return check_token(self._token()) if callable(self._token) else self._token
+
+    def hello(self, token: str | None) -> bytes:
+        """Return the frame that tells the server the token."""
+        return write_frame(Kind.HELLO, CONNECTION, write_hello(ClientHello(VERSION, token, "holdfast-python")))
+
+    def due(self, known: "Known") -> bytes:
+        """Return the HELLO to send before the next call: empty if the server knows the current token."""
+        if not self.is_renewed:
+            known.is_greeted, greeted = True, known.is_greeted
+            return b"" if greeted else self._fixed
+        token = self.token()
+        if known.is_greeted and known.token == token:
+            return b""
+        known.is_greeted, known.token = True, token
+        return self.hello(token)
+
+
+class Known:
+    """What the server of one connection was told of its client."""
+
+    __slots__ = ("is_greeted", "token")
+
+    def __init__(self) -> None:
+        self.is_greeted = False
+        self.token: str | None = None
+
+
+def check_first(data: bytes) -> None:
+    """Raise `Lost` if the first bytes of a server cannot begin a frame."""
+    if int.from_bytes(data[:4], "big") > _LONGEST_FIRST or data[:1] not in (b"\0", b""):
+        raise Lost(NOT_FRAMED, was_sent=False)
+
+
+def read_upgrade(received: bytes) -> bytes | None:
+    """Return the bytes behind the answer to an upgrade, or None while its head is not whole.
+
+    Raise `Lost` for a refusal.
+    """
+    head, end, rest = received.partition(_HEAD_END)
+    if not end:
+        if len(received) > _LONGEST_HEAD:
+            raise Lost("it does not answer the upgrade to the framed protocol", was_sent=False)
+        return None
+    status = head.split(b"\r\n", 1)[0].split(b" ", 2)[1:2]
+    if status != [b"101"]:
+        shown = head.split(b"\r\n", 1)[0][:80].decode("latin-1")
+        raise Lost(f"it does not upgrade to the framed protocol ({shown})", was_sent=False)
+    return rest

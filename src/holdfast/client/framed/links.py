@@ -1,0 +1,115 @@
+"""The connections of a client on an event loop: one, and more once it carries much."""
+
+import asyncio
+import ssl
+
+from holdfast.client.framed.connection import Call, Connection
+from holdfast.client.framed.greeting import Greeting
+from holdfast.client.http.pool import CONNECT_S, watch_peer
+from holdfast.client.remote.lost import Lost
+from holdfast.client.remote.settings import Address
+
+# Several connections keep a server with several processes busy; each costs both sides reads and writes of its own.
+_MOST = 4
+# Calls under way on a connection before there is another.
+_FEW = 256
+
+
+class Links:
+    """`answer.Calling`, on a loop."""
+
+    def __init__(self, address: Address, tls: ssl.SSLContext | None, greeting: Greeting) -> None:
+        self._address = address
+        self._tls = tls
+        self._greeting = greeting
+        self._loop = asyncio.get_running_loop()
+        # New calls go to these. Connections that the server is leaving have only their own calls.
+        self._links: list[Connection] = []
+        self._open: set[Connection] = set()
+        self._connecting: asyncio.Task[Connection] | None = None
+        self._is_closed = False
+
+    async def take(self, *, is_long: bool, timeout_s: float, is_fresh: bool = False) -> Call:
+        connection = self._choose()
+        if connection is None:
+            connection = await self._another(timeout_s)
+        return Call(connection)
+
+    def put_back(self, call: Call, *, is_long: bool) -> None:
+        call.give_up(None)
+
+    def let_go(self, call: Call, *, is_long: bool) -> None:
+        """Do nothing: calls are not counted here."""
+
+    def close(self) -> None:
+        self._is_closed = True
+        if self._connecting is not None:
+            self._connecting.cancel()
+        for connection in list(self._open):
+            connection.close()
+
+    def _choose(self) -> Connection | None:
+        """Return the first connection that carries little, else the one that carries least; None to make another."""
+        best: Connection | None = None
+        for connection in self._links:
+            if connection.is_usable:
+                if connection.under_way < _FEW:
+                    return connection
+                if best is None or connection.under_way < best.under_way:
+                    best = connection
+        if best is None or len(self._links) < _MOST:
+            return None
+        most = best.most_calls
+        return best if most is None or best.under_way < most else None
+
+    async def _another(self, timeout_s: float) -> Connection:
+        """Return a connection that is made now, once for all who need one."""
+        if self._is_closed:
+            raise Lost("this client is closed", was_sent=False)
+        connecting = self._connecting
+        if connecting is None:
+            connecting = self._connecting = self._loop.create_task(self._connect(timeout_s))
+            connecting.add_done_callback(self._connected)
+        try:
+            return await asyncio.shield(connecting)
+        except Lost as lost:
+            # One of its own for each caller: a raised error collects tracebacks.
+            raise Lost(lost.reason, was_sent=False, is_timeout=lost.is_timeout) from None
+        except asyncio.CancelledError:
+            if connecting.cancelled():  # by closing, and not the caller
+                raise Lost("this client is closed", was_sent=False) from None
+            raise
+
+    def _connected(self, connecting: "asyncio.Task[Connection]") -> None:
+        self._connecting = None
+        if not connecting.cancelled():
+            connecting.exception()  # its callers raise it, if there are any left
+
+    async def _connect(self, timeout_s: float) -> Connection:
+        address, connection = self._address, None
+        try:
+            async with asyncio.timeout(min(timeout_s, CONNECT_S)):
+                transport, connection = await self._loop.create_connection(
+                    lambda: Connection(self._greeting, self._ended),
+                    address.host,
+                    address.port,
+                    ssl=self._tls,
+                    server_hostname=address.host if self._tls else None,
+                )
+                self._open.add(connection)
+                watch_peer(transport.get_extra_info("socket"))
+                await connection.ready()
+        except TimeoutError:
+            if connection is not None:
+                connection.close()
+            raise Lost("the connection was not accepted in time", was_sent=False, is_timeout=True) from None
+        except ssl.SSLCertVerificationError as error:
+            raise Lost(f"its certificate is not trusted ({error.verify_message})", was_sent=False) from None
+        except OSError as error:
+            raise Lost(error.strerror or str(error), was_sent=False) from None
+        self._links = [each for each in self._links if each.is_usable]
+        self._links.append(connection)
+        return connection
+
+    def _ended(self, connection: Connection) -> None:
+        self._open.discard(connection)

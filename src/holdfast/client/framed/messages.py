@@ -1,0 +1,45 @@
+"""Messages over frames: as over every wire, but for subscriptions, which the server sends, and large payloads."""
+
+from collections.abc import AsyncIterator
+
+from msgspec.structs import replace
+
+from holdfast.client.framed.answer import Answer
+from holdfast.client.framed.calls import FramedCalls, Request
+from holdfast.client.framed.codec import FramedCodec
+from holdfast.client.framed.streams import stream
+from holdfast.client.remote.messages import RemoteMessages
+from holdfast.client.transport import Interrupted, Operations
+from holdfast.model.answers import Delivery, Enqueued
+from holdfast.model.message import Draft
+from holdfast.model.names import QueueRef
+from holdfast.model.requests import Ask
+
+# Larger payloads go in parts: a frame is in the server's memory as a whole, and may be too long for it.
+_UPLOAD_ABOVE = 1 << 20
+
+
+class FramedMessages(RemoteMessages[Request, Answer]):
+    def __init__(self, calls: FramedCalls, codec: FramedCodec, operations: Operations) -> None:
+        super().__init__(calls, codec, operations)
+        self._framed = calls
+
+    async def _enqueue(self, ref: QueueRef, drafts: list[Draft], *, is_shared: bool = False) -> list[Enqueued]:
+        if len(drafts) == 1 and len(drafts[0].payload) > _UPLOAD_ABOVE:
+            return [await self._enqueue_in_parts(ref, drafts[0])]
+        return await super()._enqueue(ref, drafts, is_shared=is_shared)
+
+    async def _enqueue_in_parts(self, ref: QueueRef, draft: Draft) -> Enqueued:
+        upload = self._codec.upload(ref, replace(draft, payload=b""), len(draft.payload))
+        try:
+            while True:
+                try:
+                    await upload.write(draft.payload)
+                    return await upload.enqueue()
+                except Interrupted:
+                    pass  # from its first byte; the tries of the upload are counted
+        finally:
+            await upload.abandon()
+
+    def stream(self, ref: QueueRef, ask: Ask, prefetch: int) -> AsyncIterator[Delivery]:
+        return stream(self._framed, self.give_back, ref, ask, prefetch)
