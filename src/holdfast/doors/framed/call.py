@@ -195,11 +195,9 @@ class Call:
             outcome = "left"
             raise
         except Exception as error:
-            told = _told(error, self.correlation_id)
-            outcome = told.code
+            outcome = self._answer_error(error)
             if not is_known and outcome == "unauthenticated":
                 connection.note_tenant(UNIDENTIFIED)
-            self._answer(Kind.ERROR, write_error(told))
         # Of a queue that the caller may not ask for nothing is told, not even here.
         queue = None if outcome in _OUTSIDERS else self.queue
         door.observer.request(self.operation, queue, outcome, steady_s() - started_at)
@@ -214,6 +212,13 @@ class Call:
                 b"traceparent": context.traceparent.encode("latin-1", "replace"),
                 b"tracestate": (context.tracestate or "").encode("latin-1", "replace"),
             }
+
+    def _answer_error(self, error: Exception) -> str:
+        """Answer with an error, and return its code. A variable of the call itself would keep the error, whose
+        traceback keeps the call, until the next garbage collection."""
+        told = _told(error, self.correlation_id)
+        self._answer(Kind.ERROR, write_error(told))
+        return told.code
 
     def _answer(self, kind: Kind, body: bytes) -> None:
         # From here on the number may be used again.
@@ -248,9 +253,9 @@ class Call:
         `measured_as` is the name of the operation if it does not end at once.
         """
         connection = self.connection
-        if self.is_cancelled or connection.is_lost:
+        if connection.is_lost or self.is_cancelled:
             work.close()
-            self._check_present()
+        if self._is_left():
             return None
         begun = begin(work)
         if isinstance(begun, Done):
@@ -260,16 +265,19 @@ class Call:
         try:
             return await working
         except asyncio.CancelledError:
-            self._check_present()
-            if not self.is_cancelled:  # it is this call that is cut off
+            if not self._is_left():  # it is this call that is cut off
                 raise
             return None
         finally:
+            # Nothing of a task that was cancelled may lead back to it: only a garbage collection would free it.
             self._waiting = None
+            del working
 
-    def _check_present(self) -> None:
+    def _is_left(self) -> bool:
+        """Return whether the caller has cancelled this call; raise `CallerLeft` if it is gone."""
         if self.connection.is_lost:
             raise CallerLeft
+        return self.is_cancelled
 
 
 def _told(error: Exception, correlation_id: str | None) -> HoldfastError:

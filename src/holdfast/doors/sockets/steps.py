@@ -33,6 +33,9 @@ class Rest(Generic[T]):
             except StopIteration as done:
                 result: T = done.value
                 return result
+            finally:
+                # An error that ends the step leads back to this frame.
+                interruption = None
 
     async def wait(self) -> T:
         return await self
