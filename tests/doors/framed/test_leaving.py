@@ -96,6 +96,21 @@ def test_what_a_caller_was_sent_before_it_left_stays_claimed(run: Run) -> None:
     run(test())
 
 
+def test_what_a_caller_was_sent_stays_claimed_when_its_connection_fails_later(run: Run) -> None:
+    async def test() -> None:
+        async with serve_framed(SystemClock()) as server, greeted(server.port) as watching:
+            await watching.enqueue(b"x" * 100)
+            async with greeted(server.port) as peer:
+                await peer.claim()
+                await peer.stats()  # the answer has left by then
+                peer.open_claim(None, queue="other")
+                await reset(peer)
+            await eventually(lambda: len(server.door.connections) == 1)
+            assert (await watching.stats())["in_flight"] == 1
+
+    run(test())
+
+
 async def reset(peer: Peer) -> None:
     """End a connection without reading what is on its way."""
     connected_socket: socket.socket = peer.writer.get_extra_info("socket")
@@ -143,3 +158,17 @@ async def test_an_operation_under_way_is_finished_when_its_caller_leaves(clock: 
             await peer.writer.drain()
         await eventually(lambda: len(server.door.connections) == 1)
         assert (await watching.stats())["ready"] == 1_000
+
+
+def test_what_was_answered_when_the_server_closes_stays_with_its_caller(run: Run) -> None:
+    async def test() -> None:
+        async with serve_framed(SystemClock()) as server, greeted(server.port) as peer:
+            await peer.enqueue(*[b"x" * 10_000] * 200)
+            call = peer.open("claim", "acme", "jobs", None, [200])
+            await eventually(lambda: len(server.requests.seen) == 2)
+            assert await server.door.close(10.0) == 0
+            assert len(await peer.claimed(call)) == 200
+            counts = await server.core.store.counts("acme", "jobs", SystemClock().now_ms())
+            assert (counts.in_flight, counts.ready) == (200, 0)
+
+    run(test())

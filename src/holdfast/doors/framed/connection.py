@@ -74,6 +74,7 @@ class FramedConnection(asyncio.Protocol):
         self._held = HeldFrames(self, door.turns)
         self._patience = Patience(self, door.loop)
         self._is_closing = False
+        self._has_aborted = False
         # What turns and the limits of stalled callers go by.
         self.calls_begun = 0
         self.frames_read = 0
@@ -87,20 +88,21 @@ class FramedConnection(asyncio.Protocol):
         self.peer = peer_of(transport)
         self.door.connections.add(self)
         self._patience.start()
+        if self.door.is_closed:  # by an upgrade that came too late
+            self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_lost = self.is_refused = True
         self._patience.stop()
         self._held.drop()
-        self._unsent.give_back()
+        if exc is not None or self._has_aborted or self.responses.has_aborted or self.reading.has_aborted:
+            self._unsent.give_back()
+        # Else it was closed, which happens behind the last byte.
         for call in [*self._calls]:
             call.leave()
         self.responses.stop()
         self.reading.stop()
         self.door.discard(self)
-
-    def eof_received(self) -> None:
-        self._unsent.forget_sent()
 
     def pause_writing(self) -> None:
         self.responses.pause()
@@ -291,7 +293,9 @@ class FramedConnection(asyncio.Protocol):
             self._unsent.hold(self._written_bytes, give_back)
 
     def _sent_bytes(self) -> int:
-        """Return the bytes that the operating system has taken."""
+        """Return the bytes that the operating system is known to have taken."""
+        if self.transport.is_closing():
+            return 0  # a transport that has failed forgets what it was to write
         return self._written_bytes - self.responses.unflushed_bytes - self.transport.get_write_buffer_size()
 
     # --- Ending ----------------------------------------------------------------------------------------------------
@@ -336,4 +340,5 @@ class FramedConnection(asyncio.Protocol):
         """End the connection at once."""
         if not self.is_lost:
             self._unsent.forget_sent()
+            self._has_aborted = True
             self.transport.abort()

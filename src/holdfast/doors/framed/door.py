@@ -66,6 +66,7 @@ class FramedDoor:
         self._sessions: dict[Caller, Session] = {}
         self._drain = drain
         self._servers: list[asyncio.Server] = []
+        self.is_closed = False
         self._emptied: asyncio.Future[None] | None = None
 
     @property
@@ -127,6 +128,7 @@ class FramedDoor:
         """Close connections once their calls are answered. Return how many had to be dropped: their callers do not
         read."""
         self.stop_listening()
+        self.is_closed = True
         for connection in [*self.connections]:
             connection.shut_down()
         if self.connections:

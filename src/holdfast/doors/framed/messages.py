@@ -1,6 +1,8 @@
 """The calls that every message goes through, and operations by name."""
 
+from collections.abc import Coroutine
 from functools import partial
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -31,10 +33,14 @@ async def enqueue(call: Call, given: EnqueueCall) -> bytes:
     return write_enqueued(await enqueue_drafts(call, ref, with_correlation_ids(call, [*given.drafts])))
 
 
-async def enqueue_drafts(call: Call, ref: QueueRef, drafts: list[Draft]) -> list[Enqueued]:
+def enqueue_drafts(call: Call, ref: QueueRef, drafts: list[Draft]) -> Coroutine[Any, Any, list[Enqueued]]:
     """Enqueue in the caller's trace, if it has one."""
-    if not call.tracing.is_on and not call.headers:
-        return await call.session.enqueue(ref, drafts)
+    if call.tracing.is_on or call.headers:
+        return _enqueue_traced(call, ref, drafts)
+    return call.session.enqueue(ref, drafts)
+
+
+async def _enqueue_traced(call: Call, ref: QueueRef, drafts: list[Draft]) -> list[Enqueued]:
     with call.tracing.enqueue(call.headers, ref, drafts) as (carrying, tell):
         enqueued = await call.session.enqueue(ref, carrying)
         tell(enqueued)

@@ -28,6 +28,7 @@ class ResponseWriter:
         "_transport",
         "_untaken",
         "_untaken_since_s",
+        "has_aborted",
         "is_collecting",
         "is_paused",
     )
@@ -45,6 +46,8 @@ class ResponseWriter:
         self._is_ending = False
         self.is_collecting = False
         self.is_paused = False
+        # The connection was aborted, for its caller took nothing.
+        self.has_aborted = False
 
     def connect(self, transport: asyncio.Transport) -> None:
         self._transport = transport
@@ -141,6 +144,7 @@ class ResponseWriter:
         if untaken < self._untaken:
             self._untaken_since_s = now_s
         elif now_s - self._untaken_since_s >= UNREAD_PATIENCE_S:
+            self.has_aborted = True
             self._transport.abort()
             return
         self._untaken = untaken

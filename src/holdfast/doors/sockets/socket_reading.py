@@ -17,7 +17,7 @@ class SocketReading:
     that has left is aborted.
     """
 
-    __slots__ = ("_is_watched", "_loop", "_timer", "_transport", "is_paused")
+    __slots__ = ("_is_watched", "_loop", "_timer", "_transport", "has_aborted", "is_paused")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, is_watched: Callable[[], bool]) -> None:
         self._loop = loop
@@ -25,6 +25,8 @@ class SocketReading:
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
         self.is_paused = False
+        # The connection was aborted, for its caller has left.
+        self.has_aborted = False
 
     def connect(self, transport: asyncio.Transport) -> None:
         self._transport = transport
@@ -51,6 +53,7 @@ class SocketReading:
         self._timer = None
         assert self._transport is not None
         if self.is_paused and self._is_watched() and has_left(self._transport):
+            self.has_aborted = True
             self._transport.abort()
         else:
             self.watch()
