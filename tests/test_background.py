@@ -403,6 +403,8 @@ MORE = {"rates": rates, "pipeline_heartbeat": pipeline_heartbeat}
 # Modules that start tasks or threads, and why an error in one ends no loop: it is in the table above, or it is no loop.
 STARTERS = {
     "client/capnp/calls.py": "one call each; its caller gets the error",
+    "client/framed/calls.py": "one call each",
+    "client/framed/links.py": "one connection each; its callers get the error",
     "client/http/calls.py": "one call each",
     "client/remote/calls.py": "one call each",
     "client/remote/loop_thread.py": "the thread runs an event loop",

@@ -336,10 +336,10 @@ def test_a_store_is_opened_in_a_child_whose_parent_had_none_else_refused_by_name
 # --- Servers ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(params=["http", "capnp"])
+@pytest.fixture(params=["http", "capnp", "framed"])
 def url(request: pytest.FixtureRequest) -> Iterator[str]:
     """A server in a process of its own: one in this process would be forked along."""
-    doors = () if request.param == "http" else ("--capnp-port", "0")
+    doors = () if request.param == "http" else (f"--{request.param}-port", "0")
     with Served("--store", "memory://", *doors) as server:
         yield server.url
 

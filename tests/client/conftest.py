@@ -1,4 +1,4 @@
-"""Queues that take large payloads: over HTTP and embedded, for callers on a loop and for those that block."""
+"""Queues that take large payloads: over HTTP and frames, and embedded, for callers on a loop and those that block."""
 
 import asyncio
 import threading
@@ -22,9 +22,9 @@ def clock() -> ManualClock:
     return ManualClock()
 
 
-@pytest.fixture
-async def server(clock: ManualClock, tmp_path: Path) -> AsyncIterator[Server]:
-    async with served(clock, tmp_path) as serving:
+@pytest.fixture(params=["http", "framed"])
+async def server(request: pytest.FixtureRequest, clock: ManualClock, tmp_path: Path) -> AsyncIterator[Server]:
+    async with served(clock, tmp_path, request.param) as serving:
         yield serving
 
 
@@ -41,13 +41,13 @@ async def far(proxy: FaultProxy) -> AsyncIterator[AsyncHoldfast]:
         yield hf
 
 
-@pytest.fixture(params=["http", "embedded"])
+@pytest.fixture(params=["http", "framed", "embedded"])
 async def place(request: pytest.FixtureRequest, clock: ManualClock, tmp_path: Path) -> AsyncIterator[Place]:
     if request.param == "embedded":
         async with open_on_loop(str(tmp_path / "data"), SETTINGS, clock=clock) as opened_here:
             yield Place(opened_here, cast(Embedded, opened_here._transport).core)
         return
-    async with served(clock, tmp_path) as serving, holdfast.open_async(serving.url) as opened_there:
+    async with served(clock, tmp_path, request.param) as serving, holdfast.open_async(serving.url) as opened_there:
         yield Place(opened_there, serving.core)
 
 
@@ -56,7 +56,7 @@ def hf(place: Place) -> AsyncHoldfast:
     return place.hf
 
 
-@pytest.fixture(params=["http", "embedded"])
+@pytest.fixture(params=["http", "framed", "embedded"])
 def blocking(
     request: pytest.FixtureRequest, clock: ManualClock, tmp_path: Path, served_in_thread: Any
 ) -> Iterator[holdfast.Holdfast]:
@@ -64,7 +64,7 @@ def blocking(
         with open_blocking(str(tmp_path / "data"), SETTINGS, clock=clock) as opened_here:
             yield opened_here
         return
-    with holdfast.open(served_in_thread(clock, tmp_path)) as opened_there:
+    with holdfast.open(served_in_thread(clock, tmp_path, request.param)) as opened_there:
         yield opened_there
 
 
@@ -79,8 +79,8 @@ def served_in_thread() -> Iterator[Any]:
     def on_loop(work: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(work, loop).result(PATIENCE_S)
 
-    def start(clock: ManualClock, directory: Path) -> str:
-        context = served(clock, directory)
+    def start(clock: ManualClock, directory: Path, door: str = "http") -> str:
+        context = served(clock, directory, door)
         server: Server = on_loop(context.__aenter__())
         contexts.append(context)
         return server.url

@@ -3,13 +3,14 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from holdfast.client.client import AsyncHoldfast
 from holdfast.server.compose import Core
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.store import RocksStore
 from holdfast.testing import ManualClock
+from tests.doors.framed.serving import serve_framed
 from tests.doors.serving import Server, serve
 
 MAX_PAYLOAD = 16 << 20
@@ -24,8 +25,9 @@ class Place(NamedTuple):
 
 
 @asynccontextmanager
-async def served(clock: ManualClock, directory: Path) -> AsyncIterator[Server]:
-    async with serve(clock, store=str(directory / "data"), **SETTINGS) as serving:
+async def served(clock: ManualClock, directory: Path, door: str = "http") -> AsyncIterator[Server]:
+    serving: Any = serve if door == "http" else serve_framed
+    async with serving(clock, store=str(directory / "data"), **SETTINGS) as serving:
         yield serving
 
 

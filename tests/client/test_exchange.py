@@ -13,18 +13,19 @@ from holdfast.model.message import State
 from holdfast.server.embedded import open_blocking, open_on_loop
 from holdfast.testing import ManualClock
 from tests.doors.capnp_serving import serve_capnp
+from tests.doors.framed.serving import serve_framed
 from tests.doors.serving import serve
 
 PATIENCE_S = 30
 
 
-@pytest.fixture(params=["embedded", "http", "capnp"])
+@pytest.fixture(params=["embedded", "http", "capnp", "framed"])
 async def hf(request: pytest.FixtureRequest, clock: ManualClock) -> AsyncIterator[AsyncHoldfast]:
     if request.param == "embedded":
         async with open_on_loop("memory://", {}, clock=clock) as hf:
             yield hf
         return
-    serving: Any = serve if request.param == "http" else serve_capnp
+    serving: Any = {"http": serve, "capnp": serve_capnp, "framed": serve_framed}[request.param]
     async with serving(clock) as server, holdfast.open_async(server.url) as hf:
         yield hf
 
@@ -195,7 +196,7 @@ async def test_a_bad_claim_is_refused_before_anything_is_settled(
     assert (await q.stats()).in_flight == 1
 
 
-@pytest.mark.parametrize("serving", [serve, serve_capnp])
+@pytest.mark.parametrize("serving", [serve, serve_capnp, serve_framed])
 async def test_over_a_wire_it_is_one_request_if_messages_are_ready(clock: ManualClock, serving: Any) -> None:
     async with serving(clock) as server, holdfast.open_async(server.url) as hf:
         await hf.queue("q").enqueue([1, 2])

@@ -1,4 +1,4 @@
-"""The blocking API over HTTP: each call on a socket of the calling thread, from any number of threads."""
+"""The blocking API over HTTP and frames: each call on a socket of the calling thread, from any number of threads."""
 
 import signal
 import subprocess
@@ -20,9 +20,10 @@ PATIENCE_S = 30
 _names = count()
 
 
-@pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    with Served("--store", "memory://") as served:
+@pytest.fixture(scope="module", params=["http", "framed"])
+def url(request: pytest.FixtureRequest) -> Iterator[str]:
+    doors = () if request.param == "http" else ("--framed-port", "0")
+    with Served("--store", "memory://", *doors) as served:
         yield served.url
 
 
@@ -151,8 +152,9 @@ def test_a_client_opened_before_a_fork_works_in_the_child_too(q: Queue, url: str
     assert q.stats().ready == 2
 
 
-def test_opening_asks_nothing_of_the_server() -> None:
-    with holdfast.open("http://127.0.0.1:1") as hf:
+@pytest.mark.parametrize("scheme", ["http", "holdfast"])
+def test_opening_asks_nothing_of_the_server(scheme: str) -> None:
+    with holdfast.open(f"{scheme}://127.0.0.1:1") as hf:
         q = hf.queue("q")
-        with pytest.raises(holdfast.StoreUnavailable, match=r"http://127\.0\.0\.1:1"):
+        with pytest.raises(holdfast.StoreUnavailable, match=rf"{scheme}://127\.0\.0\.1:1"):
             q.stats()

@@ -29,6 +29,8 @@ class Load:
         self.acked: Counter[str] = Counter()
         # Acknowledged or not: the answer was lost, and the message does not tell.
         self.unsure: set[str] = set()
+        # Verdicts whose answer has not come.
+        self.settling = 0
 
     async def produce(self, q: AsyncQueue, producer: int) -> None:
         for number in range(EACH):
@@ -46,6 +48,7 @@ class Load:
             await self._settle(message.id, message.ack())
 
     async def _settle(self, id: str, ack) -> None:  # type: ignore[no-untyped-def]
+        self.settling += 1
         try:
             await ack
         except holdfast.StaleLease as error:
@@ -53,15 +56,19 @@ class Load:
                 self.unsure.add(id)
         else:
             self.acked[id] += 1
+        finally:
+            self.settling -= 1
 
 
+@pytest.mark.parametrize("door", ["http", "framed"])
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 async def test_a_restart_under_load_loses_nothing_and_acknowledges_nothing_twice(
-    tmp_path: Path, how: signal.Signals
+    tmp_path: Path, how: signal.Signals, door: str
 ) -> None:
     arguments = ("--data", tmp_path / "data", "--durability", "os")
     load = Load()
-    served = await asyncio.to_thread(Served(*arguments).__enter__)
+    port_option = "--port" if door == "http" else "--framed-port"
+    served = await asyncio.to_thread(Served(*arguments, port_option, "0").__enter__)
     url, port = served.url, str(served.port)
     try:
         async with asyncio.timeout(PATIENCE_S), holdfast.open_async(url, retries=20) as hf:
@@ -74,9 +81,9 @@ async def test_a_restart_under_load_loses_nothing_and_acknowledges_nothing_twice
                 await asyncio.sleep(0.5)
                 served.signal(how)
                 await asyncio.to_thread(served.end)
-                served = await asyncio.to_thread(Served(*arguments, "--port", port).__enter__)
+                served = await asyncio.to_thread(Served(*arguments, port_option, port).__enter__)
             await asyncio.gather(*producers)
-            while any(counts := await outstanding(q)):
+            while any(counts := await outstanding(q)) or load.settling:
                 assert not [each for each in consumers if each.done()], counts
                 await asyncio.sleep(0.05)
             for each in consumers:

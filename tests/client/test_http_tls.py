@@ -19,15 +19,16 @@ def authority(tmp_path: Path) -> Authority:
     return Authority(tmp_path)
 
 
-@pytest.fixture
-def tls(authority: Authority) -> list[str | Path]:
+@pytest.fixture(params=["http", "framed"])
+def tls(request: pytest.FixtureRequest, authority: Authority) -> list[str | Path]:
     files = authority.sign("server", LOOPBACK)
-    return ["--store", "memory://", "--tls-cert", files.cert, "--tls-key", files.key]
+    doors = [] if request.param == "http" else ["--framed-port", "0"]
+    return ["--store", "memory://", "--tls-cert", files.cert, "--tls-key", files.key, *doors]
 
 
 def test_a_server_is_trusted_by_its_authority_alone(tls: list[str | Path], authority: Authority) -> None:
     with Served(*tls) as served:
-        url = f"https://127.0.0.1:{served.port}"
+        url = served.url
         with holdfast.open(url, tls_ca=authority.cert) as hf:
             q = hf.queue("q")
             q.enqueue(b"x" * 100_000)
@@ -43,7 +44,7 @@ def test_a_payload_is_uploaded_over_tls_and_refused_in_the_middle(tls: list[str 
     payload = bytes(range(256)) * 4_096 * 3
     with (
         Served(*tls, "--max-payload", "4MiB") as served,
-        holdfast.open(f"https://127.0.0.1:{served.port}", tls_ca=authority.cert) as hf,
+        holdfast.open(served.url, tls_ca=authority.cert) as hf,
     ):
         q = hf.queue("q")
         for source in (io.BytesIO(payload), [payload]):
@@ -59,7 +60,7 @@ def test_a_client_certificate_says_whose_tenant_it_is(tls: list[str | Path], aut
     mine = authority.sign("worker", x509.DNSName("worker.acme"), is_client=True)
     mutual = ["--tls-client-ca", authority.cert, "--mtls-tenants", "worker.acme=acme"]
     with Served(*tls, *mutual) as served:
-        url = f"https://127.0.0.1:{served.port}"
+        url = served.url
         with holdfast.open(url, tls_ca=authority.cert, tls_cert=mine.cert, tls_key=mine.key) as hf:
             hf.queue("q", tenant="acme").enqueue(1)
             with pytest.raises(holdfast.Forbidden):

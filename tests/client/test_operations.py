@@ -16,6 +16,7 @@ from holdfast.testing import ManualClock
 from holdfast.wire import requests as req
 from holdfast.wire.capnp_arguments import CAPNP_BINDINGS
 from tests.doors.capnp_serving import serve_capnp
+from tests.doors.framed.serving import serve_framed
 from tests.doors.serving import serve
 
 REF = QueueRef("acme", "mail")
@@ -105,7 +106,7 @@ def test_pages_and_events_have_documents_with_their_positions_over_capnp() -> No
     assert CAPNP_BINDINGS["journal"].read_answer(b'{"events":[],"next":"9"}').next == "9"
 
 
-@pytest.mark.parametrize("serving", [serve, serve_capnp])
+@pytest.mark.parametrize("serving", [serve, serve_capnp, serve_framed])
 async def test_a_value_that_no_wire_can_hold_is_refused_before_it_is_sent(clock: ManualClock, serving: Any) -> None:
     async with serving(clock) as server, holdfast.open_async(server.url) as hf:
         q = hf.queue("q")
@@ -130,7 +131,7 @@ async def test_a_value_that_no_wire_can_hold_is_refused_before_it_is_sent(clock:
         assert len(server.requests.seen) == before
 
 
-@pytest.mark.parametrize("serving", [serve, serve_capnp])
+@pytest.mark.parametrize("serving", [serve, serve_capnp, serve_framed])
 async def test_pause_and_resume_reach_the_server(clock: ManualClock, serving: Any) -> None:
     async with serving(clock) as server, holdfast.open_async(server.url) as hf:
         q = hf.queue("q")

@@ -1,7 +1,8 @@
-"""Subscriptions over Cap'n Proto: as much is claimed ahead as the reader has room for."""
+"""Subscriptions that share a connection with calls: the reader is sent as much as it has room for."""
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -10,13 +11,19 @@ from holdfast.client.client import AsyncHoldfast
 from holdfast.client.queue import AsyncQueue
 from holdfast.clock import SystemClock
 from tests.doors.capnp_serving import serve_capnp
+from tests.doors.framed.serving import serve_framed
 
 PATIENCE_S = 30
 
 
+@pytest.fixture(params=[serve_capnp, serve_framed])
+def serving(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
 @pytest.fixture
-async def hf() -> AsyncIterator[AsyncHoldfast]:
-    async with serve_capnp(SystemClock()) as server, holdfast.open_async(server.url) as hf:
+async def hf(serving: Any) -> AsyncIterator[AsyncHoldfast]:
+    async with serving(SystemClock()) as server, holdfast.open_async(server.url) as hf:
         yield hf
 
 
@@ -72,8 +79,8 @@ async def test_a_lease_that_ran_out_makes_room(hf: AsyncHoldfast) -> None:
         await messages.aclose()
 
 
-async def test_a_stream_that_waits_for_room_ends_with_its_client() -> None:
-    async with serve_capnp(SystemClock()) as server, asyncio.timeout(PATIENCE_S):
+async def test_a_stream_that_waits_for_room_ends_with_its_client(serving: Any) -> None:
+    async with serving(SystemClock()) as server, asyncio.timeout(PATIENCE_S):
         async with holdfast.open_async(server.url) as hf:
             q = hf.queue("q")
             await q.enqueue([1, 2])

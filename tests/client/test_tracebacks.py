@@ -4,6 +4,7 @@ import pickle
 import traceback
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from holdfast.server.embedded import open_blocking, open_on_loop
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing import with_faults
 from tests.doors.capnp_serving import serve_capnp
+from tests.doors.framed.serving import serve_framed
 from tests.doors.serving import serve
 from tests.worker.passing import Outage
 
@@ -47,7 +49,7 @@ async def _unknown_id(hf: AsyncHoldfast) -> None:
 @pytest.mark.parametrize(
     ("call", "name"), [(_second_ack, "holdfast.StaleLease"), (_unknown_id, "holdfast.MessageNotFound")]
 )
-@pytest.mark.parametrize("door", ["http", "capnp", "embedded"])
+@pytest.mark.parametrize("door", ["http", "capnp", "framed", "embedded"])
 async def test_an_error_names_the_public_class_and_shows_one_frame_of_ours(
     door: str, call: Callable[[AsyncHoldfast], Awaitable[None]], name: str
 ) -> None:
@@ -61,12 +63,10 @@ async def test_an_error_names_the_public_class_and_shows_one_frame_of_ours(
 
     if door == "embedded":
         await check("memory://")
-    elif door == "http":
-        async with serve(SystemClock()) as server:
-            await check(server.url)
     else:
-        async with serve_capnp(SystemClock()) as capnp_server:
-            await check(capnp_server.url)
+        serving: Any = {"http": serve, "capnp": serve_capnp, "framed": serve_framed}[door]
+        async with serving(SystemClock()) as server:
+            await check(server.url)
 
 
 def test_a_blocking_call_shows_one_frame_of_ours_too() -> None:

@@ -14,11 +14,12 @@ from holdfast.testing import ManualClock
 from holdfast.testing.proxy import Fault, FaultProxy, Kind
 from holdfast.worker.outcome import Outcome, OutcomeKind
 from tests.doors.capnp_serving import serve_capnp
+from tests.doors.framed.serving import serve_framed
 from tests.doors.serving import Server, serve
 from tests.worker.passing import PATIENCE_S, until
 from tests.worker.slow import Slow
 
-SERVERS = pytest.mark.parametrize("serving", [serve, serve_capnp])
+SERVERS = pytest.mark.parametrize("serving", [serve, serve_capnp, serve_framed])
 # Requests of a worker beside those for its batches: its first and its last claim, and a look at the queue's policy.
 AROUND = 4
 

@@ -15,7 +15,9 @@ from tests.doors.serving import Server, serve
 
 
 def calls(server: Server, operation: str) -> int:
-    return sum(1 for seen, _, _ in server.requests.seen if seen == operation)
+    """Return how many calls of an operation the server saw; over frames every verdict is a `settle`."""
+    names = (operation, "settle") if operation == "ack" else (operation,)
+    return sum(1 for seen, _, _ in server.requests.seen if seen in names)
 
 
 # --- Calls that share a request --------------------------------------------------------------------------------
@@ -66,9 +68,11 @@ async def test_concurrent_acks_share_requests_and_each_hears_of_its_own(
     await q.enqueue(list(range(32)))
     messages = await q.claim(limit=32)
     await q.release([messages[5]])
+    calls_before = calls(server, "ack")
     results = await asyncio.gather(*(m.ack() for m in messages), return_exceptions=True)
     assert [at for at, each in enumerate(results) if isinstance(each, holdfast.StaleLease)] == [5]
-    assert calls(server, "ack") == 2
+    # The first at once, the others together.
+    assert calls(server, "ack") - calls_before == 2
 
 
 async def test_verdicts_ride_on_the_next_claim(server: Server, hf: AsyncHoldfast) -> None:

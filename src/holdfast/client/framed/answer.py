@@ -52,7 +52,7 @@ class OpenCall(Protocol):
     def give_up(self, late: Callable[[Answer], None] | None) -> None:
         """Hear no more of the call, whose caller has left or waited long enough.
 
-        `late` is given a result that comes afterwards, if the connection goes on.
+        `late` is given results, and items of a stream, that come afterwards, if the connection goes on.
         """
 
     async def leave(self, limit_s: float) -> list[Answer]:

@@ -37,7 +37,7 @@ class Request(msgspec.Struct):
     # Several callers' messages in one: told to slow down, each asks for itself.
     is_shared: bool = False
     is_last: bool = False
-    # Given an answer that came after the caller had left.
+    # Given the answers that came after the caller had left.
     heard_late: Heard | None = None
     # The call of a stream that has begun.
     call: OpenCall | None = None
@@ -105,33 +105,31 @@ class FramedCalls(Calls[Request, Answer]):
         call: OpenCall = await self.connections.take(is_long=is_long, timeout_s=self.timeout_s)
         if request.heard_late is not None:
             return await self._attempt_leaving(request, call, limit_s, request.heard_late, is_long=is_long)
-        is_kept = False
         try:
             if len(request.body) > _TAKEN_BYTES:
                 await self._check_size(call, len(request.body))
-            answer = await call.ask(request.body, limit_s)
-            if request.is_stream and answer[0] == ITEM:
-                is_kept = True
-                request.call = call
-            return answer
+            return await call.ask(request.body, limit_s)
         finally:
-            if not is_kept:
-                self.connections.put_back(call, is_long=is_long)
+            self.connections.put_back(call, is_long=is_long)
 
     async def _attempt_leaving(
         self, request: Request, call: OpenCall, limit_s: float | None, heard: Heard, *, is_long: bool
     ) -> Answer:
         """Make a try of a call that may be left: what is in its answer then is given back."""
-        is_left = False
+        is_kept = False
         self.hold(call, partial(self._hear_out, call, heard))
         try:
-            return await call.ask(request.body, limit_s)
+            answer = await call.ask(request.body, limit_s)
+            if request.is_stream and answer[0] == ITEM:
+                is_kept = True
+                request.call = call
+            return answer
         except Lost as lost:
             if lost.is_timeout:
                 call.give_up(lambda answer: self.spawn(_hear(heard, answer)))
             raise
         except BaseException:  # cancelled, or interrupted
-            is_left = True
+            is_kept = True
             self.connections.let_go(call, is_long=is_long)
             if self.release(call) is not None:
                 # A claim that is left ends when the server has let go of it, as it would embedded; without an answer,
@@ -140,7 +138,7 @@ class FramedCalls(Calls[Request, Answer]):
             raise
         finally:
             self.release(call)
-            if not is_left:
+            if not is_kept:
                 self.connections.put_back(call, is_long=is_long)
 
     async def _hear_out(self, call: OpenCall, heard: Heard) -> None:

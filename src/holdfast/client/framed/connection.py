@@ -1,11 +1,12 @@
 """One connection on an event loop. It carries any number of calls at once, answered in any order."""
 
 import asyncio
+import select
 from collections.abc import Callable
 from math import inf
 from typing import Final, cast
 
-from holdfast.client.framed.answer import ERROR, KEEPALIVE_S, LONGEST_FRAME, RESULT, SILENCES, Answer
+from holdfast.client.framed.answer import ERROR, ITEM, KEEPALIVE_S, LONGEST_FRAME, RESULT, SILENCES, Answer
 from holdfast.client.framed.greeting import Greeting, Known, check_first, read_upgrade
 from holdfast.client.remote.lost import Lost, Reused
 from holdfast.wire.framed import ServerHello, read_error, read_server_hello
@@ -14,6 +15,9 @@ from holdfast.wire.frames import CONNECTION, FrameReader, Kind, write_frame
 _LAST_NUMBER: Final = 0xFFFF_FFFF
 _FINAL: Final = (RESULT, ERROR)
 _LATE_S: Final = 0.001
+# A connection that carries more calls than this, and was heard so lately, is there.
+_BUSY: Final = 4
+_QUIET_S: Final = 0.001
 
 
 class Call:
@@ -61,7 +65,7 @@ class Call:
         self._connection.open(self, body)
 
     async def server(self, limit_s: float) -> ServerHello:
-        return await self._connection.greeted(limit_s)
+        return await self._connection.greeted(limit_s, was_sent=not self.is_over)
 
     async def send(self, kind: int, body: bytes) -> None:
         connection = self._connection
@@ -116,7 +120,7 @@ class Call:
 
     def arrived(self, kind: int, body: bytes) -> None:
         if self.late is not None:
-            if kind == RESULT:
+            if kind in (RESULT, ITEM):
                 self.late((kind, body))
             return
         self.frames.append((kind, body))
@@ -154,6 +158,7 @@ class Connection(asyncio.Protocol):
         self._room: asyncio.Future[None] | None = None
         # The answer to the upgrade, until it is whole; None once frames are spoken.
         self._head: bytes | None = b"" if greeting.upgrade else None
+        self._poll: select.poll | None = None
         self._is_ready: asyncio.Future[None] = self.loop.create_future()
         self._hello: asyncio.Future[ServerHello] | None = None
         self._said: ServerHello | None = None
@@ -182,11 +187,17 @@ class Connection(asyncio.Protocol):
         """How many calls the server lets be open at once, once it has said so."""
         return None if self._said is None else self._said.max_calls
 
+    def has_unread(self) -> bool:
+        """Return whether a connection that was quiet has something to say, its end perhaps, that nobody has heard."""
+        if self._poll is None or (len(self._calls) > _BUSY and self.loop.time() - self.heard_at < _QUIET_S):
+            return False
+        return bool(self._poll.poll(0))
+
     async def ready(self) -> None:
         """Wait until frames can be sent. Raise `Lost`."""
         await asyncio.shield(self._is_ready)
 
-    async def greeted(self, limit_s: float) -> ServerHello:
+    async def greeted(self, limit_s: float, *, was_sent: bool) -> ServerHello:
         if self._said is not None:
             return self._said
         if self._end is not None:
@@ -199,7 +210,7 @@ class Connection(asyncio.Protocol):
             async with asyncio.timeout(limit_s):
                 return await asyncio.shield(self._hello)
         except TimeoutError:
-            raise Lost(f"no hello within {limit_s:g} s", was_sent=False, is_timeout=True) from None
+            raise Lost(f"no answer within {limit_s:g} s", was_sent=was_sent, is_timeout=True) from None
 
     # --- Calls -----------------------------------------------------------------------------------------------------
 
@@ -286,6 +297,10 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self.heard_at = self.loop.time()
+        sock = transport.get_extra_info("socket")
+        if sock is not None and hasattr(select, "poll"):
+            self._poll = select.poll()
+            self._poll.register(sock.fileno(), select.POLLIN)
         self._keepalive_timer = self.loop.call_later(KEEPALIVE_S, self._keep_alive)
         if self._head is None:
             self._is_ready.set_result(None)
@@ -367,10 +382,10 @@ class Connection(asyncio.Protocol):
         if self._end is not None:
             return
         self._end = Lost(reason, was_sent=was_sent)
-        kind = Lost if self._said is None else Reused
         calls, self._calls = self._calls, {}
         for call in calls.values():
-            call.lose(kind(reason, was_sent=was_sent))
+            is_reused = self._said is not None and self.heard_at <= call.sent_at
+            call.lose((Reused if is_reused else Lost)(reason, was_sent=was_sent))
         for waiting in (self._is_ready, self._hello):
             if waiting is not None and not waiting.done():
                 waiting.set_exception(Lost(reason, was_sent=False))

@@ -31,6 +31,11 @@ class Links:
 
     async def take(self, *, is_long: bool, timeout_s: float, is_fresh: bool = False) -> Call:
         connection = self._choose()
+        if connection is not None and connection.has_unread():
+            # The loop hears of its end behind this task: nothing is to be sent into a connection that is gone.
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            connection = self._choose()
         if connection is None:
             connection = await self._another(timeout_s)
         return Call(connection)

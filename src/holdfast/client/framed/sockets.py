@@ -102,7 +102,8 @@ class SocketConnection:
             while self._said is None and self._end is None:
                 self._receive(limit_s)
             if self._said is None:
-                raise Lost("it says no hello" if self._end is None else self._end.reason, was_sent=False)
+                assert self._end is not None
+                raise Lost(self._end.reason, was_sent=not self.is_over, is_timeout=self._end.is_timeout)
             return self._said
 
     async def send(self, kind: int, body: bytes) -> None:

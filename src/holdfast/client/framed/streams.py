@@ -13,6 +13,7 @@ from holdfast.client.remote.calls import LEAVE_S
 from holdfast.client.remote.lost import Lost
 from holdfast.clock import steady_s
 from holdfast.model.answers import Delivery
+from holdfast.model.errors import StoreUnavailable
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Ask, check_ask
 from holdfast.wire.framed import read_error
@@ -25,14 +26,27 @@ GiveBack = Callable[[QueueRef, list[Delivery]], Awaitable[None]]
 async def stream(
     calls: FramedCalls, give_back: GiveBack, ref: QueueRef, ask: Ask, prefetch: int
 ) -> AsyncIterator[Delivery]:
-    """Yield deliveries for ever. What was sent ahead and never asked for is given back when the reader leaves."""
+    """Yield deliveries until the client is closed.
+
+    What was sent ahead and never asked for is given back when the reader leaves.
+    """
     check_ask(ask)
     wait_ms = calls.settings.wait_round_ms
     body = write_subscribe(ref, replace(ask, limit=prefetch), prefetch, wait_ms)
-    request = Request(body, wait_ms=wait_ms, is_stream=True)
+
+    async def hear_late(answer: Answer) -> None:
+        if answer[0] == ITEM:
+            await give_back(ref, _deliveries_in(calls, answer))
+
+    request = Request(body, wait_ms=wait_ms, is_stream=True, heard_late=hear_late)
     failures = 0
     while True:
-        answer = await calls.ask_for_ever(request)
+        try:
+            answer = await calls.ask_for_ever(request)
+        except StoreUnavailable:
+            if calls.is_closed:
+                return
+            raise
         call, request.call = request.call, None
         if call is None:
             continue  # nothing came in its time
@@ -57,13 +71,21 @@ def _is_over(delivery: Delivery, ask: Ask, read_at: float) -> bool:
     return ask.lease_ms is not None and (steady_s() - read_at) * 1_000 >= ask.lease_ms
 
 
+def _deliveries_in(calls: FramedCalls, answer: Answer) -> list[Delivery]:
+    """Return the deliveries of one ITEM."""
+    try:
+        return read_claimed(answer[1]).deliveries
+    except ValueError:
+        raise strange_answer(calls.url) from None
+
+
 class _Items:
     def __init__(self, calls: FramedCalls, call: OpenCall, first: Answer) -> None:
         self._calls = calls
         self._call = call
         # When the deliveries at hand were taken off the connection.
         self.read_at = call.heard_at
-        self._upcoming = deque(self._read(first))
+        self._upcoming = deque(_deliveries_in(calls, first))
         wait_ms = calls.settings.wait_round_ms
         self._limit_s = None if wait_ms is None else calls.timeout_s + wait_ms / 1_000
 
@@ -77,19 +99,13 @@ class _Items:
             if answer[0] != ITEM:
                 return None
             self.read_at = self._call.heard_at
-            self._upcoming.extend(self._read(answer))
+            self._upcoming.extend(_deliveries_in(self._calls, answer))
         return self._upcoming.popleft()
 
     async def give_back(self, give_back: GiveBack, ref: QueueRef) -> None:
         unseen, self._upcoming = self._upcoming, deque()
         for answer in await self._call.leave(LEAVE_S):
             if answer[0] == ITEM:
-                unseen.extend(self._read(answer))
+                unseen.extend(_deliveries_in(self._calls, answer))
         self._call.give_up(None)
         await give_back(ref, list(unseen))
-
-    def _read(self, answer: Answer) -> list[Delivery]:
-        try:
-            return read_claimed(answer[1]).deliveries
-        except ValueError:
-            raise strange_answer(self._calls.url) from None

@@ -128,7 +128,9 @@ class FramedUpload:
         return answer
 
     def _lose(self, lost: Lost) -> NoReturn:
-        self._fail(self._tries.lost(lost, is_cut=not self._is_whole))
+        # Not as on a connection that died while it was idle: this one carried the payload.
+        own = Lost(lost.reason, was_sent=lost.was_sent, is_timeout=lost.is_timeout)
+        self._fail(self._tries.lost(own, is_cut=not self._is_whole))
 
     def _fail(self, failure: Failure) -> NoReturn:
         self._close()

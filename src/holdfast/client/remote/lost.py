@@ -42,7 +42,7 @@ def lost_error(
         if is_repeatable
         else "Whether the call was carried out is not known: look before repeating it, or give messages a key."
     )
-    if url.startswith("https:") and not was_answered and not lost.is_timeout:
+    if url.startswith(("https:", "holdfasts:")) and not was_answered and not lost.is_timeout:
         # A server that turns a client away by its certificate says so after the client's handshake is over.
         unknown += " If the server asks for client certificates, give tls_cert and tls_key."
     return StoreUnavailable(f"{url} did not answer: {lost.reason}. {unknown}", url=url, outcome=outcome)
