@@ -60,5 +60,6 @@ worker.handler("q", **options)({"async": on_loop, "stubborn": stubbornly}.get(ho
 
 if __name__ == "__main__":
     logging.basicConfig(level="INFO")
+    say("running", "-")
     worker.run()
     say("stopped", "-")

@@ -238,7 +238,7 @@ def test_a_worker_may_be_started_before_its_server(tmp_path: Path) -> None:
         port, url = taken.port, taken.url
     program = Program(url, tmp_path / "log", 0)
     try:
-        until(lambda: bool(program.said("started")))
+        until(lambda: bool(program.said("running")))
         with Served("--data", tmp_path / "data", "--port", str(port)), holdfast.open(url) as hf:
             hf.queue("q").enqueue(7)
             until(lambda: program.numbers("succeeded") == [7])

@@ -11,6 +11,7 @@ from typing import Any, Self, TypeVar
 
 from holdfast.client.blocking import Driver, Holdfast
 from holdfast.client.client import AsyncHoldfast
+from holdfast.client.framed.choosing import Protocol, open_chosen_on_loop, parse_protocol
 from holdfast.clock import Clock, SystemClock
 from holdfast.dice import Dice, SystemDice
 from holdfast.forking import listen_for_forks
@@ -18,7 +19,7 @@ from holdfast.model.checks import check_text
 from holdfast.model.durations import Duration, parse_duration_ms
 from holdfast.model.errors import InvalidArgument, StoreUnavailable
 from holdfast.model.names import DEFAULT, QueueRef
-from holdfast.model.store_url import parse_store_url
+from holdfast.model.store_url import UrlKind, parse_store_url
 from holdfast.worker.figures import publish
 from holdfast.worker.handlers import Handler, check_function, check_options, is_async, name_of, read_signature
 from holdfast.worker.hooks import Hook, Hooks
@@ -46,8 +47,11 @@ class Worker:
         grace: Duration = 30,
         clock: Clock | None = None,
         dice: Dice | None = None,
+        protocol: str = "auto",
         **settings: Any,
     ) -> None:
+        """`protocol` is "auto", "http" or "framed", for the URL of a server's HTTP port: by default the framed protocol
+        is used where the server offers it and it gets through, else HTTP."""
         if isinstance(where, os.PathLike):
             where = parse_store_url(where).text
         if not isinstance(where, str | AsyncHoldfast | Holdfast):
@@ -56,6 +60,9 @@ class Worker:
             raise InvalidArgument(
                 f"{min(settings)!r} is for opening a URL: what was given is open", field=min(settings)
             )
+        self._protocol = parse_protocol(protocol)
+        if self._protocol is not Protocol.AUTO and not _is_http(where):
+            raise InvalidArgument("protocol is for the URL of a server's HTTP port", field="protocol")
         self.where = where
         self.owner = make_owner() if owner is None else check_text("owner", owner)
         self.handlers: dict[QueueRef, Handler] = {}
@@ -284,12 +291,18 @@ class Worker:
         return self._runner
 
     def _open(self, url: str) -> AsyncHoldfast:
+        if _is_http(url):
+            return open_chosen_on_loop(url, self._settings, self._protocol)
         # A store inside this process goes by the same clock; a server has its own.
         given = {} if parse_store_url(url).is_server else {"clock": self._clock, "dice": self._dice}
         given = {name: value for name, value in given.items() if value is not None}
         # Asked of the package, which is loaded whenever this is: it may know of servers, and this folder may not.
         opened: AsyncHoldfast = importlib.import_module("holdfast").open_async(url, **self._settings, **given)
         return opened
+
+
+def _is_http(where: str | AsyncHoldfast | Holdfast) -> bool:
+    return isinstance(where, str) and parse_store_url(where).kind is UrlKind.HTTP
 
 
 def make_owner() -> str:

@@ -166,6 +166,14 @@ class FramedCalls(Calls[Request, Answer]):
         if leave is not None and not self.is_closed:
             self.spawn(leave())
 
+    async def reach(self, limit_s: float) -> None:
+        """Connect, and wait for the server's hello. Raise `Lost`."""
+        call: OpenCall = await self.connections.take(is_long=True, timeout_s=limit_s)
+        try:
+            await call.server(limit_s)
+        finally:
+            self.connections.put_back(call, is_long=True)
+
     async def disconnect(self) -> None:
         self.connections.close()
 

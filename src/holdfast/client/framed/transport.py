@@ -1,7 +1,7 @@
 """The transport to a server over the framed protocol, and how it is opened."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 from holdfast.client.blocking import Driver, Holdfast
@@ -29,6 +29,17 @@ class FramedTransport:
         operations = RemoteOperations(calls, codec)
         self.call = operations.call
         self.messages = FramedMessages(calls, codec, operations)
+
+    @classmethod
+    async def reach(cls, url: str, settings: RemoteSettings, limit_s: float, *, is_upgrade: bool) -> Self:
+        """Return one for the running loop that is connected. Raise `Lost` if the server says no hello in time."""
+        transport = cls(url, settings, is_upgrade=is_upgrade)
+        try:
+            await transport._calls.reach(limit_s)
+        except BaseException:
+            await transport.close()
+            raise
+        return transport
 
     async def close(self) -> None:
         await self._calls.close()
