@@ -418,6 +418,7 @@ STARTERS = {
     "dispatch/watchers.py": "watchers",
     "doors/capnp/messages.py": "one call each",
     "doors/framed/call.py": "one call each; one that breaks off ends its connection",
+    "doors/framed/credential.py": "one check each; one that breaks off ends its connection",
     "doors/http/call_tasks.py": "one call each",
     "doors/http/presence.py": "one call each",
     "doors/identity/sources.py": "every error keeps the last keys: doors/identity tests",

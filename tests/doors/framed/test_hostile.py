@@ -87,7 +87,8 @@ async def test_what_is_not_the_protocol_is_told_and_ends_its_connection(
 
 async def test_the_versions_that_the_server_speaks_are_told(clock: ManualClock) -> None:
     async with serve_framed(clock) as server, connected(server.port) as peer:
-        peer.write(Kind.HELLO, CONNECTION, encode([7]))
+        for _ in range(2):
+            peer.write(Kind.HELLO, CONNECTION, encode([7]))
         [(_, _, body)] = await peer.end()
         assert framed.read_error(body).facts["versions"] == [1]
 
@@ -96,6 +97,18 @@ async def test_calls_before_the_mistake_are_answered(clock: ManualClock) -> None
     async with serve_framed(clock) as server, connected(server.port) as peer:
         peer.writer.write(HELLO + call("enqueue", None, None, None, [[b"x"]]) + b"GET / HTTP/1.1\r\n")
         assert [frame[:2] for frame in await peer.end()] == [(Kind.HELLO, 0), (Kind.RESULT, 1), (Kind.ERROR, 0)]
+
+
+async def test_a_server_that_drains_has_nothing_more_to_say_to_a_refused_caller(
+    clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serve_framed(clock) as server, greeted(server.port) as peer:
+        [connection] = server.door.connections
+        peer.writer.write(b"GET / HTTP/1.1\r\n")
+        await eventually(lambda: connection.is_refused)
+        server.door.begin_drain()
+        assert [kind for kind, *_ in await peer.end()] == [Kind.ERROR]
+        assert not [each for each in caplog.records if each.levelno >= logging.ERROR]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from holdfast.model.message import Receipt
 from holdfast.testing import ManualClock
 from holdfast.wire import framed
 from holdfast.wire.framed_calls import HOT_CALLS, NAMED, operation_of
-from holdfast.wire.frames import Kind
+from holdfast.wire.frames import CONNECTION, Kind, write_frame
 from holdfast.wire.operation import Target
 from holdfast.wire.operations import OPERATIONS
 from tests.doors.access_rows import SCOPES, TOKENS
@@ -142,6 +142,21 @@ async def test_a_token_ends_on_a_connection_too(clock: ManualClock) -> None:
         assert (error.code, error.facts["reason"]) == ("unauthenticated", "expired")
         peer.greet(token(CANARY.encode(), "HS256", exp=NOW_S + 1_200).decode())
         assert (await peer.stats())["ready"] == 1
+
+
+async def test_a_large_frame_is_not_read_for_a_caller_without_a_good_credential(guarded: FramedServer) -> None:
+    async with greeted(guarded.port, "made up") as peer:
+        [connection] = guarded.door.connections
+        peer.writer.write(write_frame(Kind.CALL, 1, b"x" * (8 << 20)))
+        kind, number, body = (await peer.end())[-1]
+        assert (kind, number, framed.read_error(body).code) == (Kind.ERROR, CONNECTION, "unauthenticated")
+        assert connection.reader.held < 1 << 20
+
+
+async def test_a_large_frame_is_read_once_its_callers_credential_was_checked(guarded: FramedServer) -> None:
+    async with connected(guarded.port) as peer:
+        peer.greet("acme-write")
+        await peer.enqueue(*[b"x" * 100_000] * 20)
 
 
 async def test_nothing_is_measured_of_a_queue_that_the_caller_may_not_see(guarded: FramedServer) -> None:

@@ -178,7 +178,9 @@ class Call:
         outcome = "ok"
         is_known = False
         try:
-            self.session = door.anyone or await door.session_of(connection.headers, connection.peer)
+            self.session = door.anyone or await door.session_of(
+                connection.credential.headers, connection.credential.peer
+            )
             is_known = True
             caller = self.session.caller
             if not caller.is_operator:

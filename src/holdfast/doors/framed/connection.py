@@ -8,19 +8,19 @@ While several tenants call at once, what was read is held back until the connect
 
 import asyncio
 import logging
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, cast
 
 import msgspec
 
 from holdfast.doors.framed.call import Call, GiveBack
+from holdfast.doors.framed.credential import Credential
 from holdfast.doors.framed.handlers import handler_of
 from holdfast.doors.framed.held_frames import HeldFrames
 from holdfast.doors.framed.patience import Patience
 from holdfast.doors.framed.reading import NotMessagePack, parse_call
 from holdfast.doors.framed.unsent import UnsentDeliveries
 from holdfast.doors.framed.uploads import Incoming
-from holdfast.doors.identity import AUTHORIZATION, PeerCertificate, peer_of
+from holdfast.doors.identity import peer_of
 from holdfast.doors.sockets.response_writer import ResponseWriter
 from holdfast.doors.sockets.socket_reading import SocketReading
 from holdfast.model.errors import HoldfastError, InvalidArgument, RateLimited
@@ -39,12 +39,16 @@ MAX_CALLS = 4_096
 MAX_PING_BYTES = 64
 # A caller that is refused while it sends would lose the answer to a reset: what it still sends is read and dropped.
 LINGER_S = 1.0
-
-_NO_HEADERS: Mapping[bytes, bytes] = {}
+# The part of a frame that is kept in memory for a caller whose credential was not checked yet.
+MAX_UNKNOWN_BYTES = 64 * 1_024
 
 
 class _Refused(Exception):
     """A frame makes no sense: there is nobody to talk to."""
+
+    def __init__(self, why: str, **facts: object) -> None:
+        super().__init__(why)
+        self.facts = facts
 
 
 class FramedConnection(asyncio.Protocol):
@@ -56,9 +60,7 @@ class FramedConnection(asyncio.Protocol):
         self.reader = FrameReader(door.max_frame_bytes)
         self.responses = ResponseWriter(door.loop)
         self.reading = SocketReading(door.loop, self._has_waiting_call)
-        self.peer: PeerCertificate | None = None
-        # As HTTP's: the token of the latest HELLO.
-        self.headers = _NO_HEADERS
+        self.credential = Credential(self)
         # Its HELLO has come.
         self.is_greeted = False
         # Everything that comes from now on is dropped.
@@ -85,7 +87,7 @@ class FramedConnection(asyncio.Protocol):
         self.transport = cast(asyncio.Transport, transport)
         self.responses.connect(self.transport)
         self.reading.connect(self.transport)
-        self.peer = peer_of(transport)
+        self.credential.peer = peer_of(transport)
         self.door.connections.add(self)
         self._patience.start()
         if self.door.is_closed:  # by an upgrade that came too late
@@ -95,6 +97,7 @@ class FramedConnection(asyncio.Protocol):
         self.is_lost = self.is_refused = True
         self._patience.stop()
         self._held.drop()
+        self.credential.stop()
         if exc is not None or self._has_aborted or self.responses.has_aborted or self.reading.has_aborted:
             self._unsent.give_back()
         # Else it was closed, which happens behind the last byte.
@@ -138,11 +141,13 @@ class FramedConnection(asyncio.Protocol):
             if self.reader.failure is not None:
                 raise _Refused(self.reader.failure)
         except _Refused as refusal:
-            self.fail(str(refusal))
+            self.fail(str(refusal), **refusal.facts)
         finally:
             responses.end_collecting()
         if self._bytes_in_hand > self.door.max_bytes_in_hand:
             self.balance_reading()
+        if not self.credential.is_known and self.reader.missing > MAX_UNKNOWN_BYTES and not self.is_refused:
+            self.credential.check()
 
     def _begin(self, number: int, body: bytes) -> None:
         if number == CONNECTION or number in self._open:
@@ -206,15 +211,12 @@ class FramedConnection(asyncio.Protocol):
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raise _Refused("the body of HELLO is not [version, token, program, program_version]") from None
         if hello.version != VERSION:
-            self.fail(
+            raise _Refused(
                 f"this server speaks version {VERSION} of the framed protocol, not {hello.version}", versions=[VERSION]
             )
-            return
-        self.headers = _NO_HEADERS
-        if hello.token is not None:
-            credential = b"Bearer " + hello.token.encode("latin-1", "replace")
-            self.headers = {AUTHORIZATION: credential}
-            self._held.note_credential(credential)
+        self.credential.take_token(hello.token)
+        if (key := self.credential.key) is not None:
+            self._held.note_credential(key)
         if not self.is_greeted:
             self.is_greeted = True
             self.send(Kind.HELLO, CONNECTION, self.door.hello)
@@ -223,13 +225,15 @@ class FramedConnection(asyncio.Protocol):
 
     def note_tenant(self, tenant: str) -> None:
         """Learn whose call is being carried out."""
-        self._held.note_tenant(tenant, self.headers.get(AUTHORIZATION))
+        self._held.note_tenant(tenant, self.credential.key)
 
     def balance_reading(self) -> None:
         """Stop reading the socket while there is enough in memory, or the caller does not take its answers."""
         if self.is_lost:
             return
-        is_enough = self.responses.is_paused or self._bytes_in_hand > self.door.max_bytes_in_hand
+        is_enough = (
+            self.responses.is_paused or self._bytes_in_hand > self.door.max_bytes_in_hand or self.credential.is_checking
+        )
         if (is_enough and not self.is_refused) or self._held.is_full:
             self.reading.pause()
         else:
@@ -307,7 +311,12 @@ class FramedConnection(asyncio.Protocol):
             "a connection was closed: it sent what is not the framed protocol, or too much or too little of it",
             extra={"reason": printable(why[:200]), "address": str(address)},
         )
-        error: HoldfastError = InvalidArgument(why, **facts)
+        self.end_with(InvalidArgument(why, **facts))
+
+    def end_with(self, error: HoldfastError) -> None:
+        """End the connection, and tell the caller of the error."""
+        if self.is_lost:
+            return
         self.send(Kind.ERROR, CONNECTION, write_error(error))
         self.is_refused = True
         self._held.drop()
@@ -320,7 +329,7 @@ class FramedConnection(asyncio.Protocol):
 
     def go_away(self) -> None:
         """Tell the caller to begin no more calls here."""
-        if self.is_greeted:
+        if self.is_greeted and not self.is_refused:
             self.send(Kind.GOING_AWAY, CONNECTION)
 
     def shut_down(self) -> None:
