@@ -1,4 +1,5 @@
-"""The client over HTTP: what a blocking call costs beside a bare socket, and what callers gain by sharing requests."""
+"""The clients of a server: the price of a blocking call beside a bare socket, and of many calls that share requests or
+a connection."""
 
 import asyncio
 import json
@@ -6,10 +7,11 @@ import socket
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import holdfast
 from bench.http_load import request
-from bench.http_servers import holdfast_server
+from bench.http_servers import free_port, holdfast_server
 from bench.raw import scratch
 from bench.report import Figure
 from holdfast.client.queue import AsyncQueue
@@ -22,8 +24,11 @@ def measure() -> Iterator[Figure]:
     for durability, what in (("fsync", "fsync"), ("os", "OS-buffered")):
         with scratch() as path, holdfast_server(path / "data", "--durability", durability) as port:
             yield blocking_enqueues(port, what)
-    with scratch() as path, holdfast_server(path / "data", "--durability", "os") as port:
+    framed_port = free_port()
+    flags = ("--durability", "os", "--framed-port", str(framed_port))
+    with scratch() as path, holdfast_server(path / "data", *flags) as port:
         yield asyncio.run(_single_enqueues(f"http://127.0.0.1:{port}"))
+        yield asyncio.run(_calls_in_flight(f"holdfast://127.0.0.1:{framed_port}", f"http://127.0.0.1:{port}"))
 
 
 def blocking_enqueues(port: int, durability: str, rounds: int = 9, each: int = 500) -> Figure:
@@ -95,10 +100,33 @@ async def _single_enqueues(url: str, rounds: int = 7, each: int = 60) -> Figure:
     )
 
 
-async def _concurrently(q: AsyncQueue, each: int) -> float:
+async def _calls_in_flight(framed_url: str, http_url: str, rounds: int = 7, each: int = 40) -> Figure:
+    """64 tasks that each make one call after the other, of two messages, which share no request."""
+    over_frames: list[float] = []
+    over_http: list[float] = []
+    async with holdfast.open_async(framed_url) as framed, holdfast.open_async(http_url) as http:
+        for number in range(rounds + 1):
+            sides = [(framed, over_frames), (http, over_http)]
+            for hf, times in sides if number % 2 else reversed(sides):
+                took_s = await _concurrently(hf.queue(f"flight{number}"), each, [PAYLOAD] * 2)
+                if number:  # the first warms up
+                    times.append(took_s)
+    calls = CALLERS * each
+    framed_s, http_s = statistics.median(over_frames), statistics.median(over_http)
+    return Figure(
+        f"framed, {CALLERS} calls in flight, OS-buffered",
+        f"{calls / framed_s:,.0f} calls/s",
+        "HTTP, the same calls",
+        f"{calls / http_s:,.0f} calls/s",
+        http_s / framed_s,
+        goal=3.0,
+    )
+
+
+async def _concurrently(q: AsyncQueue, each: int, payload: Any = PAYLOAD) -> float:
     async def enqueue() -> None:
         for _ in range(each):
-            await q.enqueue(PAYLOAD)
+            await q.enqueue(payload)
 
     started = time.perf_counter()
     await asyncio.gather(*(enqueue() for _ in range(CALLERS)))

@@ -122,6 +122,21 @@ SYSTEMS = [
         _ALL - {"enqueue-1", "enqueue-100", "queues"},
     ),
     System(
+        "Holdfast framed",
+        Side.SERVED,
+        partial(HoldfastServer, scheme="holdfast", port_option="--framed-port"),
+        f"{_HOLDFAST}:HoldfastClient",
+        _ALL,
+    ),
+    System(
+        "Holdfast framed exchange",
+        Side.SERVED,
+        partial(HoldfastServer, scheme="holdfast", port_option="--framed-port"),
+        f"{_HOLDFAST}:ExchangeClient",
+        # Elsewhere it makes the same calls as the row above.
+        _ALL - {"enqueue-1", "enqueue-100", "queues"},
+    ),
+    System(
         "Holdfast Cap'n Proto",
         Side.SERVED,
         partial(HoldfastServer, scheme="capnp", port_option="--capnp-port"),

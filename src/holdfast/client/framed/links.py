@@ -9,10 +9,11 @@ from holdfast.client.http.pool import CONNECT_S, watch_peer
 from holdfast.client.remote.lost import Lost
 from holdfast.client.remote.settings import Address
 
-# Several connections keep a server with several processes busy; each costs both sides reads and writes of its own.
+# Over one connection both sides work in turns: what is answered together is asked for anew together. Over several the
+# work of one side fills the pauses of the other; each costs both sides reads and writes of its own.
 _MOST = 4
 # Calls under way on a connection before there is another.
-_FEW = 256
+_FEW = 32
 
 
 class Links:
