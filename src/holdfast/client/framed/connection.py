@@ -290,7 +290,12 @@ class Connection(asyncio.Protocol):
         elif self._pinged_at is not None and now - self._pinged_at >= keepalive_s * (SILENCES - 1):
             self._lose("the server is silent")
             return
-        self._keepalive_timer = self.loop.call_later(keepalive_s / 2, self._keep_alive)
+        self._schedule_keepalive(keepalive_s / 2)
+
+    def _schedule_keepalive(self, seconds: float) -> None:
+        if self._keepalive_timer is not None:
+            self._keepalive_timer.cancel()
+        self._keepalive_timer = self.loop.call_later(seconds, self._keep_alive)
 
     # --- asyncio's callbacks ---------------------------------------------------------------------------------------
 
@@ -301,7 +306,7 @@ class Connection(asyncio.Protocol):
         if sock is not None and hasattr(select, "poll"):
             self._poll = select.poll()
             self._poll.register(sock.fileno(), select.POLLIN)
-        self._keepalive_timer = self.loop.call_later(KEEPALIVE_S, self._keep_alive)
+        self._schedule_keepalive(KEEPALIVE_S)
         if self._head is None:
             self._is_ready.set_result(None)
         else:
@@ -369,6 +374,7 @@ class Connection(asyncio.Protocol):
                     self._said = read_server_hello(body)
                 except ValueError as error:
                     raise Lost(f"its hello is not understood: {error}", was_sent=False) from None
+                self._schedule_keepalive(self._said.keepalive_ms / 1_000)
                 if self._hello is not None and not self._hello.done():
                     self._hello.set_result(self._said)
             case Kind.PING:

@@ -37,8 +37,10 @@ class Links:
             await asyncio.sleep(0)
             await asyncio.sleep(0)
             connection = self._choose()
-        if connection is None:
-            connection = await self._another(timeout_s)
+        while connection is None:
+            made = await self._another(timeout_s)
+            # Chosen anew, because others waited for the same. One that ended at once says why.
+            connection = self._choose() if made.is_usable else made
         return Call(connection)
 
     def put_back(self, call: Call, *, is_long: bool) -> None:
@@ -69,7 +71,7 @@ class Links:
         return best if most is None or best.under_way < most else None
 
     async def _another(self, timeout_s: float) -> Connection:
-        """Return a connection that is made now, once for all who need one."""
+        """Return another connection, made once for all who need one now."""
         if self._is_closed:
             raise Lost("this client is closed", was_sent=False)
         connecting = self._connecting
