@@ -85,6 +85,12 @@ def test_a_schedules_message_is_the_draft_itself_over_capnp() -> None:
     assert binding.read(written, REF) == request
 
 
+def test_a_schedules_message_cannot_say_where_its_payload_is_over_capnp() -> None:
+    document = b'{"name":"s","message":{"payload":"eA==","pieces":{"place":1,"size":1,"checksum":1}}}'
+    with pytest.raises(msgspec.ValidationError, match="pieces"):
+        CAPNP_BINDINGS["set_schedule"].read(document, REF)
+
+
 def test_a_move_without_a_tenant_stays_with_the_tenant_of_the_call() -> None:
     assert CAPNP_BINDINGS["move"].read(b'{"queue":"post"}', REF) == req.MoveRequest(to=QueueRef("acme", "post"))
 
