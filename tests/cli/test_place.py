@@ -205,3 +205,19 @@ def test_an_operators_token_sees_every_tenant(
     assert run("top", "--once", "-i", 0.1, "-q").out == "acme/a\ndefault/b\n"
     assert {each["tenant"] for each in run("tail", "--no-follow", "--json").lines} == {"acme", "default"}
     assert set(run("tenants", "-q").out.split()) == {"acme", "default"}
+
+
+@pytest.mark.parametrize(
+    ("url", "is_server", "is_remote"),
+    [
+        ("http://host:7077", True, True),
+        ("holdfast://host:7078", False, True),
+        ("HOLDFASTS://host:7078", False, True),
+        ("capnp://host:7078", False, True),
+        ("memory://", False, False),
+        ("./data", False, False),
+    ],
+)
+def test_a_server_is_told_from_a_store_by_the_url(url: str, is_server: bool, is_remote: bool) -> None:
+    place = find(url=url)
+    assert (place.is_server, place.is_remote) == (is_server, is_remote)

@@ -4,6 +4,7 @@ import asyncio
 import socket
 import struct
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from holdfast.client.remote.lost import Lost
 from holdfast.clock import SystemClock
 from holdfast.testing import ManualClock
 from holdfast.testing.proxy import Fault, FaultProxy, Kind
+from tests.doors.framed.serving import serve_framed
 from tests.doors.serving import Server, serve
 
 HANG_S = 30
@@ -24,10 +26,15 @@ def clock() -> ManualClock:
     return ManualClock()
 
 
+@pytest.fixture(params=[serve, serve_framed])
+def serving(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
 @pytest.fixture
-async def server(clock: ManualClock) -> AsyncIterator[Server]:
-    async with serve(clock) as serving:
-        yield serving
+async def server(clock: ManualClock, serving: Any) -> AsyncIterator[Server]:
+    async with serving(clock) as opened:
+        yield opened
 
 
 @pytest.fixture
@@ -63,10 +70,10 @@ async def test_a_client_comes_back_from_a_server_that_says_nothing(
 
 
 @pytest.mark.parametrize("kind", [Kind.SILENCE, Kind.NO_REPLY])
-async def test_a_claim_that_waits_asks_again_when_its_round_and_its_timeout_are_over(kind: Kind) -> None:
+async def test_a_claim_that_waits_asks_again_when_its_round_and_its_timeout_are_over(serving: Any, kind: Kind) -> None:
     async with (
         asyncio.timeout(HANG_S),
-        serve(SystemClock()) as server,
+        serving(SystemClock()) as server,
         FaultProxy(server.url) as proxy,
         holdfast.open_async(proxy.url, timeout=TIMEOUT, wait_round="50ms") as hf,
     ):
@@ -123,6 +130,8 @@ async def test_a_connection_that_was_reset_just_now_is_left_like_any_other() -> 
 # --- A server with half-open clients -----------------------------------------------------------------------------
 
 
+# Over frames the server is told: the cancel still gets through.
+@pytest.mark.parametrize("serving", [serve])
 @pytest.mark.slow
 async def test_what_a_claim_takes_for_a_client_that_is_gone_without_a_word_comes_back_after_its_lease(
     server: Server, proxy: FaultProxy, clock: ManualClock
@@ -148,6 +157,8 @@ async def test_what_a_claim_takes_for_a_client_that_is_gone_without_a_word_comes
         assert (message.attempt, (await q.get(message.id)).expiries) == (2, 1)
 
 
+# Over frames they would share a few connections.
+@pytest.mark.parametrize("serving", [serve])
 async def test_a_hundred_slow_lorises_and_silent_ones_keep_nobody_else_waiting(server: Server) -> None:
     def plan(connection: int, exchange: int) -> Fault | None:
         return Fault(Kind.SILENCE) if connection % 2 else Fault(Kind.SLOW_LORIS, ms=1_000)
