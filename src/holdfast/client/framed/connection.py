@@ -2,143 +2,22 @@
 
 import asyncio
 import select
-from collections.abc import Callable
-from math import inf
+from collections.abc import Callable, Collection
 from typing import Final, cast
 
-from holdfast.client.framed.answer import ERROR, ITEM, KEEPALIVE_S, LONGEST_FRAME, RESULT, SILENCES, Answer
+from holdfast.client.framed.answer import ERROR, KEEPALIVE_S, LONGEST_FRAME, RESULT, SILENCES
+from holdfast.client.framed.call import Call
 from holdfast.client.framed.greeting import Greeting, Known, check_first, read_upgrade
+from holdfast.client.framed.time_limits import TimeLimits
 from holdfast.client.remote.lost import Lost, Reused
 from holdfast.wire.framed import ServerHello, read_error, read_server_hello
 from holdfast.wire.frames import CONNECTION, FrameReader, Kind, write_frame
 
 _LAST_NUMBER: Final = 0xFFFF_FFFF
 _FINAL: Final = (RESULT, ERROR)
-_LATE_S: Final = 0.001
 # A connection that carries more calls than this, and was heard so lately, is there.
 _BUSY: Final = 4
 _QUIET_S: Final = 0.001
-
-
-class Call:
-    """`answer.OpenCall`, on a loop."""
-
-    __slots__ = (
-        "_connection",
-        "_is_left",
-        "_limit_s",
-        "_lost",
-        "_waiter",
-        "deadline",
-        "frames",
-        "is_over",
-        "late",
-        "number",
-        "sent_at",
-    )
-
-    def __init__(self, connection: "Connection") -> None:
-        self._connection = connection
-        self.number = 0
-        self.is_over = True
-        # Frames that its caller has not heard.
-        self.frames: list[Answer] = []
-        self._waiter: asyncio.Future[None] | None = None
-        self._lost: Lost | None = None
-        self._is_left = False
-        self._limit_s = 0.0
-        self.sent_at = 0.0
-        # When its caller waits no longer; infinite while none waits.
-        self.deadline = inf
-        # Its caller has given up: it is given a result, or nothing is.
-        self.late: Callable[[Answer], None] | None = None
-
-    @property
-    def heard_at(self) -> float:
-        return self._connection.heard_at
-
-    async def ask(self, body: bytes, limit_s: float | None) -> Answer:
-        self._connection.open(self, body)
-        return await self.hear(limit_s)
-
-    async def open(self, body: bytes) -> None:
-        self._connection.open(self, body)
-
-    async def server(self, limit_s: float) -> ServerHello:
-        return await self._connection.greeted(limit_s, was_sent=not self.is_over)
-
-    async def send(self, kind: int, body: bytes) -> None:
-        connection = self._connection
-        if self._lost is not None:
-            raise self._lost
-        connection.write(write_frame(kind, self.number, body))
-        await connection.drained()
-
-    async def hear(self, limit_s: float | None) -> Answer:
-        while not self.frames:
-            if self._lost is not None:
-                raise self._lost
-            await self._wait(limit_s)
-        return self.frames.pop(0)
-
-    async def leave(self, limit_s: float) -> list[Answer]:
-        connection, waiter = self._connection, self._waiter
-        if waiter is not None and not waiter.done():
-            waiter.set_exception(Lost("this client is closed", was_sent=True))
-        self._is_left = True
-        if not self.is_over:
-            connection.write(write_frame(Kind.CANCEL, self.number))
-        try:
-            while not self.is_over:
-                await self._wait(limit_s)
-        except Lost:
-            pass  # the server gives the rest back when the connection ends
-        self._is_left = False
-        frames, self.frames = self.frames, []
-        return frames
-
-    def give_up(self, late: Callable[[Answer], None] | None) -> None:
-        if not self.is_over and self.late is None and not self._is_left:
-            self.frames.clear()
-            self.late = late or _ignore
-            self._connection.write(write_frame(Kind.CANCEL, self.number))
-
-    async def _wait(self, limit_s: float | None) -> None:
-        """Wait for a frame, or the end of the connection. Raise `Lost` when the time is over."""
-        waiter = self._waiter = self._connection.loop.create_future()
-        if limit_s is not None:
-            self._limit_s = limit_s
-            self._connection.watch(self, limit_s)
-        try:
-            await waiter
-        finally:
-            if self._waiter is waiter:
-                self._waiter = None
-                self.deadline = inf
-
-    # --- Told by the connection ------------------------------------------------------------------------------------
-
-    def arrived(self, kind: int, body: bytes) -> None:
-        if self.late is not None:
-            if kind in (RESULT, ITEM):
-                self.late((kind, body))
-            return
-        self.frames.append((kind, body))
-        self._wake()
-
-    def lose(self, lost: Lost) -> None:
-        self.is_over = True
-        self._lost = lost
-        self._wake()
-
-    def time_out(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            reason = f"no answer within {self._limit_s:g} s"
-            self._waiter.set_exception(Lost(reason, was_sent=True, is_timeout=True))
-
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
 
 
 class Connection(asyncio.Protocol):
@@ -166,8 +45,7 @@ class Connection(asyncio.Protocol):
         # None while it is open.
         self._end: Lost | None = None
         self.heard_at = 0.0
-        self._deadline = inf
-        self._deadline_timer: asyncio.TimerHandle | None = None
+        self.limits = TimeLimits(self)
         self._keepalive_timer: asyncio.TimerHandle | None = None
         self._pinged_at: float | None = None
 
@@ -177,6 +55,11 @@ class Connection(asyncio.Protocol):
         return (
             self._end is None and not self._is_going_away and not cast(asyncio.Transport, self._transport).is_closing()
         )
+
+    @property
+    def calls(self) -> Collection[Call]:
+        """The calls that are open."""
+        return self._calls.values()
 
     @property
     def under_way(self) -> int:
@@ -251,35 +134,10 @@ class Connection(asyncio.Protocol):
         if self._room is not None:
             await asyncio.shield(self._room)
 
-    def close(self) -> None:
-        self._lose("the connection was closed")
+    def close(self, reason: str = "the connection was closed") -> None:
+        self._lose(reason)
 
-    # --- Time limits -----------------------------------------------------------------------------------------------
-    # One timer for all calls, at the first of their limits: most calls have the same, so it is hardly ever set anew.
-
-    def watch(self, call: Call, limit_s: float) -> None:
-        now = call.sent_at = self.loop.time()
-        call.deadline = now + limit_s
-        if call.deadline < self._deadline:
-            self._set_deadline(call.deadline)
-
-    def _set_deadline(self, at: float) -> None:
-        if self._deadline_timer is not None:
-            self._deadline_timer.cancel()
-        self._deadline = at
-        self._deadline_timer = None if at == inf else self.loop.call_at(at, self._check_deadlines)
-
-    def _check_deadlines(self) -> None:
-        now = self.loop.time() + _LATE_S
-        due = [call for call in self._calls.values() if call.deadline <= now]
-        for call in due:
-            call.deadline = inf
-            call.time_out()
-        if due and all(self.heard_at < call.sent_at for call in due):
-            # Not a word since they were sent: a fresh connection may find another server.
-            self._lose("the server does not answer")
-        else:
-            self._set_deadline(min((call.deadline for call in self._calls.values()), default=inf))
+    # --- Silence ---------------------------------------------------------------------------------------------------
 
     def _keep_alive(self) -> None:
         keepalive_s = KEEPALIVE_S if self._said is None else self._said.keepalive_ms / 1_000
@@ -396,13 +254,9 @@ class Connection(asyncio.Protocol):
             if waiting is not None and not waiting.done():
                 waiting.set_exception(Lost(reason, was_sent=False))
                 waiting.exception()  # heard, if nobody waits for it
-        self._set_deadline(inf)
+        self.limits.end()
         if self._keepalive_timer is not None:
             self._keepalive_timer.cancel()
         self.resume_writing()
         if self._transport is not None:
             self._transport.abort()
-
-
-def _ignore(answer: Answer) -> None:
-    """Hear nothing of an answer that nobody waits for."""

@@ -3,7 +3,8 @@
 import asyncio
 import ssl
 
-from holdfast.client.framed.connection import Call, Connection
+from holdfast.client.framed.call import Call
+from holdfast.client.framed.connection import Connection
 from holdfast.client.framed.greeting import Greeting
 from holdfast.client.http.pool import CONNECT_S, watch_peer
 from holdfast.client.remote.lost import Lost
