@@ -43,6 +43,7 @@ class SocketConnection:
         self._greeting = greeting
         self._known = Known()
         self._said: ServerHello | None = None
+        self._keepalive_s = KEEPALIVE_S
         self._reader = FrameReader(LONGEST_FRAME)
         self._number = 0
         self._phase = _Phase.IDLE
@@ -164,10 +165,9 @@ class SocketConnection:
 
     def _receive(self, limit_s: float | None) -> None:
         """Take what the connection has, waiting until it has some."""
-        keepalive_s = KEEPALIVE_S if self._said is None else self._said.keepalive_ms / 1_000
         try:
-            if limit_s is None or limit_s > keepalive_s:
-                self._receive_alive(limit_s, keepalive_s)
+            if limit_s is None or limit_s > self._keepalive_s:
+                self._receive_alive(limit_s, self._keepalive_s)
             else:
                 self._socket.receive(self._received, limit_s)
         except TimeoutError:
@@ -226,6 +226,7 @@ class SocketConnection:
                     self._said = read_server_hello(body)
                 except ValueError as error:
                     raise Lost(f"its hello is not understood: {error}", was_sent=False) from None
+                self._keepalive_s = self._said.keepalive_ms / 1_000
             case Kind.PING:
                 self._send(write_frame(Kind.PONG, CONNECTION, body))
             case Kind.ERROR:
