@@ -127,6 +127,7 @@ NEEDS = {
     "holdfast.server.capnp": "server",
     "holdfast.server.door": "server",
     "holdfast.server.ending": "server",
+    "holdfast.server.framed": "server",
     "holdfast.server.http": "server",
     "holdfast.server.run": "server",
     "holdfast.service.redis_rates": "redis",
