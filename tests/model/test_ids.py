@@ -15,6 +15,7 @@ from holdfast.model.ids import (
     SEQUENCES,
     IdMaker,
     MessageId,
+    consecutive_to_bytes,
     from_bytes,
     parse_id,
     to_bytes,
@@ -206,3 +207,11 @@ def test_a_message_id_survives_pickling(snowflake: int, duplicate: bool, protoco
     assert type(again) is MessageId
     assert again == id
     assert (again.snowflake, again.duplicate, again.correlation_id) == (id.snowflake, id.duplicate, id.correlation_id)
+
+
+@pytest.mark.parametrize("first", [0, 5, SEQUENCES - 3, (1 << 40) + 7])
+def test_the_bytes_of_many_ids_are_those_of_each(first: int) -> None:
+    consecutive = list(range(first, first + 10))
+    apart = [first, first + 1, first + (1 << 22), first + (1 << 22) + 5]
+    for snowflakes in (consecutive, apart, [first]):
+        assert consecutive_to_bytes(snowflakes) == [to_bytes(each) for each in snowflakes]

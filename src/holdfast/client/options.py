@@ -59,10 +59,16 @@ def drafts_of(payload: Any, options: Mapping[str, Any]) -> list[Draft]:
             "one key for several payloads would drop all but the first: give each a NewMessage(payload, key=...)",
             field="key",
         )
-    return [
-        _draft(each.payload, {**options, **each.options}) if isinstance(each, NewMessage) else _draft(each, options)
-        for each in payloads
-    ]
+    if not options:
+        # Most payloads are bytes and nothing else.
+        return [Draft(payload=each) if type(each) is bytes else _draft_of(each, options) for each in payloads]
+    return [_draft_of(each, options) for each in payloads]
+
+
+def _draft_of(payload: Any, options: Mapping[str, Any]) -> Draft:
+    if isinstance(payload, NewMessage):
+        return _draft(payload.payload, {**options, **payload.options})
+    return _draft(payload, options)
 
 
 def draft_of_bytes(options: Mapping[str, Any]) -> Draft:

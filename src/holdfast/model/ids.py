@@ -7,6 +7,7 @@ Inside the program an id is the snowflake, an `int`; the UUID is how it is writt
 """
 
 import struct
+from functools import lru_cache
 
 from holdfast.model.errors import InvalidArgument
 
@@ -72,14 +73,36 @@ def from_bytes(raw: bytes) -> int:
 
 
 def to_uuid(snowflake: int) -> str:
-    ms = (snowflake >> 22) + EPOCH_MS
-    # By one format instead of through the bytes: twice as fast, and every enqueue answers one.
-    return "%08x-%04x-%04x-%04x-000000000000" % (  # noqa: UP031  (f-strings are slower here)
-        ms >> 16,
-        ms & 0xFFFF,
-        0x7000 | snowflake & 0xFFF,
-        0x8000 | (snowflake >> 12 & 0x3FF) << 4,
+    # Every enqueue answers ids, and those of a batch mostly have their time in common.
+    return "%s%03x%s" % (  # noqa: UP031  (f-strings are slower here)
+        _time_text(snowflake >> 22),
+        snowflake & 0xFFF,
+        _node_text(snowflake >> 12 & 0x3FF),
     )
+
+
+@lru_cache(256)
+def _time_text(time: int) -> str:
+    """Return a UUID's text up to its sequence; `time` in milliseconds since `EPOCH_MS`."""
+    ms = time + EPOCH_MS
+    return f"{ms >> 16:08x}-{ms & 0xFFFF:04x}-7"
+
+
+@lru_cache(256)
+def _node_text(node: int) -> str:
+    """Return a UUID's text behind its sequence."""
+    return f"-{0x8000 | node << 4:04x}-000000000000"
+
+
+def consecutive_to_bytes(snowflakes: list[int]) -> list[bytes]:
+    """Return the UUIDs' bytes of rising ids, as `to_bytes` does. It is faster for ids that follow one another."""
+    first, count = snowflakes[0], len(snowflakes)
+    if snowflakes[-1] - first != count - 1 or (first & 0xFFF) + count > SEQUENCES:
+        return [to_bytes(snowflake) for snowflake in snowflakes]
+    # One node and one millisecond: the sequence is what counts up in both spellings.
+    high, low = _HALVES.unpack(to_bytes(first))
+    pack = _HALVES.pack
+    return [pack(each, low) for each in range(high, high + count)]
 
 
 def parse_id(value: object) -> int:

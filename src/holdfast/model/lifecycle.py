@@ -79,7 +79,8 @@ TRANSITIONS: dict[tuple[State | None, Cause], Step] = {
 
 # Read once for the steps of every message: Python 3.11 finds a member in its class by a slow way, and it shows.
 _CLAIM, _ACK = Cause.CLAIM, Cause.ACK
-_SUCCEEDED = State.SUCCEEDED
+_READY, _IN_FLIGHT, _SUCCEEDED = State.READY, State.IN_FLIGHT, State.SUCCEEDED
+_CLAIMED, _ACKED = TRANSITIONS[_READY, _CLAIM], TRANSITIONS[_IN_FLIGHT, _ACK]
 
 
 class Lease(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
@@ -178,7 +179,7 @@ def claim(
         owner=owner,
         ledger=ledger,
     )
-    step = _step(life.state, _CLAIM)
+    step = _CLAIMED if life.state is _READY else _step(life.state, _CLAIM)
     version = (life.version if life.version > version_floor else version_floor) + 1
     after = replace(life, state=step.state, reason=None, lease=lease, attempt=life.attempt + 1, version=version)
     return Change(after, step.event)
@@ -193,8 +194,9 @@ def extend(life: Life, policy: QueuePolicy, now_ms: int, lease_ms: int | None) -
 
 def ack(life: Life, policy: QueuePolicy, now_ms: int) -> Change:
     """Succeeded, and kept for look-up where the policy says so."""
-    step = _step(life.state, _ACK)
-    keep_until = now_ms + policy.keep_succeeded_ms if policy.keep_succeeded_ms else None
+    step = _ACKED if life.state is _IN_FLIGHT else _step(life.state, _ACK)
+    keep_ms = policy.keep_succeeded_ms
+    keep_until = now_ms + keep_ms if keep_ms else None
     after = replace(life, state=step.state, reason=None, lease=None, settled_at=now_ms, keep_until=keep_until)
     return Change(after, step.event)
 

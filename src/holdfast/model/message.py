@@ -223,7 +223,7 @@ def headers_bytes(headers: Mapping[str, str]) -> int:
 
 def check_draft(draft: Draft, max_payload: int) -> None:
     """Refuse what no queue can hold, naming the field."""
-    if draft.payload_bytes > max_payload:
+    if (len(draft.payload) if draft.pieces is None else draft.pieces.size) > max_payload:
         check_size("payload", draft.payload_bytes, max_payload)
     if draft.headers:
         _check_headers(draft.headers)

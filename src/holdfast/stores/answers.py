@@ -11,6 +11,9 @@ from holdfast.model.names import QueueRef
 from holdfast.model.requests import Edit, StateDocument
 from holdfast.stores.contract import QueueRow
 
+# Read once: to find a member in its class costs as much as the rest of a result.
+_READY = State.READY
+
 
 def no_such_queue(ref: QueueRef) -> QueueNotFound:
     return QueueNotFound(f"there is no queue {ref}", tenant=ref.tenant, queue=ref.queue)
@@ -111,13 +114,14 @@ def settled(envelope: Envelope, life: Life | None) -> Result:
     """A verdict that held; `life` is what it led to."""
     if life is None:
         return Result(snowflake=envelope.id, ok=True, given_correlation_id=envelope.given_correlation_id)
+    state, lease = life.state, life.lease
     return Result(
         snowflake=envelope.id,
         ok=True,
         given_correlation_id=envelope.given_correlation_id,
-        state=life.state,
-        retry_at=life.visible_at if life.state is State.READY else None,
-        lease_expires_at=None if life.lease is None else life.lease.expires_at,
+        state=state,
+        retry_at=life.visible_at if state is _READY else None,
+        lease_expires_at=None if lease is None else lease.expires_at,
     )
 
 

@@ -21,6 +21,8 @@ from holdfast.model.message import BYTES, JSON, Envelope, Pieces
 FORMAT = 1
 
 _HEAD = struct.Struct(">BBBQQQII")
+# The last part of a head.
+_CHECKSUM = struct.Struct(">I")
 _PIECES = struct.Struct(">QIQ")
 _HEAD_SIZE = _HEAD.size
 
@@ -86,6 +88,16 @@ def encode_message(envelope: Envelope, first: Life) -> bytes:
         checksum,
     )
     return head + extras + body
+
+
+def encode_bare_messages(payloads: list[bytes], content_type: str, enqueued_at: int, first: Life) -> list[bytes]:
+    """Return what `encode_message` returns for messages that have only a payload each, bytes or JSON, and are alike in
+    everything else."""
+    flags = 0 if content_type == BYTES else 1
+    head = _HEAD.pack(FORMAT, flags, first.priority, enqueued_at, first.visible_at, first.expires_at or 0, 0, 0)
+    head = head[: -_CHECKSUM.size]
+    pack = _CHECKSUM.pack
+    return [b"%b%b%b" % (head, pack(crc32(payload)), payload) for payload in payloads]
 
 
 class DecodedMessage(msgspec.Struct, frozen=True, gc=False):

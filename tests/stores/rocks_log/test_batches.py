@@ -1,18 +1,36 @@
 """Many plain messages at once, against the same one by one: every key, counter and event is the same."""
 
 import random
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from holdfast.client.blocking import BlockingMessage, Holdfast
-from holdfast.stores.rocks import keys, unit
+from holdfast.stores.rocks import database, keys, layers, unit
+from holdfast.stores.rocks.journal_blocks import decode_rows
+from holdfast.stores.rocks.positions import POSITION_KEY
+from holdfast.stores.rocks.read_only import ReadOnlyStore
+from holdfast.stores.rocks.reads import MergedReads
 from holdfast.testing import ManualClock
-from tests.crash.rocks import core_of, open_store, sweep, verify_store
+from tests.crash.rocks import copy_store, core_of, open_store, sweep, verify_store
+from tests.stores.rocks_log.dying import die
 
 SEEDS = range(12)
 STEPS = 40
+
+
+def items_of(reads: MergedReads) -> dict[str, Any]:
+    """Return every key with its value, but for the position of the log, by family. Of the journal, return the events:
+    its blocks tell many alike events in another way than single ones."""
+    found: dict[str, Any] = {
+        name: [(key, value) for key, value in reads.items(number, b"", b"\xff" * 40) if key != POSITION_KEY]
+        for number, name in enumerate(keys.FAMILY_NAMES)
+    }
+    journal = keys.FAMILY_NAMES[keys.JOURNAL]
+    return found | {journal: [(key, decode_rows(block)) for key, block in found[journal]]}
 
 
 def state_of(hf: Holdfast) -> dict[str, Any]:
@@ -20,9 +38,7 @@ def state_of(hf: Holdfast) -> dict[str, Any]:
     store = core_of(hf).store
     store.shards[0].engine.write()  # type: ignore[attr-defined]
     database = store.shards[0].engine.database  # type: ignore[attr-defined]
-    found: dict[str, Any] = {
-        name: list(database.items(number, b"", b"\xff" * 40)) for number, name in enumerate(keys.FAMILY_NAMES)
-    }
+    found: dict[str, Any] = items_of(database)
     for shelf in store.shards[0].catalog._shelves.values():  # type: ignore[attr-defined]
         levels = shelf._in_use()
         found[f"levels of {shelf.row.ref}"] = {level: set(window._live) for level, window in levels.items() if window}
@@ -38,6 +54,7 @@ class Player:
 
     def __init__(self, path: Path, durability: str, seed: int) -> None:
         self.clock = ManualClock()
+        self.path = path
         self.hf = open_store(path, self.clock, durability=durability)
         self.hf.queue("mail").set_policy(backoff_base_ms=0, max_retries=1_000)
         self.dice = random.Random(seed)
@@ -76,6 +93,76 @@ class Player:
         count = self.dice.randint(0, len(self.held))
         some, self.held = self.held[:count], self.held[count:]
         return some
+
+
+class SlowCheckpoints:
+    """Writes one checkpoint after another to RocksDB, a slice now and then."""
+
+    def __init__(self, hf: Holdfast, dice: random.Random) -> None:
+        store = core_of(hf).store
+        self.engine = store.shards[0].engine  # type: ignore[attr-defined]
+        self.database = self.engine.database
+        self.dice = dice
+        self.slices: Iterator[bool] | None = None
+
+    def go_on(self) -> None:
+        for _ in range(self.dice.choice([0, 0, 1, 5])):
+            if self.slices is None:
+                self.engine.write()
+                self.engine.sync_now()
+                self.slices = self.database.write_slices(*self.database.freeze())
+            self.write_slice()
+
+    def write_slice(self) -> None:
+        assert self.slices is not None
+        if next(self.slices, None) is None:
+            self.database.thaw()
+            self.slices = None
+
+    def end(self) -> None:
+        while self.slices is not None:
+            self.write_slice()
+
+
+@pytest.mark.parametrize("durability", ["os", "fsync"])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_batches_between_reads_and_slices_of_checkpoints_leave_what_one_by_one_leaves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, durability: str
+) -> None:
+    """Messages that no read asks for have no keys. Here the whole store is read now and then only, and the log of a
+    killed store says the same."""
+    monkeypatch.setattr(database, "_SLICE_MESSAGES", 7)
+    monkeypatch.setattr(layers, "_MOST_KEYLESS", 60)
+    at_once, one_by_one = (Player(tmp_path / name, durability, seed) for name in ("at once", "one by one"))
+    checkpoints = SlowCheckpoints(at_once.hf, random.Random(seed))
+    for step in range(STEPS):
+        monkeypatch.setattr(unit, "MANY", 1)
+        at_once.play()
+        checkpoints.go_on()
+        monkeypatch.setattr(unit, "MANY", 1 << 30)
+        one_by_one.play()
+        if step % 9 == seed % 9:
+            killed = [copy_of(each, tmp_path / f"killed {number}") for number, each in enumerate((at_once, one_by_one))]
+            left, right = state_of(at_once.hf), state_of(one_by_one.hf)
+            for name in left:
+                assert left[name] == right[name], f"step {step}: {name}"
+            for each in killed:
+                read_only = ReadOnlyStore(each)
+                assert items_of(read_only) == {name: left[name] for name in keys.FAMILY_NAMES}
+                read_only.close()
+                shutil.rmtree(each)
+    checkpoints.end()
+    at_once.hf.close()
+    one_by_one.hf.close()
+    verify_store(tmp_path / "at once", "at the end")
+
+
+def copy_of(player: Player, target: Path) -> Path:
+    """Return a copy of the player's store as a kill leaves it."""
+    core_of(player.hf).store.shards[0].engine.write()  # type: ignore[attr-defined]
+    copy_store(player.path, target)
+    die(target)
+    return target
 
 
 @pytest.mark.parametrize("durability", ["os", "fsync"])

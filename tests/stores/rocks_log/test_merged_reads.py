@@ -1,6 +1,5 @@
 """The merged view of the log's changes and RocksDB, against a plain dictionary, at every step of a checkpoint."""
 
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from holdfast.stores.rocks.log.commit_log import LogPosition
 from holdfast.stores.rocks.read_only import ReadOnlyStore
 from holdfast.stores.rocks.reads import MergedReads
 from tests.crash.rocks import copy_store
+from tests.stores.rocks_log.dying import die, sync
 
 FAMILIES = (keys.DIRECTORY, keys.VISIBLE, keys.INDEXES)
 # In the directory's own key space, but none of its keys.
@@ -122,7 +122,7 @@ class MergedReadsMachine(RuleBasedStateMachine):
         """A copy of the files is what a kill leaves: everything committed, and nothing else."""
         copy = copy_store(self.database.path, self.place / f"copy {self.copies}")
         self.copies += 1
-        _die(copy)
+        die(copy)
         before = {str(file): file.stat().st_mtime_ns for file in copy.rglob("*") if not file.name.startswith("LOG")}
         read_only = ReadOnlyStore(copy)
         check(read_only, self.committed)
@@ -145,18 +145,6 @@ class MergedReadsMachine(RuleBasedStateMachine):
     def it_reads_as_the_model(self) -> None:
         if hasattr(self, "database"):
             check(self.database, self.model)
-
-
-def sync(opened: Database) -> None:
-    pending = opened.log.begin_sync()
-    opened.sync(pending)
-    opened.log.end_sync(pending)
-
-
-def _die(store: Path) -> None:
-    """Let the marker name a process that is gone."""
-    marker = store / "HOLDFAST"
-    marker.write_text(marker.read_text().replace(f'"pid": {os.getpid()}', '"pid": 999999999'))
 
 
 def check(reads: MergedReads, model: Model) -> None:
@@ -197,7 +185,7 @@ def test_a_key_that_half_a_checkpoint_has_written_and_that_was_deleted_since_sta
         opened.commit.delete(b"x/%02d" % number, keys.INDEXES)
     opened.write()
     killed = copy_store(opened.path, tmp_path / "killed")
-    _die(killed)
+    die(killed)
     for _ in slices:
         pass
     opened.thaw()

@@ -41,6 +41,7 @@ def settle_loaded(
 ) -> list[Result]:
     """Settle verdicts on messages that the step has loaded. Missing ones are stale."""
     policy, now_ms = queue.row.policy, unit.now_ms
+    holds = lifecycle.holds
     results: list[Result] = []
     changes: dict[int, tuple[E, Change]] = {}
     for verdict in verdicts:
@@ -54,12 +55,14 @@ def settle_loaded(
                     del entries[changed]
             changes = {}
         entry = entries.get(id)
-        if entry is None or not lifecycle.holds(entry.life, receipt, now_ms):
+        life = None if entry is None else entry.life
+        if entry is None or life is None or not holds(life, receipt, now_ms):
             results.append(stale(id, None if entry is None else entry.envelope))
             continue
-        change = judge(entry.life, entry.envelope, verdict, policy, now_ms, roll)
+        envelope = entry.envelope
+        change = judge(life, envelope, verdict, policy, now_ms, roll)
         changes[id] = entry, change
-        results.append(settled(entry.envelope, change.life))
+        results.append(settled(envelope, change.life))
     if changes:
         unit.apply(queue, list(changes.values()))
     return results

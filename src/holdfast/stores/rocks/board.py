@@ -6,7 +6,8 @@ from holdfast.stores.contract import Listener
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.counters import encode_counters
 from holdfast.stores.rocks.engine import Engine
-from holdfast.stores.rocks.shelf import Entry, Shelf
+from holdfast.stores.rocks.entry import Entry
+from holdfast.stores.rocks.shelf import Shelf
 from holdfast.stores.rocks.window import Window
 
 

@@ -62,6 +62,8 @@ _log = logging.getLogger("holdfast")
 _FLUSHED = "flushed.tmp"
 # Keys written to RocksDB at once; about a fifth of a millisecond, in which nothing else runs.
 _SLICE_KEYS = 100
+# Messages that get their keys at once before that; about as long.
+_SLICE_MESSAGES = 50
 _SLICE_BYTES = 128 << 10
 # Keys written to RocksDB at once while nobody waits.
 _LOADED_KEYS = 2_000
@@ -297,7 +299,7 @@ class Database(MergedReads):
         of it may be written before the log is synced up to there."""
         assert self._frozen is None
         assert self.commit.is_empty
-        frozen = self._frozen = self.commit.layer
+        frozen = self._frozen = self.commit.frozen = self.commit.layer
         self.commit.layer = Layer()
         self._layers = (self.commit.layer, frozen)
         self._checkpointed_bytes = self.log.bytes_written
@@ -307,6 +309,10 @@ class Database(MergedReads):
         """Write a layer to RocksDB, and yield after each small part. The last one carries the position.
 
         Yield True if RocksDB has so much in memory that its families should be flushed before the next part."""
+        while layer.keyless:
+            # All of them first: from then on the layer stays as it is.
+            layer.make_some_keys(_SLICE_MESSAGES)
+            yield False
         batch, count, size, unflushed = WriteBatch(raw_mode=True), 0, 0, 0
         for number, family in enumerate(layer.families):
             handle = self.handles[number]
@@ -336,7 +342,7 @@ class Database(MergedReads):
 
     def thaw(self) -> None:
         """End a checkpoint: RocksDB has all of it in memory, and the log has it until it is flushed."""
-        self._frozen = None
+        self._frozen = self.commit.frozen = None
         self._layers = (self.commit.layer,)
 
     def flush_families(self) -> None:

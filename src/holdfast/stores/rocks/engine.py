@@ -58,7 +58,6 @@ class Engine:
         commit = database.commit
         # The open commit's own methods: looked up once, for they are called for every key.
         self.put, self.insert, self.delete = commit.put, commit.insert, commit.delete
-        self.insert_all, self.delete_all = commit.insert_all, commit.delete_all
         self.delete_range = commit.delete_range
         self._commit = commit
         # Called before each write, to add what is written once per commit: counters, the journal's block.

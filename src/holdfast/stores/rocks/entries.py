@@ -9,7 +9,8 @@ from holdfast.model.requests import StateDocument
 from holdfast.stores.record import decode_life, decode_message
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.engine import Engine
-from holdfast.stores.rocks.shelf import Entry, Shelf
+from holdfast.stores.rocks.entry import Entry
+from holdfast.stores.rocks.shelf import Shelf
 
 # Limits of the cache of messages, for all shards together. It keeps messages that were just enqueued or are in flight,
 # and drops the oldest first.
@@ -59,10 +60,13 @@ class Entries:
     # --- Disk --------------------------------------------------------------------------------------------------
 
     def get(self, shelf: Shelf, id: int) -> Entry | None:
-        entry = self._cached.get(id)
-        if entry is not None and entry.p == shelf.p:
-            return entry
-        return self._read(shelf, [id])[0]
+        entry = self._in_memory(shelf, id)
+        return self._read(shelf, [id])[0] if entry is None else entry
+
+    def _in_memory(self, shelf: Shelf, id: int) -> Entry | None:
+        """Return a message that is in memory: one that was kept, or has no keys yet and lies nowhere else."""
+        entry = self._cached.get(id) or self._engine.database.commit.keyless(id)
+        return entry if entry is not None and entry.p == shelf.p else None
 
     def load(self, shelf: Shelf, wanted: list[int]) -> list[Entry | None]:
         """Entries of these ids, from memory or disk; None where there is none."""
@@ -74,8 +78,9 @@ class Entries:
                 break
         else:
             return found
-        missing = [id for id, entry in zip(wanted, found, strict=True) if entry is None or entry.p != p]
-        read = dict(zip(missing, self._read(shelf, missing), strict=True))
+        found = [self._in_memory(shelf, id) for id in wanted]
+        missing = [id for id, entry in zip(wanted, found, strict=True) if entry is None]
+        read = dict(zip(missing, self._read(shelf, missing), strict=True)) if missing else {}
         return [read.get(id, entry) for id, entry in zip(wanted, found, strict=True)]
 
     def by_id(self, shelf: Shelf, wanted: Iterable[int]) -> dict[int, Entry]:
@@ -87,7 +92,9 @@ class Entries:
         missing: dict[int, None] = {}
         for id in wanted:
             entry = cached.get(id)
-            if entry is not None and entry.p == p:
+            if entry is None or entry.p != p:
+                entry = self._in_memory(shelf, id)
+            if entry is not None:
                 found[id] = entry
             else:
                 missing[id] = None

@@ -13,16 +13,12 @@ from holdfast.model.names import QueueRef
 from holdfast.stores.contract import JOURNAL_STEP
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.engine import Engine
-from holdfast.stores.rocks.shelf import Entry, Shelf
+from holdfast.stores.rocks.entry import Entry
+from holdfast.stores.rocks.journal_blocks import Part, Row, Rows, Run, decode_rows, encode_parts
+from holdfast.stores.rocks.shelf import Shelf
 
 EVENT_NAMES = tuple(Event)
 _NUMBERS = {event: number for number, event in enumerate(EVENT_NAMES)}
-
-# queue, at, event, id, attempt, version, priority, enqueued_at, claimed_at, bytes, error, reason, correlation id
-Row = tuple[bytes, int, int, int, int, int, int, int, int | None, int, str | None, str | None, str | None]
-
-encode_block: Callable[[list[Row]], bytes] = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(list[Row]).decode
 
 _END = b"\xff" * 9
 TRIMMED = keys.META + b"journal trimmed at"
@@ -42,6 +38,8 @@ class RocksJournal:
         self._retention_ms = retention_ms
         self._name_of = name_of
         self._shard = shard
+        # Events of the open commit: parts of its block, and single events behind them.
+        self._parts: list[Part] = []
         self._rows: list[Row] = []
         # By queue, a count for each event in the order of `EVENT_NAMES`: one addition each, and no name is looked up.
         self._tallies: defaultdict[bytes, list[int]] = defaultdict(_no_events)
@@ -97,38 +95,34 @@ class RocksJournal:
             )
         )
 
-    def append_all(
+    def append_fresh(self, shelf: Shelf, entries: Sequence[Entry], event: Event, now_ms: int, life: Life) -> None:
+        """Append the same event for messages that begin with the same life, as `append` does for one."""
+        self._append_run(Run.of_fresh(shelf.p, now_ms, _NUMBERS[event], entries, life))
+
+    def append_changed(
         self, shelf: Shelf, entries: Sequence[Entry], lives: Sequence[Life], event: Event, now_ms: int
     ) -> None:
         """Append the same event for many messages, as `append` does for one. `lives` are those that it led to."""
-        number, p = _NUMBERS[event], shelf.p
-        self._tallies[p][number] += len(entries)
-        self._rows += [
-            (
-                p,
-                now_ms,
-                number,
-                entry.envelope.id,
-                life.attempt,
-                life.version,
-                life.priority,
-                entry.envelope.enqueued_at,
-                None if (lease := life.lease or entry.life.lease) is None else lease.claimed_at,
-                entry.bytes,
-                None,
-                None,
-                entry.envelope.given_correlation_id,
-            )
-            for entry, life in zip(entries, lives, strict=True)
-        ]
+        self._append_run(Run.of_changed(shelf.p, now_ms, _NUMBERS[event], entries, lives))
+
+    def _append_run(self, run: Run) -> None:
+        self._tallies[run.p][run.event] += len(run)
+        self._close_rows()
+        self._parts.append(run)
+
+    def _close_rows(self) -> None:
+        if self._rows:
+            self._parts.append(Rows(self._rows))
+            self._rows = []
 
     def write_block(self) -> None:
         """Put what was appended since into the open batch; readers see it once that is committed."""
-        if not self._rows:
+        self._close_rows()
+        if not self._parts:
             return
-        self._engine.insert(keys.instant(self._next), encode_block(self._rows), keys.JOURNAL)
-        self._next += len(self._rows)
-        self._rows = []
+        self._engine.insert(keys.instant(self._next), encode_parts(self._parts), keys.JOURNAL)
+        self._next += sum(map(len, self._parts))
+        self._parts = []
 
     def note_written(self) -> None:
         """After each write: the frame that was written has every block so far."""
@@ -214,7 +208,7 @@ def _no_events() -> list[int]:
 
 def decode_block(block: bytes) -> list[Row]:
     try:
-        return _decode(block)
+        return decode_rows(block)
     except msgspec.MsgspecError as error:
         raise StoreUnavailable(f"the journal is damaged ({error}): restore a backup") from None
 

@@ -11,12 +11,16 @@ Each layer keeps two dictionaries for each family:
 
 A layer may also hide whole ranges of the lower layers.
 
+Plain messages (`plain_messages.py`) that were added to a layer have no keys at first: the layer keeps the messages
+themselves. Their keys are made when a read or a change needs them, or else when a checkpoint writes them.
+
 The body of a frame is the size 4 of a MessagePack array, the array, and large values. The array has three parts for
 each change: the family's number, the key, and the value; nil for a deleted key; for a large value its size, and the
-value follows the array, in order. Many keys of a family are one change: 256 plus the family's number, an array of keys,
-and an array of their values, or one value for all, or nil. A deleted range is -1 minus the family's number, the lower
-end, and the upper end, which is not deleted. Changes are replayed in order, and replaying them again over a later state
-ends in the same state.
+value follows the array, in order. A deleted range is -1 minus the family's number, the lower end, and the upper end,
+which is not deleted. Numbers from 512 on stand for the keys of plain messages. Frames of the formats 2 and 3 also have
+many keys of a family as one change: 256 plus the family's number, an array of keys, and an array of their values, or
+one value for all, or nil. Changes are replayed in order, and replaying them again over a later state ends in the same
+state.
 
 Large values, such as the pieces of a large payload, do not stay in memory: once the log has them, a layer keeps their
 place in it.
@@ -30,7 +34,10 @@ from typing import Final, NamedTuple
 import msgspec
 from sortedcontainers import SortedList
 
-from holdfast.stores.rocks import keys
+from holdfast.model.lifecycle import Life
+from holdfast.stores.record import encode_life
+from holdfast.stores.rocks import keys, plain_messages
+from holdfast.stores.rocks.entry import Entry
 
 _FAMILIES = len(keys.FAMILY_NAMES)
 # Keys of a layer that are looked at together: the layer may change between two of these steps, though never within.
@@ -64,6 +71,12 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[int | bytes | list[bytes] | None]).decode
 # Added to a family's number: the change is of many keys.
 _MANY = 256
+# The first number that stands for keys of plain messages.
+_PLAIN = plain_messages.ADDED
+# Messages without keys in a layer, at most. A read that needs the keys of all of them takes 20 ms longer.
+_MOST_KEYLESS = 10_000
+# A message without keys counts as this many keys: so much memory it takes.
+_KEYS_OF_KEYLESS = 2
 
 Part = int | bytes | list[bytes] | None
 
@@ -206,9 +219,43 @@ class Layer:
 
     def __init__(self) -> None:
         self.families = [FamilyLayer() for _ in range(_FAMILIES)]
+        # Plain messages that were added here and have no keys yet, by id. They change in place, so every other part of
+        # the store must use these very objects.
+        self.keyless: dict[int, Entry] = {}
 
     def __len__(self) -> int:
-        return sum(map(len, self.families))
+        return sum(map(len, self.families)) + _KEYS_OF_KEYLESS * len(self.keyless)
+
+    # --- Messages without keys ---------------------------------------------------------------------------------
+
+    @property
+    def takes_keyless(self) -> bool:
+        """Return whether there is room for more messages without keys."""
+        return len(self.keyless) < _MOST_KEYLESS
+
+    def make_keys(self, id: int) -> None:
+        """Make the keys of a message that may have none yet."""
+        entry = self.keyless.pop(id, None)
+        if entry is not None:
+            self._insert_keys(entry)
+
+    def make_some_keys(self, limit: int) -> None:
+        """Make the keys of up to `limit` messages that have none yet."""
+        keyless = self.keyless
+        for _ in range(min(limit, len(keyless))):
+            self._insert_keys(keyless.popitem()[1])
+
+    def make_keys_for(self, family: int) -> None:
+        """Make the keys of all messages that have none yet, if any of the keys are of this family."""
+        if self.keyless and family in plain_messages.FAMILIES:
+            self.make_some_keys(len(self.keyless))
+
+    def _insert_keys(self, entry: Entry) -> None:
+        families = self.families
+        for family, key, value in plain_messages.keys_of(entry):
+            families[family].insert(key, value)
+
+    # --- Frames ------------------------------------------------------------------------------------------------
 
     def replay(self, body: bytes, generation: int, at: int) -> None:
         """Make the changes of a frame whose body stands at a place of a segment, over lower layers that may have later
@@ -218,6 +265,11 @@ class Layer:
         parts = iter(_decode(body[_SIZE.size : end]))
         for number, key, value in zip(parts, parts, parts, strict=True):
             assert isinstance(number, int)
+            if number >= _PLAIN:
+                assert isinstance(key, bytes)
+                assert isinstance(value, list | bytes)
+                self._replay_plain(number, key, value)
+                continue
             if isinstance(key, list):
                 assert not isinstance(value, int)
                 self._replay_many(self.families[number - _MANY], key, value)
@@ -234,6 +286,13 @@ class Layer:
                 end += value
             else:
                 self.families[number].put(key, value)
+
+    def _replay_plain(self, number: int, key: bytes, value: list[bytes] | bytes) -> None:
+        for family, each, put in plain_messages.changes_of(number, key, value):
+            if put is None:
+                self.families[family].delete(each)
+            else:
+                self.families[family].put(each, put)
 
     def _replay_many(self, family: FamilyLayer, keys: list[bytes], values: list[bytes] | bytes | None) -> None:
         if values is None:
@@ -260,11 +319,13 @@ class Frame(NamedTuple):
 class Commit:
     """The changes of the operations that will be committed together, in order."""
 
-    __slots__ = ("_parts", "layer")
+    __slots__ = ("_parts", "frozen", "layer")
 
     def __init__(self, layer: Layer) -> None:
         # The layer that the changes are made in, at once: operations of the same commit read them.
         self.layer = layer
+        # The layer that a checkpoint is writing, if there is one.
+        self.frozen: Layer | None = None
         self._parts: list[Part] = []
 
     @property
@@ -286,20 +347,66 @@ class Commit:
         self.layer.families[family].delete(key)
         self._parts += (family, key, None)
 
-    def insert_all(self, keys: list[bytes], values: list[bytes] | bytes, family: int) -> None:
-        """Set many keys that do not exist: each to its value, none of them large, or all to the same."""
-        self.layer.families[family].insert_all(keys, values)
-        self._parts += (_MANY + family, keys, values)
-
-    def delete_all(self, keys: list[bytes], family: int) -> None:
-        """Delete many keys, whether or not they exist."""
-        self.layer.families[family].delete_all(keys)
-        self._parts += (_MANY + family, keys, None)
-
     def delete_range(self, lower: bytes, upper: bytes, family: int) -> None:
         """Delete the keys from `lower` to before `upper`, however many there are."""
         self.layer.families[family].delete_range(lower, upper)
         self._parts += (-1 - family, lower, upper)
+
+    # --- Plain messages ----------------------------------------------------------------------------------------
+
+    def add_plain(self, p: bytes, entries: list[Entry], form: plain_messages.Form) -> None:
+        """Add fresh plain messages of one priority that were enqueued together."""
+        layer = self.layer
+        if layer.takes_keyless:
+            layer.keyless.update({entry.envelope.id: entry for entry in entries})
+        else:
+            names, records, visible = plain_messages.keys_of_added(p, entries, form)
+            layer.families[keys.MESSAGES].insert_all(names, records)
+            layer.families[keys.VISIBLE].insert_all(visible, b"")
+        self._parts += plain_messages.added(p, entries, form)
+
+    def claim_plain(self, p: bytes, entries: list[Entry], lives: list[Life]) -> None:
+        """Take plain Ready messages into flight. They get their new lives here."""
+        self._parts += plain_messages.claimed(p, entries, lives)
+        families, keyless = self.layer.families, self.layer.keyless
+        keyed: list[Entry] = []
+        for entry, life in zip(entries, lives, strict=True):
+            if entry.envelope.id not in keyless:
+                self.make_keys(entry)
+                families[keys.VISIBLE].delete(plain_messages.visible_key(entry))
+                keyed.append(entry)
+            entry.life = life
+        if keyed:
+            names = [p + entry.id16 for entry in keyed]
+            families[keys.EXPIRIES].insert_all([plain_messages.expiry_key(entry) for entry in keyed], b"")
+            families[keys.LEASES].insert_all(names, [encode_life(entry.life, has_state=False) for entry in keyed])
+
+    def finish_plain(self, p: bytes, entries: list[Entry]) -> None:
+        """Forget plain messages in flight."""
+        self._parts += plain_messages.finished(p, entries)
+        families, keyless = self.layer.families, self.layer.keyless
+        keyed: list[Entry] = []
+        for entry in entries:
+            if keyless.pop(entry.envelope.id, None) is None:
+                self.make_keys(entry)
+                keyed.append(entry)
+        if keyed:
+            names = [p + entry.id16 for entry in keyed]
+            families[keys.EXPIRIES].delete_all([plain_messages.expiry_key(entry) for entry in keyed])
+            families[keys.LEASES].delete_all(names)
+            families[keys.MESSAGES].delete_all(names)
+
+    def keyless(self, id: int) -> Entry | None:
+        """Return the message of this id if it has no keys yet."""
+        entry = self.layer.keyless.get(id)
+        return self.frozen.keyless.get(id) if entry is None and self.frozen is not None else entry
+
+    def make_keys(self, entry: Entry) -> None:
+        """Make the keys of a message if it has none yet: it is about to change in a way that needs them."""
+        if entry.envelope.id in self.layer.keyless:
+            self.layer.make_keys(entry.envelope.id)
+        elif self.frozen is not None:
+            self.frozen.make_keys(entry.envelope.id)
 
     def take(self) -> Frame:
         """Return the body of the frame, and begin the next one."""
@@ -329,7 +436,7 @@ def _take_large(parts: list[Part]) -> list[LargeValue]:
         if isinstance(value, bytes) and len(value) > LARGE_VALUE:
             assert isinstance(family, int)
             assert isinstance(key, bytes)
-            if family >= 0:
+            if 0 <= family < _FAMILIES:
                 large.append(LargeValue(family, key, value))
                 parts[place] = len(value)
     return large

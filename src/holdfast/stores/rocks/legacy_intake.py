@@ -16,9 +16,10 @@ from holdfast.model.lifecycle import Life
 from holdfast.model.message import Draft, seal
 from holdfast.model.names import QueueRef
 from holdfast.stores.rocks import keys
+from holdfast.stores.rocks.entry import Entry
 from holdfast.stores.rocks.legacy import LegacyMessage, Place
 from holdfast.stores.rocks.pieces import in_pieces
-from holdfast.stores.rocks.shelf import Entry, Shelf
+from holdfast.stores.rocks.shelf import Shelf
 from holdfast.stores.rocks.store import RocksStore
 from holdfast.stores.rocks.unit import RocksUnits
 

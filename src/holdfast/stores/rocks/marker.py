@@ -18,13 +18,20 @@ from holdfast.stores.syncing import sync_directory, sync_file
 #     1   no log but RocksDB's own; becomes 2 when it is opened
 #     2   one database with a commit log, in the store's own directory
 #     3   shards, each a directory with a database and a log; frames of kind LINKED. Only stores with shards have it.
+#     4   as 2, and frames with parts for many plain messages (plain_messages.py), and blocks of the journal that tell
+#         many alike events by their columns (journal_blocks.py)
+#     5   as 3, with the same frames and blocks. Only stores with shards have it.
+#
+# A store of format 2 becomes 4 when it is opened, and one of format 3 becomes 5: both read what is in the older one.
 #
 # To change the format: raise the number, write down here what it changed, and bring stores of the number before to the
 # new one in `Database`, before the marker says so.
-FORMAT = 3
+FORMAT = 5
 # The first format with a commit log of our own.
 WITH_LOG = 2
-_WITHOUT_SHARDS = 2
+_WITHOUT_SHARDS = 4
+# The formats of stores with shards, whose markers have a role.
+_WITH_SHARDS = (3, FORMAT)
 MARKER = "HOLDFAST"
 _FRESH_MARKER = "HOLDFAST.new"
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -113,7 +120,7 @@ def check_directory(path: Path) -> None:
         try:
             read = json.loads(marker.read_text())
             format = int(read["format"])
-            if format == FORMAT:
+            if format in _WITH_SHARDS:
                 _parse_role(read["role"])
         except (ValueError, KeyError, TypeError):
             raise StoreUnavailable(f"{marker} is damaged: restore the store from a backup", path=str(path)) from None

@@ -10,7 +10,8 @@ from holdfast.model.requests import Filter
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.engine import Engine
 from holdfast.stores.rocks.entries import Entries
-from holdfast.stores.rocks.shelf import Entry, Shelf
+from holdfast.stores.rocks.entry import Entry
+from holdfast.stores.rocks.shelf import Shelf
 
 # Messages looked up at once.
 _CHUNK = 500

@@ -12,6 +12,7 @@ from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.layers import MISSING, FamilyLayer, Layer, Missing, Value
 from holdfast.stores.rocks.log.segments import DIRECTORY as LOG
 from holdfast.stores.rocks.log.segments import read_part
+from holdfast.stores.rocks.plain_messages import FAMILIES as MESSAGE_FAMILIES
 
 
 class MergedReads:
@@ -92,6 +93,8 @@ class MergedReads:
 
     def _find(self, family: int, key: bytes) -> Value | Missing | None:
         for layer in self._layers:
+            if layer.keyless and family in MESSAGE_FAMILIES and len(key) >= keys.ID_SIZE:
+                layer.make_keys(keys.parse_id(key[-keys.ID_SIZE :]))
             found = layer.families[family].get(key)
             if found is not MISSING:
                 return found
@@ -101,7 +104,7 @@ class MergedReads:
 
     def floor(self, family: int, key: bytes) -> bytes | None:
         """Return the last key at or before this one, or None."""
-        layers = [layer.families[family] for layer in self._layers]
+        layers = self._families_of_layers(family)
         last: bytes | None = None
         for number, layer in enumerate(layers):
             for changed in layer.keys_down(key):
@@ -164,11 +167,17 @@ class MergedReads:
 
     def _layers_with(self, family: int, lower: bytes, upper: bytes) -> list[FamilyLayer]:
         """Return the layers of a family if any of them changes something in this range; else none."""
-        layers = [layer.families[family] for layer in self._layers]
+        layers = self._families_of_layers(family)
         for layer in layers:
             if layer.ranges or next(layer.keys(lower, upper), None) is not None:
                 return layers
         return []
+
+    def _families_of_layers(self, family: int) -> list[FamilyLayer]:
+        """Return the part of each layer that has all keys of a family."""
+        for layer in self._layers:
+            layer.make_keys_for(family)
+        return [layer.families[family] for layer in self._layers]
 
     def _rocks_items(self, family: int, lower: bytes, upper: bytes) -> Iterator[tuple[bytes, bytes]]:
         cursor = self._cursor(family, lower, upper)

@@ -26,7 +26,8 @@ from holdfast.stores.findings import Findings
 from holdfast.stores.record import decode_message
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.database import Database
-from holdfast.stores.rocks.journal import TRIMMED, TRIMMED_UNTIL, Row, decode_block, encode_block
+from holdfast.stores.rocks.journal import TRIMMED, TRIMMED_UNTIL, decode_block
+from holdfast.stores.rocks.journal_blocks import Row, encode_rows
 from holdfast.stores.rocks.layout import MAX_SHARDS, Layout, read_layout, remove_remains
 from holdfast.stores.rocks.links import LINK_KEY
 from holdfast.stores.rocks.marker import MARKER, Role, check_directory, write_marker
@@ -286,10 +287,10 @@ class _Split:
         for row in merge(*map(_rows, added), key=lambda row: row[1]):
             rows.append(row)
             if len(rows) == _BLOCK_EVENTS:
-                yield number, (keys.JOURNAL, keys.instant(seq), encode_block(rows))
+                yield number, (keys.JOURNAL, keys.instant(seq), encode_rows(rows))
                 seq, rows = seq + len(rows), []
         if rows:
-            yield number, (keys.JOURNAL, keys.instant(seq), encode_block(rows))
+            yield number, (keys.JOURNAL, keys.instant(seq), encode_rows(rows))
 
 
 def _rows(shard: ReadOnlyStore) -> Iterable[Row]:

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from holdfast.model.answers import Enqueued
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.engine import Engine
-from holdfast.stores.rocks.shelf import Entry, Shelf
+from holdfast.stores.rocks.entry import Entry
+from holdfast.stores.rocks.shelf import Shelf
 from holdfast.stores.rocks.window import Window
 
 _SEEN = struct.Struct(">QQ")

@@ -26,12 +26,13 @@ from holdfast.stores.rocks.counters import Counters, Totals
 from holdfast.stores.rocks.directory import RocksDirectory
 from holdfast.stores.rocks.engine import Engine
 from holdfast.stores.rocks.entries import Entries
+from holdfast.stores.rocks.entry import Entry
 from holdfast.stores.rocks.facts import Facts
 from holdfast.stores.rocks.journal import RocksJournal
 from holdfast.stores.rocks.reading import Reader
 from holdfast.stores.rocks.schedules import Schedules
 from holdfast.stores.rocks.seen import SeenKeys
-from holdfast.stores.rocks.shelf import Entry, Shelf
+from holdfast.stores.rocks.shelf import Shelf
 from holdfast.stores.rocks.staging import RocksStage, Staging
 from holdfast.stores.rocks.sweeping import Sweeping
 from holdfast.stores.rocks.tenants import Tenants

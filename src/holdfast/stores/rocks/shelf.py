@@ -8,8 +8,6 @@ import struct
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-import msgspec
-
 from holdfast.model.answers import Counts
 from holdfast.model.lifecycle import Life
 from holdfast.model.message import Envelope, State
@@ -18,22 +16,13 @@ from holdfast.stores.record import encode_life, encode_message
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.counters import Counters, Totals
 from holdfast.stores.rocks.engine import Engine
+from holdfast.stores.rocks.entry import Entry
 from holdfast.stores.rocks.groups import Groups
 from holdfast.stores.rocks.pieces import delete_pieces, in_pieces
+from holdfast.stores.rocks.plain_messages import Form
 from holdfast.stores.rocks.window import Window
 
 _KEY = struct.Struct(">Q16s")
-
-
-class Entry(msgspec.Struct):
-    p: bytes
-    envelope: Envelope
-    life: Life
-    id16: bytes
-    bytes: int
-    # A life of its own lies on disk: it is no longer the one it was born with.
-    has_life: bool = False
-    has_state: bool = False
 
 
 class Surroundings(Protocol):
@@ -303,6 +292,7 @@ class Shelf:
         if group is not None:
             self._groups.prepare(group)
         self._dirty[self.p] = self
+        self._engine.database.commit.make_keys(entry)
         self._unindex(entry)
         entry.life = life
         self._index(entry, keeps_life=life.state is not State.IN_FLIGHT)
@@ -315,6 +305,7 @@ class Shelf:
         if group is not None:
             self._groups.prepare(group)
         self._dirty[self.p] = self
+        engine.database.commit.make_keys(entry)
         self._unindex(entry)
         engine.delete(name, keys.MESSAGES)
         if entry.has_life:
@@ -331,68 +322,44 @@ class Shelf:
     # --- Many plain messages at once -------------------------------------------------------------------------
     #
     # These do for many messages what `put`, `change` and `drop` do for one. They are for plain messages (`is_plain`),
-    # whose keys follow from their lives alone; tests compare both ways, key by key.
+    # whose keys follow from their lives alone, and are not made before they are needed. Tests compare both ways, key by
+    # key.
 
-    def put_all(self, entries: list[Entry]) -> None:
+    def put_all(self, entries: list[Entry], form: Form) -> None:
         """Add fresh plain messages of one priority, in order of id, that are due now."""
         p, engine, life = self.p, self._engine, entries[0].life
-        level = p + keys.PRIORITIES[life.priority]
         self._dirty[p] = self
-        engine.insert_all(
-            [p + entry.id16 for entry in entries],
-            [encode_message(entry.envelope, entry.life) for entry in entries],
-            keys.MESSAGES,
-        )
-        visible = [level + _KEY.pack(entry.life.visible_at, entry.id16) for entry in entries]
-        engine.insert_all(visible, b"", keys.VISIBLE)
-        self.counters.ready += len(entries)
-        self._count_bytes(sum([entry.bytes for entry in entries]))
-        self._totals.messages += len(entries)
-        shown = [key[len(level) :] for key in visible]
+        engine.database.commit.add_plain(p, entries, form)
+        count, size = len(entries), sum([entry.bytes for entry in entries])
+        self.counters.ready += count
+        self._count_bytes(size)
+        self._totals.messages += count
+        visible_at = keys.instant(life.visible_at)
+        shown = [visible_at + entry.id16 for entry in entries]
         if engine.is_os:
             self._shown[p] = self
             self.show_all(life.priority, shown)
         else:
-            self._board.show_all_after_commit(self, life.priority, shown, visible)
+            level = p + keys.PRIORITIES[life.priority]
+            self._board.show_all_after_commit(self, life.priority, shown, [level + key for key in shown])
 
     def claim_all(self, entries: list[Entry], lives: list[Life]) -> None:
-        """Take plain Ready messages into flight."""
-        p, engine, counters = self.p, self._engine, self.counters
+        """Take plain Ready messages into flight. Their keys have been taken out of the order of claims (`pop_due`)."""
+        p, counters = self.p, self.counters
         self._dirty[p] = self
-        by_level: dict[int, list[bytes]] = {}
-        expiries: list[bytes] = []
-        for entry, life in zip(entries, lives, strict=True):
-            old, lease, id16 = entry.life, life.lease, entry.id16
-            assert lease is not None
-            by_level.setdefault(old.priority, []).append(_KEY.pack(old.visible_at, id16))
-            expiries.append(_KEY.pack(lease.expires_at, id16))
-            entry.life = life
-        for priority, shown in by_level.items():
-            level = p + keys.PRIORITIES[priority]
-            visible = [level + key for key in shown]
-            engine.delete_all(visible, keys.VISIBLE)
-            self._board.hide_all(visible)
-            window = self._in_use().get(priority)
-            if window is not None:
-                window.discard_all(shown)
+        self._engine.database.commit.claim_plain(p, entries, lives)
+        expiries = _expiries(entries)
         expiries.sort()
-        engine.insert_all([p + key for key in expiries], b"", keys.EXPIRIES)
-        names = [p + entry.id16 for entry in entries]
-        engine.insert_all(names, [encode_life(life, has_state=False) for life in lives], keys.LEASES)
         self._leases.push_all(expiries)
         counters.ready -= len(entries)
         counters.in_flight += len(entries)
 
     def drop_all(self, entries: list[Entry]) -> None:
         """Forget plain messages in flight."""
-        p, engine = self.p, self._engine
+        p = self.p
         self._dirty[p] = self
-        expiries = [_KEY.pack(entry.life.lease.expires_at, entry.id16) for entry in entries if entry.life.lease]
-        names = [p + entry.id16 for entry in entries]
-        engine.delete_all([p + key for key in expiries], keys.EXPIRIES)
-        engine.delete_all(names, keys.LEASES)
-        engine.delete_all(names, keys.MESSAGES)
-        self._leases.discard_all(expiries)
+        self._engine.database.commit.finish_plain(p, entries)
+        self._leases.discard_all(_expiries(entries))
         self.counters.in_flight -= len(entries)
         self._count_bytes(-sum([entry.bytes for entry in entries]))
         self._totals.messages -= len(entries)
@@ -413,6 +380,7 @@ class Shelf:
     def edit(self, entry: Entry, envelope: Envelope) -> None:
         """Give a message that is not in flight another payload."""
         self._dirty[self.p] = self
+        self._engine.database.commit.make_keys(entry)
         if entry.envelope.pieces is not None:
             delete_pieces(self._engine, entry.envelope.pieces)
         self._count_bytes(envelope.bytes - entry.bytes)
@@ -421,6 +389,7 @@ class Shelf:
 
     def save_life(self, entry: Entry) -> None:
         """Write the life of a message in flight anew: it has a state document now."""
+        self._engine.database.commit.make_keys(entry)
         self._engine.put(self.p + entry.id16, encode_life(entry.life, has_state=entry.has_state), keys.LEASES)
 
     def _count_bytes(self, added: int) -> None:
@@ -548,3 +517,17 @@ class Shelf:
         if shown is not None:
             priority, visible_at, id16 = shown
             self._put_visible(priority, _KEY.pack(visible_at, id16))
+
+
+def _expiries(entries: list[Entry]) -> list[bytes]:
+    """Return the keys of the ends of leases, expires_at 8 | id 16. Those that were claimed together end together."""
+    found: list[bytes] = []
+    last_at, head = -1, b""
+    for entry in entries:
+        lease = entry.life.lease
+        assert lease is not None
+        if lease.expires_at != last_at:
+            last_at = lease.expires_at
+            head = keys.instant(last_at)
+        found.append(head + entry.id16)
+    return found

@@ -10,6 +10,7 @@ from typing import Self, TypeVar
 
 from holdfast.model.answers import Delivery, Enqueued
 from holdfast.model.errors import StoreUnavailable
+from holdfast.model.ids import consecutive_to_bytes
 from holdfast.model.lifecycle import TRANSITIONS, Cause, Change, Life, first_life, is_over
 from holdfast.model.message import Draft, Envelope, State, seal
 from holdfast.model.names import QueueRef
@@ -23,14 +24,16 @@ from holdfast.stores.rocks.board import Board
 from holdfast.stores.rocks.catalog import Catalog
 from holdfast.stores.rocks.engine import Engine
 from holdfast.stores.rocks.entries import Entries
+from holdfast.stores.rocks.entry import Entry
 from holdfast.stores.rocks.facts import Facts
 from holdfast.stores.rocks.journal import RocksJournal
 from holdfast.stores.rocks.layers import LARGE_VALUE
 from holdfast.stores.rocks.ledgers import LedgerKeys
 from holdfast.stores.rocks.pieces import in_pieces, with_payload
+from holdfast.stores.rocks.plain_messages import form_of
 from holdfast.stores.rocks.reading import Reader
 from holdfast.stores.rocks.seen import SeenKeys
-from holdfast.stores.rocks.shelf import Entry, Shelf
+from holdfast.stores.rocks.shelf import Shelf
 from holdfast.stores.rocks.staging import Staging
 from holdfast.stores.rocks.upkeep import Upkeep
 from holdfast.stores.rocks.window import Window
@@ -384,7 +387,7 @@ class RocksUnits:
                 return False
             entries.append(entry)
             lives.append(life)
-        self._journal.append_all(queue, entries, lives, event, self.now_ms)
+        self._journal.append_changed(queue, entries, lives, event, self.now_ms)
         if is_claim:
             queue.claim_all(entries, lives)
             for entry in entries:
@@ -463,14 +466,14 @@ class RocksUnits:
         ids = self._facts.take_ids(len(drafts), now_ms)
         if len(drafts) >= MANY and default_ttl_ms is None and reason is None and _are_alike(drafts):
             life = first_life(drafts[0], None, now_ms)
-            p, id_bytes = queue.p, keys.id_bytes
+            p = queue.p
             fresh = [
-                Entry(p, seal(draft, id, now_ms), life, id_bytes(id), draft.bytes)
-                for draft, id in zip(drafts, ids, strict=True)
+                Entry(p, seal(draft, id, now_ms), life, id16, draft.bytes)
+                for draft, id, id16 in zip(drafts, ids, consecutive_to_bytes(ids), strict=True)
             ]
-            queue.put_all(fresh)
+            queue.put_all(fresh, form_of(drafts))
             self._entries.remember_all(fresh)
-            self._journal.append_all(queue, fresh, [life] * len(fresh), _ENQUEUED, now_ms)
+            self._journal.append_fresh(queue, fresh, _ENQUEUED, now_ms, life)
             self._engine.is_mid_change = False
             return ids
         for draft, id in zip(drafts, ids, strict=True):

@@ -12,15 +12,13 @@ from holdfast.model.lifecycle import Life
 from holdfast.stores.findings import STATES_AFTER, Findings
 from holdfast.stores.record import decode_life
 from holdfast.stores.rocks import keys
+from holdfast.stores.rocks.journal_blocks import Row, decode_rows
 from holdfast.stores.rocks.reads import MergedReads
 from holdfast.stores.rocks.verify_directory import Directory
 from holdfast.stores.rocks.verify_indexes import MESSAGES_CHUNK
 
 _EVENTS = tuple(Event)
 
-# queue, at, event, id, attempt, version, then what is not checked here.
-_Row = tuple[bytes, int, int, int, int, int, int, int, int | None, int, str | None, str | None, str | None]
-_decode_block = msgspec.msgpack.Decoder(list[_Row]).decode
 _END = b"\xff" * 9
 _TRIMMED = keys.META + b"journal trimmed at"
 
@@ -74,7 +72,7 @@ def _check_numbers(database: MergedReads, directory: Directory, findings: Findin
             what = "a gap" if seq > expected else "an overlap"
             findings.add(f"the journal has {what}: a block begins at {seq}, where {expected} was to follow")
         try:
-            rows = _decode_block(raw)
+            rows = decode_rows(raw)
         except msgspec.MsgspecError as error:
             findings.add(f"the journal's block at {seq} is damaged: {error}")
             expected = None
@@ -97,10 +95,10 @@ def _check_numbers(database: MergedReads, directory: Directory, findings: Findin
     return first_id
 
 
-def _rows(database: MergedReads) -> Iterator[_Row]:
+def _rows(database: MergedReads) -> Iterator[Row]:
     for _, raw in database.items(keys.JOURNAL, b"", _END):
         try:
-            yield from _decode_block(raw)
+            yield from decode_rows(raw)
         except msgspec.MsgspecError:
             continue  # named already
 

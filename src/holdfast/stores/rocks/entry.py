@@ -1,0 +1,17 @@
+"""A message in memory."""
+
+import msgspec
+
+from holdfast.model.lifecycle import Life
+from holdfast.model.message import Envelope
+
+
+class Entry(msgspec.Struct):
+    p: bytes
+    envelope: Envelope
+    life: Life
+    id16: bytes
+    bytes: int
+    # A life of its own lies on disk: it is no longer the one it was born with.
+    has_life: bool = False
+    has_state: bool = False

@@ -1,0 +1,150 @@
+"""Blocks of the journal: the events of one commit, in order, as bytes.
+
+A block is a MessagePack array of rows, one for each event. If many plain messages had the same event in one call, the
+block begins with the byte c1, which MessagePack does not use, and is an array of parts: each is some rows, or a run of
+alike events, which has the fields of a row as columns. A column is a list, or one value for all events.
+
+To change a row or a run, give the new one another tag, keep reading this one, and raise the format of the store
+(`marker.py`).
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Self, TypeVar
+
+import msgspec
+
+from holdfast.model.lifecycle import Life
+from holdfast.stores.rocks.entry import Entry
+
+# queue, at, event, id, attempt, version, priority, enqueued_at, claimed_at, bytes, error, reason, correlation id
+Row = tuple[bytes, int, int, int, int, int, int, int, int | None, int, str | None, str | None, str | None]
+
+V = TypeVar("V")
+
+_HAS_PARTS = b"\xc1"
+
+
+class Rows(msgspec.Struct, array_like=True, tag=0, gc=False):
+    rows: list[Row]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+class Run(msgspec.Struct, array_like=True, tag=1, gc=False):
+    """The same event of many messages of a queue, without error or reason."""
+
+    p: bytes
+    at: int
+    event: int
+    ids: list[int]
+    attempts: int | list[int]
+    versions: int | list[int]
+    priorities: int | list[int]
+    enqueued_at: int | list[int]
+    claimed_at: int | list[int | None] | None
+    sizes: int | list[int]
+    correlation_ids: list[str | None] | None
+
+    @classmethod
+    def of_fresh(cls, p: bytes, at: int, event: int, entries: Sequence[Entry], life: Life) -> Self:
+        """Return the run of messages that begin with the same life."""
+        envelopes = [entry.envelope for entry in entries]
+        correlation_ids = [envelope.given_correlation_id for envelope in envelopes]
+        return cls(
+            p=p,
+            at=at,
+            event=event,
+            ids=[envelope.id for envelope in envelopes],
+            attempts=life.attempt,
+            versions=life.version,
+            priorities=life.priority,
+            enqueued_at=envelopes[0].enqueued_at,
+            claimed_at=None,
+            sizes=_column([entry.bytes for entry in entries]),
+            correlation_ids=correlation_ids if any(correlation_ids) else None,
+        )
+
+    @classmethod
+    def of_changed(cls, p: bytes, at: int, event: int, entries: Sequence[Entry], lives: Sequence[Life]) -> Self:
+        """Return the run of messages that have got, or are getting, these lives. A lease that ends is named still."""
+        envelopes = [entry.envelope for entry in entries]
+        leases = [life.lease or entry.life.lease for entry, life in zip(entries, lives, strict=True)]
+        correlation_ids = [envelope.given_correlation_id for envelope in envelopes]
+        return cls(
+            p=p,
+            at=at,
+            event=event,
+            ids=[envelope.id for envelope in envelopes],
+            attempts=_column([life.attempt for life in lives]),
+            versions=_column([life.version for life in lives]),
+            priorities=_column([life.priority for life in lives]),
+            enqueued_at=_column([envelope.enqueued_at for envelope in envelopes]),
+            claimed_at=_column([None if lease is None else lease.claimed_at for lease in leases]),
+            sizes=_column([entry.bytes for entry in entries]),
+            correlation_ids=correlation_ids if any(correlation_ids) else None,
+        )
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def rows(self) -> list[Row]:
+        """Return the events one by one. Raise `ValueError` if the columns are of different lengths."""
+        count = len(self.ids)
+        columns = zip(
+            self.ids,
+            _values(self.attempts, count),
+            _values(self.versions, count),
+            _values(self.priorities, count),
+            _values(self.enqueued_at, count),
+            _values(self.claimed_at, count),
+            _values(self.sizes, count),
+            [None] * count if self.correlation_ids is None else self.correlation_ids,
+            strict=True,
+        )
+        return [
+            (self.p, self.at, self.event, id, attempt, version, priority, enqueued_at, claimed_at, size, None, None, of)
+            for id, attempt, version, priority, enqueued_at, claimed_at, size, of in columns
+        ]
+
+
+Part = Rows | Run
+
+_encode: Callable[[object], bytes] = msgspec.msgpack.Encoder().encode
+_decode_rows = msgspec.msgpack.Decoder(list[Row]).decode
+_decode_parts = msgspec.msgpack.Decoder(list[Part]).decode
+
+
+def encode_rows(rows: list[Row]) -> bytes:
+    """Return a block of single events."""
+    return _encode(rows)
+
+
+def encode_parts(parts: list[Part]) -> bytes:
+    """Return a block of these parts, in order."""
+    if len(parts) == 1 and isinstance(parts[0], Rows):
+        return _encode(parts[0].rows)
+    return _HAS_PARTS + _encode(parts)
+
+
+def decode_rows(block: bytes) -> list[Row]:
+    """Return the events of a block. Raise `msgspec.MsgspecError` if it is damaged."""
+    if block[:1] != _HAS_PARTS:
+        return _decode_rows(block)
+    rows: list[Row] = []
+    for part in _decode_parts(block[1:]):
+        try:
+            rows += part.rows
+        except ValueError as error:
+            raise msgspec.ValidationError(f"a run has columns of different lengths: {error}") from None
+    return rows
+
+
+def _column(values: list[V]) -> V | list[V]:
+    first = values[0]
+    return first if values.count(first) == len(values) else values
+
+
+def _values(column: V | list[V], count: int) -> list[V]:
+    return column if isinstance(column, list) else [column] * count

@@ -1,0 +1,188 @@
+"""Plain messages: the keys of one, and the parts of a frame that stand for many.
+
+A plain message is due or in flight, and has no keys but those of its state: it has no group, TTL, state document,
+payload in pieces, nor a life of its own on disk. All its keys follow from its envelope and its life. So a frame need
+not have them, and a message that is enqueued, claimed and acked between two checkpoints never gets any.
+
+A part of a frame, as `layers.py` draws it, is a number, a key and a value:
+
+    number         key                                                           value
+    512 added      P 8 | form 1 | priority 1 | visible_at 8 | enqueued_at 8 | ids  payloads, or whole records
+    513 claimed    P 8 | ids                                                     lives, as one MessagePack array
+    514 finished   P 8 | ids                                                     when their leases would have ended
+
+Ids and instants are of 8 bytes, big-endian. A part has all that replaying it needs, so that replaying it over a later
+state ends in the same state. To change a part, give it another number, keep reading this one, and raise the format of
+the store (`marker.py`).
+"""
+
+import struct
+from collections.abc import Iterator, Sequence
+from enum import IntEnum
+from typing import Final
+
+import msgspec
+
+from holdfast.model.lifecycle import Life
+from holdfast.model.message import BYTES, JSON, Draft
+from holdfast.stores.record import encode_bare_messages, encode_life, encode_message
+from holdfast.stores.rocks import keys
+from holdfast.stores.rocks.entry import Entry
+
+ADDED: Final = 512
+CLAIMED: Final = 513
+FINISHED: Final = 514
+
+# The families that plain messages have keys in. Every key of theirs ends with the message's id.
+FAMILIES = frozenset({keys.MESSAGES, keys.VISIBLE, keys.EXPIRIES, keys.LEASES})
+
+# One change of a key: the family's number, the key, and its value; None for a deleted one.
+KeyChange = tuple[int, bytes, bytes | None]
+
+_HEAD = struct.Struct(">8sBBQQ")
+_PLACE = struct.Struct(">Q16s")
+_encode_lives = msgspec.msgpack.Encoder().encode
+_decode_lives = msgspec.msgpack.Decoder(list[Life]).decode
+
+
+class Form(IntEnum):
+    """What an added part has of each message."""
+
+    # The payload of a message that has nothing else: bytes, or JSON.
+    BYTES = 0
+    JSON = 1
+    # The whole record.
+    RECORD = 2
+
+
+_CONTENT_TYPES = {Form.BYTES: BYTES, Form.JSON: JSON}
+# Read once: to find a member in its class costs as much as a field of a message.
+_BYTES, _JSON, _RECORD = Form.BYTES, Form.JSON, Form.RECORD
+
+
+def form_of(drafts: Sequence[Draft]) -> Form:
+    """Return the shortest form that can tell these drafts."""
+    content_type = drafts[0].content_type
+    form = _BYTES if content_type == BYTES else _JSON if content_type == JSON else _RECORD
+    for draft in drafts:
+        if (
+            draft.headers
+            or draft.correlation_id is not None
+            or draft.max_retries is not None
+            or draft.is_json is not None
+            or draft.content_type != content_type
+        ):
+            return _RECORD
+    return form
+
+
+# --- Keys ------------------------------------------------------------------------------------------------------
+
+
+def keys_of(entry: Entry) -> Iterator[tuple[int, bytes, bytes]]:
+    """Yield the keys of a plain message, with their families and values."""
+    p, life, id16 = entry.p, entry.life, entry.id16
+    # A life keeps what the message was born with, unless there is one of its own on disk.
+    yield keys.MESSAGES, p + id16, encode_message(entry.envelope, life)
+    if life.lease is None:
+        yield keys.VISIBLE, visible_key(entry), b""
+    else:
+        yield keys.EXPIRIES, expiry_key(entry), b""
+        yield keys.LEASES, p + id16, encode_life(life, has_state=False)
+
+
+def visible_key(entry: Entry) -> bytes:
+    """Return the key of a Ready message in the order of claims."""
+    return _visible(entry.p, entry.life, entry.id16)
+
+
+def expiry_key(entry: Entry) -> bytes:
+    """Return the key of the end of a message's lease."""
+    lease = entry.life.lease
+    assert lease is not None
+    return entry.p + _PLACE.pack(lease.expires_at, entry.id16)
+
+
+def _visible(p: bytes, life: Life, id16: bytes) -> bytes:
+    return p + keys.PRIORITIES[life.priority] + _PLACE.pack(life.visible_at, id16)
+
+
+# --- Parts of a frame ------------------------------------------------------------------------------------------
+
+
+def keys_of_added(p: bytes, entries: list[Entry], form: Form) -> tuple[list[bytes], list[bytes], list[bytes]]:
+    """Return the names and records of fresh messages of one priority that were enqueued together, and their keys in the
+    order of claims."""
+    envelope, life = entries[0].envelope, entries[0].life
+    if form is _RECORD:
+        records = [encode_message(entry.envelope, life) for entry in entries]
+    else:
+        payloads = [entry.envelope.payload for entry in entries]
+        records = encode_bare_messages(payloads, envelope.content_type, envelope.enqueued_at, life)
+    head = _visible(p, life, b"\0" * keys.ID_SIZE)[: -keys.ID_SIZE]
+    return [p + entry.id16 for entry in entries], records, [head + entry.id16 for entry in entries]
+
+
+def added(p: bytes, entries: list[Entry], form: Form) -> tuple[int, bytes, list[bytes]]:
+    """Return the part for fresh messages of one priority that were enqueued together."""
+    envelope, life = entries[0].envelope, entries[0].life
+    head = _HEAD.pack(p, form, life.priority, life.visible_at, envelope.enqueued_at)
+    values = (
+        [encode_message(entry.envelope, life) for entry in entries]
+        if form is _RECORD
+        else [entry.envelope.payload for entry in entries]
+    )
+    return ADDED, head + _ids(entries), values
+
+
+def claimed(p: bytes, entries: list[Entry], lives: list[Life]) -> tuple[int, bytes, bytes]:
+    """Return the part for messages that have been claimed; their lives have leases, and the old place in the order."""
+    return CLAIMED, p + _ids(entries), _encode_lives(lives)
+
+
+def finished(p: bytes, entries: list[Entry]) -> tuple[int, bytes, bytes]:
+    """Return the part for messages in flight that go."""
+    ends = [lease.expires_at for entry in entries if (lease := entry.life.lease) is not None]
+    return FINISHED, p + _ids(entries), struct.pack(f">{len(entries)}Q", *ends)
+
+
+def changes_of(number: int, key: bytes, value: bytes | list[bytes]) -> Iterator[KeyChange]:
+    """Yield the changes of keys that a part stands for."""
+    if number == ADDED:
+        assert isinstance(value, list)
+        yield from _changes_of_added(key, value)
+        return
+    assert isinstance(value, bytes)
+    p, ids = key[: keys.P_SIZE], map(keys.id_bytes, _instants(key[keys.P_SIZE :]))
+    if number == CLAIMED:
+        for id16, life in zip(ids, _decode_lives(value), strict=True):
+            assert life.lease is not None
+            yield keys.VISIBLE, _visible(p, life, id16), None
+            yield keys.EXPIRIES, p + _PLACE.pack(life.lease.expires_at, id16), b""
+            yield keys.LEASES, p + id16, encode_life(life, has_state=False)
+    elif number == FINISHED:
+        for id16, ends_at in zip(ids, _instants(value), strict=True):
+            yield keys.EXPIRIES, p + _PLACE.pack(ends_at, id16), None
+            yield keys.LEASES, p + id16, None
+            yield keys.MESSAGES, p + id16, None
+    else:
+        raise ValueError(f"a frame has a part of an unknown kind, {number}")
+
+
+def _changes_of_added(key: bytes, values: list[bytes]) -> Iterator[KeyChange]:
+    p, number, priority, visible_at, enqueued_at = _HEAD.unpack_from(key)
+    form, life = Form(number), Life(priority=priority, visible_at=visible_at)
+    if form is not _RECORD:
+        values = encode_bare_messages(values, _CONTENT_TYPES[form], enqueued_at, life)
+    for id, value in zip(_instants(key[_HEAD.size :]), values, strict=True):
+        id16 = keys.id_bytes(id)
+        yield keys.MESSAGES, p + id16, value
+        yield keys.VISIBLE, _visible(p, life, id16), b""
+
+
+def _ids(entries: list[Entry]) -> bytes:
+    return struct.pack(f">{len(entries)}Q", *[entry.envelope.id for entry in entries])
+
+
+def _instants(raw: bytes) -> tuple[int, ...]:
+    return struct.unpack(f">{len(raw) // 8}Q", raw)
