@@ -17,6 +17,7 @@ from holdfast.model.ids import (
     MessageId,
     consecutive_to_bytes,
     from_bytes,
+    message_ids,
     parse_id,
     to_bytes,
     to_uuid,
@@ -215,3 +216,16 @@ def test_the_bytes_of_many_ids_are_those_of_each(first: int) -> None:
     apart = [first, first + 1, first + (1 << 22), first + (1 << 22) + 5]
     for snowflakes in (consecutive, apart, [first]):
         assert consecutive_to_bytes(snowflakes) == [to_bytes(each) for each in snowflakes]
+
+
+def test_many_message_ids_are_as_each_alone() -> None:
+    snowflakes = [0, 5, 6, (1 << 40) + 7, (1 << 40) + (3 << 12) + 7, MAX_ID]
+    given = [None, "mine", None, None, "yours", None]
+    duplicates = [False, True, False, False, False, True]
+    made = message_ids(snowflakes, given, duplicates)
+    alone = [MessageId(*each) for each in zip(snowflakes, given, duplicates, strict=True)]
+    for left, right in zip(made, alone, strict=True):
+        assert (left, left.snowflake, left.correlation_id, left.duplicate) == (
+            *(right, right.snowflake, right.correlation_id, right.duplicate),
+        )
+        assert type(left) is MessageId

@@ -29,7 +29,7 @@ from holdfast.model.answers import Changed, Delivery, Info, LedgerEntry, Page, R
 from holdfast.model.checks import check_integer, check_rate, check_text
 from holdfast.model.durations import MAX_MS, Duration, parse_duration_ms
 from holdfast.model.errors import InvalidArgument
-from holdfast.model.ids import MessageId, parse_id
+from holdfast.model.ids import MessageId, message_ids, parse_id
 from holdfast.model.message import MAX_BATCH, Receipt, is_receipt
 from holdfast.model.names import QueueRef, parse_name, parse_ref
 from holdfast.model.policy import QueuePolicy
@@ -50,7 +50,11 @@ class AsyncQueue:
     async def enqueue(self, payload: Any, **options: Unpack[EnqueueOptions]) -> list[MessageId]:
         """Add one payload, or each of a list, all or none; answers their ids."""
         enqueued = await self._messages.enqueue(self.ref, with_trace(drafts_of(payload, options)))
-        return [MessageId(each.snowflake, each.given_correlation_id, each.duplicate) for each in enqueued]
+        return message_ids(
+            [each.snowflake for each in enqueued],
+            [each.given_correlation_id for each in enqueued],
+            [each.duplicate for each in enqueued],
+        )
 
     async def upload(self, source: AsyncSource, **options: Unpack[EnqueueOptions]) -> MessageId:
         """Add one payload that need not be in memory; answers its id, one and not a list.

@@ -4,6 +4,7 @@
 message's `Life`, the time and the dice, and answers the `Change`. Stores keep the answer; they decide nothing.
 """
 
+from collections.abc import Sequence
 from enum import StrEnum
 from hmac import compare_digest
 from typing import Any, NamedTuple
@@ -131,6 +132,10 @@ class Change(NamedTuple):
     error: str | None = None
 
 
+# Makes a `Change` in half the time of a call of the class.
+_change = tuple.__new__
+
+
 def holds(life: Life, receipt: Receipt, now_ms: int) -> bool:
     """The fencing rule: this receipt is of the message's current lease, and that has not run out."""
     lease = life.lease
@@ -169,20 +174,45 @@ def claim(
     version_floor: int = 0,
 ) -> Change:
     """`version_floor` is for a store that may have lost claims in a crash: the new version is above it."""
+    [change] = claim_all(
+        [life], policy, now_ms, tokens=[token], lease_ms=lease_ms, owner=owner, ledger=ledger, floors=[version_floor]
+    )
+    return change
+
+
+def claim_all(
+    lives: Sequence[Life],
+    policy: QueuePolicy,
+    now_ms: int,
+    *,
+    tokens: Sequence[bytes],
+    lease_ms: int | None,
+    owner: str | None,
+    ledger: tuple[str, int] | None,
+    floors: Sequence[int],
+) -> list[Change]:
+    """Claim several messages for one caller. `floors` are the version floors, as `claim` has one."""
     ends_at = now_ms + policy.max_lease_ms
     expires_at = now_ms + (policy.lease_ms if lease_ms is None else lease_ms)
-    lease = Lease(
-        token=token,
-        claimed_at=now_ms,
-        expires_at=expires_at if expires_at < ends_at else ends_at,
-        ends_at=ends_at,
-        owner=owner,
-        ledger=ledger,
-    )
-    step = _CLAIMED if life.state is _READY else _step(life.state, _CLAIM)
-    version = (life.version if life.version > version_floor else version_floor) + 1
-    after = replace(life, state=step.state, reason=None, lease=lease, attempt=life.attempt + 1, version=version)
-    return Change(after, step.event)
+    if expires_at > ends_at:
+        expires_at = ends_at
+    changes: list[Change] = []
+    for life, token, floor in zip(lives, tokens, floors, strict=True):
+        state, event = _CLAIMED if life.state is _READY else _step(life.state, _CLAIM)
+        lease = Lease(
+            token=token, claimed_at=now_ms, expires_at=expires_at, ends_at=ends_at, owner=owner, ledger=ledger
+        )
+        version = life.version
+        after = replace(
+            life,
+            state=state,
+            reason=None,
+            lease=lease,
+            attempt=life.attempt + 1,
+            version=(version if version > floor else floor) + 1,
+        )
+        changes.append(_change(Change, (after, event, None, None)))
+    return changes
 
 
 def extend(life: Life, policy: QueuePolicy, now_ms: int, lease_ms: int | None) -> Change:
@@ -198,7 +228,7 @@ def ack(life: Life, policy: QueuePolicy, now_ms: int) -> Change:
     keep_ms = policy.keep_succeeded_ms
     keep_until = now_ms + keep_ms if keep_ms else None
     after = replace(life, state=step.state, reason=None, lease=None, settled_at=now_ms, keep_until=keep_until)
-    return Change(after, step.event)
+    return _change(Change, (after, step.event, None, None))
 
 
 def nack(

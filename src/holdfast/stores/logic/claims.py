@@ -73,17 +73,15 @@ def _lease(
     unit: Unit[Q, E], queue: Q, ask: Ask, entries: list[E], tokens: list[bytes], changes: list[tuple[E, Change]]
 ) -> None:
     """Add the changes of the messages that one ask takes."""
-    policy, now_ms, version_floor = queue.row.policy, unit.now_ms, unit.version_floor
-    lease_ms, owner, ledger = ask.lease_ms, ask.owner, ask.ledger
-    for entry, token in zip(entries, tokens, strict=True):
-        change = lifecycle.claim(
-            entry.life,
-            policy,
-            now_ms,
-            token=token,
-            lease_ms=lease_ms,
-            owner=owner,
-            ledger=ledger,
-            version_floor=version_floor(entry),
-        )
-        changes.append((entry, change))
+    version_floor = unit.version_floor
+    made = lifecycle.claim_all(
+        [entry.life for entry in entries],
+        queue.row.policy,
+        unit.now_ms,
+        tokens=tokens,
+        lease_ms=ask.lease_ms,
+        owner=ask.owner,
+        ledger=ask.ledger,
+        floors=[version_floor(entry) for entry in entries],
+    )
+    changes += zip(entries, made, strict=True)

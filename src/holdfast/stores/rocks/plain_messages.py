@@ -56,23 +56,38 @@ class Form(IntEnum):
 
 
 _CONTENT_TYPES = {Form.BYTES: BYTES, Form.JSON: JSON}
+# Larger payloads have records of their own in a frame, which need not stay in memory (`layers.py`).
+_MOST_BYTES = 32 << 10
 # Read once: to find a member in its class costs as much as a field of a message.
 _BYTES, _JSON, _RECORD = Form.BYTES, Form.JSON, Form.RECORD
 
 
-def form_of(drafts: Sequence[Draft]) -> Form:
-    """Return the shortest form that can tell these drafts."""
-    content_type = drafts[0].content_type
+def form_of(drafts: Sequence[Draft]) -> Form | None:
+    """Return the shortest form that can tell these drafts in one part; None if one of them becomes a message that is
+    not plain, has another priority or is not due at once."""
+    first = drafts[0]
+    priority, content_type = first.priority, first.content_type
     form = _BYTES if content_type == BYTES else _JSON if content_type == JSON else _RECORD
     for draft in drafts:
         if (
+            draft.priority != priority
+            or draft.delay_ms
+            or draft.deliver_at is not None
+            or draft.ttl_ms is not None
+            or draft.key is not None
+            or draft.group is not None
+            or draft.pieces is not None
+            or len(draft.payload) > _MOST_BYTES
+        ):
+            return None
+        if (
             draft.headers
+            or draft.content_type is not content_type
             or draft.correlation_id is not None
             or draft.max_retries is not None
             or draft.is_json is not None
-            or draft.content_type != content_type
         ):
-            return _RECORD
+            form = _RECORD
     return form
 
 

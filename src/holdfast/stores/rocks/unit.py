@@ -27,7 +27,6 @@ from holdfast.stores.rocks.entries import Entries
 from holdfast.stores.rocks.entry import Entry
 from holdfast.stores.rocks.facts import Facts
 from holdfast.stores.rocks.journal import RocksJournal
-from holdfast.stores.rocks.layers import LARGE_VALUE
 from holdfast.stores.rocks.ledgers import LedgerKeys
 from holdfast.stores.rocks.pieces import in_pieces, with_payload
 from holdfast.stores.rocks.plain_messages import form_of
@@ -49,24 +48,6 @@ _ACKED = TRANSITIONS[_IN_FLIGHT, Cause.ACK].event
 
 # A step that changes fewer messages changes them one by one.
 MANY = 4
-
-
-def _are_alike(drafts: list[Draft]) -> bool:
-    """Return whether all drafts become plain messages of one priority that are due at once."""
-    priority = drafts[0].priority
-    for draft in drafts:
-        if (
-            draft.priority != priority
-            or draft.delay_ms
-            or draft.deliver_at is not None
-            or draft.ttl_ms is not None
-            or draft.key is not None
-            or draft.group is not None
-            or draft.pieces is not None
-            or len(draft.payload) > LARGE_VALUE // 2
-        ):
-            return False
-    return True
 
 
 class RocksUnits:
@@ -227,9 +208,10 @@ class RocksUnits:
         bound = keys.instant(now_ms + 1)
         for priority in queue.priorities():
             while len(taken) < limit and (candidates := queue.pop_due(priority, limit - len(taken), bound)):
-                entries = self._entries.load(queue, [keys.parse_id(key[8:]) for key in candidates])
-                for key, entry in zip(candidates, entries, strict=True):
-                    if entry is None or not queue.is_shown(entry, priority, key):
+                places = keys.parse_places(candidates)
+                entries = self._entries.load(queue, [id for _, id in places])
+                for key, (visible_at, _), entry in zip(candidates, places, entries, strict=True):
+                    if entry is None or not queue.is_shown(entry, priority, visible_at):
                         queue.heal_visible(priority, key)
                     elif len(taken) >= limit:
                         queue.show(priority, key)  # a group's batch took its place
@@ -373,16 +355,20 @@ class RocksUnits:
             return False
         entries: list[Entry] = []
         lives: list[Life] = []
-        is_plain, is_claim = queue.is_plain, event is _CLAIMED
-        for entry, change in changes:
-            life = change.life
+        is_claim = event is _CLAIMED
+        is_plain, keyless, state = (
+            queue.is_plain,
+            self._engine.database.commit.layer.keyless,
+            _READY if is_claim else _IN_FLIGHT,
+        )
+        for entry, (life, its_event, reason, _) in changes:
             if (
-                change.event is not event
+                its_event is not event
                 or life is None
-                or change.reason is not None
-                or entry.life.state is not (_READY if is_claim else _IN_FLIGHT)
-                or (not is_claim and life.keep_until is not None)
-                or not is_plain(entry)
+                or reason is not None
+                or entry.life.state is not state
+                or life.keep_until is not None
+                or not (entry.envelope.id in keyless or is_plain(entry))
             ):
                 return False
             entries.append(entry)
@@ -464,14 +450,15 @@ class RocksUnits:
         assert _ENQUEUED is not None
         self._has_changed = self._engine.is_mid_change = True
         ids = self._facts.take_ids(len(drafts), now_ms)
-        if len(drafts) >= MANY and default_ttl_ms is None and reason is None and _are_alike(drafts):
+        many = len(drafts) >= MANY and default_ttl_ms is None and reason is None
+        if many and (form := form_of(drafts)) is not None:
             life = first_life(drafts[0], None, now_ms)
             p = queue.p
             fresh = [
                 Entry(p, seal(draft, id, now_ms), life, id16, draft.bytes)
                 for draft, id, id16 in zip(drafts, ids, consecutive_to_bytes(ids), strict=True)
             ]
-            queue.put_all(fresh, form_of(drafts))
+            queue.put_all(fresh, form)
             self._entries.remember_all(fresh)
             self._journal.append_fresh(queue, fresh, _ENQUEUED, now_ms, life)
             self._engine.is_mid_change = False
