@@ -13,6 +13,8 @@ from holdfast.stores.contract import QueueRow
 
 # Read once: to find a member in its class costs as much as the rest of a result.
 _READY = State.READY
+# Makes a `Receipt` in half the time of a call of the class.
+_receipt = tuple.__new__
 
 
 def no_such_queue(ref: QueueRef) -> QueueNotFound:
@@ -35,7 +37,7 @@ def check_accepts(ref: QueueRef, row: QueueRow | None, *, auto_create: bool) -> 
 def receipt_of(envelope: Envelope, life: Life) -> Receipt:
     if life.lease is None:
         raise Internal(f"a {life.state} message has no receipt")
-    return Receipt(envelope.id, life.lease.token, life.version)
+    return _receipt(Receipt, (envelope.id, life.lease.token, life.version))
 
 
 def delivery_of(envelope: Envelope, life: Life, state: StateDocument | None) -> Delivery:
@@ -45,7 +47,7 @@ def delivery_of(envelope: Envelope, life: Life, state: StateDocument | None) -> 
     return Delivery(
         snowflake=envelope.id,
         given_correlation_id=envelope.given_correlation_id,
-        receipt=Receipt(envelope.id, lease.token, life.version),
+        receipt=_receipt(Receipt, (envelope.id, lease.token, life.version)),
         payload=envelope.payload,
         pieces=envelope.pieces,
         content_type=envelope.content_type,

@@ -40,9 +40,13 @@ class Entries:
                 self._forget_oldest()
 
     def remember_all(self, entries: list[Entry]) -> None:
-        """Remember messages that are whole in memory, and were not remembered before."""
-        self._cached.update({entry.envelope.id: entry for entry in entries})
-        self._cached_bytes += sum([entry.bytes for entry in entries])
+        """Remember messages that are whole in memory."""
+        cached = self._cached
+        new = [entry for entry in entries if entry.envelope.id not in cached]
+        if not new:
+            return
+        cached.update({entry.envelope.id: entry for entry in new})
+        self._cached_bytes += sum([entry.bytes for entry in new])
         while len(self._cached) > self._most or self._cached_bytes > self._most_bytes:
             self._forget_oldest()
 
@@ -56,6 +60,12 @@ class Entries:
     def forget(self, entry: Entry) -> None:
         if self._cached.pop(entry.envelope.id, None) is not None:
             self._cached_bytes -= _weight(entry)
+
+    def forget_all(self, entries: list[Entry]) -> None:
+        """Forget messages that are whole in memory."""
+        pop = self._cached.pop
+        forgotten = [entry.bytes for entry in entries if pop(entry.envelope.id, None) is not None]
+        self._cached_bytes -= sum(forgotten)
 
     # --- Disk --------------------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ from holdfast.model.lifecycle import Life
 from holdfast.model.message import Envelope
 
 
-class Entry(msgspec.Struct):
+class Entry(msgspec.Struct, gc=False):
     p: bytes
     envelope: Envelope
     life: Life

@@ -376,11 +376,9 @@ class RocksUnits:
         self._journal.append_changed(queue, entries, lives, event, self.now_ms)
         if is_claim:
             queue.claim_all(entries, lives)
-            for entry in entries:
-                self._entries.remember(entry)
+            self._entries.remember_all(entries)
         else:
-            for entry in entries:
-                self._entries.forget(entry)
+            self._entries.forget_all(entries)
             queue.drop_all(entries)
         if is_claim or queue.row.drain_until is not None:
             self._to_visit = queue
