@@ -7,7 +7,7 @@ Inside the program an id is the snowflake, an `int`; the UUID is how it is writt
 """
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 from holdfast.model.errors import InvalidArgument
@@ -114,7 +114,7 @@ def _node_text(node: int) -> str:
     return f"-{0x8000 | node << 4:04x}-000000000000"
 
 
-def consecutive_to_bytes(snowflakes: list[int]) -> list[bytes]:
+def consecutive_to_bytes(snowflakes: Sequence[int]) -> list[bytes]:
     """Return the UUIDs' bytes of rising ids, as `to_bytes` does. It is faster for ids that follow one another."""
     first, count = snowflakes[0], len(snowflakes)
     if snowflakes[-1] - first != count - 1 or (first & 0xFFF) + count > SEQUENCES:

@@ -71,9 +71,9 @@ _LOADED_KEYS = 2_000
 _UNFLUSHED_BYTES = 16 << 20
 # Between two looks whether RocksDB has flushed what it has begun to flush.
 _FLUSH_PAUSE_S = 0.001
-# The part of a changed key in memory that is not the key and value themselves: measured, about two objects and their
-# places in a dictionary.
-_KEY_OVERHEAD_BYTES = 250
+# The part of a changed key in memory that is not its value: measured, about two objects and their places in a
+# dictionary.
+_KEY_OVERHEAD_BYTES = 300
 
 
 class HandleNotClosed(StoreUnavailable):

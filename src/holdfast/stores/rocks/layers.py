@@ -140,6 +140,15 @@ class FamilyLayer:
                 self._added.append(key)
             self.over[key] = None
 
+    def put_all(self, keys: list[bytes], values: list[bytes] | bytes) -> None:
+        """Set many keys, whether or not they exist."""
+        pairs = dict.fromkeys(keys, values) if isinstance(values, bytes) else dict(zip(keys, values, strict=True))
+        if self.fresh or self._order is not None:
+            for key, value in pairs.items():
+                self.put(key, value)
+        else:
+            self.over.update(pairs)
+
     def insert_all(self, keys: list[bytes], values: list[bytes] | bytes) -> None:
         """Set many keys that do not exist."""
         if self._order is not None:
@@ -288,19 +297,15 @@ class Layer:
                 self.families[number].put(key, value)
 
     def _replay_plain(self, number: int, key: bytes, value: list[bytes] | bytes) -> None:
-        for family, each, put in plain_messages.changes_of(number, key, value):
-            if put is None:
-                self.families[family].delete(each)
-            else:
-                self.families[family].put(each, put)
+        for family, changed, values in plain_messages.changes_of(number, key, value):
+            self._replay_many(self.families[family], changed, values)
 
     def _replay_many(self, family: FamilyLayer, keys: list[bytes], values: list[bytes] | bytes | None) -> None:
         if values is None:
             for key in keys:
                 family.delete(key)
             return
-        for key, value in zip(keys, values if isinstance(values, list) else [values] * len(keys), strict=True):
-            family.put(key, value)
+        family.put_all(keys, values)
 
 
 class LargeValue(NamedTuple):

@@ -23,6 +23,7 @@ from typing import Final
 
 import msgspec
 
+from holdfast.model.ids import consecutive_to_bytes
 from holdfast.model.lifecycle import Life
 from holdfast.model.message import BYTES, JSON, Draft
 from holdfast.stores.record import encode_bare_messages, encode_life, encode_message
@@ -36,8 +37,8 @@ FINISHED: Final = 514
 # The families that plain messages have keys in. Every key of theirs ends with the message's id.
 FAMILIES = frozenset({keys.MESSAGES, keys.VISIBLE, keys.EXPIRIES, keys.LEASES})
 
-# One change of a key: the family's number, the key, and its value; None for a deleted one.
-KeyChange = tuple[int, bytes, bytes | None]
+# Changes of a family: its number, the keys, and their values, or one value for all; None if they are deleted.
+KeyChanges = tuple[int, list[bytes], list[bytes] | bytes | None]
 
 _HEAD = struct.Struct(">8sBBQQ")
 _PLACE = struct.Struct(">Q16s")
@@ -119,7 +120,11 @@ def expiry_key(entry: Entry) -> bytes:
 
 
 def _visible(p: bytes, life: Life, id16: bytes) -> bytes:
-    return p + keys.PRIORITIES[life.priority] + _PLACE.pack(life.visible_at, id16)
+    return _visible_head(p, life) + id16
+
+
+def _visible_head(p: bytes, life: Life) -> bytes:
+    return p + keys.PRIORITIES[life.priority] + keys.instant(life.visible_at)
 
 
 # --- Parts of a frame ------------------------------------------------------------------------------------------
@@ -134,7 +139,7 @@ def keys_of_added(p: bytes, entries: list[Entry], form: Form) -> tuple[list[byte
     else:
         payloads = [entry.envelope.payload for entry in entries]
         records = encode_bare_messages(payloads, envelope.content_type, envelope.enqueued_at, life)
-    head = _visible(p, life, b"\0" * keys.ID_SIZE)[: -keys.ID_SIZE]
+    head = _visible_head(p, life)
     return [p + entry.id16 for entry in entries], records, [head + entry.id16 for entry in entries]
 
 
@@ -161,38 +166,40 @@ def finished(p: bytes, entries: list[Entry]) -> tuple[int, bytes, bytes]:
     return FINISHED, p + _ids(entries), struct.pack(f">{len(entries)}Q", *ends)
 
 
-def changes_of(number: int, key: bytes, value: bytes | list[bytes]) -> Iterator[KeyChange]:
-    """Yield the changes of keys that a part stands for."""
+def changes_of(number: int, key: bytes, value: bytes | list[bytes]) -> list[KeyChanges]:
+    """Return the changes of keys that a part stands for."""
     if number == ADDED:
         assert isinstance(value, list)
-        yield from _changes_of_added(key, value)
-        return
+        return _changes_of_added(key, value)
     assert isinstance(value, bytes)
-    p, ids = key[: keys.P_SIZE], map(keys.id_bytes, _instants(key[keys.P_SIZE :]))
+    p, ids = key[: keys.P_SIZE], consecutive_to_bytes(_instants(key[keys.P_SIZE :]))
+    names = [p + id16 for id16 in ids]
     if number == CLAIMED:
-        for id16, life in zip(ids, _decode_lives(value), strict=True):
-            assert life.lease is not None
-            yield keys.VISIBLE, _visible(p, life, id16), None
-            yield keys.EXPIRIES, p + _PLACE.pack(life.lease.expires_at, id16), b""
-            yield keys.LEASES, p + id16, encode_life(life, has_state=False)
-    elif number == FINISHED:
-        for id16, ends_at in zip(ids, _instants(value), strict=True):
-            yield keys.EXPIRIES, p + _PLACE.pack(ends_at, id16), None
-            yield keys.LEASES, p + id16, None
-            yield keys.MESSAGES, p + id16, None
-    else:
-        raise ValueError(f"a frame has a part of an unknown kind, {number}")
+        lives = _decode_lives(value)
+        ends = [lease.expires_at for life in lives if (lease := life.lease) is not None]
+        return [
+            (keys.VISIBLE, [_visible(p, life, id16) for life, id16 in zip(lives, ids, strict=True)], None),
+            (keys.EXPIRIES, _expiries(p, ends, ids), b""),
+            (keys.LEASES, names, [encode_life(life, has_state=False) for life in lives]),
+        ]
+    if number == FINISHED:
+        expiries = _expiries(p, _instants(value), ids)
+        return [(keys.EXPIRIES, expiries, None), (keys.LEASES, names, None), (keys.MESSAGES, names, None)]
+    raise ValueError(f"a frame has a part of an unknown kind, {number}")
 
 
-def _changes_of_added(key: bytes, values: list[bytes]) -> Iterator[KeyChange]:
+def _changes_of_added(key: bytes, values: list[bytes]) -> list[KeyChanges]:
     p, number, priority, visible_at, enqueued_at = _HEAD.unpack_from(key)
     form, life = Form(number), Life(priority=priority, visible_at=visible_at)
     if form is not _RECORD:
         values = encode_bare_messages(values, _CONTENT_TYPES[form], enqueued_at, life)
-    for id, value in zip(_instants(key[_HEAD.size :]), values, strict=True):
-        id16 = keys.id_bytes(id)
-        yield keys.MESSAGES, p + id16, value
-        yield keys.VISIBLE, _visible(p, life, id16), b""
+    ids = consecutive_to_bytes(_instants(key[_HEAD.size :]))
+    head = _visible_head(p, life)
+    return [(keys.MESSAGES, [p + id16 for id16 in ids], values), (keys.VISIBLE, [head + id16 for id16 in ids], b"")]
+
+
+def _expiries(p: bytes, ends: Sequence[int], ids: list[bytes]) -> list[bytes]:
+    return [p + _PLACE.pack(ends_at, id16) for ends_at, id16 in zip(ends, ids, strict=True)]
 
 
 def _ids(entries: list[Entry]) -> bytes:
