@@ -25,7 +25,7 @@ from holdfast.model.errors import HoldfastError, InvalidArgument, StoreUnavailab
 from holdfast.stores.directory_lock import DirectoryLock
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.forks import never_free, note_rocksdb_starts
-from holdfast.stores.rocks.layers import Commit, Layer
+from holdfast.stores.rocks.layers import Layer
 from holdfast.stores.rocks.log.commit_log import CommitLog, LogPosition, PendingSync
 from holdfast.stores.rocks.log.frames import Kind
 from holdfast.stores.rocks.log.replay import Replay, Replayed
@@ -42,6 +42,7 @@ from holdfast.stores.rocks.marker import (
     read_marker,
     write_marker,
 )
+from holdfast.stores.rocks.open_commit import Commit
 from holdfast.stores.rocks.opening import (
     DATABASE,
     check_files,

@@ -34,8 +34,6 @@ from typing import Final, NamedTuple
 import msgspec
 from sortedcontainers import SortedList
 
-from holdfast.model.lifecycle import Life
-from holdfast.stores.record import encode_life
 from holdfast.stores.rocks import keys, plain_messages
 from holdfast.stores.rocks.entry import Entry
 
@@ -66,8 +64,8 @@ Value = bytes | InLog
 # A value of more bytes than this stays in the log until it is read or written to RocksDB.
 LARGE_VALUE = 64 << 10
 
-_SIZE = struct.Struct("<I")
-_encode = msgspec.msgpack.Encoder().encode
+# The size of the array in the body of a frame.
+ARRAY_SIZE = struct.Struct("<I")
 _decode = msgspec.msgpack.Decoder(list[int | bytes | list[bytes] | None]).decode
 # Added to a family's number: the change is of many keys.
 _MANY = 256
@@ -269,9 +267,9 @@ class Layer:
     def replay(self, body: bytes, generation: int, at: int) -> None:
         """Make the changes of a frame whose body stands at a place of a segment, over lower layers that may have later
         changes of the same keys already: so no key is taken for a fresh one."""
-        [size] = _SIZE.unpack_from(body)
-        end = _SIZE.size + size
-        parts = iter(_decode(body[_SIZE.size : end]))
+        [size] = ARRAY_SIZE.unpack_from(body)
+        end = ARRAY_SIZE.size + size
+        parts = iter(_decode(body[ARRAY_SIZE.size : end]))
         for number, key, value in zip(parts, parts, parts, strict=True):
             assert isinstance(number, int)
             if number >= _PLAIN:
@@ -306,142 +304,3 @@ class Layer:
                 family.delete(key)
             return
         family.put_all(keys, values)
-
-
-class LargeValue(NamedTuple):
-    family: int
-    key: bytes
-    value: bytes
-
-
-class Frame(NamedTuple):
-    """The body of a frame, and the large values at its end."""
-
-    body: bytes
-    large: list[LargeValue]
-
-
-class Commit:
-    """The changes of the operations that will be committed together, in order."""
-
-    __slots__ = ("_parts", "frozen", "layer")
-
-    def __init__(self, layer: Layer) -> None:
-        # The layer that the changes are made in, at once: operations of the same commit read them.
-        self.layer = layer
-        # The layer that a checkpoint is writing, if there is one.
-        self.frozen: Layer | None = None
-        self._parts: list[Part] = []
-
-    @property
-    def is_empty(self) -> bool:
-        return not self._parts
-
-    def put(self, key: bytes, value: bytes, family: int) -> None:
-        """Set a key, whether or not there is one."""
-        self.layer.families[family].put(key, value)
-        self._parts += (family, key, value)
-
-    def insert(self, key: bytes, value: bytes, family: int) -> None:
-        """Set a key that does not exist, as `FamilyLayer.insert` says."""
-        self.layer.families[family].insert(key, value)
-        self._parts += (family, key, value)
-
-    def delete(self, key: bytes, family: int) -> None:
-        """Delete a key, whether or not there is one."""
-        self.layer.families[family].delete(key)
-        self._parts += (family, key, None)
-
-    def delete_range(self, lower: bytes, upper: bytes, family: int) -> None:
-        """Delete the keys from `lower` to before `upper`, however many there are."""
-        self.layer.families[family].delete_range(lower, upper)
-        self._parts += (-1 - family, lower, upper)
-
-    # --- Plain messages ----------------------------------------------------------------------------------------
-
-    def add_plain(self, p: bytes, entries: list[Entry], form: plain_messages.Form) -> None:
-        """Add fresh plain messages of one priority that were enqueued together."""
-        layer = self.layer
-        if layer.takes_keyless:
-            layer.keyless.update({entry.envelope.id: entry for entry in entries})
-        else:
-            names, records, visible = plain_messages.keys_of_added(p, entries, form)
-            layer.families[keys.MESSAGES].insert_all(names, records)
-            layer.families[keys.VISIBLE].insert_all(visible, b"")
-        self._parts += plain_messages.added(p, entries, form)
-
-    def claim_plain(self, p: bytes, entries: list[Entry], lives: list[Life]) -> None:
-        """Take plain Ready messages into flight. They get their new lives here."""
-        self._parts += plain_messages.claimed(p, entries, lives)
-        families, keyless = self.layer.families, self.layer.keyless
-        keyed: list[Entry] = []
-        for entry, life in zip(entries, lives, strict=True):
-            if entry.envelope.id not in keyless:
-                self.make_keys(entry)
-                families[keys.VISIBLE].delete(plain_messages.visible_key(entry))
-                keyed.append(entry)
-            entry.life = life
-        if keyed:
-            names = [p + entry.id16 for entry in keyed]
-            families[keys.EXPIRIES].insert_all([plain_messages.expiry_key(entry) for entry in keyed], b"")
-            families[keys.LEASES].insert_all(names, [encode_life(entry.life, has_state=False) for entry in keyed])
-
-    def finish_plain(self, p: bytes, entries: list[Entry]) -> None:
-        """Forget plain messages in flight."""
-        self._parts += plain_messages.finished(p, entries)
-        families, keyless = self.layer.families, self.layer.keyless
-        keyed: list[Entry] = []
-        for entry in entries:
-            if keyless.pop(entry.envelope.id, None) is None:
-                self.make_keys(entry)
-                keyed.append(entry)
-        if keyed:
-            names = [p + entry.id16 for entry in keyed]
-            families[keys.EXPIRIES].delete_all([plain_messages.expiry_key(entry) for entry in keyed])
-            families[keys.LEASES].delete_all(names)
-            families[keys.MESSAGES].delete_all(names)
-
-    def keyless(self, id: int) -> Entry | None:
-        """Return the message of this id if it has no keys yet."""
-        entry = self.layer.keyless.get(id)
-        return self.frozen.keyless.get(id) if entry is None and self.frozen is not None else entry
-
-    def make_keys(self, entry: Entry) -> None:
-        """Make the keys of a message if it has none yet: it is about to change in a way that needs them."""
-        if entry.envelope.id in self.layer.keyless:
-            self.layer.make_keys(entry.envelope.id)
-        elif self.frozen is not None:
-            self.frozen.make_keys(entry.envelope.id)
-
-    def take(self) -> Frame:
-        """Return the body of the frame, and begin the next one."""
-        parts, self._parts = self._parts, []
-        encoded = _encode(parts)
-        large: list[LargeValue] = []
-        if len(encoded) > LARGE_VALUE:
-            large = _take_large(parts)
-            if large:
-                encoded = _encode(parts)
-        size = _SIZE.pack(len(encoded))
-        return Frame(b"".join([size, encoded, *[each.value for each in large]]) if large else size + encoded, large)
-
-    def leave_in_log(self, frame: Frame, generation: int, at: int) -> None:
-        """Drop the large values of a frame from memory: its body stands at this place of a segment."""
-        at += len(frame.body) - sum(len(each.value) for each in frame.large)
-        for family, key, value in frame.large:
-            self.layer.families[family].leave_in_log(key, value, InLog(generation, at, len(value)))
-            at += len(value)
-
-
-def _take_large(parts: list[Part]) -> list[LargeValue]:
-    """Replace large values by their sizes, and return them."""
-    large: list[LargeValue] = []
-    for place in range(2, len(parts), 3):
-        family, key, value = parts[place - 2 : place + 1]
-        if isinstance(value, bytes) and len(value) > LARGE_VALUE:
-            assert isinstance(family, int)
-            assert isinstance(key, bytes)
-            if 0 <= family < _FAMILIES:
-                large.append(LargeValue(family, key, value))
-                parts[place] = len(value)
-    return large
