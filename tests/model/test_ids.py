@@ -214,7 +214,8 @@ def test_a_message_id_survives_pickling(snowflake: int, duplicate: bool, protoco
 def test_the_bytes_of_many_ids_are_those_of_each(first: int) -> None:
     consecutive = list(range(first, first + 10))
     apart = [first, first + 1, first + (1 << 22), first + (1 << 22) + 5]
-    for snowflakes in (consecutive, apart, [first]):
+    in_any_order = [first, first + 7, first + 2]
+    for snowflakes in (consecutive, apart, [first], in_any_order, consecutive[::-1]):
         assert consecutive_to_bytes(snowflakes) == [to_bytes(each) for each in snowflakes]
 
 

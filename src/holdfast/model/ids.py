@@ -115,9 +115,9 @@ def _node_text(node: int) -> str:
 
 
 def consecutive_to_bytes(snowflakes: Sequence[int]) -> list[bytes]:
-    """Return the UUIDs' bytes of rising ids, as `to_bytes` does. It is faster for ids that follow one another."""
+    """Return the UUIDs' bytes of ids, as `to_bytes` does. It is faster for ids that follow one another."""
     first, count = snowflakes[0], len(snowflakes)
-    if snowflakes[-1] - first != count - 1 or (first & 0xFFF) + count > SEQUENCES:
+    if (first & 0xFFF) + count > SEQUENCES or list(snowflakes) != list(range(first, first + count)):
         return [to_bytes(snowflake) for snowflake in snowflakes]
     # One node and one millisecond: the sequence is what counts up in both spellings.
     high, low = _HALVES.unpack(to_bytes(first))
