@@ -3,7 +3,9 @@
 import shutil
 import tempfile
 from collections.abc import Iterator
+from itertools import permutations
 from pathlib import Path
+from random import Random
 from unittest.mock import patch
 
 import msgspec
@@ -79,8 +81,10 @@ class PlainMessagesMachine(RuleBasedStateMachine):
                 found[family].append((key, value))
         return {family: sorted(items) for family, items in found.items()}
 
-    def some(self, p: bytes, count: int, *, in_flight: bool) -> list[Entry]:
+    def some(self, p: bytes, count: int, *, in_flight: bool, order: Random) -> list[Entry]:
+        """Return messages in any order, as a caller may name them."""
         every = [each for each in self.messages.values() if each.p == p and (each.life.lease is not None) is in_flight]
+        order.shuffle(every)
         return every[:count]
 
     # --- Changes -----------------------------------------------------------------------------------------------
@@ -98,9 +102,9 @@ class PlainMessagesMachine(RuleBasedStateMachine):
         self.database.commit.add_plain(p, fresh, plain_messages.form_of(drafts))
         self.messages |= {entry.envelope.id: entry for entry in fresh}
 
-    @rule(p=st.sampled_from(QUEUES), count=st.integers(1, 6))
-    def claim(self, p: bytes, count: int) -> None:
-        if entries := self.some(p, count, in_flight=False):
+    @rule(p=st.sampled_from(QUEUES), count=st.integers(1, 6), order=st.randoms(use_true_random=False))
+    def claim(self, p: bytes, count: int, order: Random) -> None:
+        if entries := self.some(p, count, in_flight=False, order=order):
             self.now_ms += 1
             lives = [
                 lifecycle.claim(each.life, QueuePolicy(), self.now_ms, token=b"t" * 16, lease_ms=1_000).life
@@ -108,17 +112,17 @@ class PlainMessagesMachine(RuleBasedStateMachine):
             ]
             self.database.commit.claim_plain(p, entries, [life for life in lives if life is not None])
 
-    @rule(p=st.sampled_from(QUEUES), count=st.integers(1, 6))
-    def finish(self, p: bytes, count: int) -> None:
-        if entries := self.some(p, count, in_flight=True):
+    @rule(p=st.sampled_from(QUEUES), count=st.integers(1, 6), order=st.randoms(use_true_random=False))
+    def finish(self, p: bytes, count: int, order: Random) -> None:
+        if entries := self.some(p, count, in_flight=True, order=order):
             self.database.commit.finish_plain(p, entries)
             for each in entries:
                 del self.messages[each.envelope.id]
 
-    @rule(p=st.sampled_from(QUEUES), in_flight=st.booleans())
-    def change_in_another_way(self, p: bytes, in_flight: bool) -> None:
+    @rule(p=st.sampled_from(QUEUES), in_flight=st.booleans(), order=st.randoms(use_true_random=False))
+    def change_in_another_way(self, p: bytes, in_flight: bool, order: Random) -> None:
         """As any change of a single message does: its keys are made, and then changed one by one."""
-        for entry in self.some(p, 1, in_flight=in_flight):
+        for entry in self.some(p, 1, in_flight=in_flight, order=order):
             self.database.commit.make_keys(entry)
             entry.envelope = replace(entry.envelope, payload=b"edited")
             record = encode_message(entry.envelope, entry.life)
@@ -212,6 +216,27 @@ def test_records_made_together_are_those_made_one_by_one(content_type: str) -> N
     one_by_one = [encode_message(seal(draft, id, NOW_MS + 1), life) for id, draft in enumerate(drafts)]
     payloads = [draft.payload for draft in drafts]
     assert encode_bare_messages(payloads, content_type, NOW_MS + 1, life) == one_by_one
+
+
+def test_parts_name_messages_in_the_order_of_the_call() -> None:
+    """Ids that follow one another are read faster, and some orders of others look like them from their ends."""
+    p, life = QUEUES[0], lifecycle.first_life(DRAFTS["bytes"], None, NOW_MS)
+    entries = []
+    for id in range(1, 6):
+        granted = lifecycle.claim(life, QueuePolicy(), NOW_MS, token=b"t" * 16, lease_ms=1_000 * id).life
+        assert granted is not None
+        entries.append(Entry(p, seal(DRAFTS["bytes"], id, NOW_MS), granted, keys.id_bytes(id), 3))
+    for count in range(1, len(entries) + 1):
+        for chosen in permutations(entries, count):
+            named = list(chosen)
+            names = [p + each.id16 for each in named]
+            expiries = [plain_messages.expiry_key(each) for each in named]
+            _, claimed_expiries, claimed_leases = plain_messages.changes_of(
+                *plain_messages.claimed(p, named, [each.life for each in named])
+            )
+            assert (claimed_expiries[1], claimed_leases[1]) == (expiries, names)
+            finished = plain_messages.changes_of(*plain_messages.finished(p, named))
+            assert [changed for _, changed, _ in finished] == [expiries, names, names]
 
 
 def test_a_frame_of_format_2_that_has_many_keys_of_a_family_is_replayed() -> None:
