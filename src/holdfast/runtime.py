@@ -331,7 +331,6 @@ class ThreadRuntime:
         # Set while a caller, and not the background, steps its work.
         self.may_step_aside = False
         self._background = 0
-        self._is_closing = False
         self._all_finished = threading.Condition(self._lock)
         self._lanes, self._long_lanes = _Lanes("holdfast-offload"), _Lanes("holdfast-offload-long")
         self._refusal: Exception | None = None
@@ -418,7 +417,6 @@ class ThreadRuntime:
         """Wait for background work to end. Nothing may be running on this runtime any more."""
         with self._lock:
             self._end_step()
-            self._is_closing = True
             while self._background:
                 self._all_finished.wait()
         if self._own_alarm is not None:
@@ -461,5 +459,5 @@ class ThreadRuntime:
 
     def _finish_one(self) -> None:
         self._background -= 1
-        if self._is_closing and not self._background:
+        if not self._background:
             self._all_finished.notify_all()
