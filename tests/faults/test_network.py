@@ -6,7 +6,6 @@ import pytest
 
 from holdfast.client.http.calls import HttpCalls, Request
 from holdfast.client.http.response import Answer
-from holdfast.client.remote.calls import Told
 from holdfast.testing.proving import PartOutcome
 from holdfast.testing.proxy import Kind
 from tests.faults.network import ROUND, run_network_faults, run_round
@@ -22,13 +21,13 @@ def test_network_faults_lose_nothing_bring_nothing_back_and_lease_nothing_twice(
 
 @pytest.mark.slow
 def test_a_client_that_repeats_what_it_must_not_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    tell = HttpCalls.tell
+    attempt = HttpCalls.attempt
 
-    async def repeat_anything(calls: HttpCalls, request: Request) -> Told[Answer]:
+    async def repeat_anything(calls: HttpCalls, request: Request) -> Answer:
         request.is_repeatable = True
-        return await tell(calls, request)
+        return await attempt(calls, request)
 
-    monkeypatch.setattr(HttpCalls, "tell", repeat_anything)
+    monkeypatch.setattr(HttpCalls, "attempt", repeat_anything)
     broken = {violation.rule for violation in run_round((7, 2 * ROUND)).findings.violations}
     assert "duplicated" in broken
 
