@@ -9,8 +9,8 @@ from typing import Any
 
 from rocksdict import Options, Rdict, WriteBatch
 
-from holdfast.stores.rocks import keys
-from holdfast.stores.rocks.layers import Commit
+from holdfast.stores.rocks import keys, plain_messages
+from holdfast.stores.rocks.open_commit import Commit
 from holdfast.stores.rocks.opening import open_rocksdb
 
 # The family, the key, and its value; None for a deleted key.
@@ -19,12 +19,12 @@ Change = tuple[int, bytes, bytes | None]
 
 @contextmanager
 def recording(into: list[list[Change]]) -> Iterator[None]:
-    """Keep a copy of every commit that a store writes meanwhile."""
+    """Keep the keys of every commit that a store writes meanwhile."""
     take = Commit.take
 
     def take_and_keep(self: Commit) -> Any:
         parts = iter(self._parts)
-        into.append([(family, key, value) for family, key, value in zip(parts, parts, parts, strict=True)])  # type: ignore[misc]
+        into.append([change for part in zip(parts, parts, parts, strict=True) for change in _keys_of(*part)])
         return take(self)
 
     Commit.take = take_and_keep  # type: ignore[method-assign]
@@ -32,6 +32,16 @@ def recording(into: list[list[Change]]) -> Iterator[None]:
         yield
     finally:
         Commit.take = take  # type: ignore[method-assign]
+
+
+def _keys_of(number: Any, key: Any, value: Any) -> Iterator[Change]:
+    """Yield the keys that a part of a commit stands for: one, or those of many plain messages."""
+    if number < plain_messages.ADDED:
+        yield number, key, value
+        return
+    for family, names, values in plain_messages.changes_of(number, key, value):
+        for at, name in enumerate(names):
+            yield family, name, values[at] if isinstance(values, list) else values
 
 
 def open_plain(path: Path) -> Rdict:
