@@ -19,7 +19,7 @@ CREDIT: Final = int(Kind.CREDIT)
 LONGEST_FRAME: Final = 1 << 31
 # Until the server has said how often it is to be heard.
 KEEPALIVE_S: Final = 30.0
-# A side that was silent for so many times its keepalive is gone.
+# After this many keepalive intervals of silence, the other side is taken for gone.
 SILENCES: Final = 2.5
 
 
@@ -28,7 +28,7 @@ class OpenCall(Protocol):
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing of it is under way: it was not sent, or its final answer has come."""
+        """Return whether the call was not sent, or has its final answer."""
 
     async def ask(self, body: bytes, limit_s: float | None) -> Answer:
         """Open the call and return the first frame that answers it. Raise `Lost`."""

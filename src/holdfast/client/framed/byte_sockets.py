@@ -27,7 +27,7 @@ class ByteSocket(Protocol):
         """
 
     def is_readable(self) -> bool:
-        """Whether bytes, or the end, can be read without waiting."""
+        """Return whether bytes, or the end of the stream, can be read without waiting."""
 
     def shut_down(self) -> None:
         """Wake the thread that reads or sends: the connection is over."""

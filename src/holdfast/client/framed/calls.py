@@ -26,7 +26,7 @@ Heard = Callable[[Answer], Awaitable[None]]
 
 
 class Request(msgspec.Struct):
-    # Of a CALL frame.
+    # The body of a CALL frame.
     body: bytes
     is_repeatable: bool = True
     # Answered when it is done, however long that takes.

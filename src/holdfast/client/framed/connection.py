@@ -51,7 +51,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_usable(self) -> bool:
-        """Whether a call can be opened on it."""
+        """Return whether a call can be opened on this connection."""
         return (
             self._end is None and not self._is_going_away and not cast(asyncio.Transport, self._transport).is_closing()
         )

@@ -23,7 +23,7 @@ class Greeting:
         """`is_upgrade`: the address is that of the HTTP port."""
         address = settings.address
         self._token = settings.token
-        # Whether the token has to be asked for before each call.
+        # The token must be asked for before each call.
         self.is_renewed = callable(settings.token)
         self._fixed = b"" if self.is_renewed else self.hello(self.token())
         # Sent first, and answered, before any frame. Empty: frames are spoken at once.

@@ -47,7 +47,7 @@ class SocketConnection:
         self._reader = FrameReader(LONGEST_FRAME)
         self._number = 0
         self._phase = _Phase.IDLE
-        # What was read since the call was opened: an interruption may hit the parser at its work.
+        # The bytes read since the call was opened, kept because an interruption may hit the parser.
         self._received: list[bytes] = []
         # Frames of the call that its caller has not heard.
         self._frames: list[Answer] = []
