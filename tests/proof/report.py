@@ -12,7 +12,8 @@ import msgspec
 from holdfast.testing.proving import PartOutcome
 from tests.proof.parts import ROOT, Part
 
-KEPT = ROOT / "build" / "proof"
+# In the repository: a part takes hours, and a fresh clone must be able to run one part without losing the others.
+KEPT = ROOT / "tests" / "proof" / "results"
 PAGE = ROOT / "docs" / "proof.md"
 
 
@@ -22,7 +23,7 @@ _PAGE = """# What the proof found
 `make proof ARGS="simulation --scale 0.1"`. [Guarantees](guarantees.md) says what is promised, and which test keeps each
 promise.
 
-The last runs of each part: {hours} hours in all, on {cores} cores, Python {python}.
+The last runs of each part: {hours} hours in all, on {machines}.
 
 {rows}
 
@@ -43,10 +44,12 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
     seeds: list[int]
     commit: str
     ended_at: str
+    cores: int
+    python: str
 
 
 def keep(outcome: PartOutcome, seed: int, *, adds: bool = False) -> None:
-    """In the place of what is kept of the part, or added to that."""
+    """Keep the outcome of a part: instead of its last one, or added to it."""
     KEPT.mkdir(parents=True, exist_ok=True)
     file = KEPT / f"{outcome.name}.json"
     seeds = [seed]
@@ -56,8 +59,15 @@ def keep(outcome: PartOutcome, seed: int, *, adds: bool = False) -> None:
         seeds = [*before.seeds, seed]
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout
     ended_at = f"{datetime.now(UTC):%Y-%m-%d %H:%M}"
-    kept = Kept(outcome=outcome, seeds=seeds, commit=commit.strip() or "unknown", ended_at=ended_at)
-    file.write_bytes(msgspec.json.format(msgspec.json.encode(kept)))
+    kept = Kept(
+        outcome=outcome,
+        seeds=seeds,
+        commit=commit.strip() or "unknown",
+        ended_at=ended_at,
+        cores=os.cpu_count() or 1,
+        python=platform.python_version(),
+    )
+    file.write_bytes(msgspec.json.format(msgspec.json.encode(kept)) + b"\n")
 
 
 def load(parts: Mapping[str, Part]) -> dict[str, Kept]:
@@ -88,10 +98,10 @@ def render(parts: Mapping[str, Part], kept: Mapping[str, Kept]) -> str:
     ]
     violations = [f"- {name}: `{what}`" for name, each in kept.items() for what in each.outcome.violations]
     total_s = sum(each.outcome.seconds for each in kept.values())
+    machines = sorted({f"{each.cores} cores, Python {each.python}" for each in kept.values()})
     return _PAGE.format(
         hours=f"{total_s / 3600:.1f}",
-        cores=os.cpu_count(),
-        python=platform.python_version(),
+        machines=" and ".join(machines) or "no machine yet",
         rows="\n".join(rows),
         counted="\n".join(counted) or "Nothing was run yet.",
         violations="\n".join(violations) or "None.",

@@ -95,5 +95,18 @@ def test_of_many_violations_the_first_are_kept_and_all_are_counted() -> None:
     assert outcome.violations == [str(number) for number in range(KEPT_VIOLATIONS)]
 
 
+def test_the_page_can_be_written_again_from_the_kept_results(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert run(monkeypatch, "one", "--seed", "-1") == 0
+    written = (tmp_path / "proof.md").read_text()
+    (tmp_path / "proof.md").unlink()
+    assert run(monkeypatch, "--page") == 0
+    assert (tmp_path / "proof.md").read_text() == written
+
+
+def test_the_page_in_the_docs_is_the_one_of_the_results_in_the_repository(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    assert report.PAGE.read_text() == report.render(PARTS, report.load(PARTS)), "run python -m tests.proof --page"
+
+
 def test_every_part_has_a_name_that_make_can_pass_on() -> None:
     assert all(name.isascii() and " " not in name for name in PARTS)
