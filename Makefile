@@ -9,7 +9,7 @@
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test check bench proof clean static services
+.PHONY: help setup demo test check bench proof clean static services compiler
 
 VENV  := .venv
 BIN   := $(VENV)/bin
@@ -38,8 +38,8 @@ demo: $(BASE) ## run producers and workers through an embedded queue for ten sec
 test: static services ## format, lint, types, import directions and every test but the proofs
 	$(PY) -m pytest -m "not proof" -n $(JOBS) --dist loadgroup $(ARGS)
 
-check: static services ## format, lint, types, import directions and the fast tests
-	$(PY) -m pytest -m "not proof and not slow" -n $(JOBS) --dist loadgroup $(ARGS)
+check: static compiler ## format, lint, types, import directions and the fast tests that need no database
+	HOLDFAST_NO_SERVICES=1 $(PY) -m pytest -m "not proof and not slow and not services" -n $(JOBS) --dist loadgroup $(ARGS)
 
 bench: $(READY) ## measure the speed ratios
 	@$(PY) -m bench $(ARGS)
@@ -56,6 +56,10 @@ clean: ## remove .venv, caches and build output
 # PostgreSQL, Redis, Node.js, a C compiler and Azurite, for the tests.
 services: $(READY)
 	@$(PY) -m tests.services
+
+# The library that makes faults of a disk is compiled when a test first needs it.
+compiler: $(READY)
+	@$(PY) -m tests.services cc
 
 static: $(READY)
 	$(BIN)/ruff format --check .

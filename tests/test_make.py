@@ -53,6 +53,8 @@ def test_setup_installs_everything_after_a_demo(clone: Path, target: str) -> Non
 
     assert "-e '.[dev]'" in commands
     assert "-m tests.services" in commands
+    # The fast tests need no database, and nothing from npm.
+    assert ("-m tests.services cc" in commands) == (target == "check")
 
 
 @pytest.mark.slow

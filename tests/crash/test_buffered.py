@@ -22,6 +22,8 @@ from tests.postgres.server import PostgresServer
 from tests.redis.buffered import REF, now_ms, opened, put, take
 from tests.redis.server import RedisServer
 
+pytestmark = pytest.mark.services
+
 _ROOT = Path(__file__).parents[2]
 # After the last fault everything is there within this time, or it is lost.
 _PATIENCE_S = 60.0

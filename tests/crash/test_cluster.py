@@ -8,6 +8,8 @@ from tests.crash.clusters import TARGETS
 from tests.crash.proofs import check_outcome
 from tests.seeds import run_seed
 
+pytestmark = pytest.mark.services
+
 ROUNDS = 5
 
 

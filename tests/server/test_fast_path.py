@@ -12,7 +12,7 @@ from tests.postgres.server import PostgresServer
 from tests.redis.server import RedisServer
 from tests.server.served import Served
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.services]
 
 PATIENCE_S = 30.0
 

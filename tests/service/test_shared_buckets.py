@@ -186,6 +186,7 @@ async def test_a_caller_that_leaves_while_redis_is_asked_gives_back(redis_url: s
         assert clock.now_ms() >= 0
 
 
+@pytest.mark.services
 async def test_without_redis_each_server_goes_by_its_share_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
     redis = RedisServer()
     redis.start()
@@ -223,6 +224,7 @@ async def test_without_redis_each_server_goes_by_its_share_and_says_so(caplog: p
         redis.close()
 
 
+@pytest.mark.services
 async def test_redis_is_looked_for_and_servers_that_are_gone_are_forgotten() -> None:
     redis = RedisServer()
     redis.start()

@@ -20,7 +20,7 @@ from holdfast.stores.postgres.slots import home_of, slot_of, spread
 from tests.postgres.landing import opened as opened_store
 from tests.postgres.server import PostgresServer, run
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.services]
 
 PATIENCE_S = 30.0
 
