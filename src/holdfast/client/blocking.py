@@ -1,6 +1,7 @@
 """The blocking API: a thin shell, call for call, over the async one."""
 
 import functools
+import inspect
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import suppress
 from types import TracebackType
@@ -8,7 +9,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, Unpack
 
 from holdfast.client.client import AsyncHoldfast, AsyncTenant
 from holdfast.client.message import AsyncMessage
-from holdfast.client.options import ClaimOptions, EnqueueOptions
+from holdfast.client.options import ClaimOptions, EnqueueOptions, PolicyOptions, TenantOptions
 from holdfast.client.plain import PlainMessage
 from holdfast.client.queue import AsyncQueue
 from holdfast.client.sources import Source
@@ -16,9 +17,7 @@ from holdfast.client.tracebacks import raises_plainly, untrimmed
 from holdfast.client.uploads import draft_of, upload_blocking
 from holdfast.client.verdicts import VerdictLike
 from holdfast.forking import forked_error, generation
-from holdfast.model.answers import (
-    Result,
-)
+from holdfast.model.answers import Result
 from holdfast.model.durations import Duration
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.ids import MessageId
@@ -37,7 +36,7 @@ class Driver:
     """Runs coroutines of the async API to their end, in whichever way the transport needs."""
 
     def __init__(self, run: "Run", close: Callable[[], None], is_inherited: Callable[[], bool] = lambda: False) -> None:
-        """`is_inherited`: whether this is a child of the process that opened it, and has not connected anew."""
+        """`is_inherited` tells whether this process was forked after opening and has not connected anew."""
         self.run = run
         self.close = close
         self.is_inherited = is_inherited
@@ -54,11 +53,15 @@ def blocking(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> C
         result: T = self._run(untrimmed(getattr(type(inner), name))(inner, *args, **named))
         return result
 
+    # Also a docstring that the method inherits.
+    call.__doc__ = inspect.getdoc(method)
     return call
 
 
 @raises_plainly
 class BlockingMessage(PlainMessage):
+    """A claimed message of the blocking API. See `Message`."""
+
     __slots__ = ("_inner", "_run")
 
     def __init__(self, inner: AsyncMessage, driver: Driver) -> None:
@@ -84,33 +87,46 @@ class BlockingMessage(PlainMessage):
         self._run(self._inner.__aexit__(kind, error, traceback))
 
 
-# Found once: every message goes through them.
+# Looked up once, because every message goes through them.
 _enqueue, _claim = untrimmed(AsyncQueue.enqueue), untrimmed(AsyncQueue.claim)
 
 
 @raises_plainly
 class Queue:
+    """A queue, made by `Holdfast.queue`. Every call returns once it is durable.
+
+    Making this object does not create the queue: its first message does. It may be used by several threads at once.
+
+        q = hf.queue("payments", tenant="acme")
+        q.enqueue({"order": 7})
+        for message in q.claim(wait=20):
+            with message:
+                charge(message.json())
+    """
+
     def __init__(self, inner: AsyncQueue, driver: Driver) -> None:
         self._inner = inner
         self._driver = driver
         self._run = driver.run
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.ref}>"
+
     @property
     def ref(self) -> QueueRef:
+        """The tenant and the name of the queue."""
         return self._inner.ref
 
     def enqueue(self, payload: Any, **options: Unpack[EnqueueOptions]) -> list[MessageId]:
         return self._run(_enqueue(self._inner, payload, **options))
 
     def upload(self, source: Source, **options: Unpack[EnqueueOptions]) -> MessageId:
-        """As the async one, of a path, an open binary file or an iterable of bytes; it is read in this thread."""
         inner = self._inner
         enqueued = upload_blocking(self._run, inner._messages, inner.ref, source, draft_of(options))
         return MessageId(enqueued.snowflake, enqueued.given_correlation_id, enqueued.duplicate)
 
     def claim(self, limit: int = 1, **options: Unpack[ClaimOptions]) -> list[BlockingMessage]:
-        """As the async one; but here large payloads are left where they are unless `stream=False` says otherwise, for
-        `message.payload` can read them when it is asked."""
+        # `message.payload` of this API can read a large payload when it is asked for.
         if options.get("stream") is None:
             options["stream"] = True
         driver = self._driver
@@ -119,12 +135,6 @@ class Queue:
     def exchange(
         self, verdicts: Iterable[VerdictLike], limit: int = 1, **options: Unpack[ClaimOptions]
     ) -> tuple[list[Result], list[BlockingMessage]]:
-        """Settle earlier deliveries and claim up to `limit` messages, in one round trip if some are ready.
-
-        The same as `AsyncQueue.exchange`; the messages are those of `claim`.
-
-            results, messages = q.exchange([done, {"receipt": failed, "verdict": "nack", "error": "no such user"}])
-        """
         if options.get("stream") is None:
             options["stream"] = True
         results, messages = self._run(self._inner.exchange(verdicts, limit, **options))
@@ -152,9 +162,16 @@ class Queue:
                 with suppress(StoreUnavailable):  # closed meanwhile: then there is nobody to give back to
                     self._run(_end_of(messages))
 
-    def set_policy(self, **changes: Any) -> QueuePolicy:
-        """Change the fields given, create the queue if there is none; see `AsyncQueue.set_policy`."""
+    def set_policy(self, **changes: Unpack[PolicyOptions]) -> QueuePolicy:
         return self._run(self._inner.set_policy(**changes))
+
+    # One docstring for both APIs.
+    enqueue.__doc__ = AsyncQueue.enqueue.__doc__
+    upload.__doc__ = AsyncQueue.upload.__doc__
+    claim.__doc__ = AsyncQueue.claim.__doc__
+    exchange.__doc__ = AsyncQueue.exchange.__doc__
+    subscribe.__doc__ = AsyncQueue.subscribe.__doc__
+    set_policy.__doc__ = AsyncQueue.set_policy.__doc__
 
     ack = blocking(AsyncQueue.ack)
     nack = blocking(AsyncQueue.nack)
@@ -185,25 +202,36 @@ class Queue:
 
 @raises_plainly
 class Tenant:
+    """A tenant, made by `Holdfast.tenant`: its limits, quotas and counts."""
+
     def __init__(self, inner: AsyncTenant, driver: Driver) -> None:
         self._inner = inner
         self._run = driver.run
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name}>"
+
     @property
     def name(self) -> str:
+        """The name of the tenant."""
         return self._inner.name
 
     stats = blocking(AsyncTenant.stats)
     get = blocking(AsyncTenant.get)
 
-    def set(self, **changes: Any) -> TenantConfig:
-        """Change the fields given; see `AsyncTenant.set`."""
+    def set(self, **changes: Unpack[TenantOptions]) -> TenantConfig:
         return self._run(self._inner.set(**changes))
+
+    set.__doc__ = AsyncTenant.set.__doc__
 
 
 @raises_plainly
 class Holdfast:
-    """Made by `holdfast.open`; open until `close`, or the end of its `with` block."""
+    """A store or a server, made by `holdfast.open`. It is open until `close`, or the end of its `with` block.
+
+    with holdfast.open("./data") as hf:
+        hf.queue("mail").enqueue({"to": "ada"})
+    """
 
     def __init__(self, inner: AsyncHoldfast, driver: Driver) -> None:
         self._inner = inner
@@ -212,11 +240,17 @@ class Holdfast:
         self._is_closed = False
         driver.run(inner.__aenter__())
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {'closed' if self._is_closed else 'open'}>"
+
     def queue(self, name: str = DEFAULT, *, tenant: str = DEFAULT) -> Queue:
         return Queue(self._inner.queue(name, tenant=tenant), self._driver)
 
     def tenant(self, name: str = DEFAULT) -> Tenant:
         return Tenant(self._inner.tenant(name), self._driver)
+
+    queue.__doc__ = AsyncHoldfast.queue.__doc__
+    tenant.__doc__ = AsyncHoldfast.tenant.__doc__
 
     queues = blocking(AsyncHoldfast.queues)
     tenants = blocking(AsyncHoldfast.tenants)
@@ -224,6 +258,7 @@ class Holdfast:
     backup = blocking(AsyncHoldfast.backup)
 
     def close(self) -> None:
+        """Close it. Leases of claimed messages stay as they are and run out in their time. Closing twice is fine."""
         if not self._is_closed:
             self._is_closed = True
             if self._driver.is_inherited():
@@ -245,6 +280,6 @@ async def _end_of(messages: Any) -> None:
 
 
 async def _next_of(upcoming: Any) -> AsyncMessage:
-    """`__anext__` answers an awaitable; a driver takes coroutines."""
+    """Await `__anext__`: it returns an awaitable, and a driver takes coroutines."""
     message: AsyncMessage = await upcoming
     return message

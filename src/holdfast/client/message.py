@@ -1,4 +1,4 @@
-"""A claimed message in the caller's hands."""
+"""Claimed messages: the properties that both APIs share, and the async message."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -30,7 +30,7 @@ LOST = "the lease ran out, or the message was settled, claimed again or removed"
 
 
 class Held(msgspec.Struct, gc=False):
-    """What is known of a delivery, shared by the async message and its blocking shell."""
+    """The known facts of a delivery, shared by the async message and its blocking form."""
 
     delivery: Delivery
     ref: QueueRef
@@ -38,14 +38,19 @@ class Held(msgspec.Struct, gc=False):
     state: StateDocument | None
     on_close_delay_ms: int | None = None
     is_settled: bool = False
-    # Why the lease is known to be gone, or given up by whoever runs the handler; None: as far as is known it is held.
+    # Why the lease is known to be lost, or why the worker gave it up; None while it is held as far as we know.
     lost: str | None = None
 
 
 class Message:
-    """What every claimed message has. Its verbs answer at once in the blocking API, and are awaited in the async one.
+    """A claimed message. Await its verbs in the async API.
 
-    Used as a context manager it is acked when the block ends, and nacked with the error when the block raises.
+    Used as a context manager, it is acked when the block ends, and nacked with the error when the block raises; the
+    error goes on.
+
+        [message] = q.claim(wait=20)
+        with message:
+            handle(message.json())
     """
 
     __slots__ = ("_held",)
@@ -55,27 +60,31 @@ class Message:
 
     @property
     def id(self) -> MessageId:
+        """The id, a text (UUIDv7) with `.snowflake`, the same id as an integer."""
         return MessageId(self._held.delivery.snowflake, self._held.delivery.given_correlation_id)
 
     @property
     def tenant(self) -> str:
+        """The tenant that owns the queue."""
         return self._held.ref.tenant
 
     @property
     def queue(self) -> str:
+        """The name of the queue that the message was claimed from."""
         return self._held.ref.queue
 
     @property
     def receipt(self) -> str:
-        """Proves the lease: keep it, and `queue.ack([receipt])` settles the message from anywhere."""
+        """The proof of the lease, a text. `queue.ack([receipt])` settles the message from any process."""
         return str(self._held.delivery.receipt)
 
     @property
     def payload(self) -> bytes:
+        """The payload. Raise `InvalidArgument` if `stream=True` left it in the store and it was not loaded."""
         delivery = self._held.delivery
         if delivery.pieces is not None:
             raise InvalidArgument(
-                f"the payload of {delivery.bytes} bytes was left where it is, as stream=True asked: `await "
+                f"the payload of {delivery.bytes} bytes is still in the store, because of stream=True: `await "
                 "message.load()` first, or read it with chunks() or write_to()",
                 field="payload",
             )
@@ -83,60 +92,71 @@ class Message:
 
     @property
     def size(self) -> int:
-        """The payload's length in bytes, whether or not it is in memory."""
+        """The length of the payload in bytes, whether or not it is in memory."""
         return self._held.delivery.bytes
 
     @property
     def content_type(self) -> str:
+        """The content type, by default `application/json` or `application/octet-stream`."""
         return self._held.delivery.content_type
 
     @property
     def headers(self) -> dict[str, str]:
+        """The headers that the message was enqueued with."""
         return self._held.delivery.headers
 
     @property
     def priority(self) -> int:
+        """The priority, from 0 (first) to 255 (last)."""
         return self._held.delivery.priority
 
     @property
     def attempt(self) -> int:
-        """Which claim of this message it is, from 1."""
+        """The number of this claim of the message, from 1."""
         return self._held.delivery.attempt
 
     @property
     def version(self) -> int:
-        """Rises with each claim: pass it to side effects as a fencing token."""
+        """The lease version, which grows with each claim. Pass it to side effects as a fencing token."""
         return self._held.delivery.receipt.version
 
     @property
     def group(self) -> str | None:
+        """The group in which the message is delivered in order; None if it has none."""
         return self._held.delivery.group
 
     @property
     def correlation_id(self) -> str:
+        """The correlation id, which stays the same through retries, dead letters and redrives."""
         return self._held.delivery.correlation_id
 
     @property
     def enqueued_at(self) -> int:
+        """When the message was enqueued, in milliseconds since 1970."""
         return self._held.delivery.enqueued_at
 
     @property
     def lease_expires_at(self) -> int:
+        """When the lease runs out, in milliseconds since 1970; `extend` moves it."""
         return self._held.lease_expires_at
 
     @property
     def is_lost(self) -> bool:
-        """The lease is known to be gone: whatever is still done for this message may be done by another too."""
+        """Whether the lease is known to be lost. If so, another worker may be at work on the same message."""
         return self._held.lost is not None
 
     @property
     def state(self) -> Any:
-        """The state document as last read or saved; None before the first save."""
+        """The state document as it was last read or saved; None before the first save.
+
+        Raise `InvalidArgument` unless the message was claimed with `state=True`.
+        """
         document = self._known_state().document
         return None if document is None else decode_json(document, None)
 
     @property
     def etag(self) -> str | None:
+        """The ETag of the state document; None before the first save."""
         return self._known_state().etag
 
     @overload
@@ -144,31 +164,60 @@ class Message:
     @overload
     def json(self, type: type[T]) -> T: ...
     def json(self, type: type[T] | None = None) -> T | Any:
-        """The payload decoded, into a type where one is given."""
+        """Return the payload decoded from JSON, as a `type` if one is given.
+
+        `type` is a msgspec struct, a dataclass, a TypedDict, a pydantic model or a builtin type. Raise
+        `InvalidArgument` if the payload is not JSON of that type.
+        """
         return decode_json(self.payload, type)
 
-    # The verbs, for the two APIs to fill in. Typed `Any`: they are awaited in one and not in the other.
-    def load(self) -> Any: ...
+    # The two APIs implement the verbs. The return type is `Any`, because one of them awaits its calls.
+    def load(self) -> Any:
+        """Return the whole payload, and keep it in memory for `payload` and `json()`."""
 
-    def chunks(self) -> Any: ...
+    def chunks(self) -> Any:
+        """Iterate over the payload in parts of at most 1 MiB, with one part in memory at a time."""
 
-    def write_to(self, file: Target) -> Any: ...
+    def write_to(self, file: Target) -> Any:
+        """Write the payload to an open binary file or to a path, and return its length.
 
-    def ack(self) -> Any: ...
+        A file given by its path appears there once it is complete.
+        """
+
+    def ack(self) -> Any:
+        """Finish the message: it is never delivered again. Raise `StaleLease` if the lease is lost."""
 
     def nack(
         self, error: str | None = None, *, delay: Duration | None = None, defer: bool = False, final: bool = False
-    ) -> Any: ...
+    ) -> Any:
+        """Give the message back as failed, with the text of the error.
 
-    def extend(self, lease: Duration | None = None) -> Any: ...
+        It is retried after `delay`, by default after the policy's backoff, and goes to the dead letters once its
+        retries are used up. `defer=True` uses no retry. `final=True` sends it to the dead letters at once. Return the
+        result, with `.state` and `.retry_at`. Raise `StaleLease` if the lease is lost.
+        """
 
-    def release(self) -> Any: ...
+    def extend(self, lease: Duration | None = None) -> Any:
+        """Let the lease end `lease` from now, by default the queue's lease, and return that instant.
 
-    def save_state(self, document: Any, etag: str | None = None) -> Any: ...
+        A shorter lease ends earlier than before. Raise `StaleLease` if the lease is lost.
+        """
 
-    def progress(self, percent: float, text: str = "") -> Any: ...
+    def release(self) -> Any:
+        """Give the message back at once, in its old place and without using a retry. Raise `StaleLease`."""
 
-    def close(self) -> Any: ...
+    def save_state(self, document: Any, etag: str | None = None) -> Any:
+        """Save the state document, which survives retries, and return its new ETag.
+
+        Raise `Conflict` if another document was saved since `etag`, by default since this message read or saved it,
+        and `StaleLease` if the lease is lost.
+        """
+
+    def progress(self, percent: float, text: str = "") -> Any:
+        """Record the progress of the work, 0 to 100 with a text, for those who look the message up."""
+
+    def close(self) -> Any:
+        """Let go of the message: without a verdict so far, it is nacked with claim's `on_close_delay`."""
 
     def _known_state(self) -> StateDocument:
         if self._held.state is None:
@@ -181,6 +230,8 @@ class Message:
 
 @raises_plainly
 class AsyncMessage(Message):
+    """A claimed message of the async API. See `Message`; await each verb."""
+
     __slots__ = ("_transport",)
 
     def __init__(self, transport: Transport, held: Held) -> None:
@@ -188,7 +239,7 @@ class AsyncMessage(Message):
         self._transport = transport
 
     async def read_part(self, offset: int, limit: int) -> bytes:
-        """Of a payload that was left where it is."""
+        """Return up to `limit` bytes, from `offset` on, of a payload that is still in the store."""
         held = self._held
         try:
             return (await self._transport.messages.read_part(held.ref, held.delivery.receipt, offset, limit)).data
@@ -197,7 +248,6 @@ class AsyncMessage(Message):
             raise
 
     async def load(self) -> bytes:
-        """The whole payload, in memory from then on: what `payload` and `json()` give."""
         delivery = self._held.delivery
         if delivery.pieces is not None:
             whole = BytesIO()
@@ -207,7 +257,6 @@ class AsyncMessage(Message):
         return delivery.payload
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """The payload in parts of at most 1 MiB, of which one is in memory at a time."""
         delivery = self._held.delivery
         if delivery.pieces is None:
             if delivery.payload:
@@ -218,13 +267,12 @@ class AsyncMessage(Message):
             yield reading.take(await self.read_part(reading.offset, PART))
 
     async def write_to(self, file: Target) -> int:
-        """Write the payload to an open binary file, or to a path; answers its length."""
         with opened(file) as target:
             if self._held.delivery.pieces is None:
                 return write_all(target, self._held.delivery.payload)
             length = 0
             async for part in self.chunks():
-                # In a thread: a disk that is slow to take so much must not keep the loop.
+                # In a thread, because a slow disk must not hold up the event loop.
                 length += await asyncio.to_thread(write_all, target, part)
             return length
 
@@ -242,7 +290,6 @@ class AsyncMessage(Message):
         await self._settle(Verdict(settle=Settle.RELEASE, receipt=self._held.delivery.receipt))
 
     async def extend(self, lease: Duration | None = None) -> int:
-        """Expiry = now + lease (the queue's where none is given); answers when it runs out."""
         lease_ms = None if lease is None else parse_duration_ms("lease", lease)
         receipt = self._held.delivery.receipt
         result = await self._settle(Verdict(settle=Settle.EXTEND, receipt=receipt, lease_ms=lease_ms))
@@ -250,7 +297,6 @@ class AsyncMessage(Message):
         return result.lease_expires_at
 
     async def save_state(self, document: Any, etag: str | None = None) -> str | None:
-        """Save if nobody else has since `etag` (left out: since this message read or saved it)."""
         known = self._held.state or StateDocument()
         body = encode_json(document)
         request = StateRequest(
@@ -267,7 +313,6 @@ class AsyncMessage(Message):
         await self._transport.call(SAVE_STATE, self._held.ref, request)
 
     async def close(self) -> None:
-        """Let go: without a verdict so far, it is nacked, to come back after claim's `on_close_delay`."""
         if not self._held.is_settled:
             receipt, delay_ms = self._held.delivery.receipt, self._held.on_close_delay_ms
             error = "closed without a verdict"
@@ -294,12 +339,12 @@ class AsyncMessage(Message):
         try:
             await self.nack(describe(error))
         except HoldfastError as refused:
-            # The block's own error goes on; that its message could not be nacked is told beside it.
+            # The error of the block goes on, with a note that the nack failed.
             error.add_note(f"holdfast: message {self.id} could not be nacked: {refused.message}")
 
 
 def describe(error: BaseException) -> str:
-    """An exception as a nack's text, in characters that can be stored."""
+    """Return an exception as the text of a nack, in characters that can be stored."""
     return f"{type(error).__name__}: {error}".encode("utf-8", "backslashreplace").decode()
 
 
@@ -309,13 +354,13 @@ def nack_verdict(receipt: Receipt, error: str | None, *, delay: Duration | None,
 
 
 def note_result(held: Held, verdict: Verdict, result: Result) -> None:
-    """Remember what a verdict did to a message in hand."""
+    """Record the effect of a verdict on a claimed message."""
     if not result.ok and not result.is_stale:
-        return  # nothing has changed: the lease stands, and the message can still be settled
+        return  # the verdict was not written: the lease stands, and the message can still be settled
     if not result.ok:
         held.lost = held.lost or LOST
     if verdict.settle is not Settle.EXTEND:
-        # A stale lease is past settling too: leaving the block must not try again.
+        # A stale lease cannot be settled either, so leaving the block must not try again.
         held.is_settled = True
     elif result.ok and result.lease_expires_at is not None:
         held.lease_expires_at = result.lease_expires_at

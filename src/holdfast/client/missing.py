@@ -1,6 +1,6 @@
-"""Tell a caller that is about to wait that its queue does not exist, and which one it may have meant.
+"""Warnings about a queue that does not exist, for callers that are about to wait for its messages.
 
-Waiting is right: the first message makes the queue. But a misspelt name would wait for ever, in silence.
+Waiting is right, because the first message creates the queue. But a misspelt name would wait for ever, in silence.
 """
 
 import difflib
@@ -12,17 +12,17 @@ from holdfast.model.names import QueueRef
 from holdfast.wire.operations import POLICY, QUEUES, TENANTS
 from holdfast.wire.requests import Nothing
 
-# A look is made once, when a command or a worker starts. These keep it short where there is a lot to look at.
+# The search is made once, when a command or a worker starts. These bounds keep it short in a large store.
 _MOST_NAMES = 10_000
 _MOST_TENANTS = 50
 _MOST_HINTS = 3
 
 
 async def describe_missing(transport: Transport, ref: QueueRef, *, is_waiting: bool) -> str | None:
-    """Return a sentence about a queue that does not exist, or None if it exists or that cannot be known.
+    """Return a sentence about a missing queue, or None if the queue exists or the caller may not know.
 
-    The sentence names close matches among the tenant's queues, and other tenants that have a queue of this very name,
-    as far as the caller may see them.
+    The sentence names queues of the tenant with similar names, and other tenants that have a queue of this name, as far
+    as the caller may see them.
     """
     try:
         await transport.call(POLICY, ref, Nothing())
@@ -30,7 +30,7 @@ async def describe_missing(transport: Transport, ref: QueueRef, *, is_waiting: b
         what = "does not exist yet; waiting for its first message" if is_waiting else "does not exist"
         return ". ".join([f"queue {ref} {what}", *await _hints(transport, ref)])
     except HoldfastError:
-        # The claim that follows meets the same trouble, and its caller handles it.
+        # The claim that follows gets the same error, and its caller handles it.
         return None
     return None
 

@@ -1,18 +1,27 @@
-"""The keywords of enqueue and claim, to what the service takes."""
+"""The keyword arguments of the public API: their types, and their translation into requests."""
 
-from collections.abc import Mapping
-from typing import Any, TypedDict
+from collections.abc import Callable, Mapping
+from os import PathLike
+from typing import Any, Literal, TypedDict
 
 from holdfast.client.payloads import encode
+from holdfast.clock import Clock
+from holdfast.dice import Dice
 from holdfast.model.checks import plain
 from holdfast.model.durations import Duration, Instant, parse_duration_ms, parse_instant_ms
 from holdfast.model.errors import InvalidArgument
 from holdfast.model.message import JSON, Draft, NewMessage, normalise_correlation_id
+from holdfast.model.policy import Limits, Quotas
 from holdfast.model.requests import Ask
 from holdfast.model.schedules import Change
 
+# A bearer token, or a function that returns the current one.
+Token = str | Callable[[], str]
+
 
 class EnqueueOptions(TypedDict, total=False):
+    """The keywords of `Queue.enqueue`."""
+
     priority: int
     delay: Duration
     deliver_at: Instant
@@ -26,7 +35,7 @@ class EnqueueOptions(TypedDict, total=False):
 
 
 class ScheduledOptions(TypedDict, total=False):
-    """Those of enqueue that a message of a schedule may have."""
+    """The keywords of enqueue that a scheduled message may have."""
 
     priority: int
     ttl: Duration
@@ -37,11 +46,13 @@ class ScheduledOptions(TypedDict, total=False):
     content_type: str
 
 
-# A payload that was left out: None is a payload.
+# Stands for a payload that was left out, because None is a payload.
 NOT_GIVEN: Any = object()
 
 
 class ClaimOptions(TypedDict, total=False):
+    """The keywords of `Queue.claim`."""
+
     wait: Duration | None
     lease: Duration
     owner: str
@@ -51,8 +62,100 @@ class ClaimOptions(TypedDict, total=False):
     ledger: tuple[str, int]
 
 
+class LimitOptions(TypedDict, total=False):
+    """Rates of a tenant or a queue; None removes a limit."""
+
+    write_ops_per_s: float | None
+    write_bytes_per_s: float | None
+    read_ops_per_s: float | None
+    read_bytes_per_s: float | None
+    burst_s: float
+
+
+class QuotaOptions(TypedDict, total=False):
+    """Quotas of a tenant; None removes a quota."""
+
+    max_messages: int | None
+    max_bytes: int | None
+    max_message_bytes: int | None
+    max_queues: int | None
+    default_ttl_ms: int | None
+
+
+class PolicyOptions(TypedDict, total=False):
+    """The keywords of `Queue.set_policy`: the fields of a queue's policy."""
+
+    lease_ms: int
+    max_lease_ms: int
+    max_retries: int
+    backoff_base_ms: int
+    backoff_cap_ms: int
+    ttl_ms: int | None
+    on_ttl: Literal["dead_letter", "drop"]
+    dedup_window_ms: int
+    keep_succeeded_ms: int
+    max_claims: int | None
+    max_enqueues: int | None
+    limits: LimitOptions | Limits
+
+
+class TenantOptions(TypedDict, total=False):
+    """The keywords of `Tenant.set`: the fields of a tenant's configuration."""
+
+    weight: int
+    limits: LimitOptions | Limits
+    quotas: QuotaOptions | Quotas
+    journal_retention_ms: int | None
+
+
+class ServerOptions(TypedDict, total=False):
+    """The keywords of `holdfast.open` for a server's URL."""
+
+    token: Token | None
+    timeout: Duration
+    retries: int
+    pool: int
+    wait_round: Duration | None
+    tls_ca: str | PathLike[str]
+    tls_cert: str | PathLike[str]
+    tls_key: str | PathLike[str]
+
+
+class StoreOptions(TypedDict, total=False):
+    """The keywords of `holdfast.open` for a directory or a store's URL."""
+
+    durability: Literal["fsync", "os"]
+    shards: int
+    checkpoint_bytes: int | str
+    reopen_after: Duration
+    journal_retention: Duration
+    auto_create: bool
+    max_payload: int | str
+    shard_map: Literal["slots", "fnv-mod"]
+    redis_url: str
+    wal_dir: str
+    on_redis_down: Literal["fail", "direct"]
+    flusher: Literal["server", "spark"]
+    flush_interval: Duration
+    flush_batch: int
+    prefetch_batch: int
+    queue_max_consumers: int
+    queue_poll_interval: Duration
+    queue_poll_jitter: Duration
+    queue_resilient_poll_interval: Duration
+    disk_queue_watch: bool
+    disable_mem_queue_watch: bool
+    clock_skew: Duration
+    clock: Clock
+    dice: Dice
+
+
+class OpenOptions(ServerOptions, StoreOptions, total=False):
+    """The keywords of `holdfast.open`."""
+
+
 def drafts_of(payload: Any, options: Mapping[str, Any]) -> list[Draft]:
-    """One draft per payload. The options hold for each of them; a NewMessage's own come first."""
+    """Return one draft per payload. The options hold for each of them; a NewMessage's own options win."""
     payloads = payload if isinstance(payload, list) else [payload]
     if "key" in options and options["key"] is not None and isinstance(payload, list) and len(payload) != 1:
         raise InvalidArgument(
@@ -72,7 +175,7 @@ def _draft_of(payload: Any, options: Mapping[str, Any]) -> Draft:
 
 
 def draft_of_bytes(options: Mapping[str, Any]) -> Draft:
-    """Of bytes that are yet to come."""
+    """Return the draft of a message whose payload bytes come later."""
     return _draft(b"", options)
 
 
@@ -81,7 +184,7 @@ def _draft(payload: Any, options: Mapping[str, Any]) -> Draft:
     if not options:
         return Draft(payload=body, content_type=content_type)
     _check_known(options, EnqueueOptions.__annotations__, "enqueue")
-    # What was given as JSON stays JSON under a content type of the caller's own, and bytes stay bytes.
+    # A JSON payload stays JSON under a content type that the caller chose, and bytes stay bytes.
     fields: dict[str, Any] = {"content_type": content_type, "is_json": content_type == JSON}
     for name, value in options.items():
         match name:
@@ -131,7 +234,7 @@ def change_of(
 
 
 def ask_of(limit: int, options: Mapping[str, Any]) -> tuple[Ask, int | None]:
-    """The claim, and how long it waits in milliseconds (None: for ever)."""
+    """Return the claim, and how long it waits in milliseconds (None: for ever)."""
     wait_ms: int | None = 0
     fields: dict[str, Any] = {}
     for name, value in options.items():

@@ -1,4 +1,4 @@
-"""Payloads to bytes and back: bytes go as they are, anything else as JSON."""
+"""Payloads as bytes and back: bytes go as they are, anything else as JSON."""
 
 import builtins
 import math
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 def encode(payload: Any) -> tuple[bytes, str]:
-    """The payload's bytes and content type; `InvalidArgument` for what JSON cannot hold."""
+    """Return a payload's bytes and content type. Raise `InvalidArgument` for a value that has no JSON form."""
     if isinstance(payload, bytes):
         return payload, BYTES
     if isinstance(payload, bytearray | memoryview):
@@ -28,13 +28,13 @@ def encode(payload: Any) -> tuple[bytes, str]:
 
 
 def encode_json(value: Any) -> bytes:
-    """Return the value as JSON text: what msgspec encodes, pydantic models, mappings, and subclasses of these.
+    """Return a value as JSON text: a value that msgspec encodes, a pydantic model, a mapping, or a subclass of these.
 
-    Raise `InvalidArgument` for anything else, for NaN and for infinities, naming where it stands.
+    Raise `InvalidArgument`, which names the place, for any other value, for NaN and for infinities.
     """
     try:
         encoded = msgspec.json.encode(value, enc_hook=_encode_other)
-        # Of what is JSON text already every null was written as one.
+        # msgspec writes NaN as null. In a value that is JSON text already, every null is meant.
         if b"null" in encoded and not isinstance(value, msgspec.Raw):
             _refuse_nan(msgspec.to_builtins(value, enc_hook=_encode_other))
         return encoded
@@ -51,7 +51,10 @@ def decode_json(payload: bytes, type: None) -> Any: ...
 @overload
 def decode_json(payload: bytes, type: type[T]) -> T: ...
 def decode_json(payload: bytes, type: type[T] | None) -> T | Any:
-    """Decode, into a msgspec Struct, a dataclass, a pydantic model or any type msgspec knows."""
+    """Decode JSON into a msgspec struct, a dataclass, a pydantic model or any type that msgspec knows.
+
+    Raise `InvalidArgument` if the payload is not JSON of that type.
+    """
     try:
         return msgspec.json.decode(payload) if type is None else _decode_typed(payload, type)
     except ValueError as error:  # msgspec's and pydantic's errors are ValueErrors
@@ -60,7 +63,10 @@ def decode_json(payload: bytes, type: type[T] | None) -> T | Any:
 
 
 def decode_as(payload: bytes, type: Any, *, is_json: bool) -> Any:
-    """As a handler's annotation asks: bytes as they are, text, JSON into a type; `Any` says: JSON where it is JSON."""
+    """Decode a payload as a handler's annotation asks: bytes, text, or JSON into a type.
+
+    `Any` decodes JSON, and leaves other payloads as bytes.
+    """
     if type is bytes or (type is Any and not is_json):
         return payload
     if type is Any:
@@ -74,10 +80,10 @@ def decode_as(payload: bytes, type: Any, *, is_json: bool) -> Any:
 
 
 def check_decodable(type: Any) -> None:
-    """`InvalidArgument` for a type that no payload can be decoded into."""
+    """Raise `InvalidArgument` for a type that no payload can be decoded into."""
     if type is Any or type is bytes or _pydantic_of(type) is not None:
         return
-    import msgspec.inspect  # here: whoever only sends needs it not
+    import msgspec.inspect  # imported here, because only handlers need it
 
     try:
         info = msgspec.inspect.type_info(type)
@@ -91,7 +97,7 @@ def check_decodable(type: Any) -> None:
 
 
 def name_of(type: Any) -> str:
-    """A class by its name, `list[Order]` and the like as they are written."""
+    """Return the name of a class, or a type such as `list[Order]` as it is written."""
     return type.__name__ if isinstance(type, builtins.type) and not get_args(type) else str(type)
 
 
@@ -102,28 +108,29 @@ def _decode_typed(payload: bytes, type: Any) -> Any:
 
 
 def _pydantic_of(type: Any) -> Callable[[bytes], Any] | None:
-    """Pydantic's models and dataclasses are known by their methods: the library need not be installed."""
+    """Return the validator of a pydantic model or dataclass, known by its methods: pydantic need not be installed."""
     if (validate := getattr(type, "model_validate_json", None)) is not None:
         return validate  # type: ignore[no-any-return]
     return getattr(getattr(type, "__pydantic_validator__", None), "validate_json", None)
 
 
 def _decode_other(type: Any, value: Any) -> Any:
-    """What msgspec meets inside of its own types: `list[Model]`."""
+    """Decode a value inside a type of msgspec's own, such as `list[Model]`."""
     if (validate := getattr(type, "model_validate", None)) is not None:
         return validate(value)
     raise NotImplementedError(f"{name_of(type)} is not a type of payloads")
 
 
 def _why(error: ValueError) -> str:
-    """On one line, and with the fields' names. Pydantic's own text runs over many, and quotes what was sent."""
+    """Return the reason on one line, with the names of the fields. Pydantic's own text spans many lines and quotes
+    the payload."""
     if not callable(errors := getattr(error, "errors", None)):
         return str(error)
     return "; ".join(f"{'.'.join(map(str, each['loc'])) or 'payload'}: {each['msg']}" for each in errors()[:5])
 
 
 def _refuse_nan(value: Any) -> None:
-    """JSON has no NaN and no infinity; written as null they would come back as something else."""
+    """Raise `ValueError` for NaN and infinities, which JSON lacks: written as null, they would change."""
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"{value} is not a JSON number")
     if isinstance(value, dict):
@@ -170,7 +177,7 @@ def _encode_other(value: Any) -> Any:
 
 
 def _where(value: Any) -> str:
-    """Return where in a value the first part stands that cannot be encoded, as `$.order.lines[2]`; `$` is the value."""
+    """Return the place of the first part of a value that cannot be encoded, such as `$.order.lines[2]`."""
     path = "$"
     for _ in range(_MAX_PATH):
         inside = _failing_part(value)
@@ -205,5 +212,5 @@ def _is_encodable(value: Any) -> bool:
 
 # The errors that msgspec raises for a value that it cannot encode.
 _UNENCODABLE = (TypeError, ValueError, OverflowError, RecursionError)
-# How deep the message of an error looks for the part that is wrong.
+# How deep an error message looks for the wrong part.
 _MAX_PATH = 20

@@ -1,4 +1,4 @@
-"""A message whose verbs answer at once: the payload of the blocking API, and of handlers in processes."""
+"""A message whose verbs return at once, for the blocking API and for handlers in processes."""
 
 from collections.abc import Iterator
 from io import BytesIO
@@ -12,15 +12,17 @@ from holdfast.client.tracebacks import raises_plainly
 
 @raises_plainly
 class PlainMessage(Message):
+    """A claimed message that reads large payloads when they are asked for."""
+
     __slots__ = ()
 
     def read_part(self, offset: int, limit: int) -> bytes:
-        """Of a payload that was left where it is."""
+        """Return up to `limit` bytes, from `offset` on, of a payload that is still in the store."""
         raise NotImplementedError
 
     @property
     def payload(self) -> bytes:
-        """All of it, in memory from then on: a large one is read when it is first asked for."""
+        """The whole payload. A large one is read at the first use and kept in memory."""
         return self.load()
 
     def load(self) -> bytes:
@@ -33,7 +35,6 @@ class PlainMessage(Message):
         return delivery.payload
 
     def chunks(self) -> Iterator[bytes]:
-        """The payload in parts of at most 1 MiB, of which one is in memory at a time."""
         delivery = self._held.delivery
         if delivery.pieces is None:
             if delivery.payload:
@@ -44,6 +45,5 @@ class PlainMessage(Message):
             yield reading.take(self.read_part(reading.offset, PART))
 
     def write_to(self, file: Target) -> int:
-        """Write the payload to an open binary file, or to a path; answers its length."""
         with opened(file) as target:
             return sum(write_all(target, part) for part in self.chunks())

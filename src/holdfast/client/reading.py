@@ -1,4 +1,4 @@
-"""Large payloads part by part: what the messages of the two APIs have in common."""
+"""Large payloads, read part by part in both APIs."""
 
 import os
 import secrets
@@ -11,16 +11,17 @@ from zlib import crc32
 from holdfast.model.answers import Delivery
 from holdfast.model.errors import Internal
 
-# Bytes asked for at a time: one request each, so few enough to be held, and enough that the requests do not count.
+# Bytes read by one request: few enough to hold in memory, and enough that the cost of a request does not matter.
 PART = 1 << 20
 
 Target = BinaryIO | str | os.PathLike[str]
 
 
 class Reading:
-    """How far a payload has been read. Its last part is given only if all of them are what was enqueued.
+    """The position in a payload that is being read.
 
-    A part that did not come is asked for again by its offset, so whatever breaks on the way, none comes twice.
+    Length and checksum are compared before the last part is returned. A part that was lost is asked for again by its
+    offset, so no part is returned twice.
     """
 
     __slots__ = ("_checksum", "_delivery", "_expected", "_size", "offset")
@@ -38,6 +39,7 @@ class Reading:
         return self.offset >= self._size
 
     def take(self, part: bytes) -> bytes:
+        """Count a part that was read, and return it. Raise `Internal` if the payload is damaged."""
         self.offset += len(part)
         self._checksum = crc32(part, self._checksum)
         is_damaged = self.offset > self._size or not part
@@ -52,8 +54,8 @@ class Reading:
 
 @contextmanager
 def opened(target: Target) -> Iterator[BinaryIO]:
-    """A file to write to. One given by its path appears there once it is whole, and not at all if it does not become
-    so; a pipe or a device is written to as it is."""
+    """Open a file to write to. A path gets its file once it is complete, and none after an error; a pipe or a device
+    is written to directly."""
     if not isinstance(target, str | os.PathLike):
         yield target
         return
@@ -77,10 +79,10 @@ def opened(target: Target) -> Iterator[BinaryIO]:
 
 
 def write_all(file: BinaryIO, data: bytes) -> int:
-    """Also to a file without a buffer, which may take less at a time."""
+    """Write all of `data`, also to an unbuffered file, which may take less at a time. Return the length."""
     done = 0
     while done < len(data):
-        # A file of somebody's own making may answer nothing at all: then it took everything.
+        # A file-like object may return None: then it took everything.
         taken: int | None = file.write(data[done:] if done else data)
         done += len(data) - done if taken is None else taken
     return done

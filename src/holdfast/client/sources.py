@@ -1,4 +1,4 @@
-"""What an upload reads: a path, an open binary file, or an iterable of bytes."""
+"""Sources of an upload: a path, an open binary file, or an iterable of bytes."""
 
 import asyncio
 import io
@@ -14,13 +14,13 @@ Path = str | os.PathLike[str]
 Source = Path | BinaryIO | Iterable[bytes]
 AsyncSource = Source | AsyncIterable[bytes]
 
-# Smaller parts of an iterable go together, as each has its price. Of a source so slow that a server just about waits
-# for it (4 KiB a second) these are eight seconds; a server waits ten for the next part.
-_TOGETHER = 32 << 10
+# Smaller parts of an iterable are joined to parts of this size, because each request has a cost. The slowest source
+# that a server accepts (4 KiB a second) fills one in eight seconds, and a server waits ten seconds for the next part.
+_JOINED_BYTES = 32 << 10
 
 
 class FileSource:
-    """From where the file stands to its end, or to what was its end when this began."""
+    """A file, from its current position to its end as of now."""
 
     def __init__(self, file: Any, *, is_own: bool = False) -> None:
         if isinstance(file, io.TextIOBase):
@@ -31,18 +31,18 @@ class FileSource:
             raise _unfit("a file that was not opened for reading", "open it with 'rb'")
         self._file = file
         self._is_own = is_own
-        # Where to read it from again; None: it cannot be.
+        # The position to start again from; None if the file cannot seek.
         self._start = file.tell() if _says(file, "seekable", otherwise=False) else None
         self.size = _size_of(file, self._start)
         self._left = self.size
 
     def read(self) -> bytes:
-        """The next part, empty at the end."""
+        """Return the next part, empty at the end."""
         part: object = self._file.read(PART if self._left is None else min(PART, self._left))
         if part is None:
             raise _unfit("a file that does not wait for its data", "open it in blocking mode")
         if not isinstance(part, bytes | bytearray):
-            hint = "open it in binary mode, 'rb'" if isinstance(part, str) else "read() must answer bytes"
+            hint = "open it in binary mode, 'rb'" if isinstance(part, str) else "read() must return bytes"
             raise _unfit(f"a file that reads as {type(part).__name__}", hint)
         if self._left is not None:
             if not part and self._left:
@@ -54,7 +54,7 @@ class FileSource:
         return bytes(part)
 
     def rewind(self) -> bool:
-        """To be read again from where it began, if that can be."""
+        """Go back to the start. Return whether that was possible."""
         if self._start is None:
             return False
         self._file.seek(self._start)
@@ -66,7 +66,7 @@ class FileSource:
             yield part
 
     async def parts_async(self) -> AsyncIterator[bytes]:
-        # In a thread: a disk that is slow to give so much must not keep the loop.
+        # In a thread, because a slow disk must not hold up the event loop.
         while part := await asyncio.to_thread(self.read):
             yield part
 
@@ -76,6 +76,8 @@ class FileSource:
 
 
 class IterableSource:
+    """An iterable of bytes, which can be read once."""
+
     size = None
 
     def __init__(self, given: Any) -> None:
@@ -85,29 +87,29 @@ class IterableSource:
         return False
 
     def parts(self) -> Iterator[bytes]:
-        gathered = _Gathered()
+        joined = _Joined()
         for part in self._given:
-            yield from gathered.add(part)
-        yield from gathered.rest()
+            yield from joined.add(part)
+        yield from joined.rest()
 
     async def parts_async(self) -> AsyncIterator[bytes]:
         if not hasattr(self._given, "__aiter__"):
             for part in self.parts():
                 yield part
             return
-        gathered = _Gathered()
+        joined = _Joined()
         async for part in self._given:
-            for each in gathered.add(part):
+            for each in joined.add(part):
                 yield each
-        for each in gathered.rest():
+        for each in joined.rest():
             yield each
 
     def close(self) -> None:
         pass
 
 
-class _Gathered:
-    """Parts of any size, as parts that are worth sending and of at most `PART` bytes."""
+class _Joined:
+    """A buffer that turns parts of any size into parts of at least `_JOINED_BYTES` and at most `PART` bytes."""
 
     def __init__(self) -> None:
         self._held = bytearray()
@@ -118,7 +120,7 @@ class _Gathered:
                 f"the source gave a part of type {type(part).__name__}: each must be bytes", field="source"
             )
         held = self._held
-        if len(held) + memoryview(part).nbytes < _TOGETHER:
+        if len(held) + memoryview(part).nbytes < _JOINED_BYTES:
             held += part
         elif isinstance(part, bytes) and not held and len(part) <= PART:
             yield part
@@ -141,7 +143,7 @@ Opened = FileSource | IterableSource
 
 
 def open_source(source: Any) -> Opened:
-    """For the blocking API."""
+    """Open a source of the blocking API. Raise `InvalidArgument` for a value that is none."""
     if isinstance(source, str | os.PathLike):
         return open_path(source)
     if not hasattr(source, "read") and not hasattr(source, "__iter__") and hasattr(source, "__aiter__"):
@@ -150,9 +152,10 @@ def open_source(source: Any) -> Opened:
 
 
 async def open_source_async(source: Any) -> Opened:
+    """Open a source of the async API. Raise `InvalidArgument` for a value that is none."""
     if isinstance(source, str | os.PathLike):
         return await asyncio.to_thread(open_path, source)
-    # Before `read`: of a stream that has both, it is a coroutine.
+    # Looked at before `read`, which is a coroutine in streams that have both.
     return IterableSource(source) if hasattr(source, "__aiter__") else _taken(source)
 
 
@@ -162,7 +165,7 @@ def open_path(path: Path) -> FileSource:
 
 def _taken(source: Any) -> Opened:
     if isinstance(source, bytes | bytearray | memoryview):
-        raise _unfit("bytes", "what is in memory anyway is for enqueue()")
+        raise _unfit("bytes", "use enqueue() for a payload that is in memory")
     if hasattr(source, "read"):
         return FileSource(source)
     if hasattr(source, "__iter__") and not isinstance(source, type):
@@ -171,7 +174,7 @@ def _taken(source: Any) -> Opened:
 
 
 def _size_of(file: Any, start: int | None) -> int | None:
-    """Only where it is certain: what unpacks as it reads has the file number of what is packed."""
+    """Return the number of bytes to come, if it is certain. A decompressing file has the number of the packed one."""
     if start is None:
         return None
     if isinstance(file, io.BytesIO):
@@ -181,12 +184,12 @@ def _size_of(file: Any, start: int | None) -> int | None:
         left = status.st_size - start if stat.S_ISREG(status.st_mode) else 0
     else:
         return None
-    # Of what says that it is empty it is not certain: files of /proc say so too.
+    # A size of zero is not certain: files of /proc have it too.
     return left if left > 0 else None
 
 
 def _says(file: Any, what: str, *, otherwise: bool) -> bool:
-    """A file of somebody's own making may have `read` alone."""
+    """Ask a file-like object, which may have no other method than `read`."""
     said = getattr(file, what, None)
     return bool(said()) if callable(said) else otherwise
 

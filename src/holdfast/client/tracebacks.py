@@ -1,4 +1,4 @@
-"""Errors as the caller's program sees them: raised by the method it called, without our call stack below it."""
+"""Short tracebacks: our errors show the called method and none of the frames below it."""
 
 import functools
 import inspect
@@ -13,7 +13,7 @@ from holdfast.model.errors import HoldfastError, Internal
 C = TypeVar("C", bound=type)
 F = TypeVar("F", bound=Callable[..., Any])
 
-# Methods that enter and leave a block are called by the program too.
+# The program also calls the methods that enter and leave a `with` block.
 _SPECIAL = frozenset({"__aenter__", "__aexit__", "__enter__", "__exit__"})
 
 
@@ -34,13 +34,12 @@ def raising_plainly(method: F) -> F:
 
 
 def untrimmed(method: F) -> F:
-    """Return a method of a class that `raises_plainly` as it was written: for callers that trim tracebacks themselves,
-    so that no call pays for it twice."""
+    """Return the undecorated method, for callers that trim tracebacks themselves, so that no call pays for it twice."""
     return cast(F, getattr(method, "__wrapped__", method))
 
 
 def _wrapped(method: Callable[..., Any]) -> Callable[..., Any]:
-    # Generators run their own frames in the caller's loop: those already raise from one place.
+    # A generator's frames run in the caller's loop, so its errors already show one frame.
     if inspect.isasyncgenfunction(method) or inspect.isgeneratorfunction(method):
         return method
     if inspect.iscoroutinefunction(method):
@@ -75,7 +74,7 @@ def _is_trimmed(error: HoldfastError) -> bool:
 
 
 def _is_ours(traceback: TracebackType | None) -> bool:
-    """Return whether every frame is ours or the standard library's: a frame of the program itself must be shown."""
+    """Return whether every frame is ours or the standard library's. Frames of the program itself must be shown."""
     while traceback is not None:
         module = str(traceback.tb_frame.f_globals.get("__name__", "")).partition(".")[0]
         if module != "holdfast" and module not in sys.stdlib_module_names:

@@ -1,4 +1,4 @@
-"""A message goes out with its producer's trace, where the program has one."""
+"""The trace context of a producer, carried in the headers of its messages."""
 
 import sys
 from typing import Any
@@ -10,11 +10,11 @@ from holdfast.telemetry.w3c import TRACEPARENT, TRACESTATE, Parent
 
 
 def with_trace(drafts: list[Draft]) -> list[Draft]:
-    """The context of the current span in the headers of each message that has none of its own.
+    """Put the context of the current span into the headers of each message that has no context of its own.
 
-    In the message's headers and not in the request's: callers of different traces may share a request.
+    It travels with the message, not with the request, because callers of different traces may share a request.
     """
-    trace: Any = sys.modules.get("opentelemetry.trace")  # a program that has not loaded it has no span
+    trace: Any = sys.modules.get("opentelemetry.trace")  # without it the program has no span
     context = None if trace is None else trace.get_current_span().get_span_context()
     if context is None or not context.is_valid:
         return drafts

@@ -1,4 +1,4 @@
-"""The interface between the client and the carrier of its calls: the service when embedded, a network otherwise."""
+"""The interface between the client and the services: called directly when embedded, over a network otherwise."""
 
 from collections.abc import AsyncIterator
 from typing import Protocol, TypeVar
@@ -15,7 +15,10 @@ A = TypeVar("A")
 
 
 class Interrupted(Exception):
-    """An upload was lost on its way, and may be written again from its first byte. `error`: for those who cannot."""
+    """An upload was lost on its way and may be written again from its first byte.
+
+    `error` is the error to raise if the source cannot be read again.
+    """
 
     def __init__(self, error: HoldfastError) -> None:
         super().__init__(str(error))
@@ -23,16 +26,16 @@ class Interrupted(Exception):
 
 
 class Upload(Protocol):
-    """An enqueue whose payload comes bit by bit. However it ends, whoever began it calls `abandon`."""
+    """An enqueue whose payload comes in parts. Its caller calls `abandon` in the end, whatever happened."""
 
     async def write(self, part: bytes) -> None:
-        """A refusal is raised as soon as it is known. `Interrupted`."""
+        """Add a part to the payload. Raise a refusal as soon as it is known, and `Interrupted`."""
 
     async def enqueue(self) -> Enqueued:
-        """The payload is whole. `Interrupted`."""
+        """Enqueue the message, whose payload is complete. Raise `Interrupted`."""
 
     async def abandon(self) -> None:
-        """What was not enqueued is gone. Does nothing to what was."""
+        """Drop the payload unless it was enqueued."""
 
 
 class Messages(Protocol):
@@ -41,20 +44,20 @@ class Messages(Protocol):
     async def enqueue(self, ref: QueueRef, drafts: list[Draft]) -> list[Enqueued]: ...
 
     async def upload(self, ref: QueueRef, draft: Draft, size: int | None = None) -> Upload:
-        """Of the message all but its payload, which is to come; its length where it is known."""
+        """Begin an upload. `draft` is the message without its payload, `size` the payload's length if it is known."""
 
     async def claim(self, ref: QueueRef, ask: Ask, wait_ms: int | None) -> list[Delivery]: ...
 
     async def exchange(self, ref: QueueRef, verdicts: list[Verdict], ask: Ask, wait_ms: int | None = 0) -> Exchanged:
-        """Settle, then claim. Return the results also where the claim is refused for now."""
+        """Settle, then claim. Return the results even if the claim is refused for now."""
 
     def stream(self, ref: QueueRef, ask: Ask, prefetch: int) -> AsyncIterator[Delivery]:
-        """Deliveries as they become ready, for ever; at most `prefetch` are under way or unsettled."""
+        """Yield deliveries as they become ready, without end; at most `prefetch` are unsettled at a time."""
 
     async def settle(self, ref: QueueRef, verdicts: list[Verdict]) -> list[Result]: ...
 
     async def read_part(self, ref: QueueRef, receipt: Receipt, offset: int, limit: int) -> Part:
-        """Of a payload that a claim left where it is (`Ask.streams`), as long as the receipt holds. `StaleLease`."""
+        """Read a part of a payload that a claim left in the store (`Ask.streams`). Raise `StaleLease`."""
 
 
 class Operations(Protocol):

@@ -1,7 +1,7 @@
-"""A payload from its source into a queue, bit by bit: the two APIs differ in who reads the source.
+"""Uploads: a payload goes from its source into a queue part by part.
 
-The blocking one reads it in the caller's thread, between two calls: the source may take its time, or use the client
-itself, and nobody else waits for it.
+The blocking API reads the source in the caller's thread, between two calls, so a slow source, or one that uses the
+client itself, holds up nobody else.
 """
 
 from collections.abc import Mapping
@@ -22,12 +22,13 @@ if TYPE_CHECKING:
 
 
 def draft_of(options: Mapping[str, Any]) -> Draft:
-    """The message, but for its payload."""
+    """Return the message without its payload."""
     [draft] = with_trace([draft_of_bytes(options)])
     return draft
 
 
 async def upload(messages: Messages, ref: QueueRef, source: Any, draft: Draft) -> Enqueued:
+    """Send a source's payload; start again from its first byte after an interruption, if the source can be rewound."""
     opened = await open_source_async(source)
     try:
         going = await messages.upload(ref, draft, opened.size)
@@ -47,6 +48,7 @@ async def upload(messages: Messages, ref: QueueRef, source: Any, draft: Draft) -
 
 
 def upload_blocking(run: "Run", messages: Messages, ref: QueueRef, source: Any, draft: Draft) -> Enqueued:
+    """Send a source's payload from the calling thread; `run` makes each call."""
     opened = open_source(source)
     try:
         going = run(messages.upload(ref, draft, opened.size))
@@ -59,7 +61,7 @@ def upload_blocking(run: "Run", messages: Messages, ref: QueueRef, source: Any, 
                 except Interrupted as interrupted:
                     _rewind(opened, interrupted)
         finally:
-            with suppress(StoreUnavailable):  # closed meanwhile: then there is nothing left of it
+            with suppress(StoreUnavailable):  # the client was closed, which abandoned the upload too
                 run(going.abandon())
     finally:
         opened.close()

@@ -1,4 +1,4 @@
-"""Verdicts in the forms in which callers give them: messages, receipts, and documents as over HTTP."""
+"""Parsing of verdicts: messages, receipts, and mappings with the fields of HTTP."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -13,19 +13,20 @@ Settled = Message | Receipt | str
 VerdictLike = Settled | Mapping[str, Any]
 
 _FIELDS = ("receipt", "verdict", "error", "delay_ms", "defer", "final")
-# Fields that have another name where they are checked.
+# Fields that have another name in the model's checks.
 _NAMES = {"delay": "delay_ms"}
 _VERDICTS = {each.value: each for each in (Settle.ACK, Settle.NACK, Settle.RELEASE)}
 
 
 def receipt_of(given: Settled) -> Receipt:
+    """Return the receipt of a message, or the given one. Raise `InvalidArgument` for text that is none."""
     return given._held.delivery.receipt if isinstance(given, Message) else Receipt.parse(given)
 
 
 def verdicts_of(given: Iterable[VerdictLike]) -> list[tuple[Message | None, Verdict]]:
-    """Return each verdict, with its message where the caller gave one.
+    """Return each verdict, with its message if the caller gave one.
 
-    Raise `InvalidArgument` for a malformed verdict, naming it by its number.
+    Raise `InvalidArgument`, which names the verdict by its number, for a malformed one.
     """
     every = [given] if isinstance(given, Message | Receipt | str | Mapping) else list(given)
     return [_verdict_of(each, f"verdicts[{at}]") for at, each in enumerate(every)]

@@ -2,17 +2,16 @@
 
 import os
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote, urlsplit
 
 import msgspec
 
+from holdfast.client.options import Token
 from holdfast.model.checks import check_integer
 from holdfast.model.durations import Duration, parse_duration_ms
 from holdfast.model.errors import InvalidArgument
-
-Token = str | Callable[[], str]
 
 TOKEN_VARIABLE = "HOLDFAST_TOKEN"
 MAX_RETRIES = 1_000

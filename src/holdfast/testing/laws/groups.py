@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -201,7 +201,7 @@ class GroupLaws:
     @pytest.mark.parametrize("swept", [True, False], ids=["swept", "not swept"])
     @pytest.mark.parametrize("on_ttl", ["dead_letter", "drop"])
     async def test_a_head_whose_ttl_ran_out_before_it_was_due_frees_its_group(
-        self, subject: Subject, on_ttl: str, swept: bool
+        self, subject: Subject, on_ttl: Literal["dead_letter", "drop"], swept: bool
     ) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")

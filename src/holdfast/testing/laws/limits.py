@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from holdfast.model.errors import OverQuota, RateLimited
+from holdfast.model.policy import Limits
 from holdfast.testing.laws.waiting_tasks import assert_waits, leave, soon, start_claim, turns, until_waiting
 from holdfast.testing.subject import Subject
 
@@ -137,7 +138,7 @@ class LimitLaws:
             q = hf.queue("q", tenant="acme")
             await q.enqueue([b""] * 20)
             held = await q.claim(20, lease=60)
-            closed = {"write_ops_per_s": 0, "write_bytes_per_s": 0, "read_ops_per_s": 0, "read_bytes_per_s": 0}
+            closed = Limits(write_ops_per_s=0, write_bytes_per_s=0, read_ops_per_s=0, read_bytes_per_s=0)
             await hf.tenant("acme").set(limits=closed)
             await q.set_policy(limits=closed, max_claims=0, max_enqueues=0)
             await refusal(q.enqueue(b""))

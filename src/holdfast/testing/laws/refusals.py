@@ -243,7 +243,8 @@ class RefusalLaws:
     async def test_a_bad_call_does_not_bring_a_queue_into_being(self, subject: Subject) -> None:
         async with subject.open() as hf:
             q = hf.queue("q")
-            for refused in (q.set_policy(colour=1), q.claim(limit=0), q.enqueue(b"", priority=-1)):
+            unknown: Any = {"colour": 1}
+            for refused in (q.set_policy(**unknown), q.claim(limit=0), q.enqueue(b"", priority=-1)):
                 with pytest.raises(InvalidArgument):
                     await refused
             assert await hf.queues() == []
