@@ -23,7 +23,7 @@ from holdfast.stores.objects.disk import DiskBucket
 from holdfast.stores.rocks.copies import CopyJournal
 from holdfast.stores.rocks.legacy import LegacyDatabase
 from holdfast.testing.children import in_child
-from holdfast.testing.legacy import make_legacy
+from tests.machinery.legacy.databases import make_legacy
 from tests.postgres.server import PostgresServer
 from tests.redis.server import RedisServer
 from tests.server.served import Served

@@ -10,9 +10,9 @@ import pytest
 import holdfast
 from holdfast.clock import SystemClock
 from holdfast.stores.rocks.verify import verify
-from holdfast.testing.legacy import LegacyWriter, make_legacy
 from tests.cli.conftest import Ran
 from tests.listing import listing_of
+from tests.machinery.legacy.databases import LegacyWriter, make_legacy
 
 Run = Callable[..., Ran]
 

@@ -20,7 +20,7 @@ from typing import IO
 import holdfast
 from holdfast.client.blocking import Holdfast
 from holdfast.model.errors import StoreUnavailable
-from holdfast.testing.proving import PartOutcome, Progress, say_nothing
+from tests.machinery.outcomes import PartOutcome, Progress, say_nothing
 
 ROOT = Path(__file__).parents[2]
 PROCESSES = 8

@@ -2,7 +2,7 @@
 
 import sys
 
-from holdfast.testing.proving import PartOutcome
+from tests.machinery.outcomes import PartOutcome
 
 
 def check_outcome(outcome: PartOutcome, at_least: int = 1) -> None:

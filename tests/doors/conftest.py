@@ -6,7 +6,7 @@ import pytest
 import uvloop
 
 from holdfast.testing import ManualClock
-from tests.doors.connections import Run, within
+from tests.doors.connections.connections import Run, within
 from tests.doors.serving import Server, Tokens, caller, serve
 
 

@@ -12,9 +12,9 @@ from holdfast.dice import SeededDice
 from holdfast.stores.contract import Store
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing import with_unwritable_verdicts
+from tests.doors.capnp.test_calls import ref, stock_client
 from tests.doors.capnp_serving import serve_capnp
 from tests.doors.serving import Server, serve
-from tests.doors.test_capnp import ref, stock_client
 
 WHERE = {"tenant": "acme", "queue": "jobs"}
 

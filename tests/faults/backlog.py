@@ -13,7 +13,7 @@ from typing import NamedTuple
 from holdfast.clock import steady_s
 from holdfast.server.embedded import open_blocking
 from holdfast.testing import ManualClock
-from holdfast.testing.proving import PartOutcome, Progress, say_nothing
+from tests.machinery.outcomes import PartOutcome, Progress, say_nothing
 
 ROOT = Path(__file__).parent.parent.parent
 HOUR_MS = 3_600_000

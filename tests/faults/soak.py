@@ -22,7 +22,7 @@ import holdfast
 from holdfast.client.client import AsyncHoldfast
 from holdfast.clock import steady_s
 from holdfast.model.message import NewMessage
-from holdfast.testing.proving import PartOutcome, Progress, say_nothing
+from tests.machinery.outcomes import PartOutcome, Progress, say_nothing
 from tests.postgres.server import PostgresServer
 from tests.redis.server import RedisServer
 

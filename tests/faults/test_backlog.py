@@ -4,8 +4,8 @@ import sys
 
 import pytest
 
-from holdfast.testing.proving import PartOutcome
 from tests.faults.backlog import run_backlog
+from tests.machinery.outcomes import PartOutcome
 
 MESSAGES = 4_000
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from holdfast.testing.proving import PartOutcome
 from tests.faults.soak import Sized, Timed, judge, ratios_of, run_soak
+from tests.machinery.outcomes import PartOutcome
 
 WARM_UP = [-number / 1_000 for number in range(30, 0, -1)]
 MINUTES = [number / 1_000 for number in range(1_001)]

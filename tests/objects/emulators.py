@@ -25,7 +25,7 @@ from email.utils import formatdate
 from pathlib import Path
 from uuid import uuid4
 
-from holdfast.testing.kills.serving import free_port
+from tests.machinery.kills.serving import free_port
 from tests.services import AZURITE, find_program
 
 ROOT = Path(__file__).parents[2]

@@ -29,7 +29,7 @@ from holdfast.pipeline.lake.lake import Kind, Lake
 from holdfast.pipeline.lake.tables import EVENTS, MESSAGES
 from holdfast.pipeline.schemas import INSTANT
 from holdfast.testing import ManualClock
-from holdfast.testing.proving import PartOutcome, Progress, say_nothing
+from tests.machinery.outcomes import PartOutcome, Progress, say_nothing
 from tests.pipeline.journal_made import facts_of, journal_of, make_traffic, store
 
 # Kills of one store and lake, and the batches that its journal makes.

@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 import holdfast
 from holdfast.clock import steady_s
-from holdfast.testing.proving import PartOutcome, Progress, say_nothing
+from tests.machinery.outcomes import PartOutcome, Progress, say_nothing
 from tests.server.served import Served
 
 QUEUE = "drained"

@@ -12,7 +12,7 @@ from holdfast.clock import SystemClock
 from holdfast.stores.rocks.legacy_intake import LegacyIntake
 from holdfast.stores.rocks.legacy_migration import LegacyMigration
 from holdfast.stores.rocks.verify import verify
-from holdfast.testing.legacy import LegacyWriter, make_legacy
+from tests.machinery.legacy.databases import LegacyWriter, make_legacy
 from tests.pipeline.conftest import Run
 from tests.seeds import run_seed
 

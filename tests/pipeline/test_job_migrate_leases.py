@@ -12,8 +12,8 @@ import pytest
 import holdfast
 from holdfast.clock import SystemClock
 from holdfast.testing import ManualClock
-from holdfast.testing.legacy import LegacyWriter
 from tests.listing import listing_of
+from tests.machinery.legacy.databases import LegacyWriter
 from tests.pipeline.conftest import Run
 from tests.postgres.server import PostgresServer
 from tests.server.served import Served

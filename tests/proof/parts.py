@@ -9,20 +9,20 @@ from pathlib import Path
 from time import monotonic
 from typing import NamedTuple
 
-from holdfast.testing.disk import run_crash_points, run_full_disk, run_power_loss, run_rot, run_sync_failures
-from holdfast.testing.kills import TARGETS, run_kills
-from holdfast.testing.legacy_kills import run_legacy_migration
-from holdfast.testing.proving import PartOutcome, Progress
-from holdfast.testing.simulation.proof import run as run_seeds
-from tests.crash.clusters import TARGETS as CLUSTERS
-from tests.crash.objects import BUCKET_TARGET as BUCKET
-from tests.crash.objects import TARGET as OBJECTS
+from tests.crash.kills.clusters import TARGETS as CLUSTERS
+from tests.crash.kills.objects import BUCKET_TARGET as BUCKET
+from tests.crash.kills.objects import TARGET as OBJECTS
 from tests.crash.openings import run_openings
 from tests.faults.backlog import run_backlog
-from tests.faults.clocks import run_clock_steps
-from tests.faults.network import run_network_faults
-from tests.faults.pauses import run_pauses
+from tests.faults.clock.clocks import run_clock_steps
+from tests.faults.network.network import run_network_faults
+from tests.faults.processes.pauses import run_pauses
 from tests.faults.soak import run_buffered_soak, run_soak
+from tests.machinery.disk import run_crash_points, run_full_disk, run_power_loss, run_rot, run_sync_failures
+from tests.machinery.kills import TARGETS, run_kills
+from tests.machinery.legacy.kills import run_legacy_migration
+from tests.machinery.outcomes import PartOutcome, Progress
+from tests.machinery.simulation.proof import run as run_seeds
 from tests.pipeline.archiving import run_archive_kills
 from tests.pipeline.draining import run_spark_kills
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.testing.proving import PartOutcome
+from tests.machinery.outcomes import PartOutcome
 from tests.proof.parts import ROOT, Part
 
 # In the repository: a part takes hours, and a fresh clone must be able to run one part without losing the others.

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.testing.proving import KEPT_VIOLATIONS, PartOutcome, Progress
+from tests.machinery.outcomes import KEPT_VIOLATIONS, PartOutcome, Progress
 from tests.proof import __main__ as command
 from tests.proof import report
 from tests.proof.parts import PARTS, Part

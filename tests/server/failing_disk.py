@@ -13,8 +13,8 @@ from typing import Any
 
 from holdfast.cli.main import main
 from holdfast.stores.rocks import database, reopening
-from holdfast.testing.disk import shim
-from holdfast.testing.disk.shim import Fault
+from tests.machinery.disk import shim
+from tests.machinery.disk.shim import Fault
 
 _EVERYTHING = 1 << 40
 _LOOK_S = 0.01

@@ -15,8 +15,8 @@ import holdfast
 from holdfast.client.client import AsyncQueue
 from holdfast.model.errors import StoreUnavailable
 from holdfast.stores.room import LOW_DISK_BYTES
-from holdfast.testing.disk.shim import build_shim
 from tests.crash.rocks import verify_store
+from tests.machinery.disk.shim import build_shim
 from tests.server.served import Answer, Served
 from tests.small_disk import mounted
 from tests.telemetry.scraping import sample

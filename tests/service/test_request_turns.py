@@ -14,7 +14,7 @@ from holdfast.service.request_turns import (
     RequestTurns,
     TurnTaken,
 )
-from tests.doors.hand_loop import HandLoop
+from tests.doors.connections.hand_loop import HandLoop
 
 
 class Flow:

@@ -17,7 +17,7 @@ from holdfast.service import session
 from holdfast.service.gate import Gate
 from holdfast.stores.logic import verdicts as verdicts_logic
 from holdfast.stores.memory.shelf import Shelf
-from holdfast.testing.simulation.memory import DurableMemoryStore, DurableUnits
+from tests.machinery.simulation.memory import DurableMemoryStore, DurableUnits
 
 Patch = pytest.MonkeyPatch
 MUTANTS: dict[str, Callable[[Patch], None]] = {}

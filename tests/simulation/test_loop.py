@@ -7,8 +7,8 @@ import pytest
 
 from holdfast.dice import SeededDice
 from holdfast.runtime import sleep_until
-from holdfast.testing.simulation.loop import SeededLoop, SimulatedTicket, Stalled, Task
-from holdfast.testing.simulation.runtime import OffsetClock, SimulatedRuntime
+from tests.machinery.simulation.loop import SeededLoop, SimulatedTicket, Stalled, Task
+from tests.machinery.simulation.runtime import OffsetClock, SimulatedRuntime
 
 START_MS = 1_000
 

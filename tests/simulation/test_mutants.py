@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.testing.simulation import simulate
+from tests.machinery.simulation import simulate
 from tests.simulation.mutants import MUTANTS
 
 # A mutant that needs more than these is hardly ever met.

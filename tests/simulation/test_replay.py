@@ -6,12 +6,12 @@ import sys
 
 import pytest
 
-from holdfast.testing.simulation import OPERATIONS, command, run, simulate
-from holdfast.testing.simulation.__main__ import main
+from tests.machinery.simulation import OPERATIONS, command, run, simulate
+from tests.machinery.simulation.__main__ import main
 from tests.simulation.mutants import MUTANTS
 
 HASHES = """
-from holdfast.testing.simulation import simulate
+from tests.machinery.simulation import simulate
 print([simulate(seed).hash for seed in range(10)])
 """
 

@@ -4,8 +4,8 @@ import pytest
 
 from holdfast.dice import Dice
 from holdfast.stores.rocks.engine import Durability
-from holdfast.testing.simulation import run, simulate
-from holdfast.testing.simulation.media import MEDIA, RocksMedium
+from tests.machinery.simulation import run, simulate
+from tests.machinery.simulation.media import MEDIA, RocksMedium
 from tests.seeds import run_seed
 
 

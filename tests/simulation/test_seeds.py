@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.testing.simulation import run, simulate
+from tests.machinery.simulation import run, simulate
 from tests.simulation.pinned import PINNED
 
 SEEDS = 1_000

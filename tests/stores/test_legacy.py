@@ -25,10 +25,11 @@ from holdfast.stores.rocks.legacy_values import (
     unpack,
 )
 from holdfast.testing import ManualClock
-from holdfast.testing.legacy import LegacyWriter, index_key, make_legacy
+from tests.machinery.legacy import databases
+from tests.machinery.legacy.databases import LegacyWriter, index_key, make_legacy
 from tests.seeds import run_seed
 
-SCHEMA = capnp.load(str(Path(holdfast.__file__).parent / "testing" / "legacy.capnp"))
+SCHEMA = capnp.load(databases.SCHEMA_FILE)
 ORDER = FieldOrder(contents=0, index_key=1, id=2)
 NOW_S = 1_900_000_000
 

@@ -21,9 +21,9 @@ from holdfast.model.errors import StoreUnavailable
 from holdfast.stores.rocks.legacy import opened
 from holdfast.stores.rocks.legacy_migration import NEW, UNREADABLE, LegacyMigration, migrate_legacy
 from holdfast.stores.rocks.verify import verify
-from holdfast.testing.legacy import LegacyWriter, index_key, make_legacy
-from holdfast.testing.legacy_kills import run_legacy_migration
-from holdfast.testing.proving import say_nothing
+from tests.machinery.legacy.databases import LegacyWriter, index_key, make_legacy
+from tests.machinery.legacy.kills import run_legacy_migration
+from tests.machinery.outcomes import say_nothing
 from tests.seeds import run_seed
 
 

@@ -14,7 +14,7 @@ from holdfast.stores.rocks.legacy import LegacyMessage, opened
 from holdfast.stores.rocks.legacy_intake import MigrationProgress
 from holdfast.stores.rocks.legacy_migration import NEW, LegacyMigration, migrate_legacy
 from holdfast.stores.rocks.legacy_orders import ORDERS, Choice, choose_order
-from holdfast.testing.legacy import ITEM_ORDERS, LegacyWriter, index_key, make_legacy
+from tests.machinery.legacy.databases import ITEM_ORDERS, LegacyWriter, index_key, make_legacy
 from tests.seeds import run_seed
 
 NOW_S = 1_900_000_000

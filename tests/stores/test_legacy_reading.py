@@ -14,15 +14,15 @@ import holdfast
 from holdfast.model.errors import StoreUnavailable
 from holdfast.stores.rocks.legacy import opened
 from holdfast.testing import ManualClock
-from holdfast.testing.legacy import LegacyWriter, make_legacy
 from tests.listing import listing_of
+from tests.machinery.legacy.databases import LegacyWriter, make_legacy
 
 NOW_S = 1_900_000_000
 
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from holdfast.testing.legacy import LegacyWriter
+from tests.machinery.legacy.databases import LegacyWriter
 
 writer = LegacyWriter(Path(sys.argv[1]))
 for n in range(20):

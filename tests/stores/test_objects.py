@@ -13,11 +13,11 @@ from holdfast.stores.objects.cloud import MemoryBucket
 from holdfast.stores.objects.disk import DiskBucket
 from holdfast.testing import EmbeddedSubject, Subject
 from holdfast.testing.laws import StoreLaws
-from holdfast.testing.laws.groups import GroupLaws
-from holdfast.testing.laws.leases import LeaseLaws
-from holdfast.testing.laws.ledger import LedgerLaws
-from holdfast.testing.laws.state_documents import StateDocumentLaws
-from holdfast.testing.laws.states import StateLaws
+from holdfast.testing.laws.claiming.groups import GroupLaws
+from holdfast.testing.laws.claiming.ledger import LedgerLaws
+from holdfast.testing.laws.lifecycle.leases import LeaseLaws
+from holdfast.testing.laws.lifecycle.state_documents import StateDocumentLaws
+from holdfast.testing.laws.lifecycle.states import StateLaws
 
 WEEK_MS = 7 * 86_400_000
 

@@ -9,8 +9,8 @@ from holdfast.stores.objects import ObjectStore, make_bucket
 from holdfast.stores.objects.bucket import Changed
 from holdfast.testing import EmbeddedSubject, Subject
 from holdfast.testing.laws import StoreLaws
-from holdfast.testing.laws.dead_letters import DeadLetterLaws
-from holdfast.testing.laws.state_documents import StateDocumentLaws
+from holdfast.testing.laws.lifecycle.dead_letters import DeadLetterLaws
+from holdfast.testing.laws.lifecycle.state_documents import StateDocumentLaws
 from tests.objects.emulators import Emulator
 
 WEEK_MS = 7 * 86_400_000

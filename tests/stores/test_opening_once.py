@@ -19,8 +19,8 @@ from holdfast.stores.rocks.database import Database, lock_directory
 from holdfast.stores.rocks.legacy import LegacyDatabase
 from holdfast.stores.rocks.legacy_migration import migrate_legacy
 from holdfast.stores.rocks.marker import check_directory, write_marker
-from holdfast.testing.legacy import make_legacy
 from tests.crash.openings import STORE, spellings
+from tests.machinery.legacy.databases import make_legacy
 
 PATIENCE_S = 30
 

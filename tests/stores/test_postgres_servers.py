@@ -18,7 +18,7 @@ from holdfast.service.refreshing import REFRESH_MS
 from holdfast.stores.postgres import PostgresStore
 from holdfast.stores.postgres.locks import UPKEEP_LOCK
 from holdfast.testing import ManualClock
-from holdfast.testing.laws.journal import events_of
+from holdfast.testing.laws.operating.journal import events_of
 from holdfast.testing.laws.waiting_tasks import soon, start_claim
 from holdfast.testing.subject import fire_due
 from tests.postgres.hearing import until_heard

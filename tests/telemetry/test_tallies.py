@@ -16,7 +16,7 @@ from holdfast.stores.memory import MemoryStore
 from holdfast.stores.rocks import RocksStore
 from holdfast.stores.rocks.engine import Durability
 from holdfast.testing import EmbeddedSubject
-from holdfast.testing.laws.journal import events_of
+from holdfast.testing.laws.operating.journal import events_of
 from holdfast.wire.requests import MoveRequest
 
 WEEK_MS = 7 * 86_400_000

@@ -8,7 +8,7 @@ from holdfast.clock import SystemClock
 from holdfast.testing import ManualClock
 from holdfast.wire import framed_answers
 from holdfast.wire.frames import Kind
-from tests.doors.connections import Run
+from tests.doors.connections.connections import Run
 from tests.doors.framed.frames_by_hand import Peer, ask, connected, eventually, greeted
 from tests.doors.framed.serving import FramedServer, serve_framed
 

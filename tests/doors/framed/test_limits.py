@@ -16,10 +16,10 @@ from holdfast.testing import ManualClock
 from holdfast.wire import framed
 from holdfast.wire.framed import ClientHello, write_hello
 from holdfast.wire.frames import CONNECTION, Kind, write_frame
-from tests.doors.connections import Run
+from tests.doors.connections.connections import Run
+from tests.doors.connections.test_connection import RecordedTransport, settled
 from tests.doors.framed.frames_by_hand import connected, eventually, greeted
 from tests.doors.framed.serving import serve_framed
-from tests.doors.test_connection import RecordedTransport, settled
 
 
 async def test_one_call_more_than_may_be_open_is_refused_and_the_others_stay(clock: ManualClock) -> None:

@@ -9,7 +9,7 @@ from holdfast.model.answers import Delivery
 from holdfast.testing import ManualClock
 from holdfast.wire import framed_answers
 from holdfast.wire.frames import Kind
-from tests.doors.connections import Run
+from tests.doors.connections.connections import Run
 from tests.doors.framed.frames_by_hand import Peer, ask, eventually, greeted
 from tests.doors.framed.serving import serve_framed
 from tests.doors.framed.test_leaving import reset, waiters

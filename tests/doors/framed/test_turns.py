@@ -10,11 +10,11 @@ from holdfast.service.request_turns import MAX_AT_ONCE, MAX_AT_ONCE_EACH, UNIDEN
 from holdfast.testing import ManualClock
 from holdfast.wire.framed import ClientHello, write_hello
 from holdfast.wire.frames import CONNECTION, FrameReader, Kind, write_frame
+from tests.doors.connections.hand_loop import HandLoop
+from tests.doors.connections.test_connection import RecordedTransport, settled
 from tests.doors.framed.frames_by_hand import greeted
 from tests.doors.framed.serving import FramedServer, serve_framed
-from tests.doors.hand_loop import HandLoop
 from tests.doors.serving import Tokens, caller
-from tests.doors.test_connection import RecordedTransport, settled
 
 TOKENS = Tokens({name: caller(name, "admin") for name in ("flood", "quiet", *(f"t{at}" for at in range(100)))})
 

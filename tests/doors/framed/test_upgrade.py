@@ -14,7 +14,7 @@ from holdfast.doors.http.hosts import Hosts
 from holdfast.doors.http.upgrades import Upgrade
 from holdfast.testing.listening import stop_listening
 from holdfast.wire.framed import UPGRADE_NAME, UPGRADE_PATH
-from tests.doors.connections import HELLO, App, Run
+from tests.doors.connections.connections import HELLO, App, Run
 from tests.doors.credentials import Authority
 from tests.doors.framed.frames_by_hand import Peer, connected, eventually
 from tests.doors.framed.serving import FramedServer, serve_framed

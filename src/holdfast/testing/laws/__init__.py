@@ -14,29 +14,29 @@ from holdfast.model.extras import require_extra
 
 require_extra("testing", "holdfast.testing.laws")
 
-from holdfast.testing.laws.dead_letters import DeadLetterLaws
-from holdfast.testing.laws.exchanges import ExchangeLaws
-from holdfast.testing.laws.forks import ForkLaws
-from holdfast.testing.laws.groups import GroupLaws
-from holdfast.testing.laws.holders import HolderLaws
-from holdfast.testing.laws.identity import IdentityLaws
-from holdfast.testing.laws.inspection import InspectionLaws
-from holdfast.testing.laws.journal import JournalLaws
-from holdfast.testing.laws.leases import LeaseLaws
-from holdfast.testing.laws.ledger import LedgerLaws
-from holdfast.testing.laws.limits import LimitLaws
-from holdfast.testing.laws.operations import OperationLaws
-from holdfast.testing.laws.operators import OperatorLaws
-from holdfast.testing.laws.order import OrderLaws
-from holdfast.testing.laws.payloads import PayloadLaws
-from holdfast.testing.laws.refusals import RefusalLaws
-from holdfast.testing.laws.retries import RetryLaws
-from holdfast.testing.laws.schedules import ScheduleLaws
-from holdfast.testing.laws.state_documents import StateDocumentLaws
-from holdfast.testing.laws.states import StateLaws
-from holdfast.testing.laws.unwritable import UnwritableLaws
-from holdfast.testing.laws.waiting import WaitingLaws
-from holdfast.testing.laws.waking import WakingLaws
+from holdfast.testing.laws.calling.identity import IdentityLaws
+from holdfast.testing.laws.calling.limits import LimitLaws
+from holdfast.testing.laws.calling.operations import OperationLaws
+from holdfast.testing.laws.calling.payloads import PayloadLaws
+from holdfast.testing.laws.calling.refusals import RefusalLaws
+from holdfast.testing.laws.claiming.groups import GroupLaws
+from holdfast.testing.laws.claiming.holders import HolderLaws
+from holdfast.testing.laws.claiming.ledger import LedgerLaws
+from holdfast.testing.laws.claiming.order import OrderLaws
+from holdfast.testing.laws.claiming.waiting import WaitingLaws
+from holdfast.testing.laws.claiming.waking import WakingLaws
+from holdfast.testing.laws.lifecycle.dead_letters import DeadLetterLaws
+from holdfast.testing.laws.lifecycle.exchanges import ExchangeLaws
+from holdfast.testing.laws.lifecycle.leases import LeaseLaws
+from holdfast.testing.laws.lifecycle.retries import RetryLaws
+from holdfast.testing.laws.lifecycle.state_documents import StateDocumentLaws
+from holdfast.testing.laws.lifecycle.states import StateLaws
+from holdfast.testing.laws.lifecycle.unwritable import UnwritableLaws
+from holdfast.testing.laws.operating.forks import ForkLaws
+from holdfast.testing.laws.operating.inspection import InspectionLaws
+from holdfast.testing.laws.operating.journal import JournalLaws
+from holdfast.testing.laws.operating.operators import OperatorLaws
+from holdfast.testing.laws.operating.schedules import ScheduleLaws
 
 __all__ = ["StoreLaws"]
 
