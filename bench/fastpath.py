@@ -19,11 +19,11 @@ from holdfast.model.message import Draft, Receipt
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Ask, Settle, Verdict
 from holdfast.runtime import LoopRuntime
-from holdfast.stores.buffered.path import Terms
+from holdfast.stores.buffered.fast_path import Terms
 from holdfast.stores.buffered.store import BufferedStore
 from holdfast.stores.contract import Store
 from holdfast.stores.postgres import PostgresStore
-from tests.postgres.landing import Deaf
+from tests.postgres.landing_calls import Deaf
 from tests.postgres.server import PostgresServer
 from tests.redis.server import RedisServer
 

@@ -17,9 +17,9 @@ from bench.measure import Pair
 from bench.report import Figure
 from holdfast.model.ids import IdMaker
 from holdfast.model.message import Draft
-from holdfast.stores.postgres.rows import columns_of_drafts
-from holdfast.stores.postgres.shard import connect
-from holdfast.stores.postgres.statements import SQL
+from holdfast.stores.postgres.cluster.database import connect
+from holdfast.stores.postgres.schema.rows import columns_of_drafts
+from holdfast.stores.postgres.schema.statements import SQL
 from tests.postgres.server import PostgresServer
 
 PAYLOAD = b"x" * 256

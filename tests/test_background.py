@@ -27,17 +27,19 @@ from holdfast.runtime import LoopRuntime
 from holdfast.server.embedded import Embedded
 from holdfast.service.refreshing import REFRESH_MS, Refresher
 from holdfast.service.shared_buckets import SharedBuckets
-from holdfast.stores.buffered import cache as cache_module
+from holdfast.stores.buffered import redis_cache as cache_module
 from holdfast.stores.buffered.buffer import Buffer
-from holdfast.stores.buffered.commits import Commits
+from holdfast.stores.buffered.group_commit import Commits
 from holdfast.stores.buffered.prefetcher import Prefetcher
 from holdfast.stores.objects import nodes as objects_nodes
 from holdfast.stores.objects.nodes import Nodes as ObjectsNodes
 from holdfast.stores.objects.tidying import Tidying
 from holdfast.stores.objects.watch import Watch
-from holdfast.stores.postgres import bell, nodes, staging, vacuum
+from holdfast.stores.postgres import notifier
+from holdfast.stores.postgres.cluster import node_numbers, vacuum
+from holdfast.stores.postgres.payloads import staging
 from holdfast.testing import ManualClock
-from tests.postgres.landing import opened as opened_postgres
+from tests.postgres.landing_calls import opened as opened_postgres
 from tests.postgres.server import PostgresServer
 from tests.redis.buffered import REF as BUFFERED_REF
 from tests.redis.buffered import opened as opened_buffered
@@ -249,14 +251,14 @@ async def objects(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, **_: Any) -> 
 
 
 async def postgres_loops(monkeypatch: pytest.MonkeyPatch, urls: list[str], **_: Any) -> None:
-    for module, name in ((nodes, "_RENEW_S"), (staging, "_KEEP_S"), (vacuum, "_LOOK_S")):
+    for module, name in ((node_numbers, "_RENEW_S"), (staging, "_KEEP_S"), (vacuum, "_LOOK_S")):
         monkeypatch.setattr(module, name, 0.01)
     periodic = [
-        Failing(monkeypatch, nodes.Nodes, "renew"),
+        Failing(monkeypatch, node_numbers.Nodes, "renew"),
         Failing(monkeypatch, staging.Staging, "keep_once"),
         Failing(monkeypatch, vacuum.Vacuum, "vacuum_all_once"),
     ]
-    listening = Failing(monkeypatch, bell._Rope, "_serve_connection")
+    listening = Failing(monkeypatch, notifier._Rope, "_serve_connection")
     async with opened_postgres(urls) as store:
         await until(lambda: all(each.is_over for each in periodic))
         await until(lambda: listening.raised == TIMES)
@@ -428,15 +430,15 @@ STARTERS = {
     "server/run.py": "the server itself, and its loop lag, which asks nobody",
     "service/refreshing.py": "refresh",
     "service/shared_buckets.py": "rates",
-    "stores/buffered/path.py": "commits, flush, landed_by_others; Redis is looked for by Cache.look",
+    "stores/buffered/fast_path.py": "commits, flush, landed_by_others; Redis is looked for by Cache.look",
     "stores/buffered/prefetcher.py": "prefetch",
-    "stores/buffered/rounds.py": "each round's error goes to its callers",
+    "stores/buffered/claim_rounds.py": "each round's error goes to its callers",
     "stores/driver.py": "hands others' work to the link",
     "stores/link.py": "starts others' work, and logs its error",
     "stores/objects/payloads.py": "one delete, logged by the link; a sweep finds what is left",
     "stores/objects/store.py": "node_number, tidying, watch",
     "stores/rocks/store.py": "sweep",
-    "stores/postgres/staging.py": "one statement, logged by the link; a sweep finds what is left",
+    "stores/postgres/payloads/staging.py": "one statement, logged by the link; a sweep finds what is left",
     "stores/postgres/store.py": "node_number, uploads, vacuum, notifications",
     "stores/rocks/checkpoints.py": "an error stops the store, by design; each checkpoint is begun by a later write",
     "stores/rocks/database.py": "closes once",

@@ -18,7 +18,7 @@ import pytest
 import holdfast
 from holdfast.client.blocking import BlockingMessage, Holdfast, Queue
 from holdfast.model.errors import HoldfastError, StoreUnavailable
-from holdfast.stores.buffered.wal import LogStopped, Wal
+from holdfast.stores.buffered.log.wal import LogStopped, Wal
 from holdfast.stores.objects.disk import DiskBucket
 from holdfast.stores.rocks.copies import CopyJournal
 from holdfast.stores.rocks.legacy import LegacyDatabase

@@ -15,7 +15,7 @@ from typing import Any
 
 import asyncpg
 
-from holdfast.stores.postgres.migrations import migrate
+from holdfast.stores.postgres.schema.migrations import migrate
 from tests.services import find_program
 
 _START_S = 60.0

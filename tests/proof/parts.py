@@ -23,8 +23,8 @@ from tests.machinery.kills import TARGETS, run_kills
 from tests.machinery.legacy.kills import run_legacy_migration
 from tests.machinery.outcomes import PartOutcome, Progress
 from tests.machinery.simulation.proof import run as run_seeds
-from tests.pipeline.archiving import run_archive_kills
-from tests.pipeline.draining import run_spark_kills
+from tests.pipeline.jobs.archiving import run_archive_kills
+from tests.pipeline.sources.draining import run_spark_kills
 
 ROOT = Path(__file__).parents[2]
 

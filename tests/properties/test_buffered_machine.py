@@ -13,7 +13,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from holdfast.client.blocking import Holdfast
 from holdfast.dice import Dice
 from holdfast.runtime import ThreadRuntime
-from holdfast.stores.buffered.path import Terms
+from holdfast.stores.buffered.fast_path import Terms
 from holdfast.stores.contract import Store
 from holdfast.stores.postgres import PostgresStore
 from holdfast.testing.machine import QueueMachine

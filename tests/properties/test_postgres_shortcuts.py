@@ -22,8 +22,8 @@ from holdfast.runtime import LoopRuntime
 from holdfast.stores.contract import Claims, QueueChange, Store
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.postgres import PostgresStore
-from holdfast.stores.postgres.shortcuts import SHORTCUTS
-from holdfast.stores.postgres.statements import SQL
+from holdfast.stores.postgres.schema.statements import SQL
+from holdfast.stores.postgres.transactions.shortcuts import SHORTCUTS
 from holdfast.testing import ManualClock
 from tests.postgres.server import PostgresServer
 from tests.properties.test_memory_machine import COMMON

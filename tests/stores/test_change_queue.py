@@ -19,7 +19,7 @@ from holdfast.stores.objects.cloud import MemoryBucket
 from holdfast.stores.postgres import PostgresStore
 from holdfast.stores.rocks import RocksStore
 from holdfast.testing import ManualClock
-from tests.postgres.landing import WEEK_MS, Deaf
+from tests.postgres.landing_calls import WEEK_MS, Deaf
 from tests.postgres.server import PostgresServer
 
 REF, OTHER = QueueRef("acme", "mail"), QueueRef("acme", "sms")

@@ -14,7 +14,7 @@ import pytest
 
 import holdfast
 from holdfast.model.errors import StoreUnavailable
-from holdfast.stores.buffered.wal import LogInUse, Wal
+from holdfast.stores.buffered.log.wal import LogInUse, Wal
 from holdfast.stores.rocks.database import Database, lock_directory
 from holdfast.stores.rocks.legacy import LegacyDatabase
 from holdfast.stores.rocks.legacy_migration import migrate_legacy

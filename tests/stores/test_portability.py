@@ -12,7 +12,7 @@ import pytest
 
 import holdfast
 from holdfast.model.errors import StoreUnavailable
-from holdfast.stores.buffered.wal import Wal
+from holdfast.stores.buffered.log.wal import Wal
 from holdfast.stores.processes import is_running
 from holdfast.stores.rocks import marker
 from holdfast.stores.rocks.copies import CopyJournal

@@ -73,7 +73,7 @@ def migrate(
     if accept_unreadable:
         raise Usage("--accept-unreadable is for a directory of the legacy layout")
     urls = _urls(store)
-    from holdfast.stores.postgres.migrations import migrate
+    from holdfast.stores.postgres.schema.migrations import migrate
 
     for url, applied in zip(urls, asyncio.run(_connected(urls, migrate)), strict=True):
         versions = ", ".join(map(str, applied.versions))
@@ -171,7 +171,7 @@ def reshard(
 def status(store: Store = None, json: Json = False) -> None:
     """Say which version of the schema each database has, and which part of the store it is."""
     urls = _urls(store)
-    from holdfast.stores.postgres.migrations import status
+    from holdfast.stores.postgres.schema.migrations import status
 
     async def every(connections: list[Any]) -> list[Any]:
         return [await status(connection) for connection in connections]
@@ -215,7 +215,7 @@ def _urls(store: str | None) -> list[str]:
 
 
 async def _connected(urls: list[str], work: Callable[[list[Any]], Awaitable[list[Any]]]) -> list[Any]:
-    from holdfast.stores.postgres.shard import connect
+    from holdfast.stores.postgres.cluster.database import connect
 
     connections: list[Any] = []
     try:

@@ -91,7 +91,7 @@ def reshard(
     Give every database, the new one too; `holdfast db migrate` has made it part of the store. Queues on their way
     answer `store_unavailable` for that moment, all others go on. The databases do the work: it needs no Spark.
     """
-    from holdfast.stores.postgres.resharding import reshard
+    from holdfast.stores.postgres.cluster.resharding import reshard
 
     output = Output(json=json, quiet=quiet)
     urls = _databases(store)
@@ -122,8 +122,8 @@ def _wanted(urls: list[str], onto: int | None) -> dict[int, int]:
     """The slots that have to move for each database, or the first so many, to own as many as any other."""
     import asyncio
 
-    from holdfast.stores.postgres.cluster import Cluster
-    from holdfast.stores.postgres.resharding import wanted_moves
+    from holdfast.stores.postgres.cluster.cluster import Cluster
+    from holdfast.stores.postgres.cluster.resharding import wanted_moves
 
     async def look() -> dict[int, int]:
         cluster = Cluster(urls)

@@ -212,7 +212,7 @@ def triage(
     conf: Conf = None,
 ) -> None:
     """Dead letters by what went wrong: errors alike but for numbers, ids, hosts and quoted text are one cluster."""
-    from holdfast.pipeline.jobs.letters import select, triage
+    from holdfast.pipeline.jobs.failed_messages import select, triage
 
     with shown_progress(cli.output), spark_session("triage", master, remote, conf) as spark:
         letters = select(_letters(spark, cli, queue), error_contains=error_contains, where=where)
@@ -249,7 +249,7 @@ def redrive(
 
     `--where` is SQL over tenant, queue, id, error and reason. Killed, it is run again: it takes those that are left.
     """
-    from holdfast.pipeline.jobs.letters import redrive, select
+    from holdfast.pipeline.jobs.failed_messages import redrive, select
 
     with shown_progress(cli.output) as progress, spark_session("redrive", master, remote, conf) as spark:
         chosen = select(_letters(spark, cli, queue), cluster=cluster, error_contains=error_contains, where=where)
@@ -268,7 +268,7 @@ def register(app: typer.Typer) -> None:
 
 
 def _letters(spark: "SparkSession", cli: Session, queue: str) -> "DataFrame":
-    from holdfast.pipeline.jobs.letters import letters_of_opened, letters_of_source
+    from holdfast.pipeline.jobs.failed_messages import letters_of_opened, letters_of_source
 
     tenant, name = parts(queue)
     if is_shared(cli):

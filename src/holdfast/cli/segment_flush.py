@@ -7,7 +7,7 @@ from holdfast.pipeline.jobs.flush import FlushSegment, Segment, SegmentDone
 
 
 def segments_of(directories: list[Path]) -> list[Segment]:
-    from holdfast.stores.buffered.reader import segment_files
+    from holdfast.stores.buffered.log.reader import segment_files
 
     return [
         Segment(path=str(file.path), number=file.number)
@@ -21,8 +21,8 @@ def flusher(urls: list[str], *, is_over: bool, is_dry_run: bool) -> FlushSegment
 
 
 def flush_segment(urls: list[str], is_over: bool, is_dry_run: bool, segment: Segment) -> SegmentDone:
-    from holdfast.stores.buffered.reader import SegmentFile, read_calls
-    from holdfast.stores.postgres.flushing import Flushed, flush, landed
+    from holdfast.stores.buffered.log.reader import SegmentFile, read_calls
+    from holdfast.stores.postgres.landing.flushing import Flushed, flush, landed
 
     reading = read_calls(SegmentFile(Path(segment.path), segment.number), segment.start, is_over=is_over)
     calls = [call for batch in reading.batches for _, call in batch.calls]

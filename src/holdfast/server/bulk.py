@@ -22,7 +22,7 @@ def open_feed(place: Place, tenant: str | None) -> Feed:
     if tenant is not None:
         parse_name("tenant", tenant)
     if place.is_postgres:
-        from holdfast.stores.postgres.feed import PostgresFeed
+        from holdfast.stores.postgres.bulk.journal_feed import PostgresFeed
 
         return PostgresFeed(place.databases, tenant)
     if place.is_directory:
@@ -37,13 +37,13 @@ def open_feed(place: Place, tenant: str | None) -> Feed:
 
 
 def find_logs(path: str) -> list[str]:
-    from holdfast.stores.buffered.segment_files import find_logs as find
+    from holdfast.stores.buffered.log.segment_rows import find_logs as find
 
     return find(path)
 
 
 def open_log(log: str, is_over: bool) -> Log:
-    from holdfast.stores.buffered.segment_files import SegmentFiles
+    from holdfast.stores.buffered.log.segment_rows import SegmentFiles
 
     return SegmentFiles(log, is_over=is_over)
 
@@ -79,7 +79,7 @@ def open_client(place: Place) -> Holdfast:
 
 def open_landing(place: Place) -> Landing | BulkLanding:
     if place.is_postgres:
-        from holdfast.stores.postgres.loader import Loader
+        from holdfast.stores.postgres.bulk.loader import Loader
 
         return Loader(place.databases, max_payload=Settings().max_payload)
     return ClientLanding(open_client, place)

@@ -219,7 +219,7 @@ def _buffered_store(inner: "PostgresStore", settings: Settings) -> Store:
     if settings.redis_url is None or settings.wal_dir is None:
         raise InvalidArgument("the fast path needs both redis_url and wal_dir", field="redis_url")
     require_extra("redis", "the fast path", field="redis_url")
-    from holdfast.stores.buffered.path import Terms
+    from holdfast.stores.buffered.fast_path import Terms
     from holdfast.stores.buffered.store import BufferedStore
 
     terms = Terms(

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import asyncpg
 
-from holdfast.stores.postgres.migrations import migrate
+from holdfast.stores.postgres.schema.migrations import migrate
 from tests.machinery.kills import ServedCluster, Target
 from tests.machinery.kills.cluster import Fault, Footing
 from tests.postgres.server import PostgresServer, run

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.postgres.landing import connected, opened
+from tests.postgres.landing_calls import connected, opened
 from tests.postgres.server import PostgresServer
 from tests.server.large_payloads.test_served import (
     MIB,

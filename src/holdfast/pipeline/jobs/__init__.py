@@ -1,1 +1,5 @@
-"""The jobs: plain functions of a Spark session, a lake and what they read; each answers counts that must agree."""
+"""The jobs: plain functions of a Spark session, a lake and a source; each returns counts that must agree.
+
+Nothing here starts Spark, opens a server or prints.
+Start reading at `archive`, then `progress`.
+"""

@@ -10,9 +10,9 @@ from pyspark.sql import functions as F
 
 from holdfast.clock import SystemClock
 from holdfast.model.errors import InvalidArgument
+from holdfast.pipeline.audit.checks import check_against_store, check_events, last_words, measure
+from holdfast.pipeline.audit.rules import Rule
 from holdfast.pipeline.jobs.progress import Progress, silent
-from holdfast.pipeline.jobs.rules import Rule
-from holdfast.pipeline.jobs.rules_check import check_against_store, check_events, last_words, measure
 from holdfast.pipeline.lake.contract import Mark
 from holdfast.pipeline.lake.lake import Lake, run_name
 from holdfast.pipeline.lake.tables import VIOLATIONS

@@ -1,1 +1,5 @@
-"""The lake: tables of Parquet files whose every change is one commit, with the writer's position in it."""
+"""The lake: tables whose every change is one commit, with the position of its writer in it.
+
+Nothing here knows queues.
+Start reading at `contract`, then `lake`.
+"""

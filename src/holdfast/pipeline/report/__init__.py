@@ -1,1 +1,5 @@
-"""The report: figures of a lake's events as tables, and one page of HTML with plots."""
+"""The report: tables of figures over a lake's events, and one HTML page with plots.
+
+Nothing here changes a queue.
+Start reading at `facts`, then `page`.
+"""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from pyspark.sql import functions as F
 
-from holdfast.pipeline.jobs.errors import clusters
+from holdfast.pipeline.jobs.error_patterns import clusters
 from holdfast.pipeline.jobs.progress import Progress, silent
 from holdfast.pipeline.report import figures
 

@@ -1,4 +1,5 @@
-"""Queues, the journal, WAL segments and the lake as Spark knows sources and sinks.
+"""Spark sources and sinks for queues, the journal, log segments and the lake.
 
-The modules that Spark finds by name, `pyspark_holdfast*`, only put these together with what opens a store.
+Nothing here opens a store: the modules that Spark finds by name, `pyspark_holdfast*`, connect these to one.
+Start reading at `queue`, then `claims`.
 """

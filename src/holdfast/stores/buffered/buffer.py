@@ -19,8 +19,8 @@ from holdfast.background import Backoff
 from holdfast.clock import steady_s
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.names import QueueRef
-from holdfast.stores.buffered.cache import Cache
-from holdfast.stores.buffered.wal import Place
+from holdfast.stores.buffered.log.wal import Place
+from holdfast.stores.buffered.redis_cache import Cache
 from holdfast.stores.logged import LoggedCall, decode_call
 
 _log = logging.getLogger("holdfast")

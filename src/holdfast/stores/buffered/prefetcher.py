@@ -18,8 +18,8 @@ from holdfast.clock import steady_s
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Ask
-from holdfast.stores.buffered.cache import NOTHING, Cache, Popped
-from holdfast.stores.buffered.keys import reserved_of
+from holdfast.stores.buffered.redis_cache import NOTHING, Cache, Popped
+from holdfast.stores.buffered.redis_keys import reserved_of
 from holdfast.stores.contract import Claims
 from holdfast.stores.reserved import Reserved
 

@@ -19,8 +19,8 @@ from holdfast.model.names import QueueRef
 from holdfast.model.policy import TenantConfig
 from holdfast.model.requests import Ask, Filter, Verb
 from holdfast.runtime import Runtime, Ticket
-from holdfast.stores.buffered.commits import Offer
-from holdfast.stores.buffered.path import FastPath, Ground, Terms
+from holdfast.stores.buffered.fast_path import FastPath, Ground, Terms
+from holdfast.stores.buffered.group_commit import Offer
 from holdfast.stores.contract import (
     AlterStep,
     Claims,

@@ -1,4 +1,8 @@
-"""Queues in PostgreSQL: one database or several, shared by any number of servers."""
+"""Queues in PostgreSQL: one database or several, shared by any number of servers.
+
+Nothing here imports another store or knows a protocol.
+Start reading at `store`, then `operations`.
+"""
 
 # ruff: noqa: E402  (the extra is named before an import fails for want of it)
 

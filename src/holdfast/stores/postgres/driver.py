@@ -9,8 +9,8 @@ from holdfast.model.names import QueueRef
 from holdfast.stores.contract import Listener
 from holdfast.stores.driver import Driver, Work
 from holdfast.stores.notices import Notices
-from holdfast.stores.postgres.cluster import Cluster, QueueMoved
-from holdfast.stores.postgres.directory import Directory
+from holdfast.stores.postgres.cluster.cluster import Cluster, QueueMoved
+from holdfast.stores.postgres.queues.registry import Directory
 
 T = TypeVar("T")
 

@@ -19,31 +19,31 @@ from holdfast.stores.link import Link
 from holdfast.stores.logic.verdicts import save_state
 from holdfast.stores.notices import Notices
 from holdfast.stores.pieces import PIECES_ABOVE
-from holdfast.stores.postgres.altering import Altering
-from holdfast.stores.postgres.bell import Bell
-from holdfast.stores.postgres.claiming import Claiming
-from holdfast.stores.postgres.cluster import Cluster
-from holdfast.stores.postgres.directory import Directory
+from holdfast.stores.postgres.cluster.cluster import Cluster
+from holdfast.stores.postgres.cluster.node_numbers import Nodes
+from holdfast.stores.postgres.cluster.resharding import Resharding
+from holdfast.stores.postgres.cluster.vacuum import Vacuum
 from holdfast.stores.postgres.driver import PostgresDriver
-from holdfast.stores.postgres.grants import Grants
-from holdfast.stores.postgres.ground import Ground
-from holdfast.stores.postgres.intake import Intake
-from holdfast.stores.postgres.journal import Journal
-from holdfast.stores.postgres.ledgers import PostgresLedgers
-from holdfast.stores.postgres.moving import Moving
-from holdfast.stores.postgres.nodes import Nodes
-from holdfast.stores.postgres.pieces import Payloads, is_filled
-from holdfast.stores.postgres.reading import Reading
-from holdfast.stores.postgres.resharding import Resharding
-from holdfast.stores.postgres.settling import Settling
-from holdfast.stores.postgres.staging import Staging
-from holdfast.stores.postgres.sweeping import Sweeping
-from holdfast.stores.postgres.tenants import PostgresDirectory
-from holdfast.stores.postgres.timetable import Timetable
-from holdfast.stores.postgres.unit import Parts
-from holdfast.stores.postgres.units import PostgresUnits, Steps
-from holdfast.stores.postgres.upkeep import Upkeep
-from holdfast.stores.postgres.vacuum import Vacuum
+from holdfast.stores.postgres.landing.buffer_target import Ground
+from holdfast.stores.postgres.notifier import Bell
+from holdfast.stores.postgres.operations.bulk_verbs import Altering
+from holdfast.stores.postgres.operations.claims import Claiming
+from holdfast.stores.postgres.operations.enqueue import Intake
+from holdfast.stores.postgres.operations.journal import Journal
+from holdfast.stores.postgres.operations.ledgers import PostgresLedgers
+from holdfast.stores.postgres.operations.message_moves import Moving
+from holdfast.stores.postgres.operations.queue_sweep import Upkeep
+from holdfast.stores.postgres.operations.reads import Reading
+from holdfast.stores.postgres.operations.schedules import Timetable
+from holdfast.stores.postgres.operations.store_sweep import Sweeping
+from holdfast.stores.postgres.operations.verdicts import Settling
+from holdfast.stores.postgres.payloads.pieces import Payloads, is_filled
+from holdfast.stores.postgres.payloads.staging import Staging
+from holdfast.stores.postgres.queues.directory import PostgresDirectory
+from holdfast.stores.postgres.queues.quota_grants import Grants
+from holdfast.stores.postgres.queues.registry import Directory
+from holdfast.stores.postgres.transactions.runner import PostgresUnits, Steps
+from holdfast.stores.postgres.transactions.unit import Parts
 from holdfast.telemetry.figures import Figures
 
 

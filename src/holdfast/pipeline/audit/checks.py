@@ -1,0 +1,327 @@
+"""The rules, over the events of messages that the screen found suspect: each beside the one before it of the message.
+
+Whatever needs more than the event before is a running value over the same order. Nothing is collected: the answer is as
+long as the list of violations.
+"""
+
+from contextlib import ExitStack
+from typing import NamedTuple
+
+from pyspark.sql import Column, DataFrame, Window, WindowSpec
+from pyspark.sql import functions as F
+
+from holdfast.model.events import Event
+from holdfast.model.message import State
+from holdfast.pipeline.audit.rules import AFTER_NAMES, ENDED, GONE, NEXT, OF_A_LEASE, Rule
+from holdfast.pipeline.audit.screen import ID, NAME, hash_of_id, not_plain, suspects
+
+# As many suspects go to every worker; more are brought together with their events.
+_FEW = 1_000_000
+
+_VIOLATIONS = "rule string, tenant string, queue string, id string, detail string, first_seen timestamp"
+
+_VERDICTS = [each.value for each in OF_A_LEASE]
+
+
+class Extent(NamedTuple):
+    """What there is to audit, from one aggregate over it."""
+
+    events: int
+    # When the journal's first event happened, in milliseconds: what was enqueued before need not be in it.
+    start_ms: int
+    shards: int
+
+
+def measure(events: DataFrame) -> Extent:
+    [row] = events.agg(
+        F.count(F.lit(1)).alias("events"),
+        F.min(F.unix_millis("at")).alias("start_ms"),
+        F.min("shard").alias("first"),
+        F.max("shard").alias("last"),
+    ).collect()
+    return Extent(row["events"], row["start_ms"] or 0, 1 if row["first"] == row["last"] else 2)
+
+
+def check_events(
+    events: DataFrame, extent: Extent | None = None, max_retries: int | None = None, *, kept: ExitStack
+) -> DataFrame:
+    """A row (rule, tenant, queue, id, detail, first_seen) for each violation. Screens the events at once; what that
+    caches is let go with `kept`."""
+    unusual = _of(events, not_plain(events), kept)
+    chosen = None if unusual is None else _of(unusual, suspects(unusual), kept)
+    # A plain life has two attempts at most.
+    spenders = unusual if max_retries is not None and max_retries >= 2 else events
+    if max_retries is None:
+        spenders = None
+    if extent is None:
+        # Where nothing is suspect nothing has to be known of the whole.
+        extent = measure(events) if chosen is not None or spenders is not None else Extent(0, 0, 1)
+    violations = events.sparkSession.createDataFrame([], _VIOLATIONS) if chosen is None else judge(chosen, extent)
+    if spenders is None or max_retries is None:
+        return violations
+    return violations.unionByName(_over_budget(spenders, extent, max_retries))
+
+
+def judge(events: DataFrame, extent: Extent) -> DataFrame:
+    """The rules themselves, on every message of these; as `check_events` answers."""
+    rows = _in_context(events, extent)
+    found = [F.when(F.coalesce(is_broken, F.lit(False)), _named(rule, detail)) for rule, is_broken, detail in _rules()]
+    broken = rows.select(
+        "tenant", "queue", "id", F.col("at").alias("first_seen"), F.array_compact(F.array(*found)).alias("broken")
+    ).where(F.size("broken") > 0)
+    return broken.select(F.explode("broken").alias("each"), "tenant", "queue", "id", "first_seen").select(
+        "each.rule", "tenant", "queue", "id", "each.detail", "first_seen"
+    )
+
+
+def _of(events: DataFrame, found: DataFrame, kept: ExitStack) -> DataFrame | None:
+    """The events of the messages that were found; None if there are none."""
+    found = found.cache()
+    kept.callback(found.unpersist)
+    number = found.count()
+    if not number:
+        return None
+    return events.join(F.broadcast(found) if number <= _FEW else found, hash_of_id() == found["suspect"], "left_semi")
+
+
+def _in_context(events: DataFrame, extent: Extent) -> DataFrame:
+    ordered = _order(extent)
+    before = ordered.rowsBetween(Window.unboundedPreceding, -1)
+    kept = ("event", "version", "attempt", "tenant", "queue", "enqueued_at", "correlation_id", "shard", "seq")
+    is_moved = F.col("event") == Event.MOVED.value
+    after = F.create_map(*(F.lit(text) for pair in AFTER_NAMES.items() for text in pair))
+    return (
+        _with_shards(events, extent)
+        .withColumn("was", F.lag(F.struct(*kept)).over(ordered))
+        .withColumn("turned", F.last(F.when(~is_moved, F.col("event")), ignorenulls=True).over(before))
+        .withColumn("leased_at", F.last(F.when(_is(Event.CLAIMED), F.col("at")), ignorenulls=True).over(before))
+        # Null: unknown, for its life began before the journal.
+        .withColumn("state", F.try_element_at(after, F.col("turned")))
+        .withColumn("is_first", F.col("was").isNull())
+        .withColumn("is_whole", F.unix_millis("enqueued_at") > F.lit(extent.start_ms))
+    )
+
+
+def _with_shards(events: DataFrame, extent: Extent) -> DataFrame:
+    """Of a message that changed its database: both numberings are of no use for its order, time is."""
+    if extent.shards == 1:
+        return events
+    whole = Window.partitionBy("id")
+    crossed = F.min("shard").over(whole) != F.max("shard").over(whole)
+    return events.withColumn("order_at", F.when(crossed, F.unix_millis("at")).otherwise(F.lit(0)))
+
+
+def _order(extent: Extent) -> WindowSpec:
+    if extent.shards == 1:
+        return Window.partitionBy("id").orderBy("seq")
+    # It leaves a database before it arrives in the next.
+    arrives = _is(Event.MOVED) & F.col("reason").startswith("from ")
+    return Window.partitionBy("id").orderBy("order_at", F.when(arrives, 1).otherwise(0), "shard", "seq")
+
+
+def _is(*which: Event) -> Column:
+    return F.col("event").isin([each.value for each in which])
+
+
+def _named(rule: Rule, detail: Column) -> Column:
+    return F.struct(F.lit(rule.value).alias("rule"), detail.alias("detail"))
+
+
+def _rules() -> list[tuple[Rule, Column, Column]]:
+    event, state, was = F.col("event"), F.col("state"), F.col("was")
+    is_first, is_later = F.col("is_first"), ~F.col("is_first")
+    is_held = state == State.IN_FLIGHT.value
+    is_new = _is(Event.ENQUEUED)
+    # Anything but what is named by a rule of its own.
+    is_known = event.isin([each.value for each in Event])
+    is_open = is_later & is_known & ~state.isin(*ENDED) & ~is_new
+    may_follow = F.lit(False)
+    for name, events in NEXT.items():
+        may_follow = may_follow | ((state == name) & event.isin(list(events)))
+    is_claim = _is(Event.CLAIMED)
+    is_unheld = is_open & event.isin(_VERDICTS) & ~is_held
+    is_uncounted = F.coalesce(F.col("reason"), F.lit("")).isin("unsent", "ttl")
+    counted = F.col("was.attempt") + F.when(is_claim, 1).otherwise(0)
+    ill_counted = (F.col("attempt") != counted) & ~(is_uncounted & (F.col("attempt") == counted - 1))
+    is_moved = _is(Event.MOVED)
+    is_elsewhere = (F.col("tenant") != F.col("was.tenant")) | (F.col("queue") != F.col("was.queue"))
+    is_arrival = is_moved & (F.col("was.event") == Event.MOVED.value)
+    return [
+        (
+            Rule.NAME,
+            (is_first | is_moved) & ~(F.col("tenant").rlike(NAME) & F.col("queue").rlike(NAME)),
+            _text("tenant ", F.col("tenant"), ", queue ", F.col("queue")),
+        ),
+        (Rule.ID, is_first & ~F.col("id").rlike(ID), _text("id ", F.col("id"), " is not one that enqueue makes")),
+        (
+            Rule.UNKNOWN_EVENT,
+            ~is_known,
+            _text("event ", event, " is of no known kind"),
+        ),
+        (
+            Rule.DOUBLED_EVENT,
+            is_later & (F.col("shard") == F.col("was.shard")) & (F.col("seq") == F.col("was.seq")),
+            _text("event ", F.col("shard"), ":", F.col("seq"), " (", event, ") stands there twice"),
+        ),
+        (
+            Rule.ENQUEUED_ONCE,
+            (is_later & is_new) | (is_first & ~is_new & F.col("is_whole")),
+            F.when(is_new, _text("enqueued again, after ", F.col("was.event"))).otherwise(
+                _text("its first event is ", event)
+            ),
+        ),
+        (Rule.AFTER_END, is_later & state.isin(*ENDED) & ~_is_removal_of_kept(), _text(event, " after it was ", state)),
+        (Rule.DOUBLE_LEASE, is_open & is_claim & is_held, _text("claimed again while a lease held it")),
+        (Rule.STALE_ACCEPTED, is_unheld, _text(event, " while it was ", state)),
+        (
+            Rule.TRANSITION,
+            is_open & state.isNotNull() & ~may_follow & ~is_unheld & ~(is_claim & is_held),
+            _text(event, " while it was ", state),
+        ),
+        (
+            Rule.VERSION,
+            is_later
+            & F.when(is_claim, F.col("version") <= F.col("was.version")).otherwise(
+                F.col("version") != F.col("was.version")
+            ),
+            _text(event, " of version ", F.col("version"), " after version ", F.col("was.version")),
+        ),
+        (
+            Rule.ATTEMPT,
+            is_later & ~is_new & ill_counted,
+            _text(event, " counts attempt ", F.col("attempt"), " after ", F.col("was.attempt")),
+        ),
+        (
+            Rule.CLAIMED_AT,
+            is_later & is_held & event.isin(_VERDICTS) & (F.col("claimed_at") != F.col("leased_at")),
+            _text(event, " names the claim of ", F.col("claimed_at"), ", and its lease is of ", F.col("leased_at")),
+        ),
+        (
+            Rule.REASON,
+            _is(Event.FAILED) & (F.coalesce(F.col("reason"), F.lit("")) == ""),
+            _text("failed, and nobody said why"),
+        ),
+        (
+            Rule.CROSSED,
+            is_later & is_elsewhere & ~is_arrival,
+            _text("was in ", F.col("was.tenant"), "/", F.col("was.queue"), ", and was not moved"),
+        ),
+        (
+            Rule.CHANGED,
+            is_later
+            & was.isNotNull()
+            & (
+                (F.col("enqueued_at") != F.col("was.enqueued_at"))
+                | (F.col("correlation_id") != F.col("was.correlation_id"))
+            ),
+            _text(
+                "was enqueued at ",
+                F.col("was.enqueued_at"),
+                " as ",
+                F.col("was.correlation_id"),
+                "; now it says ",
+                F.col("enqueued_at"),
+                " as ",
+                F.col("correlation_id"),
+            ),
+        ),
+    ]
+
+
+def _is_removal_of_kept() -> Column:
+    """A record that `keep_succeeded` kept may be removed."""
+    return (F.col("state") == State.SUCCEEDED.value) & _is(Event.REMOVED)
+
+
+def _text(*parts: Column | str) -> Column:
+    return F.concat_ws("", *(F.lit(part) if isinstance(part, str) else part.cast("string") for part in parts))
+
+
+def _over_budget(events: DataFrame, extent: Extent, max_retries: int) -> DataFrame:
+    """A redrive gives a fresh budget: failures and expiries are counted between one and the next."""
+    redrives = F.count(F.when(_is(Event.REDRIVEN), 1)).over(_order(extent))
+    spent = F.count(F.when(_is(Event.RETRIED, Event.EXPIRED), 1))
+    return (
+        _with_shards(events, extent)
+        .withColumn("life", redrives)
+        .groupBy("id", "life")
+        .agg(
+            spent.alias("spent"),
+            F.max_by("tenant", "seq").alias("tenant"),
+            F.max_by("queue", "seq").alias("queue"),
+            F.max("at").alias("first_seen"),
+        )
+        .where(F.col("spent") > max_retries)
+        .select(
+            F.lit(Rule.BUDGET.value).alias("rule"),
+            "tenant",
+            "queue",
+            "id",
+            _text("retried or expired ", F.col("spent"), f" times, with {max_retries} retries").alias("detail"),
+            "first_seen",
+        )
+    )
+
+
+def last_words(events: DataFrame, extent: Extent) -> DataFrame:
+    """Of each message: its queue, state and version by its last event, as (id, tenant, queue, state, version, at)."""
+    order = F.struct("order_at", "shard", "seq") if extent.shards > 1 else F.struct("seq")
+    moved = F.when(_is(Event.MOVED), F.lit(None)).otherwise(order)
+    after = F.create_map(*(F.lit(text) for pair in AFTER_NAMES.items() for text in pair))
+    return (
+        _with_shards(events, extent)
+        .groupBy("id")
+        .agg(
+            F.max_by(F.struct("tenant", "queue", "version", "at"), order).alias("last"),
+            F.max_by("event", moved).alias("turned"),
+        )
+        .select(
+            "id",
+            "last.*",
+            F.try_element_at(after, F.col("turned")).alias("state"),
+        )
+    )
+
+
+def check_against_store(words: DataFrame, snapshot: DataFrame, extent: Extent) -> DataFrame:
+    """The journal's last word on each message beside what the store holds: (id, tenant, queue, state, enqueued_at).
+
+    Both must be of one moment: of a store at rest, or a checkpoint. What was enqueued before the journal's first event
+    need not stand in it.
+    """
+    held = snapshot.select(
+        "id",
+        F.col("tenant").alias("in_tenant"),
+        F.col("queue").alias("in_queue"),
+        F.col("state").alias("is_state"),
+        (F.unix_millis("enqueued_at") > F.lit(extent.start_ms)).alias("is_whole"),
+    )
+    both = words.join(held, "id", "full_outer")
+    is_over = F.col("state").isin(*ENDED)
+    rule = (
+        F.when(F.col("is_state").isNull() & ~is_over, F.lit(Rule.LOST.value))
+        .when(F.col("tenant").isNull() & F.col("is_whole"), F.lit(Rule.UNRECORDED.value))
+        .when((F.col("state") == GONE) & F.col("is_state").isNotNull(), F.lit(Rule.OTHER_STATE.value))
+        .when(F.col("state") != F.col("is_state"), F.lit(Rule.OTHER_STATE.value))
+        .when(
+            (F.col("tenant") != F.col("in_tenant")) | (F.col("queue") != F.col("in_queue")),
+            F.lit(Rule.CROSSED.value),
+        )
+    )
+    return (
+        both.withColumn("rule", rule)
+        .where(F.col("rule").isNotNull())
+        .select(
+            "rule",
+            F.coalesce("tenant", "in_tenant").alias("tenant"),
+            F.coalesce("queue", "in_queue").alias("queue"),
+            "id",
+            _text(
+                "the journal says ",
+                F.coalesce("state", F.lit("nothing")),
+                ", the store ",
+                F.coalesce("is_state", F.lit("nothing")),
+            ).alias("detail"),
+            F.col("at").alias("first_seen"),
+        )
+    )

@@ -1,0 +1,126 @@
+"""One segment of the log, read back: every record of it, where it was torn, and damage by its name."""
+
+import itertools
+import os
+from pathlib import Path
+from typing import NamedTuple
+from uuid import UUID
+
+from holdfast.model.errors import StoreUnavailable
+from holdfast.stores.buffered.log.records import (
+    HEADER_BYTES,
+    RECORD_BYTES,
+    Header,
+    Kind,
+    Record,
+    WrongFormat,
+    could_be_record,
+    decode_header,
+    decode_record,
+    record_size,
+)
+
+SUFFIX = ".wal"
+
+
+class LogDamaged(StoreUnavailable):
+    """The log is not as it was written. Nothing is skipped: what is behind the damage was answered for too."""
+
+
+class Segment(NamedTuple):
+    path: Path
+    header: Header
+    records: list[Record]
+    # Where the last whole record ends.
+    end: int
+    is_sealed: bool
+
+    @property
+    def first(self) -> int:
+        """Where the first record begins."""
+        return HEADER_BYTES
+
+
+def file_name(segment: int) -> str:
+    return f"{segment:016d}{SUFFIX}"
+
+
+def list_segments(path: Path) -> list[Path]:
+    """In order of their numbers. A gap between them is damage."""
+    found = sorted(
+        each for each in path.iterdir() if each.suffix == SUFFIX and len(each.stem) == 16 and each.stem.isdigit()
+    )
+    for before, after in itertools.pairwise(found):
+        if int(after.stem) != int(before.stem) + 1:
+            missing = path / file_name(int(before.stem) + 1)
+            raise LogDamaged(
+                f"{missing} is missing from the log: restore it, or move {path} away to give up what is in it",
+                path=str(missing),
+            )
+    return found
+
+
+def read_segment(path: Path, *, may_be_torn: bool) -> Segment:
+    """`may_be_torn`: it is the last, so its end may be what was being written when the power went."""
+    raw = path.read_bytes()
+    try:
+        header = decode_header(raw)
+    except WrongFormat as error:
+        raise LogDamaged(f"{path} was written by another version: {error}", path=str(path)) from None
+    if header is None or file_name(header.segment) != path.name:
+        raise _damaged(path, 0)
+    records: list[Record] = []
+    offset = HEADER_BYTES
+    is_sealed = False
+    while not is_sealed:
+        record = decode_record(header, raw, offset)
+        if record is None or record.sequence != header.first + len(records):
+            break
+        records.append(record)
+        offset += record_size(record.body)
+        is_sealed = record.kind is Kind.SEAL
+    if is_sealed:
+        records.pop()
+        if len(raw) != offset and (not may_be_torn or raw[offset:].strip(b"\x00")):
+            raise _damaged(path, offset)
+        if len(raw) != offset:  # the room behind it had not been given back yet
+            is_sealed, offset = False, offset - RECORD_BYTES
+    elif not may_be_torn or _was_on_disk(header, raw, offset, header.first + len(records)):
+        raise _damaged(path, offset)
+    return Segment(path, header, records, offset, is_sealed)
+
+
+def check_chain(segments: list[Segment]) -> None:
+    """Segments of one log, each epoch's records without a gap."""
+    for before, after in itertools.pairwise(segments):
+        if before.header.node != after.header.node:
+            raise LogDamaged(f"{after.path} is of another log than {before.path}", path=str(after.path))
+        # The seal is a record too.
+        ends = before.header.first + len(before.records) + 1
+        if before.header.epoch == after.header.epoch and after.header.first != ends:
+            raise _damaged(after.path, 0)
+
+
+def node_of(segments: list[Segment]) -> UUID | None:
+    return segments[-1].header.node if segments else None
+
+
+def _was_on_disk(header: Header, raw: bytes, offset: int, sequence: int) -> bool:
+    """Whether a record behind `offset` tells that the one that should stand there was on disk before it."""
+    ends = len(raw.rstrip(b"\x00"))  # what was set aside for records is empty
+    for at in range(offset, ends - RECORD_BYTES + 1):
+        if not could_be_record(raw, at):
+            continue
+        record = decode_record(header, raw, at)
+        if record is not None and record.synced > sequence:
+            return True
+    return False
+
+
+def _damaged(path: Path, offset: int) -> LogDamaged:
+    return LogDamaged(
+        f"{os.fspath(path)} is damaged at byte {offset}: restore it from a copy, or move the log's directory away to "
+        "give up what was not stored yet",
+        path=str(path),
+        offset=offset,
+    )

@@ -1,0 +1,162 @@
+"""Messages by the thousand, by COPY: the same laws as `enqueue`, at the speed of a bulk load.
+
+One transaction for each database: keys, messages, events and counts come together or not at all. What makes it safe
+to do again is the keys alone. Whoever offers a key that another transaction is about to take waits for that one's end:
+so a task that is tried again, two attempts at once, and a whole job with other partitions store each key once.
+
+COPY knows nothing of conflicts. Keys are copied as if all of them were new, which they are when a load is run for the
+first time; if one is not, that much is undone and they are put one by one.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+from asyncpg import exceptions
+
+from holdfast.model.names import QueueRef
+from holdfast.stores.answers import being_deleted
+from holdfast.stores.postgres.bulk.binary_copy import copy_rows
+from holdfast.stores.postgres.bulk.bulk_messages import Bulk
+from holdfast.stores.postgres.bulk.table_columns import BulkRows, Keys, keys_of
+from holdfast.stores.postgres.cluster.cluster import Cluster, QueueMoved
+from holdfast.stores.postgres.cluster.database import Shard
+from holdfast.stores.postgres.cluster.node_numbers import Nodes
+from holdfast.stores.postgres.queues.queue_info import QueueInfo, info_of
+from holdfast.stores.postgres.queues.quota_grants import Grants
+from holdfast.stores.postgres.queues.registry import Directory, Numbered
+from holdfast.stores.postgres.schema.statements import SQL
+
+# A transaction's events are numbered in 20 bits.
+MAX_ROWS = 1 << 19
+
+_COUNT = ("queue_key", "waiting", "delayed", "in_flight", "failed", "kept", "bytes")
+
+
+class Changed(Exception):
+    """A queue or a tenant is no longer what this transaction went by: to be begun again."""
+
+
+@dataclass(slots=True)
+class Loaded:
+    """What one transaction did."""
+
+    stored: int = 0
+    # When the first message of each queue can be claimed, by the database's clock; of one that is paused, nothing.
+    ready_at: dict[QueueRef, int] = field(default_factory=dict)
+
+
+class Loading:
+    def __init__(self, cluster: Cluster, directory: Directory, nodes: Nodes, grants: Grants) -> None:
+        self._cluster = cluster
+        self._directory = directory
+        self._nodes = nodes
+        self._grants = grants
+        # Until a key was not.
+        self._expects_new = True
+
+    async def load_in(
+        self,
+        connection: Any,
+        shard: Shard,
+        bulk: Bulk,
+        numbers: Mapping[QueueRef, Numbered | None],
+        now_ms: int,
+    ) -> Loaded:
+        """In a transaction of the database that has these queues; those that there are not are made, with `numbers` of
+        their homes."""
+        infos, now = await self._open(connection, shard, bulk.refs, numbers, now_ms)
+        ids = pa.array(self._nodes.take_ids(bulk.rows.num_rows, now), pa.int64())
+        rows = BulkRows(bulk, [infos[ref] for ref in bulk.refs], ids, now)
+        rows = rows.only(await self._new_ones(connection, rows))
+        await self._check_quotas(connection, rows)
+        loaded = await self._copy(connection, rows)
+        await self._check_tenants(connection, infos)
+        return loaded
+
+    async def _open(
+        self,
+        connection: Any,
+        shard: Shard,
+        refs: tuple[QueueRef, ...],
+        numbers: Mapping[QueueRef, Numbered | None],
+        now_ms: int,
+    ) -> tuple[dict[QueueRef, QueueInfo], int]:
+        names = [ref.tenant for ref in refs], [ref.queue for ref in refs], self._cluster.given(now_ms)
+        found = await connection.fetch(SQL["loading_queues"], *names)
+        if len(found) < len(refs):
+            known = {QueueRef(row["tenant"], row["queue"]) for row in found}
+            for ref in sorted(refs):
+                if ref not in known:
+                    await self._directory.make_in(connection, ref, numbers.get(ref))
+            found = await connection.fetch(SQL["loading_queues"], *names)
+            if len(found) < len(refs):
+                raise Changed
+        infos = {}
+        for row in found:
+            info = info_of(row, shard)
+            if row["moving_to"] is not None:
+                raise QueueMoved(info.ref)
+            if row["drain_until"] is not None:
+                raise being_deleted(info.ref)
+            infos[info.ref] = info
+        self._cluster.note_now(found[0]["now"], now_ms)
+        return infos, found[0]["now"]
+
+    async def _new_ones(self, connection: Any, rows: BulkRows) -> pa.Array | None:
+        """The ids of those whose key was not known; None if all were. The keys are remembered."""
+        keys = keys_of(rows)
+        if keys is None:
+            return None
+        remembered, passing = keys
+        new: list[int] = []
+        if len(remembered.ids):
+            new += await self._put_keys(connection, remembered, rows.now)
+        if len(passing.ids):
+            columns = passing.columns()[:3]
+            new += [row["id"] for row in await connection.fetch(SQL["load_unknown"], *columns, rows.now)]
+        return None if len(new) == rows.keyed else pa.array(new, pa.int64())
+
+    async def _put_keys(self, connection: Any, keys: Keys, now: int) -> list[int]:
+        """The ids of the new ones."""
+        if self._expects_new:
+            try:
+                async with connection.transaction():
+                    await copy_rows(connection, "seen_keys", keys.fields(), len(keys.ids))
+            except exceptions.UniqueViolationError:
+                self._expects_new = False
+            else:
+                every: list[int] = keys.ids.to_pylist()
+                return every
+        new = [row["id"] for row in await connection.fetch(SQL["load_keys"], *keys.columns(), now)]
+        self._expects_new = len(new) == len(keys.ids)
+        return new
+
+    async def _check_quotas(self, connection: Any, rows: BulkRows) -> None:
+        sizes: defaultdict[str, list[int]] = defaultdict(list)
+        infos: dict[str, QueueInfo] = {}
+        for info, each in rows.sizes():
+            sizes[info.ref.tenant] += each
+            infos[info.ref.tenant] = info
+        for tenant in sorted(sizes):
+            await self._grants.check(connection, infos[tenant], sizes[tenant])
+
+    async def _copy(self, connection: Any, rows: BulkRows) -> Loaded:
+        if not len(rows.ids):
+            return Loaded()
+        seq = await connection.fetchval("SELECT pg_current_xact_id()::text::bigint << 20")
+        await copy_rows(connection, "items", rows.items(), len(rows.ids))
+        await copy_rows(connection, "journal", rows.events(seq), len(rows.ids))
+        await connection.copy_records_to_table(
+            "count_lines", records=rows.counts(), columns=_COUNT, schema_name="holdfast"
+        )
+        return Loaded(len(rows.ids), rows.ready_at())
+
+    async def _check_tenants(self, connection: Any, infos: Mapping[QueueRef, QueueInfo]) -> None:
+        """Queues are held; their tenants are not, for who checks a quota locks them."""
+        revisions = {info.ref.tenant: info.tenant_revision for info in infos.values()}
+        found = await connection.fetch("SELECT tenant, revision FROM tenants WHERE tenant = ANY($1)", list(revisions))
+        if {row["tenant"]: row["revision"] for row in found} != revisions:
+            raise Changed

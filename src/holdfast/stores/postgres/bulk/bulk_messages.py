@@ -1,0 +1,136 @@
+"""Messages by column, as a bulk load has them: the columns that its messages fill, as Arrow arrays.
+
+`ref` (the place of the message's queue in `Bulk.refs`), `payload`, `bytes`, `is_json` and `priority` are always there;
+the others only if a message has them. `content_type` and `headers` are as the database stores them.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.model.checks import MAX_TEXT, check_integer, check_text
+from holdfast.model.message import DEFAULT_PRIORITY, JSON, Draft, check_size
+from holdfast.model.names import QueueRef, parse_ref
+from holdfast.stores.postgres.schema.rows import decode_type, encode_headers, encode_type, is_json
+
+_ALWAYS: dict[str, tuple[pa.DataType, Callable[[Draft], object]]] = {
+    "payload": (pa.binary(), lambda draft: draft.payload),
+    "bytes": (pa.int64(), lambda draft: draft.bytes),
+    "is_json": (pa.bool_(), is_json),
+    "priority": (pa.int16(), lambda draft: draft.priority),
+}
+_SOMETIMES: dict[str, tuple[pa.DataType, Callable[[Draft], object]]] = {
+    "key": (pa.string(), lambda draft: draft.key),
+    "content_type": (pa.string(), lambda draft: encode_type(draft.content_type)),
+    "headers": (pa.binary(), lambda draft: encode_headers(draft.headers)),
+    "delay_ms": (pa.int64(), lambda draft: draft.delay_ms or None),
+    "deliver_at": (pa.int64(), lambda draft: draft.deliver_at),
+    "ttl_ms": (pa.int64(), lambda draft: draft.ttl_ms),
+    "correlation_id": (pa.string(), lambda draft: draft.correlation_id),
+    "max_retries": (pa.int32(), lambda draft: draft.max_retries),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Bulk:
+    """Messages of some queues."""
+
+    refs: tuple[QueueRef, ...]
+    rows: pa.RecordBatch
+
+    def column(self, name: str) -> pa.Array | None:
+        return self.rows.column(name) if name in self.rows.schema.names else None
+
+    def only(self, refs: Collection[QueueRef]) -> "Bulk":
+        """What is for these."""
+        if len(refs) == len(self.refs):
+            return self
+        places = [place for place, ref in enumerate(self.refs) if ref in refs]
+        found = pc.index_in(self.rows.column("ref"), pa.array(places, pa.int32()))
+        rows = self.rows.set_column(self.rows.schema.get_field_index("ref"), "ref", found)
+        return Bulk(tuple(self.refs[place] for place in places), rows.filter(pc.is_valid(found)))
+
+    def drafts(self) -> dict[QueueRef, list[Draft]]:
+        """Of rows that `checked` made."""
+        made: dict[QueueRef, list[Draft]] = {ref: [] for ref in self.refs}
+        for row in self.rows.to_pylist():
+            made[self.refs[row["ref"]]].append(
+                Draft(
+                    payload=row["payload"],
+                    is_json=row["is_json"],
+                    priority=row["priority"],
+                    key=row.get("key"),
+                    content_type=decode_type(row.get("content_type")),
+                )
+            )
+        return made
+
+
+def bulk_of(drafts: Mapping[QueueRef, Sequence[Draft]]) -> Bulk:
+    """Of checked drafts with neither group nor payload in pieces."""
+    flat = [draft for each in drafts.values() for draft in each]
+    places = [place for place, each in enumerate(drafts.values()) for _ in each]
+    arrays = {
+        name: pa.array([value(draft) for draft in flat], kind)
+        for name, (kind, value) in {**_ALWAYS, **_SOMETIMES}.items()
+    }
+    return Bulk(tuple(drafts), _filled({"ref": pa.array(places, pa.int32()), **arrays}))
+
+
+def checked(rows: pa.RecordBatch, max_payload: int) -> Bulk:
+    """Rows of `tenant`, `queue`, `payload`, `content_type`, and perhaps `key` and `priority`, which is what most loads
+    have: made ready, or refused as `check_draft` would refuse one of them."""
+    given = dict(zip(rows.schema.names, rows.columns, strict=True))
+    payload, types = given["payload"].cast(pa.binary()), given["content_type"].dictionary_encode()
+    sizes = pc.binary_length(payload).cast(pa.int64())
+    check_size("payload", pc.max(sizes).as_py() or 0, max_payload)
+    kinds = [check_text("content_type", each) for each in types.dictionary.to_pylist()]
+    refs, places = _refs(given["tenant"].dictionary_encode(), given["queue"].dictionary_encode())
+    arrays = {
+        "ref": places,
+        "payload": payload,
+        "bytes": sizes,
+        "is_json": pa.array([each == JSON for each in kinds], pa.bool_()).take(types.indices),
+        "priority": _priorities(given.get("priority"), rows.num_rows),
+        "content_type": pa.array([encode_type(each) for each in kinds], pa.string()).take(types.indices),
+    }
+    if "key" in given:
+        arrays["key"] = given["key"].cast(pa.string())
+        _check_keys(arrays["key"])
+    return Bulk(refs, _filled(arrays))
+
+
+def _filled(arrays: dict[str, pa.Array]) -> pa.RecordBatch:
+    filled = {name: each for name, each in arrays.items() if name not in _SOMETIMES or each.null_count < len(each)}
+    return pa.RecordBatch.from_arrays(list(filled.values()), list(filled))
+
+
+def _refs(tenants: pa.DictionaryArray, queues: pa.DictionaryArray) -> tuple[tuple[QueueRef, ...], pa.Array]:
+    tenant_names, queue_names = tenants.dictionary.to_pylist(), queues.dictionary.to_pylist()
+    pairs = pc.add(pc.multiply(tenants.indices.cast(pa.int64()), len(queue_names)), queues.indices.cast(pa.int64()))
+    found = pairs.dictionary_encode()
+    refs = tuple(
+        parse_ref(tenant_names[pair // len(queue_names)], queue_names[pair % len(queue_names)])
+        for pair in found.dictionary.to_pylist()
+    )
+    return refs, found.indices
+
+
+def _priorities(given: pa.Array | None, rows: int) -> pa.Array:
+    if given is None:
+        return pa.repeat(pa.scalar(DEFAULT_PRIORITY, pa.int16()), rows)
+    filled = pc.fill_null(given, DEFAULT_PRIORITY)
+    for each in pc.min_max(filled).as_py().values():
+        check_integer("priority", each, 0, 255)
+    return filled.cast(pa.int16())
+
+
+def _check_keys(keys: pa.Array) -> None:
+    """What is plain is seen at once; any other is looked at by itself."""
+    lengths = pc.binary_length(keys)
+    has_room = pc.and_(pc.greater(lengths, 0), pc.less_equal(lengths, MAX_TEXT))
+    is_plain = pc.and_(pc.ascii_is_printable(keys), has_room)
+    for each in keys.filter(pc.invert(pc.fill_null(is_plain, True))).to_pylist():
+        check_text("key", each)

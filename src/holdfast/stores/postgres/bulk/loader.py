@@ -1,0 +1,175 @@
+"""What a bulk writer calls: messages into the databases, from any thread or process that has no server.
+
+Blocking, over connections and a node number of its own. It may be killed at any point and done again, by several at
+once and beside servers: a message with a key is stored once.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.clock import SystemClock, steady_s
+from holdfast.model.errors import StoreUnavailable
+from holdfast.model.message import Draft, check_draft
+from holdfast.model.names import QueueRef
+from holdfast.stores.notices import Notices
+from holdfast.stores.pieces import PIECES_ABOVE
+from holdfast.stores.postgres.bulk.bulk_insert import Changed, Loaded, Loading
+from holdfast.stores.postgres.bulk.bulk_messages import Bulk, bulk_of, checked
+from holdfast.stores.postgres.cluster.cluster import Cluster, QueueMoved
+from holdfast.stores.postgres.cluster.database import Shard
+from holdfast.stores.postgres.cluster.node_numbers import Nodes
+from holdfast.stores.postgres.notifier import ring_for
+from holdfast.stores.postgres.operations.enqueue import Intake
+from holdfast.stores.postgres.payloads.pieces import Payloads
+from holdfast.stores.postgres.queues.quota_grants import Grants, Short
+from holdfast.stores.postgres.queues.registry import Directory, Numbered
+from holdfast.stores.postgres.transactions.runner import Steps
+from holdfast.stores.postgres.transactions.unit import Parts
+
+# How often a transaction begins again because a queue was changed or moved meanwhile, and how long it waits then.
+_TRIES = 50
+_PAUSE_S = 0.1
+_RENEW_S = 15.0
+
+
+class Loader:
+    """Of one thread. Rates and caps on calls, which servers keep, do not hold it back; quotas do."""
+
+    def __init__(
+        self, urls: list[str], *, max_payload: int, durability: str = "fsync", shard_map: str = "slots"
+    ) -> None:
+        self._max_payload = max_payload
+        self._clock = SystemClock()
+        self._cluster = Cluster(urls, durability=durability, shard_map=shard_map)
+        self._grants = Grants(self._cluster)
+        self._directory = Directory(self._cluster, self._grants)
+        self._nodes = Nodes(self._cluster)
+        payloads = Payloads(self._cluster, self._directory, self._nodes)
+        parts = Parts(self._cluster, self._directory, self._nodes, self._grants, payloads)
+        self._intake = Intake(parts, Steps(parts))
+        self._loading = Loading(self._cluster, self._directory, self._nodes, self._grants)
+        self._loop = asyncio.new_event_loop()
+        try:
+            self._loop.run_until_complete(self._open())
+        except BaseException:
+            self.close()
+            raise
+
+    def load(self, drafts: Mapping[QueueRef, list[Draft]]) -> int:
+        """Store these, all that one database gets or none of it; answers how many were new. Queues are made with their
+        first message."""
+        for each in drafts.values():
+            for draft in each:
+                check_draft(draft, self._max_payload)
+        special = {ref: each for ref, each in drafts.items() if any(map(_is_special, each))}
+        plain = bulk_of({ref: each for ref, each in drafts.items() if each and ref not in special})
+        return self._loop.run_until_complete(self._load(plain, special))
+
+    def load_rows(self, rows: pa.RecordBatch) -> int:
+        """As `load`, of rows with `tenant`, `queue`, `payload`, `content_type`, and perhaps `key` and `priority`."""
+        plain = checked(rows, self._max_payload)
+        large = plain.rows.column("ref").filter(pc.greater(plain.rows.column("bytes"), PIECES_ABOVE))
+        special = {plain.refs[place] for place in large.to_pylist()}
+        drafts = plain.only(special).drafts() if special else {}
+        return self._loop.run_until_complete(self._load(plain.only(set(plain.refs) - special), drafts))
+
+    def close(self) -> None:
+        try:
+            self._loop.run_until_complete(self._close())
+        finally:
+            self._loop.close()
+
+    async def _open(self) -> None:
+        await self._cluster.open()
+        await self._nodes.lease()
+        self._leased_s = steady_s()
+
+    async def _close(self) -> None:
+        with suppress(StoreUnavailable):  # then its lease runs out by itself
+            await self._nodes.release()
+        await self._cluster.close()
+
+    async def _load(self, waiting: Bulk, special: Mapping[QueueRef, list[Draft]]) -> int:
+        if steady_s() - self._leased_s > _RENEW_S:
+            await self._nodes.renew()
+            self._leased_s = steady_s()
+        notices, stored = Notices(), 0
+        for ref, each in special.items():
+            stored += await self._enqueue(ref, each, notices)
+        for _ in range(_TRIES):
+            done: set[QueueRef] = set()
+            for number, refs in self._by_shard(waiting.refs).items():
+                try:
+                    loaded = await self._load_on(self._cluster.shards[number], waiting.only(refs))
+                except (Changed, QueueMoved):
+                    continue
+                stored += loaded.stored
+                for ref, at_ms in loaded.ready_at.items():
+                    notices.ready(ref, at_ms)
+                done |= refs
+            waiting = waiting.only(set(waiting.refs) - done)
+            if not waiting.refs:
+                await self._ring(notices)
+                return stored
+            await self._look_again(waiting.refs)
+        raise StoreUnavailable(f"queue {waiting.refs[0]} was changed again and again: try once more")
+
+    def _by_shard(self, refs: Iterable[QueueRef]) -> dict[int, set[QueueRef]]:
+        parts: defaultdict[int, set[QueueRef]] = defaultdict(set)
+        for ref in refs:
+            parts[self._cluster.number_of(ref)].add(ref)
+        return parts
+
+    async def _load_on(self, shard: Shard, bulk: Bulk) -> Loaded:
+        numbers: dict[QueueRef, Numbered | None] = {}
+        for ref in bulk.refs:
+            if self._cluster.home_of(ref.tenant) is not shard and await self._directory.known(ref) is None:
+                numbers[ref] = await self._directory.take_number(ref)
+
+        async def work(connection: Any) -> Loaded:
+            return await self._loading.load_in(connection, shard, bulk, numbers, self._clock.now_ms())
+
+        while True:
+            try:
+                return await shard.step(work)
+            except Short as short:
+                await self._grants.widen(short)
+
+    async def _enqueue(self, ref: QueueRef, drafts: list[Draft], notices: Notices) -> int:
+        for _ in range(_TRIES):
+            try:
+                answers = await self._intake.enqueue(ref, drafts, self._clock.now_ms(), notices, auto_create=True)
+                return sum(not each.duplicate for each in answers)
+            except QueueMoved:
+                await self._look_again([ref])
+        raise StoreUnavailable(f"queue {ref} is being moved to another database: try again")
+
+    async def _look_again(self, refs: Iterable[QueueRef]) -> None:
+        await asyncio.sleep(_PAUSE_S)
+        for ref in refs:
+            self._directory.forget(ref)
+        await self._cluster.refresh()
+
+    async def _ring(self, notices: Notices) -> None:
+        """For servers whose claims wait."""
+        by_shard: defaultdict[int, dict[QueueRef, int]] = defaultdict(dict)
+        for ref, at_ms in notices.ready_at.items():
+            by_shard[self._cluster.number_of(ref)][ref] = at_ms
+        for number, ready in by_shard.items():
+            await self._cluster.shards[number].use(partial(_ring_for, ready))
+
+
+async def _ring_for(ready: dict[QueueRef, int], connection: Any) -> None:
+    await ring_for(connection, ready)
+
+
+def _is_special(draft: Draft) -> bool:
+    """A group's order, and a payload in pieces, take more than COPY."""
+    return draft.group is not None or len(draft.payload) > PIECES_ABOVE

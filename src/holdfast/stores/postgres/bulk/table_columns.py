@@ -1,0 +1,193 @@
+"""What a bulk load writes for its messages, by column: rows of `seen_keys`, `items`, `journal` and `count_lines`."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.model.events import Event
+from holdfast.model.names import QueueRef
+from holdfast.stores.postgres.bulk.binary_copy import BIGINT, BOOLEAN, INTEGER, SMALLINT, Field, numbers, same, texts
+from holdfast.stores.postgres.bulk.bulk_messages import Bulk
+from holdfast.stores.postgres.queues.queue_info import QueueInfo
+from holdfast.stores.postgres.schema.rows import DELAYED, EVENT_NUMBERS, READY
+
+_ENQUEUED = EVENT_NUMBERS[Event.ENQUEUED]
+
+
+@dataclass(frozen=True)
+class BulkRows:
+    """Messages with their ids, and what their queues are; `now` is the database's time."""
+
+    bulk: Bulk
+    # For each of `bulk.refs`.
+    infos: Sequence[QueueInfo]
+    ids: pa.Array
+    now: int
+
+    def only(self, new: pa.Array | None) -> "BulkRows":
+        """Without those whose key is not new; `new` is None if all are."""
+        if new is None:
+            return self
+        kept = pc.is_in(self.ids, new)
+        if (keys := self.bulk.column("key")) is not None:
+            kept = pc.or_(pc.is_null(keys), kept)
+        return replace(self, bulk=Bulk(self.bulk.refs, self.bulk.rows.filter(kept)), ids=self.ids.filter(kept))
+
+    @property
+    def keyed(self) -> int:
+        keys = self.bulk.column("key")
+        return 0 if keys is None else len(keys) - keys.null_count
+
+    def of_queues(self, values: Iterable[int | None]) -> pa.Array:
+        """For each message what its queue has."""
+        return pa.array(values, pa.int64()).take(self.bulk.rows.column("ref"))
+
+    @cached_property
+    def queue_keys(self) -> pa.Array:
+        return self.of_queues(info.key for info in self.infos)
+
+    @cached_property
+    def visible_at(self) -> pa.Array:
+        delays, instants = self.bulk.column("delay_ms"), self.bulk.column("deliver_at")
+        at = pa.repeat(pa.scalar(self.now, pa.int64()), len(self.ids))
+        if delays is not None:
+            at = pc.add(at, pc.fill_null(delays, 0))
+        return at if instants is None else pc.max_element_wise(at, instants)
+
+    def sizes(self) -> Iterable[tuple[QueueInfo, list[int]]]:
+        return ((self.infos[place], each) for place, each in self._by_queue(self.bulk.rows.column("bytes")))
+
+    def ready_at(self) -> dict[QueueRef, int]:
+        """When the first of each queue can be claimed; of one that is paused, nothing."""
+        return {
+            self.bulk.refs[place]: min(each)
+            for place, each in self._by_queue(self.visible_at)
+            if not self.infos[place].row.is_paused
+        }
+
+    def items(self) -> dict[str, Field]:
+        is_now = pc.less_equal(self.visible_at, self.now)
+        return {
+            "queue_key": numbers(BIGINT, self.queue_keys),
+            "id": numbers(BIGINT, self.ids),
+            "status": numbers(SMALLINT, pc.if_else(is_now, READY, DELAYED)),
+            "priority": numbers(SMALLINT, self.bulk.column("priority")),
+            "deliver_after": numbers(BIGINT, self.visible_at),
+            "created_at": same(BIGINT, self.now),
+            "bytes": numbers(BIGINT, self.bulk.column("bytes")),
+            "is_json": numbers(BOOLEAN, self.bulk.column("is_json")),
+            "expires_at": numbers(BIGINT, self._expires_at()),
+            "content_type": texts(self.bulk.column("content_type")),
+            "headers": texts(self.bulk.column("headers")),
+            "ttl_ms": numbers(BIGINT, self.bulk.column("ttl_ms")),
+            "correlation_id": texts(self.bulk.column("correlation_id")),
+            "max_retries": numbers(INTEGER, self.bulk.column("max_retries")),
+            "payload": texts(self.bulk.column("payload")),
+        }
+
+    def events(self, seq: int) -> dict[str, Field]:
+        """Numbered from `seq` on."""
+        return {
+            "seq": numbers(BIGINT, pa.array(range(seq, seq + len(self.ids)), pa.int64())),
+            "at": same(BIGINT, self.now),
+            "queue_key": numbers(BIGINT, self.queue_keys),
+            "id": numbers(BIGINT, self.ids),
+            "event": same(SMALLINT, _ENQUEUED),
+            "priority": numbers(SMALLINT, self.bulk.column("priority")),
+            "attempt": same(INTEGER, 0),
+            "version": same(BIGINT, 0),
+            "created_at": same(BIGINT, self.now),
+            "bytes": numbers(BIGINT, self.bulk.column("bytes")),
+            "correlation_id": texts(self.bulk.column("correlation_id")),
+        }
+
+    def counts(self) -> list[tuple[int, ...]]:
+        """Of each queue its key, and how many wait, are delayed, in flight, failed and kept, and their bytes."""
+        delayed = {place: sum(at > self.now for at in each) for place, each in self._by_queue(self.visible_at)}
+        return [
+            (self.infos[place].key, len(each), delayed[place], 0, 0, 0, sum(each))
+            for place, each in self._by_queue(self.bulk.rows.column("bytes"))
+        ]
+
+    def _expires_at(self) -> pa.Array:
+        lives = self.of_queues(info.default_ttl_ms for info in self.infos)
+        if (given := self.bulk.column("ttl_ms")) is not None:
+            lives = pc.coalesce(given, lives)
+        return pc.add(lives, self.now)
+
+    def _by_queue(self, column: pa.Array) -> Iterable[tuple[int, list[int]]]:
+        """The values of each queue that has messages here, by its place."""
+        if len(self.infos) == 1:
+            return [(0, column.to_pylist())] if len(column) else []
+        found: defaultdict[int, list[int]] = defaultdict(list)
+        for place, value in zip(self.bulk.rows.column("ref").to_pylist(), column.to_pylist(), strict=True):
+            found[place].append(value)
+        return found.items()
+
+
+@dataclass(frozen=True)
+class Keys:
+    """Of `seen_keys`, in the order of queues and keys. It is one order everywhere: two that want the same keys wait for
+    one another once, and never in a ring."""
+
+    queue_keys: pa.Array
+    keys: pa.Array
+    ids: pa.Array
+    correlation_ids: pa.Array
+    ends_at: pa.Array
+
+    def taken(self, indices: pa.Array) -> "Keys":
+        return Keys(*(column.take(indices) for column in self._columns()))
+
+    def fields(self) -> dict[str, Field]:
+        return {
+            "queue_key": numbers(BIGINT, self.queue_keys),
+            "key": texts(self.keys),
+            "id": numbers(BIGINT, self.ids),
+            "correlation_id": texts(self.correlation_ids),
+            "ends_at": numbers(BIGINT, self.ends_at),
+        }
+
+    def columns(self) -> list[list[Any]]:
+        return [column.to_pylist() for column in self._columns()]
+
+    def _columns(self) -> tuple[pa.Array, ...]:
+        return self.queue_keys, self.keys, self.ids, self.correlation_ids, self.ends_at
+
+
+def keys_of(rows: BulkRows) -> tuple[Keys, Keys] | None:
+    """Those to remember, each once: of two messages with one key the first has it. And those of queues whose window was
+    closed: keys of before still count there, those of now do not."""
+    keys = rows.bulk.column("key")
+    if keys is None:
+        return None
+    windows = rows.of_queues(info.row.policy.dedup_window_ms for info in rows.infos)
+    correlation_ids = rows.bulk.column("correlation_id")
+    every = Keys(
+        rows.queue_keys,
+        keys,
+        rows.ids,
+        pa.nulls(len(keys), pa.string()) if correlation_ids is None else correlation_ids,
+        pc.add(windows, rows.now),
+    )
+    has_window = pc.greater(windows, 0)
+    return _in_order(every, has_window, once=True), _in_order(every, pc.invert(has_window), once=False)
+
+
+def _in_order(every: Keys, chosen: pa.Array, *, once: bool) -> Keys:
+    chosen = pc.indices_nonzero(pc.and_(chosen, pc.is_valid(every.keys)))
+    some = every.taken(chosen)
+    table = pa.table({"queue": some.queue_keys, "key": some.keys})
+    # It is stable: of equal keys the first comes first.
+    some = some.taken(pc.sort_indices(table, sort_keys=[("queue", "ascending"), ("key", "ascending")]))
+    if not once or len(some.keys) < 2:
+        return some
+    differs = pc.or_(
+        pc.not_equal(some.keys[1:], some.keys[:-1]), pc.not_equal(some.queue_keys[1:], some.queue_keys[:-1])
+    )
+    return some.taken(pc.indices_nonzero(pa.concat_arrays([pa.array([True]), differs])))

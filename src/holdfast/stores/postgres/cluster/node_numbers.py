@@ -1,0 +1,92 @@
+"""Node numbers of message ids, leased from the store's first database (SPEC 1.4)."""
+
+import asyncio
+import logging
+from typing import Any
+from uuid import uuid4
+
+from holdfast.background import Backoff, run_forever
+from holdfast.model.errors import StoreUnavailable
+from holdfast.model.ids import NODES, IdMaker
+from holdfast.stores.postgres.cluster.cluster import Cluster
+
+_log = logging.getLogger("holdfast")
+
+_LEASE_S = 60
+_RENEW_S = 15.0
+# A number whose lease ran out is given to another only after this long: whoever had it may be cut off, not dead.
+_REST_S = 600
+
+_TAKE = f"""
+WITH free AS (
+    SELECT n AS node, coalesce(highest_id, 0) AS highest_id FROM generate_series(0, {NODES - 1}) AS n
+    LEFT JOIN nodes ON nodes.node = n
+    WHERE nodes.node IS NULL OR holder IS NULL OR ends_at < clock_timestamp() - interval '{_REST_S} seconds'
+    ORDER BY nodes.ends_at NULLS FIRST, n LIMIT 1
+)
+INSERT INTO nodes (node, holder, ends_at, highest_id)
+SELECT node, $1, clock_timestamp() + interval '{_LEASE_S} seconds', highest_id FROM free
+ON CONFLICT (node) DO UPDATE SET holder = excluded.holder, ends_at = excluded.ends_at
+RETURNING node, highest_id
+"""
+_RENEW = f"""
+UPDATE nodes SET ends_at = clock_timestamp() + interval '{_LEASE_S} seconds', highest_id = greatest(highest_id, $3)
+WHERE node = $1 AND holder = $2 RETURNING node
+"""
+_RELEASE = "UPDATE nodes SET holder = NULL, highest_id = greatest(highest_id, $3) WHERE node = $1 AND holder = $2"
+# One at a time: else two servers would see the same number free.
+_LOCK = "SELECT pg_advisory_xact_lock(hashtext('holdfast nodes'))"
+
+
+class Nodes:
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._holder = uuid4()
+        self._ids: IdMaker | None = None
+
+    @property
+    def number(self) -> int:
+        return -1 if self._ids is None else self._ids.node
+
+    def take_ids(self, number: int, now_ms: int, above: int = 0) -> list[int]:
+        """Ids above all that this node gave, and above `above`, whoever gave that."""
+        if self._ids is None:
+            raise StoreUnavailable("this server has no node number: the store's first database has not answered yet")
+        ids = self._ids.take(number, now_ms)
+        if ids and ids[0] <= above:
+            self._ids = IdMaker(self._ids.node, max(self._ids.highest, above | 0xFFF))
+            ids = self._ids.take(number, now_ms)
+        return ids
+
+    async def lease(self) -> None:
+        async def take(connection: Any) -> Any:
+            await connection.execute(_LOCK)
+            return await connection.fetchrow(_TAKE, self._holder)
+
+        row = await self._cluster.shards[0].step(take)
+        if row is None:
+            raise StoreUnavailable(f"all {NODES} node numbers are taken: stop servers that are not needed")
+        highest = row["highest_id"] if self._ids is None else max(row["highest_id"], self._ids.highest)
+        self._ids = IdMaker(row["node"], highest)
+
+    async def renew(self) -> None:
+        """Ours still, or another number."""
+        if self._ids is None:
+            await self.lease()
+            return
+        rows = await self._cluster.shards[0].fetch(_RENEW, self._ids.node, self._holder, self._ids.highest)
+        if not rows:
+            _log.warning("node number %d was given to another server: taking a new one", self._ids.node)
+            await self.lease()
+
+    async def keep(self) -> None:
+        """Renew the lease in time, until cancelled."""
+        await run_forever(
+            self.renew,
+            Backoff("node_number"),
+            lambda: asyncio.sleep(_RENEW_S if self._ids is not None else 0.5),
+        )
+
+    async def release(self) -> None:
+        if self._ids is not None:
+            await self._cluster.shards[0].fetch(_RELEASE, self._ids.node, self._holder, self._ids.highest)

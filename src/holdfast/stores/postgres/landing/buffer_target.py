@@ -1,0 +1,199 @@
+"""What a store that buffers for this one asks of it, beyond the contract. All but `call` on the driver's loop."""
+
+from collections.abc import Callable, Coroutine
+from typing import Any, NamedTuple, TypeVar
+from uuid import UUID
+
+from holdfast.clock import steady_s
+from holdfast.model.events import Event
+from holdfast.model.message import Draft
+from holdfast.model.names import QueueRef
+from holdfast.model.requests import Ask
+from holdfast.stores.contract import Claims
+from holdfast.stores.link import Link
+from holdfast.stores.logged import LoggedCall
+from holdfast.stores.notices import Notices
+from holdfast.stores.postgres.cluster.cluster import Cluster
+from holdfast.stores.postgres.cluster.node_numbers import Nodes
+from holdfast.stores.postgres.landing.land import Landed, Lane, landed_places
+from holdfast.stores.postgres.landing.owners import land_on_owners
+from holdfast.stores.postgres.operations.claims import Claiming
+from holdfast.stores.postgres.payloads.pieces import Payloads, is_filled
+from holdfast.stores.postgres.queues.queue_info import QueueInfo
+from holdfast.stores.postgres.queues.registry import Directory
+from holdfast.stores.quotas import check_quotas
+from holdfast.stores.reserved import Reserved
+
+T = TypeVar("T")
+
+# What this server knows of a queue, and of a database's clock, is believed for so long without asking.
+_FRESH_S = 5.0
+# A clock that goes back by more than this was set back. Within it, times of messages do not go back.
+_STEP_BACK_MS = 1_000
+_NOW = "SELECT now_ms(NULL) AS now"
+_REMEMBERED = 50_000
+
+
+class Admitted(NamedTuple):
+    """A queue that takes messages, as far as this server knows."""
+
+    lane: int
+    queue_id: int
+    default_ttl_ms: int | None
+
+
+class Ground:
+    def __init__(
+        self,
+        cluster: Cluster,
+        directory: Directory,
+        claiming: Claiming,
+        payloads: Payloads,
+        nodes: Nodes,
+        link: Link,
+        publish: Callable[[Notices], None],
+        ring: Callable[[Notices], None],
+    ) -> None:
+        self._cluster = cluster
+        self._directory = directory
+        self._claiming = claiming
+        self._payloads = payloads
+        self._nodes = nodes
+        self._link = link
+        self._publish = publish
+        self._ring = ring
+        # When each queue was last seen to be as it is remembered.
+        self._seen_s: dict[QueueRef, float] = {}
+        # What each database's clock said, and when that was heard: so a time made from it is never ahead of the clock.
+        self._clocks: dict[int, tuple[int, float]] = {}
+        self._last_ms: dict[int, int] = {}
+
+    # --- Between the loops -------------------------------------------------------------------------------------
+
+    async def call(self, work: Coroutine[Any, Any, T]) -> T:
+        return await self._link.call(work)
+
+    def post(self, callback: Callable[[], None]) -> None:
+        self._link.post(callback)
+
+    def enter(self, callback: Callable[[], None]) -> None:
+        self._link.enter(callback)
+
+    # --- Enqueueing --------------------------------------------------------------------------------------------
+
+    def lanes(self) -> int:
+        return len(self._cluster.shards)
+
+    def lane_of(self, ref: QueueRef) -> int:
+        return self._cluster.number_of(ref)
+
+    def admit(self, ref: QueueRef, drafts: list[Draft]) -> Admitted | None:
+        """None: this is for the database to decide. `PayloadTooLarge`."""
+        info = self._directory.remembered(ref)
+        if info is None or not _is_simple(info) or not info.shard.is_up:
+            return None
+        check_quotas(ref.tenant, info.config.quotas, 0, 0, [draft.bytes for draft in drafts])
+        return Admitted(info.shard.number, info.row.queue_id, info.default_ttl_ms)
+
+    def is_known(self, ref: QueueRef) -> bool:
+        seen_s = self._seen_s.get(ref)
+        _, heard_s = self._clocks.get(self.lane_of(ref), (0, -_FRESH_S))
+        is_fresh = seen_s is not None and steady_s() - min(seen_s, heard_s) < _FRESH_S
+        return is_fresh and self._directory.remembered(ref) is not None
+
+    async def ask(self, ref: QueueRef) -> None:
+        """As the database knows it, if it does."""
+        if await self._directory.load(ref) is not None:
+            [row] = await self._cluster.shard_of(ref).fetch(_NOW)
+            self._clocks[self.lane_of(ref)] = row["now"], steady_s()
+            self._note(ref)
+
+    def take_ids(self, number: int, stored_ms: int) -> list[int]:
+        return self._nodes.take_ids(number, stored_ms)
+
+    def stored_ms(self, lane: int, now_ms: int) -> int:
+        """The time by the lane's database, of a queue that is known."""
+        given = self._cluster.given(now_ms)
+        if given is not None:
+            return given
+        said_ms, heard_s = self._clocks[lane]
+        at_ms, last_ms = said_ms + int((steady_s() - heard_s) * 1_000), self._last_ms.get(lane, 0)
+        if last_ms - _STEP_BACK_MS < at_ms < last_ms:
+            at_ms = last_ms  # or messages would change places
+        self._last_ms[lane] = at_ms
+        return at_ms
+
+    def ring(self, ready: dict[QueueRef, int]) -> None:
+        """Tell the other servers from when on there is something in these queues, though it has not landed."""
+        notices = Notices()
+        for ref, at_ms in ready.items():
+            notices.ready(ref, at_ms)
+        self._ring(notices)
+
+    # --- Reserving ---------------------------------------------------------------------------------------------
+
+    async def reserve(self, ref: QueueRef, number: int, behind: Reserved | None, now_ms: int) -> list[Reserved]:
+        return await self._claiming.reserve(ref, number, behind, now_ms)
+
+    async def claim_reserved(
+        self, ref: QueueRef, asks: list[Ask], mine: list[Reserved], others: list[Reserved], now_ms: int
+    ) -> Claims | None:
+        """`Claiming.claim_reserved`, and what comes of it is told."""
+        notices = Notices()
+        claims = await self._claiming.claim_reserved(ref, asks, mine, others, now_ms, notices)
+        self._publish(notices)
+        return claims if claims is None or is_filled(asks, claims) else await self._payloads.filled(ref, asks, claims)
+
+    # --- Landing -----------------------------------------------------------------------------------------------
+
+    async def land(
+        self,
+        node: UUID,
+        epoch: int,
+        lane: int,
+        calls: list[tuple[int, LoggedCall]],
+        span: range | None,
+        now_ms: int,
+    ) -> int:
+        """`landing.land`, and what comes of it is told; answers how many messages it stored."""
+        given_now = self._cluster.given(now_ms)
+        of = Lane(node, epoch, lane)
+        every = await land_on_owners(self._cluster, of, calls, span=span, given_now=given_now)
+        for landed in every:
+            self._tell(landed)
+        return sum(queue.stored for landed in every for queue in landed.queues)
+
+    def _tell(self, landed: Landed) -> None:
+        notices = Notices()
+        for queue in landed.queues:
+            notices.tally(queue.ref, Event.ENQUEUED, queue.stored)
+            if not queue.is_paused:
+                notices.ready(queue.ref, queue.visible_at)
+            if queue.expires_at is not None:
+                notices.deadline(queue.expires_at)
+        for ref, number in landed.dropped.items():
+            self._directory.forget(ref)
+            notices.tally(ref, Event.ENQUEUED, number)
+            notices.tally(ref, Event.REMOVED, number)
+        for ref, revisions in landed.revisions.items():
+            known = self._directory.remembered(ref)
+            if known is not None and (known.revision, known.tenant_revision) == revisions:
+                self._note(ref)
+            else:
+                self._directory.forget(ref)
+        self._publish(notices)
+
+    async def landed(self, node: UUID, epoch: int, lane: int) -> list[range]:
+        """The places of a lane that are stored, whoever stored them."""
+        of = Lane(node, epoch, lane)
+        return await self._cluster.shards[lane].use(lambda connection: landed_places(connection, of))
+
+    def _note(self, ref: QueueRef) -> None:
+        if len(self._seen_s) >= _REMEMBERED:
+            self._seen_s.pop(next(iter(self._seen_s)))
+        self._seen_s[ref] = steady_s()
+
+
+def _is_simple(info: QueueInfo) -> bool:
+    """Nothing about it has to be decided together with what else is stored."""
+    return info.row.drain_until is None and not info.has_quotas

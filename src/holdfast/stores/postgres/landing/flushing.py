@@ -1,0 +1,91 @@
+"""What a flush job calls: calls out of servers' logs into the databases, from any thread or process.
+
+Blocking, over connections of its own. It may be killed at any point and done again, by several at once and beside the
+servers that wrote the logs: what has landed is written down with its rows, and is not stored twice.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Iterable
+from functools import partial
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from holdfast.model.errors import StoreUnavailable
+from holdfast.model.names import QueueRef
+from holdfast.stores.logged import LoggedBatch
+from holdfast.stores.postgres.cluster.cluster import Cluster
+from holdfast.stores.postgres.landing.land import Landed, Lane, landed_places
+from holdfast.stores.postgres.landing.owners import land_on_owners
+from holdfast.stores.postgres.notifier import ring_for
+
+
+class Flushed(NamedTuple):
+    """What a flush did: messages that it stored, calls that had landed before, messages whose queue is gone."""
+
+    stored: int
+    skipped: int
+    dropped: int
+
+
+def flush(
+    urls: list[str], batches: Iterable[LoggedBatch], *, durability: str = "fsync", shard_map: str = "slots"
+) -> Flushed:
+    """Store these, each batch in one transaction. A batch's lane is the number of a database of the store; a queue that
+    has gone to another since is found there.
+
+    A database that is down keeps nothing from the others: what can land does, and then it is `StoreUnavailable`.
+    """
+    return asyncio.run(_flush(Cluster(urls, durability=durability, shard_map=shard_map), batches))
+
+
+def landed(urls: list[str], node: UUID, epoch: int, lane: int) -> list[range]:
+    """The places of a lane that are stored."""
+    return asyncio.run(_landed(urls, Lane(node, epoch, lane)))
+
+
+async def _flush(cluster: Cluster, batches: Iterable[LoggedBatch]) -> Flushed:
+    stored = skipped = dropped = 0
+    failure: StoreUnavailable | None = None
+    try:
+        await cluster.open()
+        for batch in batches:
+            try:
+                lane = Lane(batch.node, batch.epoch, batch.lane)
+                every = await land_on_owners(cluster, lane, batch.calls, span=batch.span, given_now=None)
+                await _ring(cluster, every)
+            except StoreUnavailable as error:
+                failure = error
+                continue
+            for done in every:
+                stored += sum(queue.stored for queue in done.queues)
+                skipped += done.skipped
+                dropped += sum(done.dropped.values())
+    finally:
+        await cluster.close()
+    if failure is not None:
+        raise failure
+    return Flushed(stored, skipped, dropped)
+
+
+async def _ring(cluster: Cluster, every: list[Landed]) -> None:
+    by_shard: defaultdict[int, dict[QueueRef, int]] = defaultdict(dict)
+    for done in every:
+        for queue in done.queues:
+            if not queue.is_paused:
+                by_shard[cluster.number_of(queue.ref)][queue.ref] = queue.visible_at
+    for number, ready in by_shard.items():
+        await cluster.shards[number].use(partial(_ring_for, ready))
+
+
+async def _ring_for(ready: dict[QueueRef, int], connection: Any) -> None:
+    await ring_for(connection, ready)
+
+
+async def _landed(urls: list[str], lane: Lane) -> list[range]:
+    cluster = Cluster(urls)
+    try:
+        await cluster.open()
+        return await cluster.numbered(lane.lane).use(lambda each: landed_places(each, lane))
+    finally:
+        await cluster.close()

@@ -1,0 +1,44 @@
+"""Landing on whichever database a queue is on by now.
+
+A call is logged for the database that had its queue then. If the queue has gone to another since, the call lands there,
+under its place in the log all the same, and is then written down as landed where the log expects it. So a crash in
+between lands it again, and the other database knows that it has it.
+"""
+
+from collections import defaultdict
+from functools import partial
+from typing import Any
+
+from holdfast.stores.logged import LoggedCall
+from holdfast.stores.postgres.cluster.cluster import Cluster, QueueMoved
+from holdfast.stores.postgres.landing.land import Landed, Lane, land, note_landed
+
+
+async def land_on_owners(
+    cluster: Cluster, lane: Lane, calls: list[tuple[int, LoggedCall]], *, span: range | None, given_now: int | None
+) -> list[Landed]:
+    """What each database answered. `QueueMoved` while a queue is on its way: what else there was has landed."""
+    here = cluster.numbered(lane.lane)
+    options = {"given_now": given_now, "goes_by_slots": cluster.goes_by_slots}
+
+    async def once(calls: list[tuple[int, LoggedCall]], span: range | None, connection: Any) -> Landed:
+        return await land(connection, lane, calls, span=span, **options)  # type: ignore[arg-type]
+
+    landed = [await here.use(partial(once, calls, span))]
+    if landed[0].moved:
+        await cluster.refresh()
+        by_owner: defaultdict[int, list[tuple[int, LoggedCall]]] = defaultdict(list)
+        for place, call in landed[0].moved:
+            by_owner[cluster.number_of(call.ref)].append((place, call))
+        for owner, moved in by_owner.items():
+            if owner == here.number:
+                raise QueueMoved(moved[0][1].ref)
+            landed.append(await cluster.shards[owner].use(partial(once, moved, None)))
+            if landed[-1].moved:
+                raise QueueMoved(landed[-1].moved[0][1].ref)
+            await here.use(partial(_note, lane, [place for place, _ in moved]))
+    return landed
+
+
+async def _note(lane: Lane, places: list[int], connection: Any) -> None:
+    await note_landed(connection, lane, places)

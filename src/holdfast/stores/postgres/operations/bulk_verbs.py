@@ -1,0 +1,52 @@
+"""Bulk verbs: the messages are looked for without a lock, and changed in a step, or moved to another database."""
+
+from holdfast.model.names import QueueRef
+from holdfast.model.requests import Filter, Move, Verb, states_of
+from holdfast.stores.contract import AlterStep
+from holdfast.stores.driver import Driver, on_driver_with_notices
+from holdfast.stores.logic.bulk import alter
+from holdfast.stores.notices import Notices
+from holdfast.stores.postgres.cluster.cluster import Cluster
+from holdfast.stores.postgres.operations.message_moves import Moving
+from holdfast.stores.postgres.operations.reads import Reading
+from holdfast.stores.postgres.queues.registry import Directory
+from holdfast.stores.postgres.schema.rows import STATUSES
+from holdfast.stores.postgres.transactions.runner import Steps
+from holdfast.stores.postgres.transactions.unit import PostgresUnit
+
+
+class Altering:
+    def __init__(
+        self, driver: Driver, cluster: Cluster, directory: Directory, reading: Reading, steps: Steps, moving: Moving
+    ) -> None:
+        self.driver = driver
+        self._cluster = cluster
+        self._directory = directory
+        self._reading = reading
+        self._steps = steps
+        self._moving = moving
+
+    @on_driver_with_notices
+    async def alter(
+        self, notices: Notices, ref: QueueRef, verb: Verb, which: Filter, after: int | None, limit: int, now_ms: int
+    ) -> AlterStep:
+        info = await self._directory.require(ref)
+        target = await self._directory.require_open(verb.to) if isinstance(verb, Move) else None
+        statuses = [status for state in states_of(verb) for status in STATUSES[state]]
+        stored_ms = self._cluster.stored(now_ms)
+        found = await self._reading.matching(info, statuses, which, after, limit, stored_ms)
+        if not found:
+            return AlterStep(0, 0, None)
+        ids = [entry.envelope.id for entry in found]
+        if isinstance(verb, Move) and target is not None and target.shard is not info.shard:
+            moved = await self._moving.move(info, target, verb, which, ids, statuses, now_ms, notices)
+            return AlterStep(moved, moved, ids[-1] if len(ids) == limit else None)
+
+        async def work(unit: PostgresUnit) -> AlterStep:
+            if target is not None:
+                has_groups = any(entry.envelope.group is not None for entry in found)
+                await unit.lock_both(info, target, has_groups=has_groups)
+            unit.found = ids
+            return await alter(unit, ref, verb, which, after, limit)
+
+        return await self._steps.run(ref, work, now_ms, notices)

@@ -1,0 +1,112 @@
+"""The journal: read in the order of transactions, and only as far as none that is under way could still write."""
+
+import asyncio
+from collections import deque
+from typing import Any
+
+from holdfast.model.errors import StoreUnavailable
+from holdfast.model.events import Event, JournalEvent, format_positions, parse_positions
+from holdfast.stores.contract import JOURNAL_STEP, JournalPage
+from holdfast.stores.postgres.cluster.cluster import Cluster
+from holdfast.stores.postgres.cluster.database import Shard
+from holdfast.stores.postgres.schema.rows import EVENTS, decode_error
+from holdfast.stores.postgres.schema.statements import SQL
+
+# A reader waits this long for transactions that were under way when it came: mostly they end within a millisecond, and
+# whoever has just been answered finds its own events. A long one holds readers back, nobody else.
+_PATIENCE_S = 1.0
+_LOOK_S = 0.002
+
+
+class Journal:
+    def __init__(self, cluster: Cluster, retention_ms: int) -> None:
+        self._cluster = cluster
+        self._retention_ms = retention_ms
+
+    async def read(
+        self, after: str | None, limit: int, tenant: str | None, oldest_at: int, until: str | None = None
+    ) -> JournalPage:
+        """Of each database in its order; of several by their time, as far as that is known. Up to `until` all of them
+        must be up: nobody asks for that range again."""
+        position = parse_positions(after, len(self._cluster.shards))
+        last = None if until is None else parse_positions(until, len(self._cluster.shards))
+        room = limit if tenant is None else JOURNAL_STEP // len(position)
+        waiting = [
+            deque(await self._rows_if_up(shard, position[shard.number], room))
+            if last is None
+            else deque(await self._rows_upto(shard, position[shard.number], last[shard.number], room))
+            for shard in self._cluster.shards
+        ]
+        events: list[JournalEvent] = []
+        while len(events) < limit and any(waiting):
+            shard = min(
+                (number for number, rows in enumerate(waiting) if rows), key=lambda number: _time(waiting[number])
+            )
+            row = waiting[shard].popleft()
+            position[shard] = row["seq"]
+            if (tenant is None or row["tenant"] == tenant) and row["at"] >= oldest_at:
+                events.append(_event(row, shard))
+        return JournalPage(events, format_positions(position))
+
+    async def _rows_if_up(self, shard: Shard, after: int, limit: int) -> list[Any]:
+        """Nothing of a database that is down: what it has comes when it is back."""
+        try:
+            return await self._rows(shard, after, limit)
+        except StoreUnavailable:
+            if len(self._cluster.shards) == 1:
+                raise
+            return []
+
+    async def _rows_upto(self, shard: Shard, after: int, last: int, limit: int) -> list[Any]:
+        """A range that was read before: nothing that is under way can write there."""
+        return await shard.fetch(SQL["journal"], after, last + 1, limit) if last > after else []
+
+    async def _rows(self, shard: Shard, after: int, limit: int) -> list[Any]:
+        [start] = await shard.fetch(SQL["horizon"])
+        ends, waited = start["ends"], 0.0
+        while ends <= start["last"] and waited < _PATIENCE_S:
+            await asyncio.sleep(_LOOK_S)
+            waited += _LOOK_S
+            [now] = await shard.fetch(SQL["horizon"])
+            ends = now["ends"]
+        return await shard.fetch(SQL["journal"], after, ends, limit)
+
+    async def trim(self, shard: Shard, limit: int, now_ms: int) -> int:
+        """Forget what is older than the retention; up to `limit` events."""
+
+        async def work(connection: Any) -> int:
+            status = await connection.execute(SQL["trim"], now_ms - self._retention_ms, limit)
+            return int(status.rpartition(" ")[2])
+
+        return await shard.use(work)
+
+    async def next_trim_at(self, shard: Shard) -> int | None:
+        rows = await shard.fetch("SELECT at FROM journal ORDER BY seq LIMIT 1")
+        return rows[0]["at"] + self._retention_ms if rows else None
+
+
+def _time(rows: deque[Any]) -> tuple[int, bool]:
+    """Where a database's next event stands beside the others': what arrives from one, after it has left there."""
+    at: int = rows[0]["at"]
+    return at, EVENTS[rows[0]["event"]] is Event.MOVED and rows[0]["reason"].startswith("from ")
+
+
+def _event(row: Any, shard: int) -> JournalEvent:
+    return JournalEvent(
+        seq=row["seq"],
+        shard=shard,
+        at=row["at"],
+        event=EVENTS[row["event"]],
+        tenant=row["tenant"],
+        queue=row["queue"],
+        snowflake=row["id"],
+        given_correlation_id=row["correlation_id"],
+        attempt=row["attempt"],
+        version=row["version"],
+        priority=row["priority"],
+        enqueued_at=row["created_at"],
+        claimed_at=row["claimed_at"],
+        bytes=row["bytes"],
+        error=decode_error(row["error"]),
+        reason=row["reason"],
+    )

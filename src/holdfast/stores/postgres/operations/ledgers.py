@@ -1,0 +1,33 @@
+"""Claim ledgers: a consumer's numbered claims, to be read again by number."""
+
+from collections.abc import Callable
+
+from holdfast.model.answers import LedgerEntry
+from holdfast.model.names import QueueRef
+from holdfast.stores.driver import Driver
+from holdfast.stores.logic.ledgers import Ledgers, entries
+from holdfast.stores.postgres.payloads.pieces import Payloads
+from holdfast.stores.postgres.queues.queue_info import QueueInfo
+from holdfast.stores.postgres.schema.rows import Entry
+from holdfast.stores.postgres.transactions.runner import PostgresUnits
+from holdfast.stores.postgres.transactions.unit import PostgresUnit
+
+
+class PostgresLedgers(Ledgers[QueueInfo, Entry]):
+    """`LedgerStore`."""
+
+    def __init__(self, driver: Driver, units: PostgresUnits, payloads: Payloads, roll: Callable[[], float]) -> None:
+        super().__init__(units, roll)
+        self._driver = driver
+        self._steps = units
+        self._payloads = payloads
+
+    async def entries(self, ref: QueueRef, consumer: str, now_ms: int, number: int | None = None) -> list[LedgerEntry]:
+        async def read(unit: PostgresUnit) -> list[LedgerEntry]:
+            await unit.open(ref, is_locked=False)  # nothing is changed
+            return await entries(unit, ref, consumer, number)
+
+        found = await self._steps.run(ref, read, now_ms)
+        if all(delivery.pieces is None for entry in found for delivery in entry.deliveries):
+            return found
+        return await self._driver.call(lambda: self._payloads.filled_entries(ref, found))

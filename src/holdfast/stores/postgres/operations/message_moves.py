@@ -1,0 +1,256 @@
+"""Messages from a queue on one database to a queue on another.
+
+    1. target   `arrivals`: the messages as they were seen, counted against quotas, not yet there
+    2. source   `moves`: those that are still as they were seen go, and their ids are written: it is decided
+    3. target   those ids become messages; the arrival goes
+    4. source   the decision is forgotten
+
+A crash after 1 or 2 leaves an arrival. Sweeps find it and look for the decision; where there is none they write that
+it was called off, which a step 2 that comes late runs into.
+
+Payloads in pieces are copied between 1 and 2, to places of their own: one by one, each only while the arrival is there,
+and each says that somebody is at it. They are the arrival's; those of messages that did not come are given up with it.
+"""
+
+from typing import Any
+from uuid import UUID, uuid4
+
+import msgspec
+
+from holdfast.model.errors import StoreUnavailable
+from holdfast.model.lifecycle import TRANSITIONS, Cause, Change
+from holdfast.model.requests import Filter, Move
+from holdfast.model.verdicts import alter
+from holdfast.stores.answers import being_deleted, no_such_queue
+from holdfast.stores.notices import Notices
+from holdfast.stores.pieces import count_of
+from holdfast.stores.postgres.cluster.cluster import Cluster
+from holdfast.stores.postgres.cluster.database import Shard
+from holdfast.stores.postgres.payloads.pieces import Payloads
+from holdfast.stores.postgres.queues.queue_info import QueueInfo
+from holdfast.stores.postgres.queues.quota_grants import Granted, Grants, Part, Short
+from holdfast.stores.postgres.schema.rows import Entry, whole_entry_of
+from holdfast.stores.postgres.schema.statements import SQL, WHOLE
+from holdfast.stores.postgres.transactions.locks import admit_groups
+from holdfast.stores.postgres.transactions.runner import Steps
+from holdfast.stores.postgres.transactions.unit import PostgresUnit
+
+# An arrival this old is one whose server died, or is slow: whoever finds it ends it.
+_ABANDONED_S = 10.0
+_TRIES = 10
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(list[list[Any]]).decode
+
+_ANNOUNCE = (
+    "INSERT INTO arrivals (move, from_shard, from_queue, queue_key, messages, bytes, body) "
+    "VALUES ($1, $2, $3, $4, $5, $6, $7)"
+)
+_DECIDE = "INSERT INTO moves (move, ids) VALUES ($1, $2) ON CONFLICT DO NOTHING RETURNING move"
+_DECIDED = "SELECT ids FROM moves WHERE move = $1"
+_FORGET = "DELETE FROM moves WHERE move = $1"
+_ARRIVAL = "SELECT * FROM arrivals WHERE move = $1 FOR UPDATE"
+_ARRIVED = "DELETE FROM arrivals WHERE move = $1"
+_WAITING = "SELECT move, from_shard FROM arrivals WHERE at < clock_timestamp() - make_interval(secs => $1) LIMIT 100"
+_OLD = "DELETE FROM moves WHERE at < clock_timestamp() - interval '1 day'"
+_INSERT = (
+    f"INSERT INTO items (queue_key, {', '.join(WHOLE)}) "
+    f"VALUES ({', '.join(f'${place}' for place in range(1, len(WHOLE) + 2))})"
+)
+
+
+_PLACE, _GROUP, _BYTES = (WHOLE.index(name) for name in ("piece_place", "group_name", "bytes"))
+
+
+def _called_off() -> StoreUnavailable:
+    return StoreUnavailable("the move took so long that it was called off: nothing was moved, try again")
+
+
+class Moving:
+    def __init__(self, cluster: Cluster, steps: Steps, grants: Grants, payloads: Payloads) -> None:
+        self._cluster = cluster
+        self._steps = steps
+        self._grants = grants
+        self._payloads = payloads
+
+    async def move(
+        self,
+        info: QueueInfo,
+        target: QueueInfo,
+        verb: Move,
+        which: Filter,
+        ids: list[int],
+        statuses: list[int],
+        now_ms: int,
+        notices: Notices,
+    ) -> int:
+        """How many went."""
+        rows = await info.shard.fetch(SQL["by_ids"], info.key, ids)
+        stored_ms = self._cluster.stored(now_ms)
+        meant = [
+            (row, entry)
+            for row, entry in ((row, whole_entry_of(row)) for row in rows)
+            if entry.status in statuses and which.matches(entry.envelope, entry.life, stored_ms)
+        ]
+        if not meant:
+            return 0
+        move = uuid4()
+        places = {
+            entry.envelope.id: self._payloads.take_place(now_ms)
+            for _, entry in meant
+            if entry.envelope.pieces is not None
+        }
+        await self._announce(move, info, target, meant, places, now_ms)
+        await self._carry(move, info.shard, target.shard, [entry for _, entry in meant], places)
+        gone = await self._decide(move, info, target, verb, [entry for _, entry in meant], now_ms, notices)
+        await self._arrive(move, target.shard, gone, now_ms, notices)
+        await info.shard.fetch(_FORGET, move)
+        return len(gone)
+
+    async def _announce(
+        self,
+        move: UUID,
+        info: QueueInfo,
+        target: QueueInfo,
+        meant: list[tuple[Any, Entry]],
+        places: dict[int, int],
+        now_ms: int,
+    ) -> None:
+        """`places` are where payloads in pieces will be, by message."""
+        sizes = [entry.bytes for _, entry in meant]
+        body = _encode(
+            [
+                [places.get(row["id"]) if column == "piece_place" else row[column] for column in WHOLE]
+                for row, _ in meant
+            ]
+        )
+
+        granted: Granted | None = None
+
+        async def work(unit: PostgresUnit) -> None:
+            connection = unit.connection
+            queue = await unit.open_key(target.key)
+            if queue is None:
+                raise no_such_queue(target.ref)
+            if queue.row.drain_until is not None:
+                raise being_deleted(target.ref)
+            if target.ref.tenant == info.ref.tenant:
+                await self._grants.check_carried(connection, queue, sizes, granted)
+            else:
+                await self._grants.check(connection, queue, sizes)
+            await connection.execute(
+                *(_ANNOUNCE, move, info.shard.number, str(info.ref), target.key, len(sizes), sum(sizes), body)
+            )
+
+        for _ in range(_TRIES):
+            try:
+                await self._steps.run_on(target.shard, work, now_ms, Notices())
+                return
+            except Short as short:
+                if target.ref.tenant == info.ref.tenant:
+                    granted = await self._grants.carry(short)
+                else:
+                    await self._grants.widen(short)
+        raise StoreUnavailable(f"the quotas of {target.ref.tenant} were used up again and again: try once more")
+
+    async def _carry(
+        self, move: UUID, source: Shard, target: Shard, meant: list[Entry], places: dict[int, int]
+    ) -> None:
+        for entry in meant:
+            pieces = entry.envelope.pieces
+            for number in range(0 if pieces is None else count_of(pieces.size)):
+                assert pieces is not None
+                rows = await source.fetch(SQL["piece"], pieces.place, number)
+                if not rows:
+                    break  # its message is gone: it will not be among those that go
+                place = places[entry.envelope.id]
+                if not await target.fetch(SQL["arriving_piece"], move, place, number, rows[0]["piece"]):
+                    raise _called_off()
+
+    async def _decide(
+        self,
+        move: UUID,
+        info: QueueInfo,
+        target: QueueInfo,
+        verb: Move,
+        seen: list[Entry],
+        now_ms: int,
+        notices: Notices,
+    ) -> list[int]:
+        as_seen = {entry.envelope.id: entry for entry in seen}
+
+        async def work(unit: PostgresUnit) -> list[int]:
+            queue = await unit.open_key(info.key)
+            if queue is None:
+                return []
+            gone, went = [], Part(0, 0)
+            for id, entry in (await unit.load(queue, as_seen)).items():
+                known = as_seen[id]
+                if entry.life != known.life or entry.envelope.pieces != known.envelope.pieces:
+                    continue
+                change = alter(entry.life, entry.envelope, verb, queue.default_ttl_ms, unit.now_ms)
+                unit.tell_event(queue, entry, change, reason=f"to {target.ref}")
+                unit.leave(queue, entry)
+                gone.append(id)
+                went = went.plus(Part(1, entry.bytes))
+            if await unit.connection.fetchval(_DECIDE, move, gone) is None:
+                raise _called_off()
+            await unit.write()
+            if target.ref.tenant == info.ref.tenant:
+                await self._grants.lower_by(unit.connection, queue.key, went)
+            return gone
+
+        return await self._steps.run_on(info.shard, work, now_ms, notices)
+
+    async def _arrive(self, move: UUID, shard: Shard, ids: list[int], now_ms: int, notices: Notices) -> None:
+        wanted = set(ids)
+
+        async def work(unit: PostgresUnit) -> None:
+            connection = unit.connection
+            arrival = await connection.fetchrow(_ARRIVAL, move)
+            if arrival is None:
+                return  # another has done it
+            await connection.execute(_ARRIVED, move)
+            body = _decode(arrival["body"])
+            if any(row[0] in wanted and row[_GROUP] is not None for row in body):
+                await admit_groups(connection, arrival["queue_key"])
+            queue = await unit.open_key(arrival["queue_key"])
+            # If the queue was deleted meanwhile, these go with it.
+            rows = [] if queue is None else [row for row in body if row[0] in wanted]
+            others = body if queue is None else [row for row in body if row[0] not in wanted]
+            places = [row[_PLACE] for row in others if row[_PLACE] is not None]
+            if places:
+                await connection.execute(SQL["give_up_places"], places)
+            missing = Part(len(others), sum(row[_BYTES] for row in others))
+            await self._grants.lower_by(connection, arrival["queue_key"], missing)
+            if queue is not None and rows:
+                await connection.executemany(_INSERT, [(queue.key, *row) for row in rows])
+                await self._show(unit, queue, [row[0] for row in rows], arrival["from_queue"])
+
+        await self._steps.run_on(shard, work, now_ms, notices)
+
+    async def _show(self, unit: PostgresUnit, queue: QueueInfo, ids: list[int], from_queue: str) -> None:
+        entries = (await unit.load(queue, ids)).values()
+        grouped = [entry.envelope.id for entry in entries if entry.envelope.group is not None]
+        if grouped:
+            await unit.connection.execute(SQL["has_groups"], queue.key, max(grouped))
+        for entry in entries:
+            event = TRANSITIONS[entry.life.state, Cause.MOVE].event
+            unit.tell_event(queue, entry, Change(entry.life, event), reason=f"from {from_queue}")
+            unit.arrive(None, queue, entry)
+
+    # --- What a crash left -------------------------------------------------------------------------------------
+
+    async def resolve(self, shard: Shard, now_ms: int, notices: Notices) -> int:
+        """Arrivals on this database whose move nobody carries on."""
+        resolved = 0
+        for row in await shard.fetch(_WAITING, _ABANDONED_S):
+            if row["from_shard"] >= len(self._cluster.shards):
+                continue  # it was left out since, and alone knows what was decided
+            source = self._cluster.shards[row["from_shard"]]
+            await source.fetch(_DECIDE, row["move"], [])
+            [decided] = await source.fetch(_DECIDED, row["move"])
+            await self._arrive(row["move"], shard, decided["ids"], now_ms, notices)
+            resolved += 1
+        await shard.fetch(_OLD)
+        return resolved

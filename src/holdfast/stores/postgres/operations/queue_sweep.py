@@ -1,0 +1,42 @@
+"""End leases, TTLs, delays and the keeping of succeeded messages of one queue, in one transaction."""
+
+from holdfast.stores.logic.sweep import end_by_time
+from holdfast.stores.notices import Notices
+from holdfast.stores.postgres.cluster.database import Shard
+from holdfast.stores.postgres.queues.queue_info import QueueInfo
+from holdfast.stores.postgres.schema.statements import SQL
+from holdfast.stores.postgres.transactions.locks import UPKEEP_LOCK
+from holdfast.stores.postgres.transactions.runner import Steps
+from holdfast.stores.postgres.transactions.unit import PostgresUnit
+
+
+class Upkeep:
+    def __init__(self, steps: Steps) -> None:
+        self._steps = steps
+
+    async def end_by_time(self, info: QueueInfo, limit: int, now_ms: int, notices: Notices) -> int:
+        """End leases, TTLs and delays before a claim. It leaves succeeded messages to sweeps."""
+        return await self.end_on(info.shard, info.key, limit, now_ms, notices, ends_kept=False)
+
+    async def end_on(
+        self, shard: Shard, key: int, limit: int, now_ms: int, notices: Notices, *, ends_kept: bool = True
+    ) -> int:
+        """End up to `limit` messages, and up to `limit` delays. Return how many messages changed their state."""
+
+        async def work(unit: PostgresUnit) -> int:
+            # One at a time. Whoever waited for a row of another's would go on holding it, though it is not his to end,
+            # and a claim that comes then would pass it by.
+            await unit.connection.execute(UPKEEP_LOCK, key)
+            queue = await unit.open_key(key)
+            if queue is None:
+                return 0
+            changed = await end_by_time(unit, queue, limit)
+            if ends_kept:
+                kept = await unit.kept(queue, limit - changed)
+                unit.drop(queue, kept)
+                changed += len(kept)
+            await unit.write()
+            await unit.connection.fetch(SQL["promote"], key, unit.given_now, limit)
+            return changed
+
+        return await self._steps.run_on(shard, work, now_ms, notices)

@@ -1,0 +1,145 @@
+"""One sweep: everything that time has ended, up to a limit that all databases share."""
+
+import asyncio
+from typing import Any
+
+from holdfast.model.errors import StoreUnavailable
+from holdfast.model.names import QueueRef
+from holdfast.stores.contract import Swept
+from holdfast.stores.driver import Driver, on_driver_with_notices
+from holdfast.stores.logic.sweep import delete_some, remove_oldest
+from holdfast.stores.notices import Notices
+from holdfast.stores.postgres.cluster.cluster import Cluster
+from holdfast.stores.postgres.cluster.database import Shard
+from holdfast.stores.postgres.cluster.resharding import Resharding
+from holdfast.stores.postgres.operations.journal import Journal
+from holdfast.stores.postgres.operations.message_moves import Moving
+from holdfast.stores.postgres.operations.queue_sweep import Upkeep
+from holdfast.stores.postgres.payloads.staging import Staging
+from holdfast.stores.postgres.queues.registry import Directory
+from holdfast.stores.postgres.schema.statements import SQL
+from holdfast.stores.postgres.transactions.runner import Steps
+from holdfast.stores.postgres.transactions.unit import PostgresUnit
+
+# Other servers' leases end too, and nobody says so: each server looks this often at least.
+LOOK_MS = 5_000
+# Lines of counts that are summed up in one statement.
+FOLD = 5_000
+
+
+class Sweeping:
+    def __init__(
+        self,
+        driver: Driver,
+        cluster: Cluster,
+        directory: Directory,
+        steps: Steps,
+        upkeep: Upkeep,
+        journal: Journal,
+        moving: Moving,
+        staging: Staging,
+        resharding: Resharding,
+        retention_ms: int,
+    ) -> None:
+        self.driver = driver
+        self._cluster = cluster
+        self._directory = directory
+        self._steps = steps
+        self._upkeep = upkeep
+        self._journal = journal
+        self._moving = moving
+        self._staging = staging
+        self._resharding = resharding
+        self._retention_ms = retention_ms
+        # One after the other: a sweep that came second would find the first one's work neither done nor to do.
+        self._turn = asyncio.Lock()
+
+    @on_driver_with_notices
+    async def sweep(self, notices: Notices, limit: int, now_ms: int) -> Swept:
+        """A database that is down is left out, and the others are swept."""
+        async with self._turn:
+            return await self._sweep(limit, now_ms, notices)
+
+    async def _sweep(self, limit: int, now_ms: int, notices: Notices) -> Swept:
+        changed, ends, failure = 0, [self._cluster.stored(now_ms) + LOOK_MS], None
+        for shard in self._cluster.shards:
+            try:
+                changed += await self._sweep_shard(shard, max(1, limit - changed), now_ms, notices)
+                ends += await self._next_ends(shard)
+            except StoreUnavailable as error:
+                failure = error
+        if len(self._cluster.shards) > 1:
+            try:
+                changed += await self._resharding.recover()
+            except StoreUnavailable as error:
+                failure = error
+        if failure is not None and len(self._cluster.shards) == 1:
+            raise failure
+        return Swept(changed, self._cluster.callers(min(ends)))
+
+    async def _sweep_shard(self, shard: Shard, limit: int, now_ms: int, notices: Notices) -> int:
+        stored_ms = self._cluster.stored(now_ms)
+        changed = 0
+        moving = {row["key"] for row in await shard.fetch(SQL["moving"])}
+        for row in await shard.fetch(SQL["ends"]):
+            if row["at"] <= stored_ms and changed < limit and row["queue_key"] not in moving:
+                changed += await self._upkeep.end_on(shard, row["queue_key"], limit - changed, now_ms, notices)
+        for row in await shard.fetch(SQL["draining"]):
+            if changed < limit and (not row["has_leases"] or row["drain_until"] <= stored_ms):
+                changed += await self._delete_some(shard, row, limit - changed, now_ms, notices)
+        for sql, at in ((SQL["forget_keys"], stored_ms), (SQL["forget_queues"], stored_ms - self._retention_ms)):
+            if changed < limit:
+                changed += await _execute(shard, sql, at, limit - changed)
+        if changed < limit:
+            changed += await self._journal.trim(shard, limit - changed, stored_ms)
+        if changed < limit:
+            changed += await self._staging.sweep(shard, limit - changed)
+        for row in await shard.fetch(SQL["strays"], limit):
+            changed += await self._end_strays(shard, row["key"], limit, now_ms, notices)
+        if len(self._cluster.shards) > 1:
+            changed += await self._directory.copies.send(shard)
+            changed += await self._moving.resolve(shard, now_ms, notices)
+        await shard.fetch(SQL["fold"], FOLD)
+        return changed
+
+    async def _next_ends(self, shard: Shard) -> list[int]:
+        moving = {row["key"] for row in await shard.fetch(SQL["moving"])}
+        ends = [row["at"] for row in await shard.fetch(SQL["ends"]) if row["queue_key"] not in moving]
+        [keys] = await shard.fetch(SQL["next_key_end"])
+        ends += [at for at in (keys["at"], await self._journal.next_trim_at(shard)) if at is not None]
+        ends += [0] if await self._staging.has_work(shard) else []
+        ends += [row["drain_until"] if row["has_leases"] else 0 for row in await shard.fetch(SQL["draining"])]
+        return ends
+
+    async def _delete_some(self, shard: Shard, queue: Any, limit: int, now_ms: int, notices: Notices) -> int:
+        """Continue the deletion of a queue."""
+
+        async def work(unit: PostgresUnit) -> int:
+            await unit.connection.execute(SQL["lock_queue"], queue["key"])
+            opened = await unit.open_key(queue["key"])
+            return 0 if opened is None else await delete_some(unit, opened, limit)
+
+        ref = QueueRef(queue["tenant"], queue["queue"])
+        home = self._cluster.home_of(ref.tenant)
+        if home is not shard:
+            # First here: a queue that is made again meanwhile has a number of its own.
+            await home.fetch(SQL["directory_drop"], ref.tenant, ref.queue, queue["queue_id"])
+        changed = await self._steps.run_on(shard, work, now_ms, notices)
+        self._directory.forget(ref)
+        return changed
+
+    async def _end_strays(self, shard: Shard, key: int, limit: int, now_ms: int, notices: Notices) -> int:
+        """An enqueue that began before its queue was being deleted may commit after it is gone."""
+
+        async def work(unit: PostgresUnit) -> int:
+            return await remove_oldest(unit, await unit.open_gone(key), limit)
+
+        return await self._steps.run_on(shard, work, now_ms, notices)
+
+
+async def _execute(shard: Shard, sql: str, *args: Any) -> int:
+    async def work(connection: Any) -> int:
+        status = await connection.execute(sql, *args)
+        return int(status.rpartition(" ")[2])
+
+    return await shard.use(work)

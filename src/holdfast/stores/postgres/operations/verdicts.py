@@ -1,0 +1,64 @@
+"""Verdicts: acks in one statement where that can settle them, all others in a step."""
+
+from holdfast.dice import Dice
+from holdfast.model.answers import Result
+from holdfast.model.events import Event
+from holdfast.model.message import Receipt, State
+from holdfast.model.names import QueueRef
+from holdfast.model.requests import Settle, Verdict
+from holdfast.stores.answers import stale
+from holdfast.stores.logic.verdicts import settle
+from holdfast.stores.notices import Notices
+from holdfast.stores.postgres.cluster.cluster import Cluster
+from holdfast.stores.postgres.queues.queue_info import QueueInfo
+from holdfast.stores.postgres.queues.registry import Directory
+from holdfast.stores.postgres.schema.statements import SQL
+from holdfast.stores.postgres.transactions.runner import Steps
+
+# Read once: to find a member in its class costs as much as the rest of a loop over a batch.
+_ACK, _SUCCEEDED = Settle.ACK, State.SUCCEEDED
+
+
+class Settling:
+    def __init__(
+        self, cluster: Cluster, directory: Directory, steps: Steps, dice: Dice, *, uses_shortcuts: bool
+    ) -> None:
+        self._cluster = cluster
+        self._directory = directory
+        self._steps = steps
+        self._dice = dice
+        self._uses_shortcuts = uses_shortcuts
+
+    async def settle(self, ref: QueueRef, verdicts: list[Verdict], now_ms: int, notices: Notices) -> list[Result]:
+        info = await self._directory.known(ref)
+        if info is None:
+            return [stale(each.receipt.id) for each in verdicts]
+        acked: dict[int, Result] = {}
+        receipts = [verdict.receipt for verdict in verdicts if verdict.settle is _ACK]
+        # Two verdicts on one message take effect in their order, which the statement does not know.
+        if self._uses_shortcuts and len({receipt.id for receipt in receipts}) == len(verdicts):
+            acked = await self._ack(info, receipts, now_ms, notices)
+            if len(acked) == len(verdicts):
+                return [acked[verdict.receipt.id] for verdict in verdicts]
+        rest = [verdict for verdict in verdicts if verdict.receipt.id not in acked]
+        found = await self._steps.run(ref, lambda unit: settle(unit, ref, rest, self._dice.roll), now_ms, notices)
+        if not acked:
+            return found
+        results = acked | {result.snowflake: result for result in found}
+        return [results[verdict.receipt.id] for verdict in verdicts]
+
+    async def _ack(self, info: QueueInfo, receipts: list[Receipt], now_ms: int, notices: Notices) -> dict[int, Result]:
+        """Return the results of the acks that one statement could settle."""
+        columns = zip(*receipts, strict=True)
+        rows = await info.shard.fetch(SQL["ack"], info.key, self._cluster.given(now_ms), *map(list, columns))
+        self._cluster.note_now(rows[0]["now"], now_ms)
+        results = {
+            id: Result(snowflake=id, ok=True, given_correlation_id=correlation_id, state=_SUCCEEDED)
+            for _now, _drain_until, id, correlation_id in rows
+            if id is not None
+        }
+        if results:
+            notices.tally(info.ref, Event.SUCCEEDED, len(results))
+            if rows[0]["drain_until"] is not None:
+                notices.deadline(rows[0]["now"])
+        return results

@@ -1,0 +1,76 @@
+"""A queue as this server knows it, with what its statements are checked against."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from holdfast.model.names import QueueRef
+from holdfast.model.policy import QueuePolicy, TenantConfig
+from holdfast.stores.contract import QueueRow
+from holdfast.stores.postgres.cluster.database import Shard
+from holdfast.stores.quotas import default_ttl_ms
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_policy = msgspec.msgpack.Decoder(QueuePolicy).decode
+_decode_config = msgspec.msgpack.Decoder(TenantConfig).decode
+
+
+@dataclass(frozen=True, slots=True)
+class QueueInfo:
+    ref: QueueRef
+    shard: Shard
+    key: int
+    row: QueueRow
+    config: TenantConfig
+    revision: int
+    tenant_revision: int
+    has_groups: bool
+    highest_grouped: int
+
+    @property
+    def default_ttl_ms(self) -> int | None:
+        return default_ttl_ms(self.row.policy, self.config.quotas)
+
+    @property
+    def has_quotas(self) -> bool:
+        return self.config.quotas.are_counted
+
+
+def info_of(row: Any, shard: Shard) -> QueueInfo:
+    """Of a row that the statement `queue` gave."""
+    ref = QueueRef(row["tenant"], row["queue"])
+    return QueueInfo(
+        ref=ref,
+        shard=shard,
+        key=row["key"],
+        row=queue_row_of(row),
+        config=decode_config(row["config"]),
+        revision=row["revision"],
+        tenant_revision=row["tenant_revision"],
+        has_groups=row["has_groups"],
+        highest_grouped=row["highest_grouped"],
+    )
+
+
+def queue_row_of(row: Any) -> QueueRow:
+    return QueueRow(
+        ref=QueueRef(row["tenant"], row["queue"]),
+        tenant_id=row["tenant_id"],
+        queue_id=row["queue_id"],
+        policy=_decode_policy(row["policy"]),
+        is_paused=row["is_paused"],
+        drain_until=row["drain_until"],
+    )
+
+
+def encode_policy(policy: QueuePolicy) -> bytes:
+    return _encode(policy)
+
+
+def encode_config(config: TenantConfig) -> bytes:
+    return _encode(config)
+
+
+def decode_config(raw: bytes) -> TenantConfig:
+    return _decode_config(raw)

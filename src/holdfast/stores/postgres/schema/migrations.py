@@ -1,0 +1,158 @@
+"""The schema's versions, applied in order: `holdfast db migrate`."""
+
+import re
+from importlib import resources
+from typing import Any, NamedTuple
+from uuid import UUID, uuid4
+
+from holdfast.model.errors import InvalidArgument, StoreUnavailable
+from holdfast.stores.postgres.cluster.slots import SLOTS, spread
+
+# Of an advisory lock: two servers never migrate one database at the same time.
+_LOCK = 0x686F6C64
+
+_FILE = re.compile(r"(\d{4})_(\w+)\.sql")
+
+
+class Migration(NamedTuple):
+    version: int
+    name: str
+    sql: str
+
+
+class Applied(NamedTuple):
+    """What `migrate` did to one database."""
+
+    versions: list[int]
+    shard: int
+    slots: int
+
+
+class Status(NamedTuple):
+    version: int
+    newest: int
+    cluster_id: UUID | None
+    shard: int | None
+    slots: int
+    epoch: int
+
+
+def migrations() -> list[Migration]:
+    files = resources.files(__package__).joinpath("migrations").iterdir()
+    return sorted(
+        Migration(int(matched[1]), matched[2], file.read_text(encoding="utf-8"))
+        for file in files
+        if (matched := _FILE.fullmatch(file.name))
+    )
+
+
+def newest() -> int:
+    return migrations()[-1].version
+
+
+async def migrate(connections: list[Any]) -> list[Applied]:
+    """Bring the databases of a store up to date, in the order in which they were given, and make one store of them."""
+    versions = [await _migrate_one(connection) for connection in connections]
+    statuses = [await status(connection) for connection in connections]
+    known = {each.cluster_id for each in statuses if each.cluster_id is not None}
+    if len(known) > 1:
+        raise InvalidArgument("these databases belong to different stores: give those of one", field="store")
+    if not known:
+        await _found(connections)
+    else:
+        await _join(connections, statuses, known.pop())
+    after = [await status(connection) for connection in connections]
+    return [
+        Applied(applied, each.shard if each.shard is not None else -1, each.slots)
+        for applied, each in zip(versions, after, strict=True)
+    ]
+
+
+async def _migrate_one(connection: Any) -> list[int]:
+    async with connection.transaction():
+        await connection.execute("SELECT pg_advisory_xact_lock($1)", _LOCK)
+        await connection.execute("CREATE SCHEMA IF NOT EXISTS holdfast")
+        await connection.execute("SET LOCAL search_path TO holdfast")
+        await connection.execute(
+            "CREATE TABLE IF NOT EXISTS migrations ("
+            "version integer PRIMARY KEY, name text NOT NULL, applied_at timestamptz NOT NULL DEFAULT now())"
+        )
+        have = {row["version"] for row in await connection.fetch("SELECT version FROM migrations")}
+        _check_not_newer(max(have, default=0))
+        applied = []
+        for each in migrations():
+            if each.version not in have:
+                await connection.execute(each.sql)
+                await connection.execute(
+                    "INSERT INTO migrations (version, name) VALUES ($1, $2)", each.version, each.name
+                )
+                applied.append(each.version)
+    return applied
+
+
+async def status(connection: Any) -> Status:
+    if await connection.fetchval("SELECT to_regclass('holdfast.migrations')") is None:
+        return Status(0, newest(), None, None, 0, 0)
+    version = await connection.fetchval("SELECT coalesce(max(version), 0) FROM holdfast.migrations")
+    row = await connection.fetchrow("SELECT cluster_id, shard, epoch FROM holdfast.cluster") if version else None
+    if row is None:
+        return Status(version, newest(), None, None, 0, 0)
+    slots = await connection.fetchval("SELECT count(*) FROM holdfast.slots WHERE shard = $1", row["shard"])
+    return Status(version, newest(), row["cluster_id"], row["shard"], slots, row["epoch"])
+
+
+def check(found: Status, shown_url: str) -> None:
+    """Refuse a database that this version cannot serve as it is."""
+    _check_not_newer(found.version)
+    if found.version < found.newest or found.cluster_id is None:
+        raise StoreUnavailable(
+            f"{shown_url} has version {found.version} of the schema, this is {found.newest}: run `holdfast db migrate`"
+        )
+
+
+def _check_not_newer(version: int) -> None:
+    if version > newest():
+        raise StoreUnavailable(
+            f"the database has version {version} of the schema, this Holdfast knows {newest()}: upgrade Holdfast"
+        )
+
+
+async def _found(connections: list[Any]) -> None:
+    """The first databases of a store: they share the slots evenly."""
+    cluster_id = uuid4()
+    slots = spread(len(connections))
+    for shard, connection in enumerate(connections):
+        await _write_place(connection, cluster_id, shard, 1, slots, slots)
+
+
+async def _join(connections: list[Any], statuses: list[Status], cluster_id: UUID) -> None:
+    """A database that is new to its store owns no slots yet: queues move to it by resharding."""
+    members = sorted(
+        (each for each in statuses if each.cluster_id is not None), key=lambda each: each.epoch, reverse=True
+    )
+    first = connections[statuses.index(members[0])]
+    table = await first.fetch("SELECT shard, home FROM holdfast.slots ORDER BY slot")
+    slots, homes = [row["shard"] for row in table], [row["home"] for row in table]
+    if len(slots) != SLOTS:
+        raise StoreUnavailable("the slot table of this store is damaged: restore a backup")
+    taken = {each.shard for each in members if each.shard is not None} | set(slots)
+    for connection, each in zip(connections, statuses, strict=True):
+        if each.cluster_id is None:
+            shard = max(taken) + 1
+            taken.add(shard)
+            await _write_place(connection, cluster_id, shard, members[0].epoch, slots, homes)
+
+
+async def _write_place(
+    connection: Any, cluster_id: UUID, shard: int, epoch: int, slots: list[int], homes: list[int]
+) -> None:
+    async with connection.transaction():
+        await connection.execute(
+            "INSERT INTO holdfast.cluster (cluster_id, shard, epoch) VALUES ($1, $2, $3)", cluster_id, shard, epoch
+        )
+        await connection.execute(
+            "INSERT INTO holdfast.slots (slot, shard, home) "
+            "SELECT n - 1, s, h FROM unnest($1::integer[], $2::integer[]) WITH ORDINALITY AS u (s, h, n)",
+            slots,
+            homes,
+        )

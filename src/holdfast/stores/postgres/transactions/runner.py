@@ -1,0 +1,76 @@
+"""Atomic steps on the PostgreSQL store: each is one transaction on one database."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+from holdfast.model.errors import StoreUnavailable
+from holdfast.model.names import QueueRef
+from holdfast.stores.driver import Driver
+from holdfast.stores.notices import Notices
+from holdfast.stores.postgres.cluster.database import Shard
+from holdfast.stores.postgres.queues.quota_grants import Short
+from holdfast.stores.postgres.transactions.unit import Changed, Parts, PostgresUnit
+
+T = TypeVar("T")
+Work = Callable[[PostgresUnit], Awaitable[T]]
+
+# How often a step begins again because the queue or its tenant was changed meanwhile.
+_TRIES = 50
+
+
+class Steps:
+    """Steps for work that is on the driver's loop already. `notices` are what the caller will tell the listener."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+
+    async def run_on(self, shard: Shard, work: Work[T], now_ms: int, notices: Notices) -> T:
+        """Run `work` in one transaction, and write its changes. It runs again after a deadlock."""
+
+        async def once(connection: Any) -> tuple[T, Notices]:
+            unit = PostgresUnit(self._parts, shard, connection, now_ms)
+            result = await work(unit)
+            await unit.write()
+            if not unit.tells_ready:
+                unit.notices.ready_at.clear()
+            return result, unit.notices
+
+        result, told = await shard.step(once)
+        notices.add(told)
+        return result
+
+    async def run(self, ref: QueueRef, work: Work[T], now_ms: int, notices: Notices) -> T:
+        """Run `work` on the database that owns the queue. It also runs again after `Changed`, and after `Short`, once
+        the database is granted more of the quota."""
+
+        async def on_queue(unit: PostgresUnit) -> T:
+            result = await work(unit)
+            unit.tell_draining()
+            return result
+
+        for _ in range(_TRIES):
+            try:
+                return await self.run_on(self._parts.cluster.shard_of(ref), on_queue, now_ms, notices)
+            except Changed:
+                continue
+            except Short as short:
+                await self._parts.grants.widen(short)
+        raise StoreUnavailable(f"queue {ref} or its tenant was changed again and again: try once more")
+
+
+class PostgresUnits:
+    """`Units`. The steps enter the driver by themselves, and the listener is told their notices. If the queue has gone
+    to another database, the driver follows it there."""
+
+    def __init__(self, driver: Driver, parts: Parts, steps: Steps) -> None:
+        self._driver = driver
+        self._directory = parts.directory
+        self._steps = steps
+
+    async def run(self, ref: QueueRef, work: Work[T], now_ms: int, *, target: QueueRef | None = None) -> T:
+        async def run(notices: Notices) -> T:
+            # The driver follows only a queue that the directory has on another database.
+            await self._directory.known(ref)
+            return await self._steps.run(ref, work, now_ms, notices)
+
+        return await self._driver.change(run)

@@ -1,0 +1,82 @@
+"""What messages leave behind is taken back while the store is in use."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from holdfast.clock import SystemClock
+from holdfast.model.errors import StoreUnavailable
+from holdfast.model.message import Draft
+from holdfast.model.requests import Ask, Settle, Verdict
+from holdfast.stores.postgres import PostgresStore
+from holdfast.stores.postgres.cluster import vacuum
+from tests.postgres.landing_calls import REF, connected, opened
+from tests.postgres.server import PostgresServer
+
+
+@pytest.fixture
+def urls(postgres: PostgresServer) -> Iterator[list[str]]:
+    return postgres.make_databases("vacuumed")
+
+
+async def work(store: PostgresStore, number: int) -> None:
+    """So many messages, from their enqueue to their ack."""
+    now_ms = SystemClock().now_ms()
+    await store.enqueue(REF, [Draft(payload=b"x")] * number, now_ms, auto_create=True)
+    [given] = (await store.claim(REF, [Ask(limit=number)], now_ms)).per_ask
+    verdicts = [Verdict(settle=Settle.ACK, receipt=each.receipt) for each in given]
+    assert all(result.ok for result in await store.settle(REF, verdicts, now_ms))
+
+
+async def test_a_database_is_vacuumed_after_so_many_claims(urls: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vacuum, "CLAIMED", 200)
+    monkeypatch.setattr(vacuum, "_LOOK_S", 3_600.0)
+    async with opened(urls) as store, connected(urls[0]) as connection:
+        await connection.execute("ALTER TABLE items SET (autovacuum_enabled = off)")
+        [shard] = store._cluster.shards
+        await work(store, 100)
+        assert not await store._vacuum.vacuum_once(shard), "too few"
+        await work(store, 100)
+        size = await connection.fetchval("SELECT pg_relation_size('items')")
+        assert await store._vacuum.vacuum_once(shard)
+        assert not await store._vacuum.vacuum_once(shard), "once"
+        for _ in range(2):
+            await work(store, 100)
+        assert await connection.fetchval("SELECT pg_relation_size('items')") <= size, "the room is used again"
+
+
+async def test_a_large_table_is_vacuumed_less_often(urls: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vacuum, "CLAIMED", 100)
+    monkeypatch.setattr(vacuum, "_LOOK_S", 3_600.0)
+    now_ms = SystemClock().now_ms()
+    async with opened(urls) as store:
+        [shard] = store._cluster.shards
+        await store.enqueue(REF, [Draft(payload=b"x")] * 400, now_ms, auto_create=True)
+        await work(store, 100)
+        assert await store._vacuum.vacuum_once(shard)
+        await work(store, 200)
+        assert not await store._vacuum.vacuum_once(shard), "a vacuum would read the index of 400"
+        for _ in range(5):
+            await work(store, 200)
+        assert await store._vacuum.vacuum_once(shard)
+
+
+def test_the_claims_between_two_vacuums_rise_with_the_root_of_the_rows() -> None:
+    assert vacuum.claims_between(-1) == vacuum.claims_between(10_000) == vacuum.CLAIMED, "-1: not known yet"
+    assert vacuum.claims_between(1_000_000) == 50_000
+    assert vacuum.claims_between(100_000_000) == 500_000
+
+
+async def test_a_database_that_cannot_be_vacuumed_is_tried_again(
+    urls: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vacuum, "CLAIMED", 1)
+    monkeypatch.setattr(vacuum, "_LOOK_S", 3_600.0)
+    async with opened(urls) as store:
+        [shard] = store._cluster.shards
+        await work(store, 1)
+        with monkeypatch.context() as patch:
+            patch.setattr(shard, "url", "postgres://nobody@/nothing?host=/nowhere")
+            with pytest.raises(StoreUnavailable):
+                await store._vacuum.vacuum_once(shard)
+        assert await store._vacuum.vacuum_once(shard)
