@@ -7,8 +7,8 @@ from typing import Any
 
 import typer
 
-from holdfast.cli.handoff import PREFIX, VARIABLES
 from holdfast.cli.main import app
+from holdfast.cli.messages.shell_variables import PREFIX, VARIABLES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
 

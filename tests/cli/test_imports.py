@@ -15,8 +15,8 @@ PACKAGE = {
 }
 COMMAND_LINE = PACKAGE | {
     *("holdfast.cli", "holdfast.cli.main", "holdfast.cli.loading", "holdfast.cli.commands", "holdfast.cli.root_help"),
-    *("holdfast.cli.command", "holdfast.cli.arguments", "holdfast.cli.failures", "holdfast.cli.place"),
-    *("holdfast.cli.show", "holdfast.clock"),
+    *("holdfast.cli.session", "holdfast.cli.arguments", "holdfast.cli.failures", "holdfast.cli.client_settings"),
+    *("holdfast.cli.output", "holdfast.clock"),
     *("holdfast.model.checks", "holdfast.model.extras", "holdfast.model.names"),
 }
 # typer with what it needs, and msgspec with what it needs.

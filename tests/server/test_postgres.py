@@ -8,7 +8,7 @@ import asyncpg
 import pytest
 
 import holdfast
-from holdfast.cli import tail
+from holdfast.cli.inspection import tail
 from tests.postgres.server import PostgresServer, run
 from tests.server.served import Served
 

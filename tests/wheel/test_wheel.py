@@ -116,8 +116,8 @@ def test_the_spark_extra_archives_an_embedded_store(wheel: Distribution, tmp_pat
 
 # The extra that each of these modules and packages needs; the longest name decides. All others need none.
 NEEDS = {
-    "holdfast.cli.demo_door": "server",
-    "holdfast.cli.segment_flush": "spark",
+    "holdfast.cli.demo.http_door": "server",
+    "holdfast.cli.pipeline.segment_flush": "spark",
     "holdfast.client.capnp": "capnp",
     "holdfast.doors": "server",
     "holdfast.doors.capnp": "capnp and server",

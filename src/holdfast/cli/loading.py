@@ -8,9 +8,9 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from holdfast.cli.arguments import QuickCommand, convert_quickly
-from holdfast.cli.command import client_command
 from holdfast.cli.commands import COMMANDS
 from holdfast.cli.root_help import print_help
+from holdfast.cli.session import client_command
 
 MARKUP: Final = "markdown"
 

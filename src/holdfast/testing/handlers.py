@@ -22,9 +22,9 @@ from holdfast.model.names import DEFAULT, QueueRef, parse_ref
 from holdfast.runtime import LoopRuntime
 from holdfast.server.embedded import open_blocking
 from holdfast.testing.clock import ManualClock
+from holdfast.worker.connection import Link, carried, client_of
 from holdfast.worker.consumer import Consumer
 from holdfast.worker.crew import Crew
-from holdfast.worker.link import Link, carried, client_of
 from holdfast.worker.outcome import Outcome, OutcomeKind
 from holdfast.worker.waiting import Reach, Stop
 from holdfast.worker.worker import Worker

@@ -1,6 +1,6 @@
 """Handlers that are fed from queues, kept alive and stopped with care."""
 
-from holdfast.worker.control import Defer, LeaseLost, Reject, Retry, WorkerStuck
+from holdfast.worker.exceptions import Defer, LeaseLost, Reject, Retry, WorkerStuck
 from holdfast.worker.outcome import Outcome, OutcomeKind
 from holdfast.worker.target import load_target, run_target
 from holdfast.worker.worker import Worker

@@ -5,8 +5,8 @@ from typing import NamedTuple
 from holdfast.client.blocking import Driver
 from holdfast.dice import Dice
 from holdfast.runtime import LoopRuntime
+from holdfast.worker.connection import Link
 from holdfast.worker.hooks import Hooks
-from holdfast.worker.link import Link
 from holdfast.worker.waiting import Reach, Stop
 
 

@@ -11,7 +11,7 @@ from holdfast.client.payloads import check_decodable, decode_as
 from holdfast.model.answers import Delivery
 from holdfast.model.errors import InvalidArgument
 from holdfast.model.message import JSON
-from holdfast.worker.control import HandlerDied
+from holdfast.worker.exceptions import HandlerDied
 from holdfast.worker.options import Options, Pool
 from holdfast.worker.outcome import bad_payload
 

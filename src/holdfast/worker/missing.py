@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from holdfast.client.missing import describe_missing
 from holdfast.model.names import QueueRef
-from holdfast.worker.link import Link
+from holdfast.worker.connection import Link
 from holdfast.worker.waiting import log
 
 

@@ -9,7 +9,7 @@ import msgspec
 from holdfast.client.message import describe
 from holdfast.model.errors import InvalidArgument
 from holdfast.model.message import MAX_ERROR
-from holdfast.worker.control import Defer, HandlerDied, HandlerFailed, Reject, Retry
+from holdfast.worker.exceptions import Defer, HandlerDied, HandlerFailed, Reject, Retry
 
 
 class OutcomeKind(StrEnum):

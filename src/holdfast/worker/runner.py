@@ -13,13 +13,13 @@ from holdfast.dice import Dice
 from holdfast.model.retry import backoff_ms
 from holdfast.runtime import LoopRuntime
 from holdfast.signals import LoopSignals
+from holdfast.worker.connection import Link, ThreadLink, link_of
 from holdfast.worker.consumer import Consumer
 from holdfast.worker.crew import Crew
 from holdfast.worker.handlers import Handler
 from holdfast.worker.hooks import Hooks
-from holdfast.worker.link import Link, ThreadLink, link_of
 from holdfast.worker.missing import warn_of_missing
-from holdfast.worker.outbox import TROUBLE
+from holdfast.worker.verdict_sender import TROUBLE
 from holdfast.worker.waiting import Reach, Stop, first_of, log
 
 # After the grace: for handlers to clean up, and for what they held to be given back.

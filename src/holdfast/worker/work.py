@@ -8,7 +8,7 @@ from holdfast.client.message import AsyncMessage
 from holdfast.model.answers import Result
 from holdfast.model.errors import StaleLease
 from holdfast.model.requests import Verdict
-from holdfast.worker.control import LeaseLost, Overdue, Stopped
+from holdfast.worker.exceptions import LeaseLost, Overdue, Stopped
 
 
 class WorkMessage(AsyncMessage):

@@ -20,14 +20,14 @@ from holdfast.model.durations import Duration, parse_duration_ms
 from holdfast.model.errors import InvalidArgument, StoreUnavailable
 from holdfast.model.names import DEFAULT, QueueRef
 from holdfast.model.store_url import UrlKind, parse_store_url
-from holdfast.worker.figures import publish
+from holdfast.worker.connection import client_of
+from holdfast.worker.execution.function_runners import runner_on
+from holdfast.worker.execution.stuck import HandlerStats
 from holdfast.worker.handlers import Handler, check_function, check_options, is_async, name_of, read_signature
 from holdfast.worker.hooks import Hook, Hooks
-from holdfast.worker.link import client_of
+from holdfast.worker.metrics import publish
 from holdfast.worker.options import Backoff, parse_options
 from holdfast.worker.runner import Runner, run_on_new_loop, stopping_on_signals
-from holdfast.worker.stuck import HandlerStats
-from holdfast.worker.ways import runner_on
 
 F = TypeVar("F", bound=Callable[..., Any])
 H = TypeVar("H", bound=Hook)

@@ -7,7 +7,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from holdfast.cli.segment_flush import flusher, segments_of
+from holdfast.cli.pipeline.segment_flush import flusher, segments_of
 from holdfast.pipeline.jobs.flush import flush
 from holdfast.stores.buffered.log.wal import Wal
 from holdfast.stores.logged import encode_call

@@ -1,0 +1,152 @@
+"""Commands that look and change nothing: `stats`, `queues`, `tenants`, `peek`, `get`."""
+
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+
+from holdfast.cli.output import payload_fields, preview
+from holdfast.cli.session import QueueName, Session
+
+if TYPE_CHECKING:
+    from holdfast.model.answers import Info, Page
+
+# Messages asked for at a time.
+PAGE = 1_000
+
+Id = Annotated[str, typer.Argument(metavar="ID", help="A message's id, in either spelling.", show_default=False)]
+OptionalQueue = Annotated[
+    str | None, typer.Argument(metavar="[QUEUE]", help="Left out: all queues of the tenant.", show_default=False)
+]
+
+
+def stats(cli: Session, queue: OptionalQueue = None) -> None:
+    """What is ready, delayed, in flight and failed: exact counts of a queue, or of a tenant."""
+    if queue is None:
+        tenant = cli.hf.tenant(cli.place.tenant)
+        cli.output.record({"tenant": tenant.name, **msgspec.to_builtins(tenant.stats())})
+        return
+    found = cli.queue(queue)
+    cli.output.record({"tenant": found.ref.tenant, "queue": found.ref.queue, **msgspec.to_builtins(found.stats())})
+
+
+def queues(cli: Session) -> None:
+    """The tenant's queues with their counts."""
+    found = cli.hf.queues(tenant=cli.place.tenant)
+    cli.output.rows(map(queue_row, found), empty=f"tenant {cli.place.tenant} has no queues")
+
+
+def queue_row(summary: Any) -> dict[str, Any]:
+    fields = msgspec.to_builtins(summary)
+    return {"queue": fields.pop("queue"), **fields}
+
+
+def tenants(
+    cli: Session,
+    name: Annotated[
+        str | None, typer.Argument(metavar="[TENANT]", help="One tenant, with its counts.", show_default=False)
+    ] = None,
+    changes: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[FIELD=VALUE]...", help="weight=2, quotas.max_messages=100000, …", show_default=False),
+    ] = None,
+) -> None:
+    """The tenants with their limits and quotas; or one of them, to see or to change.
+
+    ```console
+    holdfast tenants acme quotas.max_messages=100000 limits.write_ops_per_s=500
+    ```
+    """
+    if name is None:
+        cli.output.rows(map(_tenant_row, cli.hf.tenants()), empty="no tenants")
+        return
+    from holdfast.cli.operator.queues import changes_of
+
+    found = cli.hf.tenant(name)
+    config = found.set(**changes_of(changes)) if changes else found.get()
+    cli.output.record(
+        {"tenant": found.name, **msgspec.to_builtins(config), "stats": msgspec.to_builtins(found.stats())}
+    )
+
+
+def _tenant_row(summary: Any) -> dict[str, Any]:
+    fields = msgspec.to_builtins(summary)
+    return {"tenant": fields.pop("tenant"), **fields}
+
+
+def peek(
+    cli: Session,
+    queue: QueueName,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many.")] = 5,
+) -> None:
+    """What would be claimed next, with payloads. Nothing is leased."""
+    cli.output.rows((_peek_row(cli, each) for each in cli.queue(queue).peek(limit)), empty="nothing is ready")
+
+
+def _peek_row(cli: Session, info: "Info") -> dict[str, Any]:
+    row = {
+        "id": info.id,
+        "priority": info.priority,
+        "attempt": info.attempt,
+        "enqueued_at": info.enqueued_at,
+        "group": info.group,
+        "headers": info.headers,
+        "correlation_id": info.correlation_id,
+        "content_type": info.content_type,
+        "bytes": info.bytes,
+    }
+    return with_payload(cli, row, info)
+
+
+def with_payload(cli: Session, row: dict[str, Any], info: "Info") -> dict[str, Any]:
+    if cli.output.is_json:
+        return {**row, **payload_fields(info.payload, is_json=info.is_json)}
+    return {**row, "payload": preview(info.payload)}
+
+
+def get(
+    cli: Session,
+    queue: QueueName,
+    id: Id,
+    payload: Annotated[bool, typer.Option("--payload", help="Write the payload alone, byte for byte.")] = False,
+) -> None:
+    """One message, in whatever state it is. Exit code 3: there is none."""
+    info = cli.queue(queue).get(id, payload=True)
+    if payload and not cli.output.is_json:
+        write_payload_of(info)
+        return
+    cli.output.record(with_payload(cli, info_row(info), info))
+
+
+def write_payload_of(info: "Info") -> None:
+    sys.stdout.buffer.write(info.payload or b"")
+    sys.stdout.buffer.flush()
+
+
+def info_row(info: "Info") -> dict[str, Any]:
+    """Everything that is known of a message, but for its payload."""
+    fields: dict[str, Any] = msgspec.to_builtins(info, builtin_types=(bytes,))
+    for name in ("payload", "is_json"):
+        fields.pop(name)
+    return {**fields, "snowflake": str(info.snowflake)}
+
+
+def listed(queue: Any, state: str, filter: Any, limit: int) -> Iterator["Info"]:
+    """Yield up to `limit` messages, read page by page."""
+    for page in pages(queue, state, filter, limit):
+        yield from page
+
+
+def pages(
+    queue: Any, state: str | None, filter: Any, limit: int | None, cursor: str | None = None
+) -> Iterator["Page[Info]"]:
+    """Yield pages with up to `limit` messages in all (None: every message), continuing after `cursor`."""
+    while limit is None or limit > 0:
+        page = queue.list(state=state, limit=min(limit or PAGE, PAGE), cursor=cursor, filter=filter)
+        yield page
+        limit = None if limit is None else limit - len(page)
+        cursor = page.cursor
+        if cursor is None:
+            return
