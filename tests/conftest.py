@@ -8,9 +8,9 @@ import pytest
 from tests.services import PROGRAMS
 
 if TYPE_CHECKING:
-    from tests.objects.emulators import Emulator
     from tests.postgres.server import PostgresServer
     from tests.redis.server import RedisServer
+    from tests.stores.objects.emulators import Emulator
 
 # The laws are ordinary modules of the package: without this their assertions would fail without saying why.
 pytest.register_assert_rewrite("holdfast.testing.laws", "holdfast.testing.machine")
@@ -70,7 +70,7 @@ def redis_server() -> "Iterator[RedisServer]":
 @pytest.fixture(scope="session")
 def s3() -> "Iterator[Emulator]":
     """An emulated S3 for each process of the tests, and its variables in the environment."""
-    from tests.objects.emulators import S3Emulator, emulated
+    from tests.stores.objects.emulators import S3Emulator, emulated
 
     with emulated(S3Emulator) as emulator:
         yield emulator
@@ -78,7 +78,7 @@ def s3() -> "Iterator[Emulator]":
 
 @pytest.fixture(scope="session")
 def azure() -> "Iterator[Emulator]":
-    from tests.objects.emulators import AzureEmulator, emulated
+    from tests.stores.objects.emulators import AzureEmulator, emulated
 
     with emulated(AzureEmulator) as emulator:
         yield emulator

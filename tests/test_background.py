@@ -31,10 +31,10 @@ from holdfast.stores.buffered import redis_cache as cache_module
 from holdfast.stores.buffered.buffer import Buffer
 from holdfast.stores.buffered.group_commit import Commits
 from holdfast.stores.buffered.prefetcher import Prefetcher
-from holdfast.stores.objects import nodes as objects_nodes
-from holdfast.stores.objects.nodes import Nodes as ObjectsNodes
-from holdfast.stores.objects.tidying import Tidying
-from holdfast.stores.objects.watch import Watch
+from holdfast.stores.objects.buckets.directory_watch import Watch
+from holdfast.stores.objects.operations import node_numbers as objects_nodes
+from holdfast.stores.objects.operations.follow_up import Tidying
+from holdfast.stores.objects.operations.node_numbers import Nodes as ObjectsNodes
 from holdfast.stores.postgres import notifier
 from holdfast.stores.postgres.cluster import node_numbers, vacuum
 from holdfast.stores.postgres.payloads import staging
@@ -433,9 +433,9 @@ STARTERS = {
     "stores/buffered/fast_path.py": "commits, flush, landed_by_others; Redis is looked for by Cache.look",
     "stores/buffered/prefetcher.py": "prefetch",
     "stores/buffered/claim_rounds.py": "each round's error goes to its callers",
-    "stores/driver.py": "hands others' work to the link",
-    "stores/link.py": "starts others' work, and logs its error",
-    "stores/objects/payloads.py": "one delete, logged by the link; a sweep finds what is left",
+    "stores/event_loop/driver.py": "hands others' work to the link",
+    "stores/event_loop/link.py": "starts others' work, and logs its error",
+    "stores/objects/messages/payloads.py": "one delete, logged by the link; a sweep finds what is left",
     "stores/objects/store.py": "node_number, tidying, watch",
     "stores/rocks/store.py": "sweep",
     "stores/postgres/payloads/staging.py": "one statement, logged by the link; a sweep finds what is left",

@@ -19,7 +19,7 @@ import holdfast
 from holdfast.client.blocking import BlockingMessage, Holdfast, Queue
 from holdfast.model.errors import HoldfastError, StoreUnavailable
 from holdfast.stores.buffered.log.wal import LogStopped, Wal
-from holdfast.stores.objects.disk import DiskBucket
+from holdfast.stores.objects.buckets.disk import DiskBucket
 from holdfast.stores.rocks.copies import CopyJournal
 from holdfast.stores.rocks.legacy import LegacyDatabase
 from holdfast.testing.children import in_child

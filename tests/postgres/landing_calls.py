@@ -12,7 +12,7 @@ from holdfast.model.message import Draft
 from holdfast.model.names import QueueRef
 from holdfast.runtime import LoopRuntime
 from holdfast.stores.contract import JournalPage
-from holdfast.stores.logged import LoggedCall, log_call
+from holdfast.stores.formats.logged_enqueue import LoggedCall, log_call
 from holdfast.stores.postgres import PostgresStore
 from holdfast.stores.postgres.cluster.database import connect
 from holdfast.stores.postgres.landing.land import Lane

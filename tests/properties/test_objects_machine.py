@@ -10,7 +10,7 @@ from holdfast.client.blocking import Holdfast
 from holdfast.dice import Dice
 from holdfast.stores.contract import Store
 from holdfast.stores.objects import ObjectStore
-from holdfast.stores.objects.cloud import MemoryBucket
+from holdfast.stores.objects.buckets.cloud import MemoryBucket
 from holdfast.testing.machine import QueueMachine
 from tests.crash.rocks import sweep
 from tests.properties.test_memory_machine import COMMON

@@ -14,7 +14,7 @@ import pytest
 import holdfast
 from holdfast.client.client import AsyncQueue
 from holdfast.model.errors import StoreUnavailable
-from holdfast.stores.room import LOW_DISK_BYTES
+from holdfast.stores.disk.free_space import LOW_DISK_BYTES
 from tests.crash.rocks import verify_store
 from tests.machinery.disk.shim import build_shim
 from tests.server.served import Answer, Served

@@ -15,7 +15,7 @@ from holdfast.model.names import QueueRef
 from holdfast.runtime import LoopRuntime
 from holdfast.service.redis_rates import RatesDown, RedisRates, Taken
 from holdfast.service.shared_buckets import SharedBuckets
-from holdfast.stores.link import Link
+from holdfast.stores.event_loop.link import Link
 from holdfast.testing import ManualClock
 from tests.redis.server import RedisServer
 

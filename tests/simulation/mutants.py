@@ -16,7 +16,7 @@ from holdfast.model.message import Receipt
 from holdfast.service import session
 from holdfast.service.gate import Gate
 from holdfast.stores.logic import verdicts as verdicts_logic
-from holdfast.stores.memory.shelf import Shelf
+from holdfast.stores.memory.queue import Shelf
 from tests.machinery.simulation.memory import DurableMemoryStore, DurableUnits
 
 Patch = pytest.MonkeyPatch

@@ -12,7 +12,7 @@ import msgspec
 from holdfast import NewMessage
 from holdfast.client.client import AsyncHoldfast
 from holdfast.model.ids import MessageId
-from holdfast.stores.record import decode_life, encode_life
+from holdfast.stores.formats.message_record import decode_life, encode_life
 from holdfast.stores.rocks import RocksStore, keys
 from holdfast.stores.rocks.database import Database
 from holdfast.stores.rocks.engine import Durability

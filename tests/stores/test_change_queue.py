@@ -15,7 +15,7 @@ from holdfast.runtime import LoopRuntime
 from holdfast.stores.contract import QueueChange, Store
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.objects import ObjectStore
-from holdfast.stores.objects.cloud import MemoryBucket
+from holdfast.stores.objects.buckets.cloud import MemoryBucket
 from holdfast.stores.postgres import PostgresStore
 from holdfast.stores.rocks import RocksStore
 from holdfast.testing import ManualClock

@@ -13,10 +13,10 @@ import pytest
 import holdfast
 from holdfast.model.errors import StoreUnavailable
 from holdfast.stores.buffered.log.wal import Wal
-from holdfast.stores.processes import is_running
+from holdfast.stores.disk.file_sync import reserve, sync_data, sync_directory, sync_file
+from holdfast.stores.disk.processes import is_running
 from holdfast.stores.rocks import marker
 from holdfast.stores.rocks.copies import CopyJournal
-from holdfast.stores.syncing import reserve, sync_data, sync_directory, sync_file
 
 FULL_SYNC = 51
 

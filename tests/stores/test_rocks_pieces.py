@@ -24,7 +24,7 @@ from holdfast.model.names import QueueRef
 from holdfast.model.requests import Ask
 from holdfast.service.uploads import Upload
 from holdfast.stores.contract import PayloadReader
-from holdfast.stores.pieces import PIECE
+from holdfast.stores.payloads.pieces import PIECE
 from holdfast.stores.rocks import RocksStore, keys
 from holdfast.stores.rocks.verify import verify
 from holdfast.testing import ManualClock

@@ -138,7 +138,7 @@ NEEDS = {
     "holdfast.stores.postgres": "postgres",
     "holdfast.stores.postgres.bulk": "spark",
     "holdfast.telemetry": "server",
-    "holdfast.stores.objects.feed": "objects and arrow",
+    "holdfast.stores.objects.journal.feed": "objects and arrow",
     "holdfast.stores.rocks.copies": "arrow",
     "holdfast.testing.laws": "testing",
     "holdfast.testing.machine": "testing",

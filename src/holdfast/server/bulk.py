@@ -30,7 +30,7 @@ def open_feed(place: Place, tenant: str | None) -> Feed:
 
         return CopyJournal(place.address, tenant)
     if place.address.lower().partition("://")[0] in OBJECT_SCHEMES:
-        from holdfast.stores.objects.feed import ObjectJournal
+        from holdfast.stores.objects.journal.feed import ObjectJournal
 
         return ObjectJournal(place.address, tenant)
     raise _unknown(place)

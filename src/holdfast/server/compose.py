@@ -29,7 +29,7 @@ from holdfast.stores.contract import Store
 
 if TYPE_CHECKING:
     from holdfast.service.shared_buckets import SharedBuckets
-    from holdfast.stores.link import Link
+    from holdfast.stores.event_loop.link import Link
     from holdfast.stores.postgres import PostgresStore
 
 _log = logging.getLogger("holdfast")
@@ -92,7 +92,7 @@ class Core:
         # Imported here: nobody else loads the drivers.
         from holdfast.service.redis_rates import RedisRates
         from holdfast.service.shared_buckets import SharedBuckets
-        from holdfast.stores.link import Link
+        from holdfast.stores.event_loop.link import Link
 
         self._line = Link(self.runtime)
         self.shared = SharedBuckets(RedisRates(redis_url), self._line, self.runtime)

@@ -29,8 +29,8 @@ from holdfast.model.requests import (
 from holdfast.runtime import Runtime, see_through, sleep_until
 from holdfast.service.directory import Directory
 from holdfast.service.views import stats_of
-from holdfast.stores.answers import being_deleted
 from holdfast.stores.contract import QueueChange, Store
+from holdfast.stores.logic.results import being_deleted
 from holdfast.wire.requests import (
     BackupRequest,
     CancelRequest,

@@ -6,8 +6,8 @@ from holdfast.clock import Clock
 from holdfast.model.limits import has_rates, is_limited
 from holdfast.model.names import QueueRef
 from holdfast.model.policy import Limits, QueuePolicy
-from holdfast.stores.answers import no_such_queue
 from holdfast.stores.contract import LimitedQueueDirectory, QueueRow, Store, TenantRow
+from holdfast.stores.logic.results import no_such_queue
 
 
 class Directory:

@@ -52,8 +52,8 @@ from holdfast.service.subscriptions import Subscription, Subscriptions
 from holdfast.service.uploads import Upload
 from holdfast.service.views import info_of, stats_of
 from holdfast.service.watches import Watch, Watches
-from holdfast.stores.answers import receipt_of
 from holdfast.stores.contract import PayloadReader, PayloadWriter, Store
+from holdfast.stores.logic.results import receipt_of
 from holdfast.wire.requests import (
     BrowseRequest,
     GetRequest,

@@ -4,7 +4,7 @@ What a server is at when it is killed nobody can read until it is given up. Over
 request may; the emulator of the tests is on this machine.
 """
 
-from holdfast.stores.objects.cloud import CloudBucket
+from holdfast.stores.objects.buckets.cloud import CloudBucket
 from tests.machinery.kills import server
 
 MODULE = __name__

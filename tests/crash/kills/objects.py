@@ -5,12 +5,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from holdfast.stores.objects.disk import DiskBucket
-from holdfast.stores.objects.verify import verify
+from holdfast.stores.objects.buckets.disk import DiskBucket
+from holdfast.stores.objects.verify.store import verify
 from tests.crash.kills import hasty
 from tests.machinery.kills import ServedCluster
 from tests.machinery.kills.cluster import Fault, Footing
-from tests.objects.emulators import S3Emulator, emulated
+from tests.stores.objects.emulators import S3Emulator, emulated
 
 SERVERS = 4
 

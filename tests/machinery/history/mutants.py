@@ -20,7 +20,7 @@ from holdfast.stores.contract import Claims
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.memory.directory import MemoryDirectory
 from holdfast.stores.memory.journal import MemoryJournal
-from holdfast.stores.memory.shelf import Entry, Shelf
+from holdfast.stores.memory.queue import Entry, Shelf
 from holdfast.stores.memory.unit import MemoryUnits
 from tests.machinery.history.rules import Rule
 

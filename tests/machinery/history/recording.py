@@ -9,7 +9,7 @@ from holdfast.client.blocking import Holdfast
 from holdfast.client.client import AsyncHoldfast
 from holdfast.model.message import NewMessage
 from holdfast.model.policy import QueuePolicy
-from holdfast.stores.syncing import sync_data
+from holdfast.stores.disk.file_sync import sync_data
 from tests.machinery.history import lines as h
 from tests.machinery.history.scripts import Recorder, Script, Scripts
 

@@ -10,7 +10,7 @@ from holdfast.runtime import Runtime
 from holdfast.stores.contract import Capabilities, Listener
 from holdfast.stores.memory.directory import MemoryDirectory
 from holdfast.stores.memory.journal import MemoryJournal
-from holdfast.stores.memory.shelf import Entry, Shelf
+from holdfast.stores.memory.queue import Entry, Shelf
 from holdfast.stores.memory.store import MemoryStore
 from holdfast.stores.memory.unit import MemoryUnits
 

@@ -10,7 +10,7 @@ import pytest
 from holdfast.cli.pipeline.segment_flush import flusher, segments_of
 from holdfast.pipeline.jobs.flush import flush
 from holdfast.stores.buffered.log.wal import Wal
-from holdfast.stores.logged import encode_call
+from holdfast.stores.formats.logged_enqueue import encode_call
 from tests.postgres.landing_calls import REF, Log
 from tests.postgres.server import PostgresServer
 from tests.redis.buffered import opened, put, take

@@ -14,7 +14,7 @@ from holdfast.pipeline.sources.segments import SegmentStreamReader, logs_of
 from holdfast.server.bulk import find_logs, open_log
 from holdfast.stores.buffered.log.segments import LogDamaged
 from holdfast.stores.buffered.log.wal import Wal
-from holdfast.stores.logged import decode_call, encode_call, log_call
+from holdfast.stores.formats.logged_enqueue import decode_call, encode_call, log_call
 
 REF = QueueRef("acme", "payments")
 

@@ -18,7 +18,7 @@ from holdfast.model.names import QueueRef
 from holdfast.stores.buffered.log.reader import SegmentFile, read_calls, segment_files
 from holdfast.stores.buffered.log.segments import LogDamaged
 from holdfast.stores.buffered.log.wal import Wal
-from holdfast.stores.logged import LoggedBatch, encode_call, log_call
+from holdfast.stores.formats.logged_enqueue import LoggedBatch, encode_call, log_call
 from holdfast.stores.postgres.landing.flushing import Flushed, flush, landed
 from tests.postgres.landing_calls import REF, Log
 from tests.postgres.server import PostgresServer

@@ -13,7 +13,7 @@ from holdfast.clock import SystemClock
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Ask, Settle, Verdict
 from holdfast.stores.contract import QueueChange
-from holdfast.stores.logged import LoggedCall, decode_call, encode_call
+from holdfast.stores.formats.logged_enqueue import LoggedCall, decode_call, encode_call
 from holdfast.stores.postgres import PostgresStore
 from holdfast.stores.postgres.landing.land import Lane, land, landed_places
 from tests.postgres.landing_calls import LANE, REF, Log, connected, journal_of, opened

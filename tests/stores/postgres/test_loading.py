@@ -13,7 +13,7 @@ import pytest
 import holdfast
 from holdfast.model.message import Draft
 from holdfast.model.names import QueueRef
-from holdfast.stores.pieces import PIECES_ABOVE
+from holdfast.stores.payloads.pieces import PIECES_ABOVE
 from holdfast.stores.postgres.bulk.loader import Loader
 from tests.postgres.server import PostgresServer
 

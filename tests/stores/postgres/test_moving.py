@@ -14,7 +14,7 @@ from holdfast.model.names import QueueRef
 from holdfast.model.policy import Quotas, TenantConfig
 from holdfast.model.requests import EVERYTHING, Ask, Filter, Move, Settle, Verdict
 from holdfast.runtime import LoopRuntime
-from holdfast.stores.notices import Notices
+from holdfast.stores.event_loop.notices import Notices
 from holdfast.stores.postgres import PostgresStore
 from holdfast.stores.postgres.cluster.slots import slot_of
 from holdfast.stores.postgres.operations import message_moves

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from holdfast.model import lifecycle
 from holdfast.model.message import BYTES, JSON, Draft, seal
 from holdfast.model.policy import QueuePolicy
-from holdfast.stores.record import encode_bare_messages, encode_message
+from holdfast.stores.formats.message_record import encode_bare_messages, encode_message
 from holdfast.stores.rocks import database, keys, layers, plain_messages
 from holdfast.stores.rocks.database import Database
 from holdfast.stores.rocks.entry import Entry

@@ -24,7 +24,7 @@ def verify_store(store: str, progress: "Progress | None" = None) -> "Report":
             field="store",
         )
     require_extra("objects", "an object store", "obstore", field="store")
-    from holdfast.stores.objects.verify import verify as verify_objects
+    from holdfast.stores.objects.verify.store import verify as verify_objects
 
     return verify_objects(store, progress)
 

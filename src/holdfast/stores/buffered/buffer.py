@@ -21,7 +21,7 @@ from holdfast.model.errors import StoreUnavailable
 from holdfast.model.names import QueueRef
 from holdfast.stores.buffered.log.wal import Place
 from holdfast.stores.buffered.redis_cache import Cache
-from holdfast.stores.logged import LoggedCall, decode_call
+from holdfast.stores.formats.logged_enqueue import LoggedCall, decode_call
 
 _log = logging.getLogger("holdfast")
 

@@ -18,8 +18,8 @@ from holdfast.stores.buffered.log.wal import SEGMENT_BYTES, Wal
 from holdfast.stores.buffered.prefetcher import Prefetcher, Reserver
 from holdfast.stores.buffered.redis_cache import Cache
 from holdfast.stores.contract import Claims
-from holdfast.stores.logged import decode_call
-from holdfast.stores.room import LOW_DISK_BYTES
+from holdfast.stores.disk.free_space import LOW_DISK_BYTES
+from holdfast.stores.formats.logged_enqueue import decode_call
 
 T = TypeVar("T")
 

@@ -21,7 +21,7 @@ from holdfast.stores.buffered.buffer import Buffer, Waiting
 from holdfast.stores.buffered.log.records import record_size
 from holdfast.stores.buffered.log.wal import Wal
 from holdfast.stores.buffered.redis_cache import Cache, Held
-from holdfast.stores.logged import LoggedCall, encode_call, log_call
+from holdfast.stores.formats.logged_enqueue import LoggedCall, encode_call, log_call
 
 T = TypeVar("T")
 

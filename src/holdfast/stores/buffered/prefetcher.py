@@ -21,7 +21,7 @@ from holdfast.model.requests import Ask
 from holdfast.stores.buffered.redis_cache import NOTHING, Cache, Popped
 from holdfast.stores.buffered.redis_keys import reserved_of
 from holdfast.stores.contract import Claims
-from holdfast.stores.reserved import Reserved
+from holdfast.stores.reserved_message import Reserved
 
 # A queue from which two claims within this time got all they asked for is a busy one.
 _BUSY_S = 1.0

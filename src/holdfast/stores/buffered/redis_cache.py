@@ -25,7 +25,7 @@ from holdfast.stores.buffered.redis_keys import (
     place_of,
     reserved_key,
 )
-from holdfast.stores.reserved import Reserved
+from holdfast.stores.reserved_message import Reserved
 
 T = TypeVar("T")
 

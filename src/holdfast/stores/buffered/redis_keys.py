@@ -12,7 +12,7 @@ from uuid import UUID
 
 from holdfast.model.names import QueueRef
 from holdfast.stores.buffered.log.wal import Place
-from holdfast.stores.reserved import Reserved
+from holdfast.stores.reserved_message import Reserved
 
 _PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
 

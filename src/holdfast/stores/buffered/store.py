@@ -34,7 +34,7 @@ from holdfast.stores.contract import (
     Swept,
     TenantRow,
 )
-from holdfast.stores.room import DiskRoom
+from holdfast.stores.disk.free_space import DiskRoom
 from holdfast.telemetry.figures import Figures
 
 T = TypeVar("T")

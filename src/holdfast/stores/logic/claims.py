@@ -8,9 +8,9 @@ from holdfast.model.claims import next_claim_at
 from holdfast.model.lifecycle import Change
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Ask
-from holdfast.stores.answers import being_deleted, receipt_of
 from holdfast.stores.contract import Claims
 from holdfast.stores.logic.ledgers import reread
+from holdfast.stores.logic.results import being_deleted, receipt_of
 from holdfast.stores.logic.sweep import end_leases, end_ttls
 from holdfast.stores.unit import E, OpenClaim, Q, Unit
 

@@ -1,7 +1,7 @@
 """The queue that a step works on."""
 
 from holdfast.model.names import QueueRef
-from holdfast.stores.answers import being_deleted, no_such_queue
+from holdfast.stores.logic.results import being_deleted, no_such_queue
 from holdfast.stores.unit import ChangeUnit, E, Q
 
 

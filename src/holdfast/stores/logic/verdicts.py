@@ -10,7 +10,7 @@ from holdfast.model.names import QueueRef
 from holdfast.model.requests import Settle, StateChange, Verdict
 from holdfast.model.state_documents import lease_lost, saved
 from holdfast.model.verdicts import judge
-from holdfast.stores.answers import settled, stale
+from holdfast.stores.logic.results import settled, stale
 from holdfast.stores.unit import ChangeUnit, E, Q, Unit
 
 # Read once: to find a member in its class costs as much as the rest of a loop over a batch.

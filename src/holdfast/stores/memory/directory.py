@@ -8,10 +8,10 @@ from msgspec.structs import replace
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.names import QueueRef
 from holdfast.model.policy import TenantConfig
-from holdfast.stores.answers import being_deleted, no_such_queue
 from holdfast.stores.contract import QueueChange, QueueRow, TenantRow
-from holdfast.stores.memory.shelf import Entry, Shelf
-from holdfast.stores.quotas import check_quotas, check_room_for_queue, default_ttl_ms
+from holdfast.stores.logic.quotas import check_quotas, check_room_for_queue, default_ttl_ms
+from holdfast.stores.logic.results import being_deleted, no_such_queue
+from holdfast.stores.memory.queue import Entry, Shelf
 from holdfast.stores.unit import Sized
 
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from holdfast.model.events import Event, JournalEvent, parse_position
 from holdfast.model.lifecycle import Life
 from holdfast.model.names import QueueRef
-from holdfast.stores.answers import event_of
 from holdfast.stores.contract import JOURNAL_STEP, JournalPage
-from holdfast.stores.memory.shelf import Entry
+from holdfast.stores.logic.results import event_of
+from holdfast.stores.memory.queue import Entry
 
 
 class MemoryJournal:

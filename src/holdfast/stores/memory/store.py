@@ -38,11 +38,11 @@ from holdfast.stores.logic.queues import require
 from holdfast.stores.logic.sweep import delete_some, end_by_time
 from holdfast.stores.logic.verdicts import save_state, settle
 from holdfast.stores.memory.directory import MemoryDirectory
+from holdfast.stores.memory.inspection import first, found, matching
 from holdfast.stores.memory.journal import MemoryJournal
 from holdfast.stores.memory.payloads import WholePayloads
-from holdfast.stores.memory.reading import first, found, matching
+from holdfast.stores.memory.queue import Shelf
 from holdfast.stores.memory.schedules import MemorySchedules
-from holdfast.stores.memory.shelf import Shelf
 from holdfast.stores.memory.unit import MemoryUnits
 from holdfast.telemetry.figures import Figures
 

@@ -13,12 +13,12 @@ from holdfast.model.lifecycle import Change
 from holdfast.model.message import Draft, Envelope, State, seal
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Filter, StateDocument
-from holdfast.stores.answers import delivery_of
 from holdfast.stores.contract import Listener
+from holdfast.stores.logic.results import delivery_of
 from holdfast.stores.memory.directory import MemoryDirectory
+from holdfast.stores.memory.inspection import first, matching
 from holdfast.stores.memory.journal import MemoryJournal
-from holdfast.stores.memory.reading import first, matching
-from holdfast.stores.memory.shelf import Entry, Ledger, SeenKey, Shelf
+from holdfast.stores.memory.queue import Entry, Ledger, SeenKey, Shelf
 from holdfast.stores.unit import OpenClaim, Sized
 
 T = TypeVar("T")

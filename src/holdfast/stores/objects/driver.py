@@ -8,10 +8,10 @@ from holdfast.model.errors import StoreUnavailable
 from holdfast.model.events import Event
 from holdfast.model.names import QueueRef
 from holdfast.stores.contract import Listener
-from holdfast.stores.driver import Driver, Work
-from holdfast.stores.notices import Notices
-from holdfast.stores.objects.attempts import Busy
-from holdfast.stores.objects.bucket import Changed, Missing, Unanswered
+from holdfast.stores.event_loop.driver import Driver, Work
+from holdfast.stores.event_loop.notices import Notices
+from holdfast.stores.objects.buckets.bucket import Changed, Missing, Unanswered
+from holdfast.stores.objects.buckets.retries import Busy
 
 T = TypeVar("T")
 

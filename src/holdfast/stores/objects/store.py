@@ -23,18 +23,18 @@ from holdfast.stores.contract import (
     Listing,
     Swept,
 )
-from holdfast.stores.link import Link
-from holdfast.stores.notices import Notices
-from holdfast.stores.objects.bucket import Bucket, Unanswered
-from holdfast.stores.objects.directory import Directory
-from holdfast.stores.objects.disk import DiskBucket
+from holdfast.stores.disk.free_space import LOW_DISK_BYTES, DiskRoom
+from holdfast.stores.event_loop.link import Link
+from holdfast.stores.event_loop.notices import Notices
+from holdfast.stores.objects.buckets.bucket import Bucket, Unanswered
+from holdfast.stores.objects.buckets.directory_watch import Watch
+from holdfast.stores.objects.buckets.disk import DiskBucket
+from holdfast.stores.objects.components import Parts
 from holdfast.stores.objects.driver import ObjectDriver
-from holdfast.stores.objects.ledgers import Ledgers
-from holdfast.stores.objects.parts import Parts
-from holdfast.stores.objects.payloads import Payloads
-from holdfast.stores.objects.timetable import Timetable
-from holdfast.stores.objects.watch import Watch
-from holdfast.stores.room import LOW_DISK_BYTES, DiskRoom
+from holdfast.stores.objects.messages.payloads import Payloads
+from holdfast.stores.objects.operations.directory import Directory
+from holdfast.stores.objects.operations.ledgers import Ledgers
+from holdfast.stores.objects.operations.schedules import Timetable
 from holdfast.telemetry.figures import Figures
 
 # Payloads of more bytes come and go bit by bit.

@@ -7,8 +7,8 @@ from typing import TypeVar
 from holdfast.model.events import Event
 from holdfast.model.names import QueueRef
 from holdfast.stores.contract import Listener
-from holdfast.stores.driver import Driver, Work
-from holdfast.stores.notices import Notices
+from holdfast.stores.event_loop.driver import Driver, Work
+from holdfast.stores.event_loop.notices import Notices
 from holdfast.stores.postgres.cluster.cluster import Cluster, QueueMoved
 from holdfast.stores.postgres.queues.registry import Directory
 

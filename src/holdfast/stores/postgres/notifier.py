@@ -11,7 +11,7 @@ from typing import Any
 
 from holdfast.background import Backoff, run_forever
 from holdfast.model.names import QueueRef
-from holdfast.stores.notices import Notices
+from holdfast.stores.event_loop.notices import Notices
 from holdfast.stores.postgres.cluster.cluster import Cluster
 from holdfast.stores.postgres.cluster.database import Shard, connect, shown
 from holdfast.stores.postgres.cluster.node_numbers import Nodes

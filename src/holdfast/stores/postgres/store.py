@@ -15,10 +15,10 @@ from holdfast.stores.contract import (
     JournalPage,
     Listener,
 )
-from holdfast.stores.link import Link
+from holdfast.stores.event_loop.link import Link
+from holdfast.stores.event_loop.notices import Notices
 from holdfast.stores.logic.verdicts import save_state
-from holdfast.stores.notices import Notices
-from holdfast.stores.pieces import PIECES_ABOVE
+from holdfast.stores.payloads.pieces import PIECES_ABOVE
 from holdfast.stores.postgres.cluster.cluster import Cluster
 from holdfast.stores.postgres.cluster.node_numbers import Nodes
 from holdfast.stores.postgres.cluster.resharding import Resharding

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.names import QueueRef
 from holdfast.model.policy import QueuePolicy, TenantConfig
-from holdfast.stores.answers import being_deleted, no_such_queue
 from holdfast.stores.contract import QueueRow, TenantRow
+from holdfast.stores.logic.results import being_deleted, no_such_queue
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.counters import Counters, Totals, decode_counters
 from holdfast.stores.rocks.engine import Engine

@@ -14,8 +14,8 @@ from holdfast.model.events import format_positions, parse_positions
 from holdfast.model.ids import to_uuid
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import StateDocument
-from holdfast.stores.processes import is_running
-from holdfast.stores.record import decode_life, decode_message
+from holdfast.stores.disk.processes import is_running
+from holdfast.stores.formats.message_record import decode_life, decode_message
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.journal import EVENT_NAMES, decode_block
 from holdfast.stores.rocks.marker import read_marker

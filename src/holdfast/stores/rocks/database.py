@@ -22,7 +22,8 @@ from rocksdict import Checkpoint, Rdict, WriteBatch, WriteOptions
 from holdfast.clock import rest_s
 from holdfast.forking import forked_error, listen_for_forks
 from holdfast.model.errors import HoldfastError, InvalidArgument, StoreUnavailable
-from holdfast.stores.directory_lock import DirectoryLock
+from holdfast.stores.disk.directory_lock import DirectoryLock
+from holdfast.stores.disk.file_sync import make_directory, sync_directory
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.forks import never_free, note_rocksdb_starts
 from holdfast.stores.rocks.layers import Layer
@@ -54,7 +55,6 @@ from holdfast.stores.rocks.opening import (
 )
 from holdfast.stores.rocks.positions import POSITION_KEY, encode_position
 from holdfast.stores.rocks.reads import MergedReads
-from holdfast.stores.syncing import make_directory, sync_directory
 from holdfast.telemetry.figures import FamilyFigures
 
 _log = logging.getLogger("holdfast")

@@ -6,7 +6,7 @@ from itertools import islice
 import msgspec
 
 from holdfast.model.requests import StateDocument
-from holdfast.stores.record import decode_life, decode_message
+from holdfast.stores.formats.message_record import decode_life, decode_message
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.engine import Engine
 from holdfast.stores.rocks.entry import Entry

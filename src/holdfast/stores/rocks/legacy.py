@@ -17,7 +17,7 @@ from rocksdict import AccessType, Options, Rdict, ReadOptions
 
 from holdfast.forking import listen_for_forks
 from holdfast.model.errors import InvalidArgument, StoreUnavailable
-from holdfast.stores.directory_lock import DirectoryLock
+from holdfast.stores.disk.directory_lock import DirectoryLock
 from holdfast.stores.rocks.forks import never_free
 from holdfast.stores.rocks.legacy_files import LegacyFiles, is_legacy, lock_legacy
 from holdfast.stores.rocks.legacy_keys import (

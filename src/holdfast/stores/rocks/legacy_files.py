@@ -15,7 +15,7 @@ from pathlib import Path
 
 from holdfast.forking import listen_for_forks
 from holdfast.model.errors import StoreUnavailable
-from holdfast.stores.directory_lock import DirectoryLock, is_held_here
+from holdfast.stores.disk.directory_lock import DirectoryLock, is_held_here
 
 _LOCK = "LOCK"
 # RocksDB needs none of these to read.

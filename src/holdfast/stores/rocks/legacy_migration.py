@@ -27,7 +27,8 @@ from holdfast.model.message import State
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import EVERYTHING
 from holdfast.runtime import LoopRuntime
-from holdfast.stores.directory_lock import DirectoryLock
+from holdfast.stores.disk.directory_lock import DirectoryLock
+from holdfast.stores.disk.file_sync import sync_directory, sync_file
 from holdfast.stores.rocks.engine import Durability
 from holdfast.stores.rocks.legacy import Kind, LegacyDatabase, LegacyMessage, Oddity
 from holdfast.stores.rocks.legacy_files import is_database_file, is_legacy, lock_legacy
@@ -36,7 +37,6 @@ from holdfast.stores.rocks.legacy_survey import Sum, Summing, Survey, require_re
 from holdfast.stores.rocks.marker import MARKER
 from holdfast.stores.rocks.opening import DATABASE
 from holdfast.stores.rocks.store import RocksStore
-from holdfast.stores.syncing import sync_directory, sync_file
 
 NEW = "holdfast-new"
 UNREADABLE = "legacy-unreadable.jsonl"

@@ -20,7 +20,6 @@ from holdfast.model.message import Envelope, State, headers_bytes
 from holdfast.model.names import DEFAULT, QueueRef
 from holdfast.model.requests import Filter, StateDocument
 from holdfast.runtime import Runtime
-from holdfast.stores.answers import no_such_queue
 from holdfast.stores.contract import (
     Capabilities,
     JournalPage,
@@ -28,6 +27,7 @@ from holdfast.stores.contract import (
     Listing,
     Swept,
 )
+from holdfast.stores.logic.results import no_such_queue
 from holdfast.stores.rocks.legacy import LegacyDatabase, LegacyMessage
 from holdfast.stores.rocks.legacy_intake import LEGACY_ID, LEGACY_QUEUE, own_id
 from holdfast.stores.rocks.legacy_parts import LegacyDirectory, LegacyLedgers, LegacyPayloads, LegacySchedules

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from holdfast.stores.disk.file_sync import sync_file
 from holdfast.stores.rocks.log_batch import HEAD, synced_by
 from holdfast.stores.rocks.log_records import (
     BLOCK,
@@ -24,7 +25,6 @@ from holdfast.stores.rocks.log_records import (
     checksum_holds,
     records_of,
 )
-from holdfast.stores.syncing import sync_file
 
 
 class Span(NamedTuple):

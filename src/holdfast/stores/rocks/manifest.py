@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from holdfast.model.errors import StoreUnavailable
+from holdfast.stores.disk.file_sync import sync_directory, sync_file
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.log_records import (
     BLOCK,
@@ -26,7 +27,6 @@ from holdfast.stores.rocks.log_records import (
     checksum_holds,
     records_of,
 )
-from holdfast.stores.syncing import sync_directory, sync_file
 
 _SAVED = ".torn"
 _FIRST_LIST = "MANIFEST-000001"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from holdfast.model.errors import InvalidArgument, StoreUnavailable
-from holdfast.stores.syncing import sync_directory, sync_file
+from holdfast.stores.disk.file_sync import sync_directory, sync_file
 
 # The layout of the directory, keys and values. A store of a higher number was written by a newer Holdfast.
 #

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from holdfast.model.lifecycle import Life
-from holdfast.stores.record import encode_life
+from holdfast.stores.formats.message_record import encode_life
 from holdfast.stores.rocks import keys, plain_messages
 from holdfast.stores.rocks.entry import Entry
 from holdfast.stores.rocks.layers import ARRAY_SIZE, LARGE_VALUE, InLog, Layer, Part

@@ -10,8 +10,9 @@ from pathlib import Path
 from rocksdict import AccessType, DBCompressionType, DBRecoveryMode, Options, Rdict
 
 from holdfast.model.errors import InvalidArgument, StoreUnavailable
-from holdfast.stores.directory_lock import DirectoryLock, is_held_here
-from holdfast.stores.processes import is_running
+from holdfast.stores.disk.directory_lock import DirectoryLock, is_held_here
+from holdfast.stores.disk.file_sync import make_directory
+from holdfast.stores.disk.processes import is_running
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.forks import check_rocksdb_works
 from holdfast.stores.rocks.log.commit_log import START, LogPosition
@@ -29,7 +30,6 @@ from holdfast.stores.rocks.manifest import (
 )
 from holdfast.stores.rocks.marker import MARKER, WITH_LOG, Marker, check_directory, read_marker
 from holdfast.stores.rocks.positions import POSITION_KEY, decode_position
-from holdfast.stores.syncing import make_directory
 
 DATABASE = "db"
 

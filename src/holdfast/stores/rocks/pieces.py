@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.message import Envelope, Pieces
 from holdfast.runtime import Runtime, let_others_go_on
-from holdfast.stores.pieces import PIECES_ABOVE, PieceChecker, count_of, cut, payload_gone
+from holdfast.stores.payloads.pieces import PIECES_ABOVE, PieceChecker, count_of, cut, payload_gone
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.engine import Engine
 

@@ -26,7 +26,7 @@ import msgspec
 from holdfast.model.ids import consecutive_to_bytes
 from holdfast.model.lifecycle import Life
 from holdfast.model.message import BYTES, JSON, Draft
-from holdfast.stores.record import encode_bare_messages, encode_life, encode_message
+from holdfast.stores.formats.message_record import encode_bare_messages, encode_life, encode_message
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.entry import Entry
 

@@ -13,7 +13,7 @@ from typing import Self
 
 from holdfast.forking import forked_error, listen_for_forks
 from holdfast.model.errors import InvalidArgument, StoreUnavailable
-from holdfast.stores.directory_lock import DirectoryLock
+from holdfast.stores.disk.directory_lock import DirectoryLock
 from holdfast.stores.rocks.forks import never_free
 from holdfast.stores.rocks.layers import Layer
 from holdfast.stores.rocks.layout import check_shards, read_layout

@@ -15,11 +15,11 @@ from pathlib import Path
 from holdfast.clock import Timer
 from holdfast.model.errors import HoldfastError, StoreUnavailable
 from holdfast.runtime import Runtime, Ticket
-from holdfast.stores.directory_lock import DirectoryLock
+from holdfast.stores.disk.directory_lock import DirectoryLock
+from holdfast.stores.disk.file_sync import sync_file
+from holdfast.stores.disk.free_space import free_bytes
 from holdfast.stores.rocks.database import Database, HandleNotClosed
 from holdfast.stores.rocks.layout import Layout, Opened, open_databases
-from holdfast.stores.room import free_bytes
-from holdfast.stores.syncing import sync_file
 
 REOPEN_AFTER_MS = 5_000
 # How long the closing of a store that an error has stopped may take.

@@ -21,9 +21,10 @@ import msgspec
 
 from holdfast.model.errors import InvalidArgument, StoreUnavailable
 from holdfast.model.events import format_positions
-from holdfast.stores.directory_lock import DirectoryLock
+from holdfast.stores.disk.directory_lock import DirectoryLock
+from holdfast.stores.disk.file_sync import make_directory
 from holdfast.stores.findings import Findings
-from holdfast.stores.record import decode_message
+from holdfast.stores.formats.message_record import decode_message
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.database import Database
 from holdfast.stores.rocks.journal import TRIMMED, TRIMMED_UNTIL, decode_block
@@ -36,7 +37,6 @@ from holdfast.stores.rocks.positions import POSITION_KEY
 from holdfast.stores.rocks.queue_indexes import decode_row
 from holdfast.stores.rocks.read_only import ReadOnlyShards, ReadOnlyStore
 from holdfast.stores.rocks.verify import check_shards
-from holdfast.stores.syncing import make_directory
 
 # Called with the name of a step, how much of it is done, and the total if it is known.
 Progress = Callable[[str, int, int | None], None]

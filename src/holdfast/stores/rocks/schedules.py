@@ -7,6 +7,8 @@ from holdfast.model.errors import StoreUnavailable
 from holdfast.model.names import QueueRef
 from holdfast.model.schedules import Schedule, Tick, draft_at, fired, reason_of
 from holdfast.stores.contract import DueSchedules, Listener
+from holdfast.stores.disk.free_space import DiskRoom
+from holdfast.stores.indexes.schedule_index import Timetable
 from holdfast.stores.logic.enqueue import enqueue
 from holdfast.stores.logic.queues import require_open
 from holdfast.stores.rocks import keys
@@ -14,8 +16,6 @@ from holdfast.stores.rocks.catalog import Catalog
 from holdfast.stores.rocks.engine import Engine
 from holdfast.stores.rocks.shelf import Shelf
 from holdfast.stores.rocks.unit import RocksUnits
-from holdfast.stores.room import DiskRoom
-from holdfast.stores.timetable import Timetable
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Schedule).decode

@@ -13,6 +13,7 @@ from holdfast.model.names import QueueRef
 from holdfast.model.requests import Ask, Filter, Move, StateChange, Verb, Verdict
 from holdfast.runtime import Runtime
 from holdfast.stores.contract import AlterStep, Claims, Listener, Listing, QueueRow, Swept
+from holdfast.stores.disk.free_space import DiskRoom
 from holdfast.stores.logic.bulk import alter
 from holdfast.stores.logic.claims import claim
 from holdfast.stores.logic.enqueue import enqueue
@@ -38,7 +39,6 @@ from holdfast.stores.rocks.sweeping import Sweeping
 from holdfast.stores.rocks.tenants import Tenants
 from holdfast.stores.rocks.unit import RocksUnits
 from holdfast.stores.rocks.upkeep import Upkeep
-from holdfast.stores.room import DiskRoom
 
 
 class Shard:

@@ -12,7 +12,7 @@ from holdfast.model.answers import Counts
 from holdfast.model.lifecycle import Life
 from holdfast.model.message import Envelope, State
 from holdfast.stores.contract import QueueRow
-from holdfast.stores.record import encode_life, encode_message
+from holdfast.stores.formats.message_record import encode_life, encode_message
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.counters import Counters, Totals
 from holdfast.stores.rocks.engine import Engine

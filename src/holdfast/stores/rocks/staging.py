@@ -16,7 +16,9 @@ from holdfast.model.message import Draft, Envelope, Pieces
 from holdfast.model.names import QueueRef
 from holdfast.runtime import Runtime, let_others_go_on
 from holdfast.stores.contract import Listener
-from holdfast.stores.pieces import PIECE
+from holdfast.stores.disk.free_space import DiskRoom
+from holdfast.stores.payloads.pieces import PIECE
+from holdfast.stores.payloads.staging import StageWriter
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.catalog import Catalog
 from holdfast.stores.rocks.engine import Engine
@@ -24,8 +26,6 @@ from holdfast.stores.rocks.entries import Entries
 from holdfast.stores.rocks.facts import Facts
 from holdfast.stores.rocks.pieces import PieceReader, Reading, piece_key
 from holdfast.stores.rocks.seen import SeenKeys
-from holdfast.stores.room import DiskRoom
-from holdfast.stores.staging import StageWriter
 
 # Bytes that a writer has written when it waits for the disk.
 _SYNC_EVERY = 8 << 20

@@ -31,9 +31,10 @@ from holdfast.stores.contract import (
     ScheduleStore,
     Swept,
 )
-from holdfast.stores.directory_lock import DirectoryLock
+from holdfast.stores.disk.directory_lock import DirectoryLock
+from holdfast.stores.disk.free_space import LOW_DISK_BYTES, DiskRoom
 from holdfast.stores.logic.bulk import alter
-from holdfast.stores.pieces import PIECES_ABOVE
+from holdfast.stores.payloads.pieces import PIECES_ABOVE
 from holdfast.stores.rocks.checkpoints import CHECKPOINT_BYTES, copy_shards
 from holdfast.stores.rocks.database import Database, HandleNotClosed, check_target
 from holdfast.stores.rocks.engine import Durability, Engine
@@ -55,7 +56,6 @@ from holdfast.stores.rocks.routing import RoutedDirectory, RoutedLedgers, Routed
 from holdfast.stores.rocks.shard import Shard
 from holdfast.stores.rocks.staging import RocksStage
 from holdfast.stores.rocks.tenants import Tenants
-from holdfast.stores.room import LOW_DISK_BYTES, DiskRoom
 from holdfast.telemetry.figures import SYNC_BOUNDS, FamilyFigures, Figures, Histogram
 
 _log = logging.getLogger("holdfast")

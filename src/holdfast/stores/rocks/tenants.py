@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from holdfast.model.names import QueueRef
 from holdfast.model.policy import QueuePolicy, TenantConfig
 from holdfast.stores.contract import TenantRow
-from holdfast.stores.quotas import check_quotas, check_room_for_queue, default_ttl_ms
+from holdfast.stores.logic.quotas import check_quotas, check_room_for_queue, default_ttl_ms
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.counters import Counters, Totals
 from holdfast.stores.rocks.engine import Engine

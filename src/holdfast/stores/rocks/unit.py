@@ -15,10 +15,10 @@ from holdfast.model.lifecycle import TRANSITIONS, Cause, Change, Life, first_lif
 from holdfast.model.message import Draft, Envelope, State, seal
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Filter, StateDocument
-from holdfast.stores.answers import delivery_of
 from holdfast.stores.contract import Listener
+from holdfast.stores.logic.results import delivery_of
 from holdfast.stores.logic.sweep import end_ttls
-from holdfast.stores.pieces import PIECES_ABOVE
+from holdfast.stores.payloads.pieces import PIECES_ABOVE
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.board import Board
 from holdfast.stores.rocks.catalog import Catalog

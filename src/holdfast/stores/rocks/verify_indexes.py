@@ -10,7 +10,7 @@ from holdfast.model.ids import from_bytes
 from holdfast.model.lifecycle import Life
 from holdfast.model.message import State
 from holdfast.stores.findings import Findings
-from holdfast.stores.record import decode_life, decode_message
+from holdfast.stores.formats.message_record import decode_life, decode_message
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.reads import MergedReads
 from holdfast.stores.rocks.verify_directory import Directory

@@ -10,7 +10,7 @@ from holdfast.model.events import Event
 from holdfast.model.ids import to_bytes
 from holdfast.model.lifecycle import Life
 from holdfast.stores.findings import STATES_AFTER, Findings
-from holdfast.stores.record import decode_life
+from holdfast.stores.formats.message_record import decode_life
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.journal_blocks import Row, decode_rows
 from holdfast.stores.rocks.reads import MergedReads

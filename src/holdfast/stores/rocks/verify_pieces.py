@@ -7,7 +7,7 @@ from zlib import crc32
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.message import Pieces
 from holdfast.stores.findings import Findings
-from holdfast.stores.record import decode_message
+from holdfast.stores.formats.message_record import decode_message
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.reads import MergedReads
 

@@ -12,7 +12,7 @@ from holdfast.model.message import State, headers_bytes
 from holdfast.model.requests import StateDocument
 from holdfast.stores.contract import QueueRow
 from holdfast.stores.findings import Findings
-from holdfast.stores.record import DecodedMessage, decode_life, decode_message
+from holdfast.stores.formats.message_record import DecodedMessage, decode_life, decode_message
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.counters import Counters
 from holdfast.stores.rocks.reads import MergedReads

@@ -12,8 +12,8 @@ from holdfast.model.message import JSON, Draft, State
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import EVERYTHING, Ask, Edit, Move, Purge, Redrive, Settle
 from holdfast.stores.contract import QueueChange
-from holdfast.stores.notices import Notices
-from holdfast.stores.pieces import PIECE, PIECES_ABOVE
+from holdfast.stores.event_loop.notices import Notices
+from holdfast.stores.payloads.pieces import PIECE, PIECES_ABOVE
 from holdfast.stores.postgres.cluster.slots import slot_of
 from holdfast.stores.postgres.operations import message_moves
 from tests.postgres.landing_calls import connected, opened

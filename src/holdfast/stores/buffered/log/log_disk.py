@@ -4,8 +4,8 @@ import fcntl
 import os
 from pathlib import Path
 
-from holdfast.stores.directory_lock import DirectoryLock
-from holdfast.stores.syncing import reserve, sync_data, sync_directory, sync_file
+from holdfast.stores.disk.directory_lock import DirectoryLock
+from holdfast.stores.disk.file_sync import reserve, sync_data, sync_directory, sync_file
 
 
 class Disk:

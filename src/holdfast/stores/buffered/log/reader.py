@@ -13,7 +13,7 @@ import msgspec
 from holdfast.stores.buffered.log.records import Header, Kind, Record, record_size
 from holdfast.stores.buffered.log.segments import LogDamaged, Segment, list_segments, read_segment
 from holdfast.stores.buffered.log.wal import decode_places
-from holdfast.stores.logged import LoggedBatch, LoggedCall, decode_call
+from holdfast.stores.formats.logged_enqueue import LoggedBatch, LoggedCall, decode_call
 
 # One transaction's worth.
 _MESSAGES = 5_000

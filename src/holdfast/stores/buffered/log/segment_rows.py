@@ -6,7 +6,7 @@ from typing import NamedTuple
 from holdfast.model.errors import InvalidArgument
 from holdfast.stores.buffered.log.reader import SegmentFile, read_calls, segment_files
 from holdfast.stores.buffered.log.segments import SUFFIX, file_name
-from holdfast.stores.logged import encode_call
+from holdfast.stores.formats.logged_enqueue import encode_call
 
 
 class CallRow(NamedTuple):

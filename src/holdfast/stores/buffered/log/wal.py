@@ -49,8 +49,8 @@ from holdfast.stores.buffered.log.segments import (
     node_of,
     read_segment,
 )
-from holdfast.stores.directory_lock import DirectoryLock, is_held_here
-from holdfast.stores.room import free_bytes
+from holdfast.stores.disk.directory_lock import DirectoryLock, is_held_here
+from holdfast.stores.disk.free_space import free_bytes
 
 SEGMENT_BYTES = 16 << 20
 _LOCK = "LOCK"

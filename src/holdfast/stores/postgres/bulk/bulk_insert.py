@@ -17,7 +17,7 @@ import pyarrow as pa
 from asyncpg import exceptions
 
 from holdfast.model.names import QueueRef
-from holdfast.stores.answers import being_deleted
+from holdfast.stores.logic.results import being_deleted
 from holdfast.stores.postgres.bulk.binary_copy import copy_rows
 from holdfast.stores.postgres.bulk.bulk_messages import Bulk
 from holdfast.stores.postgres.bulk.table_columns import BulkRows, Keys, keys_of

@@ -18,8 +18,8 @@ from holdfast.clock import SystemClock, steady_s
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.message import Draft, check_draft
 from holdfast.model.names import QueueRef
-from holdfast.stores.notices import Notices
-from holdfast.stores.pieces import PIECES_ABOVE
+from holdfast.stores.event_loop.notices import Notices
+from holdfast.stores.payloads.pieces import PIECES_ABOVE
 from holdfast.stores.postgres.bulk.bulk_insert import Changed, Loaded, Loading
 from holdfast.stores.postgres.bulk.bulk_messages import Bulk, bulk_of, checked
 from holdfast.stores.postgres.cluster.cluster import Cluster, QueueMoved

@@ -3,7 +3,7 @@
 from functools import partial
 from typing import Any
 
-from holdfast.stores.pieces import count_of
+from holdfast.stores.payloads.pieces import count_of
 from holdfast.stores.postgres.cluster.database import Shard
 from holdfast.stores.postgres.schema.statements import SQL, WHOLE
 

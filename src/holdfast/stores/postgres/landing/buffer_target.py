@@ -10,9 +10,10 @@ from holdfast.model.message import Draft
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Ask
 from holdfast.stores.contract import Claims
-from holdfast.stores.link import Link
-from holdfast.stores.logged import LoggedCall
-from holdfast.stores.notices import Notices
+from holdfast.stores.event_loop.link import Link
+from holdfast.stores.event_loop.notices import Notices
+from holdfast.stores.formats.logged_enqueue import LoggedCall
+from holdfast.stores.logic.quotas import check_quotas
 from holdfast.stores.postgres.cluster.cluster import Cluster
 from holdfast.stores.postgres.cluster.node_numbers import Nodes
 from holdfast.stores.postgres.landing.land import Landed, Lane, landed_places
@@ -21,8 +22,7 @@ from holdfast.stores.postgres.operations.claims import Claiming
 from holdfast.stores.postgres.payloads.pieces import Payloads, is_filled
 from holdfast.stores.postgres.queues.queue_info import QueueInfo
 from holdfast.stores.postgres.queues.registry import Directory
-from holdfast.stores.quotas import check_quotas
-from holdfast.stores.reserved import Reserved
+from holdfast.stores.reserved_message import Reserved
 
 T = TypeVar("T")
 

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.names import QueueRef
-from holdfast.stores.logged import LoggedBatch
+from holdfast.stores.formats.logged_enqueue import LoggedBatch
 from holdfast.stores.postgres.cluster.cluster import Cluster
 from holdfast.stores.postgres.landing.land import Landed, Lane, landed_places
 from holdfast.stores.postgres.landing.owners import land_on_owners

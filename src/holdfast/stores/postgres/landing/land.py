@@ -15,7 +15,7 @@ from uuid import UUID
 
 from holdfast.model.events import Event
 from holdfast.model.names import QueueRef
-from holdfast.stores.logged import LoggedCall
+from holdfast.stores.formats.logged_enqueue import LoggedCall
 from holdfast.stores.postgres.cluster.slots import slot_of
 from holdfast.stores.postgres.schema.rows import EVENT_NUMBERS, encode_headers, encode_type
 from holdfast.stores.postgres.schema.statements import SQL

@@ -9,7 +9,7 @@ from collections import defaultdict
 from functools import partial
 from typing import Any
 
-from holdfast.stores.logged import LoggedCall
+from holdfast.stores.formats.logged_enqueue import LoggedCall
 from holdfast.stores.postgres.cluster.cluster import Cluster, QueueMoved
 from holdfast.stores.postgres.landing.land import Landed, Lane, land, note_landed
 

@@ -3,9 +3,9 @@
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Filter, Move, Verb, states_of
 from holdfast.stores.contract import AlterStep
-from holdfast.stores.driver import Driver, on_driver_with_notices
+from holdfast.stores.event_loop.driver import Driver, on_driver_with_notices
+from holdfast.stores.event_loop.notices import Notices
 from holdfast.stores.logic.bulk import alter
-from holdfast.stores.notices import Notices
 from holdfast.stores.postgres.cluster.cluster import Cluster
 from holdfast.stores.postgres.operations.message_moves import Moving
 from holdfast.stores.postgres.operations.reads import Reading

@@ -8,10 +8,10 @@ from holdfast.model.claims import next_claim_at
 from holdfast.model.events import Event
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Ask
-from holdfast.stores.answers import being_deleted
 from holdfast.stores.contract import Claims
+from holdfast.stores.event_loop.notices import Notices
 from holdfast.stores.logic.claims import ENDED_PER_CLAIM, claim
-from holdfast.stores.notices import Notices
+from holdfast.stores.logic.results import being_deleted
 from holdfast.stores.postgres.cluster.cluster import Cluster
 from holdfast.stores.postgres.operations.queue_sweep import Upkeep
 from holdfast.stores.postgres.queues.queue_info import QueueInfo
@@ -20,7 +20,7 @@ from holdfast.stores.postgres.schema.rows import deliveries_of
 from holdfast.stores.postgres.schema.statements import SQL
 from holdfast.stores.postgres.transactions.runner import Steps
 from holdfast.stores.postgres.transactions.unit import PostgresUnit
-from holdfast.stores.reserved import Reserved
+from holdfast.stores.reserved_message import Reserved
 
 
 class Claiming:

@@ -4,14 +4,14 @@ from holdfast.model.answers import Enqueued
 from holdfast.model.idempotency import results_of
 from holdfast.model.message import Draft
 from holdfast.model.names import QueueRef
+from holdfast.stores.event_loop.notices import Notices
 from holdfast.stores.logic.enqueue import enqueue
-from holdfast.stores.notices import Notices
-from holdfast.stores.pieces import PIECES_ABOVE
+from holdfast.stores.logic.quotas import check_quotas
+from holdfast.stores.payloads.pieces import PIECES_ABOVE
 from holdfast.stores.postgres.schema.statements import SQL
 from holdfast.stores.postgres.transactions.runner import Steps
 from holdfast.stores.postgres.transactions.shortcuts import enqueue_arguments, tell_enqueued
 from holdfast.stores.postgres.transactions.unit import Parts, PostgresUnit
-from holdfast.stores.quotas import check_quotas
 
 # How often the statement is tried again because the queue or its tenant was changed meanwhile.
 _TRIES = 50

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from holdfast.model.answers import LedgerEntry
 from holdfast.model.names import QueueRef
-from holdfast.stores.driver import Driver
+from holdfast.stores.event_loop.driver import Driver
 from holdfast.stores.logic.ledgers import Ledgers, entries
 from holdfast.stores.postgres.payloads.pieces import Payloads
 from holdfast.stores.postgres.queues.queue_info import QueueInfo

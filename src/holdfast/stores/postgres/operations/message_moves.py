@@ -21,9 +21,9 @@ from holdfast.model.errors import StoreUnavailable
 from holdfast.model.lifecycle import TRANSITIONS, Cause, Change
 from holdfast.model.requests import Filter, Move
 from holdfast.model.verdicts import alter
-from holdfast.stores.answers import being_deleted, no_such_queue
-from holdfast.stores.notices import Notices
-from holdfast.stores.pieces import count_of
+from holdfast.stores.event_loop.notices import Notices
+from holdfast.stores.logic.results import being_deleted, no_such_queue
+from holdfast.stores.payloads.pieces import count_of
 from holdfast.stores.postgres.cluster.cluster import Cluster
 from holdfast.stores.postgres.cluster.database import Shard
 from holdfast.stores.postgres.payloads.pieces import Payloads

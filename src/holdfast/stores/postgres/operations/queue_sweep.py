@@ -1,7 +1,7 @@
 """End leases, TTLs, delays and the keeping of succeeded messages of one queue, in one transaction."""
 
+from holdfast.stores.event_loop.notices import Notices
 from holdfast.stores.logic.sweep import end_by_time
-from holdfast.stores.notices import Notices
 from holdfast.stores.postgres.cluster.database import Shard
 from holdfast.stores.postgres.queues.queue_info import QueueInfo
 from holdfast.stores.postgres.schema.statements import SQL

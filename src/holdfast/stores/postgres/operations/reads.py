@@ -9,7 +9,7 @@ from holdfast.model.message import State
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Filter
 from holdfast.stores.contract import Listing
-from holdfast.stores.driver import Driver, on_driver
+from holdfast.stores.event_loop.driver import Driver, on_driver
 from holdfast.stores.postgres.cluster.cluster import Cluster
 from holdfast.stores.postgres.cluster.database import Shard
 from holdfast.stores.postgres.queues.queue_info import QueueInfo

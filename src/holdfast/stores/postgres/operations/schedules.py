@@ -7,11 +7,11 @@ import msgspec
 from holdfast.model.answers import Enqueued
 from holdfast.model.names import QueueRef
 from holdfast.model.schedules import Schedule, Tick, check_room, draft_at, fired, reason_of
-from holdfast.stores.answers import being_deleted
 from holdfast.stores.contract import DueSchedules
-from holdfast.stores.driver import Driver, on_driver, on_driver_with_notices
+from holdfast.stores.event_loop.driver import Driver, on_driver, on_driver_with_notices
+from holdfast.stores.event_loop.notices import Notices
 from holdfast.stores.logic.enqueue import enqueue
-from holdfast.stores.notices import Notices
+from holdfast.stores.logic.results import being_deleted
 from holdfast.stores.postgres.cluster.cluster import Cluster, QueueMoved
 from holdfast.stores.postgres.queues.registry import Directory
 from holdfast.stores.postgres.schema.statements import SQL

@@ -6,9 +6,9 @@ from typing import Any
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.names import QueueRef
 from holdfast.stores.contract import Swept
-from holdfast.stores.driver import Driver, on_driver_with_notices
+from holdfast.stores.event_loop.driver import Driver, on_driver_with_notices
+from holdfast.stores.event_loop.notices import Notices
 from holdfast.stores.logic.sweep import delete_some, remove_oldest
-from holdfast.stores.notices import Notices
 from holdfast.stores.postgres.cluster.cluster import Cluster
 from holdfast.stores.postgres.cluster.database import Shard
 from holdfast.stores.postgres.cluster.resharding import Resharding

@@ -6,9 +6,9 @@ from holdfast.model.events import Event
 from holdfast.model.message import Receipt, State
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Settle, Verdict
-from holdfast.stores.answers import stale
+from holdfast.stores.event_loop.notices import Notices
+from holdfast.stores.logic.results import stale
 from holdfast.stores.logic.verdicts import settle
-from holdfast.stores.notices import Notices
 from holdfast.stores.postgres.cluster.cluster import Cluster
 from holdfast.stores.postgres.queues.queue_info import QueueInfo
 from holdfast.stores.postgres.queues.registry import Directory

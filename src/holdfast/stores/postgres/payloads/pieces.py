@@ -21,8 +21,8 @@ from holdfast.model.message import Draft, Envelope, Pieces
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Ask
 from holdfast.stores.contract import Claims
-from holdfast.stores.driver import Driver
-from holdfast.stores.pieces import PIECES_ABOVE, PieceChecker, cut, payload_gone
+from holdfast.stores.event_loop.driver import Driver
+from holdfast.stores.payloads.pieces import PIECES_ABOVE, PieceChecker, cut, payload_gone
 from holdfast.stores.postgres.cluster.cluster import Cluster
 from holdfast.stores.postgres.cluster.node_numbers import Nodes
 from holdfast.stores.postgres.queues.queue_info import QueueInfo

@@ -20,18 +20,18 @@ from holdfast.model.errors import StoreUnavailable
 from holdfast.model.message import Draft, Pieces
 from holdfast.model.names import QueueRef
 from holdfast.model.policy import Quotas, TenantConfig
-from holdfast.stores.answers import check_accepts
-from holdfast.stores.driver import Driver, on_driver
-from holdfast.stores.notices import Notices
-from holdfast.stores.pieces import PIECE
+from holdfast.stores.event_loop.driver import Driver, on_driver
+from holdfast.stores.event_loop.notices import Notices
+from holdfast.stores.logic.quotas import check_quotas, check_room_for_queue
+from holdfast.stores.logic.results import check_accepts
+from holdfast.stores.payloads.pieces import PIECE
+from holdfast.stores.payloads.staging import StageWriter
 from holdfast.stores.postgres.cluster.cluster import Cluster
 from holdfast.stores.postgres.cluster.database import Shard
 from holdfast.stores.postgres.payloads.pieces import Payloads, PieceReader
 from holdfast.stores.postgres.queues.queue_info import QueueInfo, decode_config
 from holdfast.stores.postgres.queues.registry import Directory
 from holdfast.stores.postgres.schema.statements import SQL
-from holdfast.stores.quotas import check_quotas, check_room_for_queue
-from holdfast.stores.staging import StageWriter
 
 _log = logging.getLogger("holdfast")
 

@@ -4,10 +4,10 @@ from typing import Any
 
 from holdfast.model.names import QueueRef
 from holdfast.model.policy import TenantConfig
-from holdfast.stores.answers import no_such_queue
 from holdfast.stores.contract import QueueChange, QueueRow, TenantRow
-from holdfast.stores.driver import Driver, on_driver, on_driver_with_notices
-from holdfast.stores.notices import Notices
+from holdfast.stores.event_loop.driver import Driver, on_driver, on_driver_with_notices
+from holdfast.stores.event_loop.notices import Notices
+from holdfast.stores.logic.results import no_such_queue
 from holdfast.stores.postgres.cluster.cluster import Cluster
 from holdfast.stores.postgres.queues.queue_info import encode_config, queue_row_of
 from holdfast.stores.postgres.queues.quota_grants import Grants

@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.policy import Quotas
+from holdfast.stores.logic.quotas import check_quotas
 from holdfast.stores.postgres.cluster.cluster import Cluster
 from holdfast.stores.postgres.cluster.database import Shard
 from holdfast.stores.postgres.queues.queue_info import QueueInfo, decode_config
 from holdfast.stores.postgres.schema.statements import SQL
-from holdfast.stores.quotas import check_quotas
 
 _log = logging.getLogger("holdfast")
 

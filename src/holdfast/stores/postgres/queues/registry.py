@@ -5,8 +5,9 @@ from typing import Any, NamedTuple
 
 from holdfast.model.names import QueueRef
 from holdfast.model.policy import QueuePolicy, Quotas, TenantConfig
-from holdfast.stores.answers import being_deleted, no_such_queue
 from holdfast.stores.contract import TenantRow
+from holdfast.stores.logic.quotas import check_room_for_queue
+from holdfast.stores.logic.results import being_deleted, no_such_queue
 from holdfast.stores.postgres.cluster.cluster import Cluster, QueueMoved
 from holdfast.stores.postgres.cluster.database import Shard
 from holdfast.stores.postgres.cluster.slots import slot_of
@@ -20,7 +21,6 @@ from holdfast.stores.postgres.queues.queue_info import (
 from holdfast.stores.postgres.queues.quota_grants import Grants
 from holdfast.stores.postgres.queues.tenant_copies import Copies
 from holdfast.stores.postgres.schema.statements import SQL
-from holdfast.stores.quotas import check_room_for_queue
 
 # Queues remembered at once; beyond it the oldest known are asked for again.
 _REMEMBERED = 50_000

@@ -7,7 +7,7 @@ from typing import Any
 from holdfast.model.lifecycle import Change, Life
 from holdfast.model.message import State
 from holdfast.model.names import QueueRef
-from holdfast.stores.notices import Notices
+from holdfast.stores.event_loop.notices import Notices
 from holdfast.stores.postgres.queues.queue_info import QueueInfo
 from holdfast.stores.postgres.schema.rows import (
     BEHIND,

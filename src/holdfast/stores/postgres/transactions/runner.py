@@ -5,8 +5,8 @@ from typing import Any, TypeVar
 
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.names import QueueRef
-from holdfast.stores.driver import Driver
-from holdfast.stores.notices import Notices
+from holdfast.stores.event_loop.driver import Driver
+from holdfast.stores.event_loop.notices import Notices
 from holdfast.stores.postgres.cluster.database import Shard
 from holdfast.stores.postgres.queues.quota_grants import Short
 from holdfast.stores.postgres.transactions.unit import Changed, Parts, PostgresUnit

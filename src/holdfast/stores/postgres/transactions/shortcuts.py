@@ -10,10 +10,10 @@ from typing import Any
 
 from holdfast.model.events import Event
 from holdfast.model.message import Draft
+from holdfast.stores.event_loop.notices import Notices
 from holdfast.stores.logic.claims import claim
 from holdfast.stores.logic.enqueue import enqueue
 from holdfast.stores.logic.verdicts import settle
-from holdfast.stores.notices import Notices
 from holdfast.stores.postgres.queues.queue_info import QueueInfo
 from holdfast.stores.postgres.schema.rows import columns_of_drafts
 

@@ -12,7 +12,7 @@ from holdfast.model.lifecycle import Change, is_over
 from holdfast.model.message import Draft, Envelope, Receipt, State
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import NO_STATE, Filter, StateDocument
-from holdfast.stores.answers import delivery_of
+from holdfast.stores.logic.results import delivery_of
 from holdfast.stores.postgres.cluster.cluster import Cluster, QueueMoved
 from holdfast.stores.postgres.cluster.database import Shard
 from holdfast.stores.postgres.cluster.node_numbers import Nodes

@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from holdfast.stores.disk.file_sync import sync_data
 from holdfast.stores.rocks.log.frames import HEADER_SIZE, Kind, encode_frame, frame_size
 from holdfast.stores.rocks.log.segments import (
     FIRST_FRAME_AT,
@@ -19,7 +20,6 @@ from holdfast.stores.rocks.log.segments import (
     write_whole,
     write_zeros,
 )
-from holdfast.stores.syncing import sync_data
 
 # The size of a segment, unless a single frame needs more.
 SEGMENT_BYTES = 64 << 20

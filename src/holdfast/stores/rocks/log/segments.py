@@ -20,8 +20,8 @@ from pathlib import Path
 
 from google_crc32c import value as crc32c
 
+from holdfast.stores.disk.file_sync import sync_data, sync_directory, sync_file
 from holdfast.stores.rocks.log.frames import Kind, body_of, header_at
-from holdfast.stores.syncing import sync_data, sync_directory, sync_file
 
 DIRECTORY = "log"
 # The place of the first frame: the header is alone in its page, so that no frame's write can tear it.

@@ -1,0 +1,126 @@
+"""Calls into a store whose work runs on the event loop of its database driver.
+
+A part of such a store marks its public methods `on_driver` or `on_driver_with_notices`. A caller of the store awaits
+them anywhere; the work runs on the driver's loop, and the listener is told its notices. The store's own work, which is
+on the driver's loop already, awaits the same methods, and they run directly.
+"""
+
+from collections.abc import Callable, Coroutine
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+
+from holdfast.model.errors import StoreUnavailable
+from holdfast.stores.event_loop.link import Link
+from holdfast.stores.event_loop.notices import Notices
+
+T = TypeVar("T")
+P = ParamSpec("P")
+Work = Coroutine[Any, Any, T]
+
+
+class Driver:
+    """The way from callers to a driver's loop. A store overrides `_run`, `_run_change` and `_tell`."""
+
+    def __init__(self) -> None:
+        self.link: Link | None = None
+        self._is_open = False
+
+    def open(self, link: Link) -> None:
+        """Take calls, over this link."""
+        self.link = link
+        self._is_open = True
+
+    async def close(self, last: Work[None]) -> None:
+        """Refuse calls from now on, let those under way end, do `last`, and end the link."""
+        assert self.link is not None
+        self._is_open = False
+        await self.link.close(last)
+
+    @property
+    def is_open(self) -> bool:
+        return self._is_open
+
+    async def call(self, make: Callable[[], Work[T]]) -> T:
+        """Return the result of the coroutine that `make` returns, run on the driver's loop."""
+        if self.link is not None and self.link.is_inside:
+            return await make()
+        return await self.opened().call(self._run(make))
+
+    async def change(self, make: Callable[[Notices], Work[T]]) -> T:
+        """Do the same as `call`, and tell the listener the notices that the coroutine has gathered, even if the caller
+        has left."""
+        notices = Notices()
+        if self.link is not None and self.link.is_inside:
+            value = await make(notices)
+            self.publish(notices)
+            return value
+        return await self.opened().call(self._run_change(make, notices), lambda _: self._tell(notices))
+
+    def publish(self, notices: Notices) -> None:
+        """From the driver's loop: tell the listener about a change that no call waits for."""
+        self.enter(lambda: self._tell(notices))
+
+    def enter(self, callback: Callable[[], None]) -> None:
+        """From the driver's loop: run a step of the runtime. A closed store drops it."""
+        if self.link is not None and self._is_open:
+            self.link.enter(callback)
+
+    def background(self, work: Work[None]) -> None:
+        """Run `work` on the driver's loop; no call waits for it. A closed store drops it."""
+        if self.link is None or not self._is_open:
+            work.close()
+        else:
+            self.link.background(work)
+
+    def opened(self) -> Link:
+        """Return the link. Raise `StoreUnavailable` if the store is closed."""
+        if self.link is None or not self._is_open:
+            raise StoreUnavailable("this queue was closed: open it again")
+        return self.link
+
+    async def _run(self, make: Callable[[], Work[T]]) -> T:
+        """Run a call on the driver's loop."""
+        return await make()
+
+    async def _run_change(self, make: Callable[[Notices], Work[T]], notices: Notices) -> T:
+        """Run a change on the driver's loop."""
+        return await make(notices)
+
+    def _tell(self, notices: Notices) -> None:
+        """Tell the listener, in a step of the runtime."""
+        raise NotImplementedError
+
+
+class HasDriver(Protocol):
+    """A part of a store that runs on a driver's loop."""
+
+    @property
+    def driver(self) -> Driver: ...
+
+
+Part = TypeVar("Part", bound=HasDriver)
+
+
+def on_driver(method: Callable[Concatenate[Part, P], Work[T]]) -> Callable[Concatenate[Part, P], Work[T]]:
+    """Run the method on the loop of the part's driver."""
+
+    @wraps(method)
+    async def call(part: Part, /, *args: P.args, **named: P.kwargs) -> T:
+        return await part.driver.call(lambda: method(part, *args, **named))
+
+    return call
+
+
+def on_driver_with_notices(
+    method: Callable[Concatenate[Part, Notices, P], Work[T]],
+) -> Callable[Concatenate[Part, P], Work[T]]:
+    """Run the method on the loop of the part's driver, with notices that the listener is told afterwards.
+
+    The method gets them as its first argument; its callers do not pass them.
+    """
+
+    @wraps(method)
+    async def call(part: Part, /, *args: P.args, **named: P.kwargs) -> T:
+        return await part.driver.change(lambda notices: method(part, notices, *args, **named))
+
+    return call

@@ -1,0 +1,174 @@
+"""One queue's messages in memory, and the orders in which they are looked for."""
+
+import heapq
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice, takewhile
+from operator import itemgetter
+
+from sortedcontainers import SortedDict, SortedList
+
+from holdfast.model.answers import Counts
+from holdfast.model.ledgers import NONE_CLOSED
+from holdfast.model.lifecycle import Life, is_over
+from holdfast.model.message import Envelope, State
+from holdfast.model.requests import NO_STATE, StateDocument
+from holdfast.stores.contract import QueueRow
+from holdfast.stores.indexes.queue_orders import LAST_ID, Group, Orders, Place, earliest
+from holdfast.stores.unit import OpenClaim
+
+# Read once: Python 3.11 finds a member in its class by a slow way, and every change of a message compares it.
+_READY = State.READY
+
+
+@dataclass(slots=True)
+class Entry:
+    envelope: Envelope
+    life: Life
+    bytes: int
+    state: StateDocument = NO_STATE
+
+
+@dataclass(slots=True)
+class SeenKey:
+    id: int
+    given_correlation_id: str | None
+    ends_at: int
+
+
+@dataclass(slots=True)
+class Ledger:
+    """A consumer's numbered claims."""
+
+    closed_upto: int = NONE_CLOSED
+    open: "SortedDict[int, OpenClaim]" = field(default_factory=SortedDict)
+
+
+class Shelf(Orders):
+    """Messages by id, with every index kept in step: `put`, `change` and `drop` are the only ways to alter it."""
+
+    def __init__(self, row: QueueRow) -> None:
+        super().__init__()
+        self.row = row
+        self.bytes = 0
+        self.entries: dict[int, Entry] = {}
+        self.by_state: dict[State, SortedList[int]] = {state: SortedList() for state in State}
+        # Every Ready message by (visible_at, id): tells the due from the delayed.
+        self.visible: SortedList[tuple[int, int]] = SortedList()
+        self.keys: dict[str, SeenKey] = {}
+        self.key_ends: SortedList[tuple[int, str]] = SortedList()
+        self.ledgers: dict[str, Ledger] = {}
+
+    def put(self, entry: Entry) -> None:
+        self.entries[entry.envelope.id] = entry
+        self.bytes += entry.bytes
+        self._index(entry)
+
+    def change(self, entry: Entry, life: Life) -> None:
+        self._unindex(entry)
+        entry.life = life
+        self._index(entry)
+
+    def drop(self, entry: Entry) -> None:
+        self._unindex(entry)
+        self.bytes -= entry.bytes
+        del self.entries[entry.envelope.id]
+
+    # --- What a claim takes ------------------------------------------------------------------------------------
+
+    def due_batches(self, now_ms: int) -> Iterator[Sequence[Entry]]:
+        """Yield due messages in the order of delivery: a single one, or those of a group that go together. Nothing may
+        change while they are looked at."""
+        entries, levels = self.entries, self.levels
+        for priority in levels:
+            for visible_at, id in levels[priority]:
+                if visible_at > now_ms:
+                    break
+                entry = entries[id]
+                group = entry.envelope.group
+                if group is not None:
+                    yield self._group_batch(self.groups[group], now_ms)
+                elif not is_over(entry.life, now_ms):
+                    yield (entry,)
+
+    def _group_batch(self, group: Group, now_ms: int) -> list[Entry]:
+        """Return the group's oldest due messages, in order of id, up to the first that is not due."""
+        due = takewhile(lambda entry: entry.life.visible_at <= now_ms, (self.entries[id] for id in group.ready))
+        return [entry for entry in due if not is_over(entry.life, now_ms)]
+
+    def peek_due(self, now_ms: int) -> Iterator[Entry]:
+        """What claims would take next, with nothing taken. A claim ends overdue TTLs first: so here they count as gone,
+        and a group stands where its first living message would."""
+        for _, batch in heapq.merge(self._peek_singles(now_ms), self._peek_groups(now_ms), key=itemgetter(0)):
+            yield from batch
+
+    def _peek_singles(self, now_ms: int) -> Iterator[tuple[Place, list[Entry]]]:
+        for level in self.levels.values():
+            for _, id in level.irange(maximum=(now_ms, LAST_ID)):
+                entry = self.entries[id]
+                if entry.envelope.group is None and not is_over(entry.life, now_ms):
+                    yield _place(entry), [entry]
+
+    def _peek_groups(self, now_ms: int) -> list[tuple[Place, list[Entry]]]:
+        batches = []
+        for group in self.groups.values():
+            living = [self.entries[id] for id in group.ready if not is_over(self.entries[id].life, now_ms)]
+            batch = list(takewhile(lambda entry: entry.life.visible_at <= now_ms, living))
+            if batch and not group.in_flight:
+                batches.append((_place(batch[0]), batch))
+        return sorted(batches, key=itemgetter(0))
+
+    def next_at(self) -> int | None:
+        return None if self.row.is_paused else super().next_at()
+
+    # --- What time has ended --------------------------------------------------------------------------------
+
+    def ended(self, ends: "SortedList[tuple[int, int]]", limit: int, now_ms: int) -> list[Entry]:
+        """Return the first messages of an index of ends whose time has come."""
+        if not ends or ends[0][0] > now_ms:
+            return []
+        return [self.entries[id] for _, id in islice(ends.irange(maximum=(now_ms, LAST_ID)), limit)]
+
+    def next_deadline(self, now_ms: int) -> int | None:
+        """Return when a sweep has something to do here; None: never, as things are."""
+        ends_at = earliest((self.leases, self.ttls, self.kept, self.key_ends))
+        drain_until = self.row.drain_until
+        if drain_until is None:
+            return ends_at
+        drains_at = drain_until if self.leases else now_ms
+        return drains_at if ends_at is None else min(ends_at, drains_at)
+
+    def counts(self, now_ms: int) -> Counts:
+        due = self.visible.bisect_right((now_ms, LAST_ID))
+        return Counts(
+            ready=due,
+            delayed=len(self.visible) - due,
+            in_flight=len(self.by_state[State.IN_FLIGHT]),
+            failed=len(self.by_state[State.FAILED]),
+            bytes=self.bytes,
+            oldest_ready_at=self.visible[0][0] if due else None,
+        )
+
+    # --- Indexes -----------------------------------------------------------------------------------------------
+
+    def _index(self, entry: Entry) -> None:
+        life, id = entry.life, entry.envelope.id
+        self.by_state[life.state].add(id)
+        if life.state is _READY:
+            self.visible.add((life.visible_at, id))
+        self.arrange(id, life, entry.envelope.group, _lease_end(life))
+
+    def _unindex(self, entry: Entry) -> None:
+        life, id = entry.life, entry.envelope.id
+        self.by_state[life.state].remove(id)
+        if life.state is _READY:
+            self.visible.remove((life.visible_at, id))
+        self.disarrange(id, life, entry.envelope.group, _lease_end(life))
+
+
+def _lease_end(life: Life) -> int:
+    return 0 if life.lease is None else life.lease.expires_at
+
+
+def _place(entry: Entry) -> Place:
+    return entry.life.priority, entry.life.visible_at, entry.envelope.id

@@ -1,0 +1,111 @@
+"""The journal of an object store read in bulk, by any number of processes at once: its segments alone.
+
+Events that wait in their messages still are not in it: those of the last seconds, and of processes that died and were
+not swept after.
+"""
+
+import asyncio
+from collections.abc import Iterator
+
+import msgspec
+import pyarrow as pa
+
+from holdfast.model.errors import InvalidArgument, StoreUnavailable
+from holdfast.model.events import JournalEvent, parse_position
+from holdfast.stores.objects.buckets.bucket import Unanswered
+from holdfast.stores.objects.buckets.bucket_url import make_bucket
+from holdfast.stores.objects.documents import layout
+from holdfast.stores.objects.documents.document_format import SegmentBody
+from holdfast.stores.objects.journal.journal import PER_SEGMENT
+from holdfast.stores.objects.verify.reader import Looking
+from holdfast.wire.arrow import EVENT_FIELDS
+
+_BATCH = 20_000
+
+_segment_of = msgspec.msgpack.Decoder(SegmentBody).decode
+
+
+class ObjectJournal:
+    """As ranges of it. Between two positions there are always the same events: a segment never changes."""
+
+    def __init__(self, url: str, tenant: str | None) -> None:
+        self._bucket = make_bucket(url, syncs=False)
+        self._looking = Looking(self._bucket, 0)
+        self._tenant = tenant
+        self._runner = asyncio.Runner()
+        if self._runner.run(self._first_from(None, layout.OWN)) is None:
+            self.close()
+            raise InvalidArgument(f"{url} holds no store: give what `holdfast.open` was given", field="url")
+
+    def measure(self, after: str | None, limit: int, until: str | None) -> tuple[int, str]:
+        """How many events lie behind the position, up to `limit`, and where they end."""
+        position, found = parse_position(after), 0
+        for event in self._events(after, until):
+            if found == limit:
+                break
+            position = event.seq
+            found += self._is_meant(event)
+        return found, str(position)
+
+    def read(self, after: str | None, until: str) -> Iterator[pa.RecordBatch]:
+        events: list[JournalEvent] = []
+        for event in self._events(after, until):
+            if self._is_meant(event):
+                events.append(event)
+            if len(events) == _BATCH:
+                yield _batch(events)
+                events = []
+        if events:
+            yield _batch(events)
+
+    def close(self) -> None:
+        self._runner.run(self._bucket.close())
+        self._runner.close()
+
+    def _is_meant(self, event: JournalEvent) -> bool:
+        return self._tenant is None or event.tenant == self._tenant
+
+    def _events(self, after: str | None, until: str | None) -> Iterator[JournalEvent]:
+        position = parse_position(after)
+        end = None if until is None else parse_position(until)
+        number: int | None = max(1, position // PER_SEGMENT)
+        while number is not None:
+            segment = self._runner.run(self._segment(number))
+            if segment is None:
+                # Trimmed, unless it is the end.
+                number = self._runner.run(self._first_from(layout.segment(number), layout.JOURNAL))
+                continue
+            for event in segment.events:
+                if end is not None and event.seq > end:
+                    return
+                if event.seq > position:
+                    yield event
+            number += 1
+
+    async def _segment(self, number: int) -> SegmentBody | None:
+        try:
+            body = await self._looking.sheet(layout.segment(number))
+        except Unanswered as error:
+            raise StoreUnavailable(f"{self._bucket.url} does not answer: {error}") from None
+        return None if body is None else _segment_of(body)
+
+    async def _first_from(self, after: str | None, prefix: str) -> int | None:
+        """The number of the first that a listing shows; of what has none, 0."""
+        try:
+            async for page in self._bucket.pages(prefix, after):
+                for item in page:
+                    return layout.parse_id(item.key) or 0
+        except Unanswered as error:
+            raise StoreUnavailable(f"{self._bucket.url} does not answer: {error}") from None
+        return None
+
+
+def _batch(events: list[JournalEvent]) -> pa.RecordBatch:
+    columns: dict[str, list[object]] = {
+        name: [getattr(event, name) for event in events] for name in EVENT_FIELDS if name != "event"
+    }
+    columns["event"] = [event.event.value for event in events]
+    return pa.RecordBatch.from_arrays(
+        [pa.array(columns[name], getattr(pa, kind)()) for name, (kind, _) in EVENT_FIELDS.items()],
+        names=list(EVENT_FIELDS),
+    )

@@ -1,0 +1,134 @@
+"""Inspection: messages as they are stored, none of them claimed."""
+
+from msgspec.structs import replace
+
+from holdfast.model.answers import Found
+from holdfast.model.errors import StoreUnavailable
+from holdfast.model.ids import to_uuid
+from holdfast.model.lifecycle import is_over
+from holdfast.model.message import State
+from holdfast.model.names import QueueRef
+from holdfast.model.requests import NO_STATE, Filter
+from holdfast.stores.contract import Listing
+from holdfast.stores.objects.buckets.bucket import Missing
+from holdfast.stores.objects.buckets.retries import side_by_side
+from holdfast.stores.objects.messages.counts import Counting
+from holdfast.stores.objects.messages.index import Entry
+from holdfast.stores.objects.messages.messages import Messages
+from holdfast.stores.objects.messages.state_documents import States
+
+_TRIES = 8
+
+
+class Reading:
+    def __init__(self, messages: Messages, counting: Counting, states: States, streams_above: int) -> None:
+        self._messages = messages
+        self._counting = counting
+        self._states = states
+        self._streams_above = streams_above
+
+    async def get(self, ref: QueueRef, id: int, now_ms: int) -> Found | None:
+        entry = await self._messages.read(ref, id, now_ms)
+        return None if entry is None else await self._found(entry, now_ms)
+
+    async def peek(self, ref: QueueRef, limit: int, now_ms: int) -> list[Found]:
+        async with self._messages.moving:
+            first = await self._due(ref, limit, now_ms)
+        return await self._all_found(first, now_ms)
+
+    async def _due(self, ref: QueueRef, limit: int, now_ms: int) -> list[Entry]:
+        due: list[tuple[tuple[int, int, int], list[Entry]]] = []
+        groups: dict[str, list[Entry]] = {}
+        held: set[str] = set()
+        async for bunch in self._counting.walk(ref, now_ms):
+            for entry in bunch:
+                life, group = entry.body.life, entry.body.group
+                if life.state is State.IN_FLIGHT and group is not None:
+                    held.add(group)
+                if life.state is not State.READY or is_over(life, now_ms):
+                    continue
+                if group is not None:
+                    groups.setdefault(group, []).append(entry)
+                elif life.visible_at <= now_ms:
+                    due.append((_place(entry), [entry]))
+        for group, entries in groups.items():
+            batch: list[Entry] = []
+            for entry in entries:
+                if entry.body.life.visible_at > now_ms:
+                    break
+                batch.append(entry)
+            if batch and group not in held:
+                due.append((_place(batch[0]), batch))
+        due.sort(key=lambda each: each[0])
+        return [entry for _, batch in due for entry in batch][:limit]
+
+    async def browse(
+        self, ref: QueueRef, state: State | None, which: Filter, after: int | None, limit: int, now_ms: int
+    ) -> Listing:
+        states = frozenset(State) if state is None else frozenset({state})
+        async with self._messages.moving:
+            page = await self.first(limit + 1, ref, states, which, after, now_ms)
+        more = len(page) > limit
+        return Listing(await self._all_found(page[:limit], now_ms), page[limit - 1].id if more else None)
+
+    async def first(
+        self, limit: int, ref: QueueRef, states: frozenset[State], which: Filter, after: int | None, now_ms: int
+    ) -> list[Entry]:
+        """Return up to `limit` messages in one of the states that the filter matches, by id, beginning behind the id
+        `after`."""
+        found: list[Entry] = []
+        if which.ids is not None:
+            for id in sorted(id for id in which.ids if after is None or id > after):
+                entry = await self._messages.read(ref, id, now_ms)
+                if entry is not None and _is_meant(entry, states, which, now_ms):
+                    found.append(entry)
+                    if len(found) == limit:
+                        break
+            return found
+        async for bunch in self._counting.walk(ref, now_ms, after):
+            found += [entry for entry in bunch if _is_meant(entry, states, which, now_ms)]
+            if len(found) >= limit:
+                break
+        return found[:limit]
+
+    async def _all_found(self, entries: list[Entry], now_ms: int) -> list[Found]:
+        """Return the messages with their payloads. One that went meanwhile, or is in another state by now, is left
+        out."""
+        found = await side_by_side(entries, lambda entry: self._found(entry, now_ms))
+        return [
+            each
+            for entry, each in zip(entries, found, strict=True)
+            if each is not None and each.life.state is entry.body.life.state
+        ]
+
+    async def _found(self, entry: Entry, now_ms: int) -> Found | None:
+        """Return a message with its payload and state; None if it went meanwhile."""
+        for _ in range(_TRIES):
+            body = entry.body
+            envelope, is_complete = body.envelope(), True
+            if body.size <= self._streams_above:
+                try:
+                    envelope = body.envelope(await self._messages.payload(entry))
+                except Missing:
+                    envelope, is_complete = replace(envelope, pieces=None), False
+            state = await self._states.find(entry)
+            if not is_complete or state is None:
+                # Another process may have moved the message, or replaced its payload.
+                again = await self._messages.read(body.ref, entry.id, now_ms)
+                if again is None:
+                    return None
+                if (again.payload_key, again.state_key) != (entry.payload_key, entry.state_key):
+                    entry = again
+                    continue
+                # It is lost. The message is shown all the same: an operator can then see it, and remove it.
+            return Found(envelope, body.life, state or NO_STATE)
+        raise StoreUnavailable(f"message {to_uuid(entry.id)} is moved again and again; try again")
+
+
+def _is_meant(entry: Entry, states: frozenset[State], which: Filter, now_ms: int) -> bool:
+    body = entry.body
+    return body.life.state in states and which.matches(body.envelope(), body.life, now_ms)
+
+
+def _place(entry: Entry) -> tuple[int, int, int]:
+    return entry.body.life.priority, entry.body.life.visible_at, entry.id

@@ -1,0 +1,207 @@
+"""Steps of the shared logic on a bucket: verdicts, bulk verbs, ends of leases and TTLs, and the deletion of queues.
+
+The caller finds the messages and gives them to the step. The step gathers the changes, and the caller writes them:
+`write` writes them as one step, `write_ends` each of them alone. Both write only where the bucket still has the
+messages that the step was given.
+
+Enqueueing, claims, state documents and ledgers are not steps of this kind: each writes several objects in an order that
+makes a crash between two of them harmless, and the first holds even if the next cannot be written.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+from zlib import crc32
+
+from msgspec.structs import replace
+
+from holdfast.model.lifecycle import Change, Life
+from holdfast.model.message import Envelope, State
+from holdfast.model.names import QueueRef
+from holdfast.model.requests import Filter
+from holdfast.stores.contract import QueueRow
+from holdfast.stores.event_loop.notices import Notices
+from holdfast.stores.logic.sweep import end_by_time
+from holdfast.stores.objects.buckets.retries import side_by_side
+from holdfast.stores.objects.documents import layout
+from holdfast.stores.objects.documents.cas_documents import Write
+from holdfast.stores.objects.documents.document_format import MessageBody
+from holdfast.stores.objects.messages.counts import Counting
+from holdfast.stores.objects.messages.index import Entry
+from holdfast.stores.objects.messages.messages import Messages, Moving
+from holdfast.stores.objects.messages.queue_windows import Shelf
+from holdfast.stores.unit import Sized
+
+
+class OpenQueue(NamedTuple):
+    """A queue of a step. The default TTL is given where a bulk verb needs it."""
+
+    row: QueueRow
+    default_ttl_ms: int | None = None
+
+
+@dataclass(slots=True)
+class LoadedEntry:
+    """A message as it is stored, and as a step has changed it. `payload` replaces the stored one."""
+
+    stored: Entry
+    body: MessageBody
+    payload: bytes | None = None
+
+    @property
+    def envelope(self) -> Envelope:
+        return self.body.envelope()
+
+    @property
+    def life(self) -> Life:
+        return self.body.life
+
+    @property
+    def key(self) -> str:
+        """Where the metadata belongs. A message that fails stays where it is until `Altering.carry` moves it."""
+        stored, is_failed = self.stored, self.life.state is State.FAILED
+        is_revived = layout.is_dead(stored.held.key) and self.body.is_message and not is_failed
+        if is_revived or self.body.ref != stored.body.ref:
+            return layout.message(self.body.ref, stored.id, dead=is_failed)
+        return stored.held.key
+
+    # Last: the name hides the type's from here on.
+    @property
+    def bytes(self) -> int:
+        return self.body.bytes
+
+
+def _loaded(entry: Entry) -> LoadedEntry:
+    return LoadedEntry(entry, entry.body)
+
+
+@dataclass(slots=True)
+class ObjectUnit:
+    """`ChangeUnit`. `entries` are the messages that the caller has found for the step, by id."""
+
+    messages: Messages
+    counting: Counting
+    now_ms: int
+    notices: Notices
+    queues: Sequence[OpenQueue]
+    entries: dict[int, LoadedEntry]
+    is_durable: bool = True
+    # Changes that time causes.
+    ends: list[tuple[LoadedEntry, Change]] = field(default_factory=list)
+    # By tenant: what the step must write so that concurrent checks of the tenant's quotas fail.
+    room: dict[str, list[Write]] = field(default_factory=dict)
+
+    # --- Queues ----------------------------------------------------------------------------------------------
+
+    async def find(self, ref: QueueRef) -> OpenQueue | None:
+        return next((queue for queue in self.queues if queue.row.ref == ref), None)
+
+    def default_ttl_ms(self, queue: OpenQueue) -> int | None:
+        return queue.default_ttl_ms
+
+    async def check_quotas(self, ref: QueueRef, added: Sequence[Sized], freed: Sequence[Sized] = ()) -> None:
+        sizes, freed_sizes = [each.bytes for each in added], [each.bytes for each in freed]
+        self.room[ref.tenant] = await self.counting.make_room(ref.tenant, sizes, self.now_ms, freed=freed_sizes)
+
+    # --- Finding messages ------------------------------------------------------------------------------------
+
+    async def load(self, queue: OpenQueue, ids: Iterable[int]) -> dict[int, LoadedEntry]:
+        """Return the messages that the caller has found, and read the others."""
+        wanted = dict.fromkeys(ids)
+        unknown = [id for id in wanted if id not in self.entries]
+        read = await side_by_side(unknown, lambda id: self.messages.read(queue.row.ref, id, self.now_ms))
+        self.entries |= {entry.id: _loaded(entry) for entry in read if entry is not None}
+        return {id: self.entries[id] for id in wanted if id in self.entries}
+
+    async def ended(self, queue: OpenQueue, limit: int) -> tuple[list[LoadedEntry], list[LoadedEntry]]:
+        index = self.messages.shelves.of(queue.row.ref).index
+        expired = index.ended(index.leases, limit, self.now_ms)
+        overdue = index.ended(index.ttls, limit - len(expired), self.now_ms)
+        return list(map(_loaded, expired)), list(map(_loaded, overdue))
+
+    async def oldest(self, queue: OpenQueue, limit: int) -> list[LoadedEntry]:
+        return list(self.entries.values())[:limit]
+
+    async def matching(
+        self, queue: OpenQueue, states: frozenset[State], which: Filter, after: int | None, limit: int
+    ) -> tuple[list[LoadedEntry], int | None]:
+        found = await self.oldest(queue, limit)
+        return found, found[-1].stored.id if len(found) == limit else None
+
+    # --- Changing messages -----------------------------------------------------------------------------------
+
+    def apply(self, queue: OpenQueue, changes: Sequence[tuple[LoadedEntry, Change]], *, by_time: bool = False) -> None:
+        if by_time:
+            self.ends += changes
+            return
+        for entry, change in changes:
+            entry.body = self.messages.changes.after(entry.body, change, self.now_ms)
+
+    async def move(self, queue: OpenQueue, target: OpenQueue, changes: Sequence[tuple[LoadedEntry, Change]]) -> None:
+        source, goal, noted = queue.row.ref, target.row.ref, self.messages.changes.noted
+        for entry, change in changes:
+            assert change.event is not None
+            assert change.life is not None
+            body = noted(entry.body, change.event, self.now_ms, reason=f"to {goal}", ref=source)
+            body = noted(body, change.event, self.now_ms, reason=f"from {source}", ref=goal)
+            entry.body = replace(body, life=change.life, tenant=goal.tenant, queue=goal.queue)
+
+    async def edit(self, queue: OpenQueue, entry: LoadedEntry, envelope: Envelope) -> None:
+        content_type, is_json = envelope.content_type, envelope.is_json
+        size, checksum = len(envelope.payload), crc32(envelope.payload)
+        entry.body = replace(entry.body, size=size, checksum=checksum, content_type=content_type, is_json=is_json)
+        entry.payload = envelope.payload
+
+    def tell(self, queue: OpenQueue) -> None:
+        """Do nothing: the caller tells the listener once the changes are written."""
+
+    # --- Writing ---------------------------------------------------------------------------------------------
+
+    async def write(self) -> None:
+        """Write the changes, all of them or none. Raise `Changed` or `Busy` if another process was first."""
+        changed = [each for each in self.entries.values() if each.body is not each.stored.body]
+        moved = [each for each in changed if each.key != each.stored.held.key]
+        if moved:
+            # A verb moves all of its messages, or none; and all of them come from one queue.
+            assert len(moved) == len(changed)
+            source = moved[0].stored.body.tenant
+            if source not in self.room:
+                self.room[source] = await self.counting.keep_room(source)
+            movings = [Moving(each.stored, each.key, each.body, each.payload) for each in moved]
+            turns = [write for writes in self.room.values() for write in writes]
+            await self.messages.move_all(movings, self.now_ms, self.notices, turns=turns)
+        elif changed:
+            await self.messages.write_all([(each.stored, each.body) for each in changed], self.now_ms, self.notices)
+
+    async def write_ends(self) -> int:
+        """Write each change that time causes, and return how many. A message that another process was first to change
+        stays as it is."""
+
+        async def end(loaded: LoadedEntry, change: Change) -> bool:
+            loaded.stored.is_taken = True
+            try:
+                return await self.messages.change(loaded.stored, change, self.now_ms, self.notices) is not None
+            finally:
+                loaded.stored.is_taken = False
+
+        return sum(await side_by_side(self.ends, lambda each: end(*each)))
+
+
+class ObjectUnits:
+    """The steps of a store."""
+
+    def __init__(self, messages: Messages, counting: Counting) -> None:
+        self._messages = messages
+        self._counting = counting
+
+    def begin(self, now_ms: int, notices: Notices, *queues: OpenQueue, found: Iterable[Entry] = ()) -> ObjectUnit:
+        """Return a new step on these queues, and on the messages that the caller has found."""
+        entries = {entry.id: _loaded(entry) for entry in found}
+        return ObjectUnit(self._messages, self._counting, now_ms, notices, queues, entries)
+
+    async def end_overdue(self, row: QueueRow, shelf: Shelf, limit: int, now_ms: int, notices: Notices) -> int:
+        """Return leases that ran out, and end TTLs; return how many."""
+        async with shelf.ending:
+            unit = self.begin(now_ms, notices)
+            await end_by_time(unit, OpenQueue(row), limit)
+            return await unit.write_ends()

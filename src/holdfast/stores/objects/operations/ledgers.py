@@ -1,0 +1,150 @@
+"""The claim ledger: a consumer's numbered claims, one sheet for each consumer.
+
+claim the messages          dies here: their leases run out, and the number is free
+write the sheet             from here on the number is open, and answers these
+"""
+
+from collections.abc import Iterable
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.model import lifecycle
+from holdfast.model.answers import Delivery, LedgerEntry, Result
+from holdfast.model.errors import StoreUnavailable
+from holdfast.model.ledgers import check_open, closed_after, closed_by, entry_of
+from holdfast.model.message import Receipt
+from holdfast.model.names import QueueRef
+from holdfast.model.requests import Settle, Verdict
+from holdfast.stores.event_loop.driver import Driver, on_driver, on_driver_with_notices
+from holdfast.stores.event_loop.notices import Notices
+from holdfast.stores.logic.results import delivery_of
+from holdfast.stores.objects.buckets.bucket import Missing
+from holdfast.stores.objects.buckets.retries import side_by_side, until_unchanged
+from holdfast.stores.objects.documents import layout
+from holdfast.stores.objects.documents.cas_documents import Held
+from holdfast.stores.objects.documents.document_format import LedgerBody, encode
+from holdfast.stores.objects.messages.messages import Messages
+from holdfast.stores.objects.messages.state_documents import States
+from holdfast.stores.objects.operations.directory import Directory
+from holdfast.stores.objects.operations.verdicts import Settling
+
+_GAVE_UP = "the ledger changes all the time: later"
+
+_ledger_of = msgspec.msgpack.Decoder(LedgerBody).decode
+
+
+class Ledgers:
+    """`LedgerStore`, and the ledgers for claims."""
+
+    def __init__(
+        self, driver: Driver, messages: Messages, directory: Directory, states: States, settling: Settling
+    ) -> None:
+        self.driver = driver
+        self._messages = messages
+        self._directory = directory
+        self._states = states
+        self._settling = settling
+
+    @on_driver
+    async def entries(self, ref: QueueRef, consumer: str, now_ms: int, number: int | None = None) -> list[LedgerEntry]:
+        await self._directory.require(ref)
+        body, _ = await self.read(ref, consumer)
+        entries = []
+        for each in sorted(body.open):
+            if number not in (None, each):
+                continue
+            receipts = receipts_of(body, each)
+            deliveries = await self._deliveries(ref, receipts, now_ms)
+            entries.append(entry_of(each, body.open[each][0], receipts, deliveries))
+        return entries
+
+    @on_driver_with_notices
+    async def ack(self, notices: Notices, ref: QueueRef, consumer: str, upto: int, now_ms: int) -> list[Result]:
+        await self._directory.require(ref)
+        body, _ = await self.read(ref, consumer)
+        receipts = [each for number in closed_by(body.open, upto) for each in receipts_of(body, number)]
+        verdicts = [Verdict(settle=Settle.ACK, receipt=receipt) for receipt in receipts]
+        results = await self._settling.settle(ref, verdicts, now_ms, notices)
+        _check_written(results, "acked: they stay open, ack them again")
+        await self._close(ref, consumer, upto)
+        return results
+
+    @on_driver_with_notices
+    async def extend(
+        self, notices: Notices, ref: QueueRef, consumer: str, lease_ms: int | None, now_ms: int
+    ) -> list[Result]:
+        await self._directory.require(ref)
+        body, _ = await self.read(ref, consumer)
+        receipts = [each for number in sorted(body.open) for each in receipts_of(body, number)]
+        verdicts = [Verdict(settle=Settle.EXTEND, receipt=receipt, lease_ms=lease_ms) for receipt in receipts]
+        results = await self._settling.settle(ref, verdicts, now_ms, notices)
+        _check_written(results, "extended: extend them again")
+        return results
+
+    async def read(self, ref: QueueRef, consumer: str) -> tuple[LedgerBody, Held | None]:
+        held = await self._messages.sheets.read(layout.ledger(ref, consumer))
+        if held is None or held.body is None:
+            return LedgerBody(consumer), held
+        return _ledger_of(held.body), held
+
+    async def claim_again(self, ref: QueueRef, consumer: str, number: int, now_ms: int) -> list[Delivery] | None:
+        """What an open claim of this number still holds; None if the number is new."""
+        body, _ = await self.read(ref, consumer)
+        check_open(consumer, number, body.closed_upto)
+        if number not in body.open:
+            return None
+        return await self._deliveries(ref, receipts_of(body, number), now_ms)
+
+    async def note(
+        self, ref: QueueRef, consumer: str, number: int, deliveries: list[Delivery], now_ms: int
+    ) -> list[Delivery] | None:
+        """Open the number with these. If it was opened meanwhile: what that one holds."""
+        receipts = [tuple(each.receipt) for each in deliveries]
+
+        async def note() -> list[Delivery] | None:
+            body, held = await self.read(ref, consumer)
+            if number in body.open or number <= body.closed_upto:
+                return await self._deliveries(ref, receipts_of(body, number), now_ms)
+            after = replace(body, open={**body.open, number: (now_ms, receipts)})
+            await self._messages.sheets.write(layout.ledger(ref, consumer), encode(after), held)
+            return None
+
+        return await until_unchanged(note, _GAVE_UP)
+
+    async def _close(self, ref: QueueRef, consumer: str, upto: int) -> None:
+        async def close() -> None:
+            body, held = await self.read(ref, consumer)
+            closed = closed_by(body.open, upto)
+            left = {number: claim for number, claim in body.open.items() if number not in closed}
+            after = replace(body, open=left, closed_upto=closed_after(body.closed_upto, upto))
+            if after != body:
+                await self._messages.sheets.write(layout.ledger(ref, consumer), encode(after), held)
+
+        await until_unchanged(close, _GAVE_UP)
+
+    async def _deliveries(self, ref: QueueRef, receipts: Iterable[Receipt], now_ms: int) -> list[Delivery]:
+        """Of those that are still held."""
+
+        async def read(receipt: Receipt) -> Delivery | None:
+            entry = await self._messages.read(ref, receipt.id, now_ms)
+            if entry is None or not lifecycle.holds(entry.body.life, receipt, now_ms):
+                return None
+            try:
+                payload = await self._messages.payload(entry)
+            except Missing:
+                return None
+            return delivery_of(entry.body.envelope(payload), entry.body.life, await self._states.read(entry))
+
+        return [each for each in await side_by_side(receipts, read) if each is not None]
+
+
+def receipts_of(body: LedgerBody, number: int) -> list[Receipt]:
+    _, receipts = body.open.get(number, (0, []))
+    return [Receipt(*each) for each in receipts]
+
+
+def _check_written(results: list[Result], what: str) -> None:
+    """Raise `StoreUnavailable` if a verdict on a ledger's claims was not written: the call is repeated as a whole."""
+    if any(result.is_retryable for result in results):
+        raise StoreUnavailable(f"not all of the claims could be {what}")

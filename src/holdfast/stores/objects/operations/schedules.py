@@ -1,0 +1,192 @@
+"""Schedules: each a sheet of its own, replaced only where nobody else has, and fired together with its message."""
+
+from collections.abc import Callable
+
+import msgspec
+
+from holdfast.model.answers import Enqueued
+from holdfast.model.names import QueueRef
+from holdfast.model.schedules import MAX_SCHEDULES, Schedule, Tick, check_room, draft_at, fired, reason_of
+from holdfast.stores.contract import DueSchedules
+from holdfast.stores.event_loop.driver import Driver, on_driver, on_driver_with_notices
+from holdfast.stores.event_loop.notices import Notices
+from holdfast.stores.objects.buckets.bucket import Changed
+from holdfast.stores.objects.buckets.retries import Busy, answered, pause, side_by_side, until_unchanged
+from holdfast.stores.objects.documents import layout
+from holdfast.stores.objects.documents.cas_documents import Held, Sheets, Write
+from holdfast.stores.objects.documents.document_format import encode
+from holdfast.stores.objects.operations.directory import Directory
+from holdfast.stores.objects.operations.enqueue import Intake
+
+# How often the schedules of all queues are listed, for those that other processes put.
+LIST_MS = 10_000
+
+_schedule_of = msgspec.msgpack.Decoder(Schedule).decode
+
+
+class Timetable:
+    """`ScheduleStore`."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        sheets: Sheets,
+        directory: Directory,
+        intake: Intake,
+        check_room: Callable[[int], None],
+    ) -> None:
+        """`check_room` raises `StoreUnavailable` if the disk has no room for this many bytes."""
+        self.driver = driver
+        self._sheets = sheets
+        self._directory = directory
+        self._intake = intake
+        self._check_room = check_room
+        # As far as this process knows.
+        self._known: dict[tuple[QueueRef, str], Schedule] = {}
+        self._listed_at: int | None = None
+
+    async def _read(self, ref: QueueRef, name: str) -> tuple[Schedule | None, Held | None]:
+        while True:
+            held = await self._sheets.read(layout.schedule(ref, name))
+            if held is not None and held.is_busy:
+                await pause()
+                continue
+            schedule = None if held is None or held.body is None else _schedule_of(held.body)
+            self._note(ref, name, schedule)
+            return schedule, held
+
+    def _note(self, ref: QueueRef, name: str, schedule: Schedule | None) -> None:
+        if schedule is None:
+            self._known.pop((ref, name), None)
+        else:
+            self._known[ref, name] = schedule
+
+    @on_driver
+    async def find(self, ref: QueueRef, name: str) -> Schedule | None:
+        await self._directory.require(ref)
+        return (await self._read(ref, name))[0]
+
+    async def names(self, ref: QueueRef, after: str | None = None) -> list[str]:
+        start = None if after is None else layout.schedule(ref, after)
+        names: list[str] = []
+        with answered():
+            async for page in self._sheets.bucket.pages(layout.schedules(ref), start):
+                names += [item.key[item.key.rfind("/") + 1 :].removesuffix(".pb") for item in page]
+        return sorted(names)
+
+    @on_driver
+    async def page(self, ref: QueueRef, after: str | None, limit: int) -> list[Schedule]:
+        await self._directory.require(ref)
+        found: list[Schedule] = []
+        # By name: keys end in .pb, which is not always the same order.
+        for name in await self.names(ref):
+            if (after is None or name > after) and len(found) < limit:
+                schedule = (await self._read(ref, name))[0]
+                if schedule is not None:
+                    found.append(schedule)
+        return found
+
+    async def _count(self, ref: QueueRef) -> int:
+        """Return the number of the queue's schedules, or of all names listed where that is below the limit."""
+        names = await self.names(ref)
+        if len(names) < MAX_SCHEDULES:
+            return len(names)
+        # What was deleted is listed too, until a sweep takes what is left of it.
+        read = await side_by_side(names, lambda name: self._read(ref, name))
+        return sum(schedule is not None for schedule, _ in read)
+
+    @on_driver_with_notices
+    async def put(self, notices: Notices, ref: QueueRef, was: Schedule | None, schedule: Schedule, now_ms: int) -> bool:
+        await self._directory.require_open(ref)
+        there, held = await self._read(ref, schedule.name)
+        if there != was:
+            return False
+        if there is None:
+            check_room(ref, len([name for each, name in self._known if each == ref]))
+            check_room(ref, await self._count(ref))
+        try:
+            await self._sheets.write(layout.schedule(ref, schedule.name), encode(schedule), held)
+        except (Changed, Busy):
+            return False
+        self._note(ref, schedule.name, schedule)
+        notices.scheduled(schedule.next_at)
+        return True
+
+    async def fire(self, ref: QueueRef, schedule: Schedule, tick: Tick, now_ms: int) -> Enqueued | None:
+        self._check_room(len(schedule.message.payload))  # in the caller's step, as `enqueue` does
+        return await self._fire(ref, schedule, tick, now_ms)
+
+    @on_driver_with_notices
+    async def _fire(
+        self, notices: Notices, ref: QueueRef, schedule: Schedule, tick: Tick, now_ms: int
+    ) -> Enqueued | None:
+        await self._directory.require_open(ref)
+        while True:
+            there, held = await self._read(ref, schedule.name)
+            if there != schedule:
+                return None
+            # A new id each time: what a step that does not hold has written stands under the last one.
+            [id] = self._intake.take_ids(1, now_ms)
+            after = fired(schedule, tick, id)
+            try:
+                [enqueued] = await self._intake.enqueue(
+                    ref,
+                    [draft_at(schedule, tick.at)],
+                    now_ms,
+                    notices,
+                    auto_create=False,
+                    reason=reason_of(schedule, tick.at),
+                    also=[Write(layout.schedule(ref, schedule.name), encode(after), held)],
+                    ids=[id],
+                )
+            except Changed:
+                continue  # fired by another, or others take room of the tenant's quotas
+            self._note(ref, schedule.name, after)
+            notices.scheduled(tick.next_at)
+            return enqueued
+
+    @on_driver
+    async def delete(self, ref: QueueRef, name: str, now_ms: int) -> bool:
+        await self._directory.require(ref)
+        return await self._delete(ref, name)
+
+    async def delete_all(self, ref: QueueRef) -> None:
+        for name in await self.names(ref):
+            await self._delete(ref, name)
+
+    async def _delete(self, ref: QueueRef, name: str) -> bool:
+        async def delete() -> bool:
+            there, held = await self._read(ref, name)
+            if there is None or held is None:
+                return False
+            await self._sheets.write_nothing(held)
+            self._note(ref, name, None)
+            return True
+
+        return await until_unchanged(delete, f"schedule {name} of {ref} changes all the time: later")
+
+    @on_driver
+    async def due(self, limit: int, now_ms: int) -> DueSchedules:
+        if self._listed_at is None or not 0 <= now_ms - self._listed_at < LIST_MS:
+            await self._list(now_ms)
+        every = sorted(
+            (schedule.next_at, ref, name)
+            for (ref, name), schedule in self._known.items()
+            if schedule.next_at is not None
+        )
+        due = [each for each in every if each[0] <= now_ms][:limit]
+        found: list[tuple[QueueRef, Schedule]] = []
+        for _, ref, name in due:
+            schedule, _ = await self._read(ref, name)
+            if schedule is not None and schedule.next_at is not None and schedule.next_at <= now_ms:
+                found.append((ref, schedule))
+        next_at = every[len(due)][0] if len(every) > len(due) else None
+        return DueSchedules(found, next_at)
+
+    async def _list(self, now_ms: int) -> None:
+        for tenant in await self._directory.names():
+            for row in await self._directory.list_queues(tenant):
+                if row.drain_until is None:
+                    for name in await self.names(row.ref):
+                        await self._read(row.ref, name)
+        self._listed_at = now_ms

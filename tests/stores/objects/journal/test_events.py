@@ -1,0 +1,39 @@
+"""Each event is in the journal once, whatever else becomes of its message while it is collected."""
+
+from typing import Any
+
+import pytest
+
+from holdfast.model.events import Event
+from holdfast.stores.objects import ObjectStore
+from holdfast.stores.objects.buckets.cloud import MemoryBucket
+from holdfast.stores.objects.messages.messages import Messages
+from holdfast.testing import EmbeddedSubject
+
+
+async def test_events_collected_while_a_dead_letter_is_carried_are_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    stores: list[ObjectStore] = []
+
+    def make(dice: Any) -> ObjectStore:
+        stores.append(ObjectStore(MemoryBucket(), dice, journal_retention_ms=86_400_000))
+        return stores[-1]
+
+    bring, carried = Messages._bring, 0
+
+    async def collect_and_bring(messages: Messages, moving: Any, *, is_back: bool) -> Any:
+        """The message goes by what was read before; meanwhile its events are collected, and its outbox emptied."""
+        nonlocal carried
+        carried += 1
+        await stores[-1]._parts.journal.collect()
+        return await bring(messages, moving, is_back=is_back)
+
+    monkeypatch.setattr(Messages, "_bring", collect_and_bring)
+    subject = EmbeddedSubject(make)
+    async with subject.open() as hf:
+        await hf.queue("q").enqueue("a", ttl=10)
+        subject.clock.advance(10_000)
+        for _ in range(3):
+            await subject.sweep(hf)
+        told = [event.event for event in await hf.journal()]
+        assert carried
+        assert told == [Event.ENQUEUED, Event.FAILED]
