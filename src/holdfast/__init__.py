@@ -56,7 +56,7 @@ from holdfast.model.errors import (
     Unauthenticated,
     Unavailable,
 )
-from holdfast.model.store_url import UrlKind, parse_store_url
+from holdfast.model.parsing.store_url import UrlKind, parse_store_url
 
 if TYPE_CHECKING:
     from holdfast.client.blocking import BlockingMessage, Holdfast, Queue
@@ -91,6 +91,7 @@ __all__ = [
     "MessageId",
     "MessageNotFound",
     "NewMessage",
+    "OpenOptions",
     "Outcome",
     "OverQuota",
     "PayloadTooLarge",
@@ -115,7 +116,7 @@ __all__ = [
 
 
 @raising_plainly
-def open(url: str | PathLike[str], **options: "Unpack[OpenOptions]") -> "_package.Holdfast":
+def open(url: str | PathLike[str], **options: "Unpack[_package.OpenOptions]") -> "_package.Holdfast":
     """Open a store or connect to a server, for blocking use.
 
     `url` is a directory (as text or `os.PathLike`), the URL of a store (`memory://`, `postgres://…`, `file:///…`,
@@ -154,7 +155,7 @@ def open(url: str | PathLike[str], **options: "Unpack[OpenOptions]") -> "_packag
 
 
 @raising_plainly
-def open_async(url: str | PathLike[str], **options: "Unpack[OpenOptions]") -> "_package.AsyncHoldfast":
+def open_async(url: str | PathLike[str], **options: "Unpack[_package.OpenOptions]") -> "_package.AsyncHoldfast":
     """Open a store or connect to a server as `open` does, for `async with`; every call is awaited.
 
     async with holdfast.open_async("http://localhost:7077") as hf:
@@ -186,6 +187,7 @@ _MODULES = {
     "holdfast.client.blocking": ("BlockingMessage", "Holdfast", "Queue"),
     "holdfast.client.client": ("AsyncHoldfast",),
     "holdfast.client.message": ("AsyncMessage", "Message"),
+    "holdfast.client.options": ("OpenOptions",),
     "holdfast.client.queue": ("AsyncQueue",),
     "holdfast.model.ids": ("MessageId",),
     "holdfast.model.message": ("NewMessage", "State"),
