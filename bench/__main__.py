@@ -6,20 +6,11 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 
-from bench import (
-    capnp,
-    client,
-    embedded,
-    engine,
-    fairness,
-    fastpath,
-    handover,
-    http,
-    objects,
-    pipeline,
-    postgres,
-    start,
-)
+from bench import capnp, fairness, fastpath, handover, objects, pipeline, postgres, start
+from bench.embedded import engine
+from bench.embedded import store as embedded
+from bench.http import client
+from bench.http import door as http
 from bench.peers import comparison
 from bench.report import HEAD, Figure, Table
 

@@ -15,12 +15,12 @@ import capnp
 import uvloop
 
 import holdfast
-from bench.http_load import repeat, request, run
-from bench.http_servers import free_port, holdfast_server
-from bench.raw import scratch
+from bench.embedded.raw import scratch
+from bench.http.load import repeat, request, run
+from bench.http.servers import free_port, holdfast_server
 from bench.report import Figure
-from holdfast.wire.capnp import SCHEMA
-from holdfast.wire.capnp_frames import Frames
+from holdfast.wire.capnp.frames import Frames
+from holdfast.wire.capnp.schema import SCHEMA
 
 CALLERS = 64
 BATCH = 10

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import uvloop
 
-from bench.http import Client
-from bench.http_servers import holdfast_server
-from bench.raw import scratch
+from bench.embedded.raw import scratch
+from bench.http.door import Client
+from bench.http.servers import holdfast_server
 from bench.report import Figure
 
 PRODUCERS = 64

@@ -15,7 +15,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bench.raw import scratch
+from bench.embedded.raw import scratch
 from bench.report import HEAD, Figure
 
 ROUNDS = 3

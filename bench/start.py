@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from bench.http_servers import holdfast_server
-from bench.raw import scratch
+from bench.embedded.raw import scratch
+from bench.http.servers import holdfast_server
 from bench.report import Figure
 
 ROUNDS = 15

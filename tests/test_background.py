@@ -25,8 +25,8 @@ from holdfast.model.names import QueueRef
 from holdfast.model.requests import Ask
 from holdfast.runtime import LoopRuntime
 from holdfast.server.embedded import Embedded
+from holdfast.service.limits.shared_buckets import SharedBuckets
 from holdfast.service.refreshing import REFRESH_MS, Refresher
-from holdfast.service.shared_buckets import SharedBuckets
 from holdfast.stores.buffered import redis_cache as cache_module
 from holdfast.stores.buffered.buffer import Buffer
 from holdfast.stores.buffered.group_commit import Commits
@@ -421,15 +421,15 @@ STARTERS = {
     "doors/capnp/messages.py": "one call each",
     "doors/framed/call.py": "one call each; one that breaks off ends its connection",
     "doors/framed/credential.py": "one check each; one that breaks off ends its connection",
-    "doors/http/call_tasks.py": "one call each",
-    "doors/http/presence.py": "one call each",
+    "doors/http/connections/call_tasks.py": "one call each",
+    "doors/http/connections/presence.py": "one call each",
     "doors/identity/sources.py": "every error keeps the last keys: doors/identity tests",
     "pipeline/sources/claims.py": "pipeline_heartbeat",
     "runtime.py": "starts others' work, and logs its error",
     "server/compose.py": "one reload after a reopening, which logs its error",
     "server/run.py": "the server itself, and its loop lag, which asks nobody",
     "service/refreshing.py": "refresh",
-    "service/shared_buckets.py": "rates",
+    "service/limits/shared_buckets.py": "rates",
     "stores/buffered/fast_path.py": "commits, flush, landed_by_others; Redis is looked for by Cache.look",
     "stores/buffered/prefetcher.py": "prefetch",
     "stores/buffered/claim_rounds.py": "each round's error goes to its callers",
@@ -440,15 +440,15 @@ STARTERS = {
     "stores/rocks/store.py": "sweep",
     "stores/postgres/payloads/staging.py": "one statement, logged by the link; a sweep finds what is left",
     "stores/postgres/store.py": "node_number, uploads, vacuum, notifications",
-    "stores/rocks/checkpoints.py": "an error stops the store, by design; each checkpoint is begun by a later write",
-    "stores/rocks/database.py": "closes once",
-    "stores/rocks/engine.py": "an error stops the store, by design: SPEC 4.10",
-    "stores/rocks/reopening.py": "every attempt that fails is followed by another: rocks tests",
+    "stores/rocks/engine/checkpoints.py": "an error stops the store, by design; a later write begins another",
+    "stores/rocks/engine/database.py": "closes once",
+    "stores/rocks/engine/engine.py": "an error stops the store, by design: SPEC 4.10",
+    "stores/rocks/engine/reopening.py": "every attempt that fails is followed by another: rocks tests",
     "worker/execution/child.py": "ends with its parent",
-    "worker/consumer.py": "restarts by itself: worker tests",
+    "worker/consuming/consumer.py": "restarts by itself: worker tests",
     "worker/execution/executor.py": "one message each",
     "worker/execution/heartbeat.py": "heartbeat",
-    "worker/verdict_sender.py": "outbox",
+    "worker/consuming/verdict_sender.py": "outbox",
     "worker/runner.py": "restarts its consumers",
     "worker/execution/threads.py": "runs handlers; their errors are outcomes",
     "worker/execution/function_runners.py": "one message each",

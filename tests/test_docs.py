@@ -206,7 +206,7 @@ def test_every_promise_names_tests_that_exist_and_its_loss_window() -> None:
 
 
 def test_the_laws_run_over_every_store_that_the_page_names() -> None:
-    for path in ("memory/test_laws.py", "test_rocks.py", "test_http_laws.py"):
+    for path in ("memory/test_laws.py", "rocks/test_laws.py", "test_http_laws.py"):
         assert "(StoreLaws)" in (ROOT / "tests" / "stores" / path).read_text()
 
 

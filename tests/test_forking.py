@@ -20,8 +20,8 @@ from holdfast.client.blocking import BlockingMessage, Holdfast, Queue
 from holdfast.model.errors import HoldfastError, StoreUnavailable
 from holdfast.stores.buffered.log.wal import LogStopped, Wal
 from holdfast.stores.objects.buckets.disk import DiskBucket
-from holdfast.stores.rocks.copies import CopyJournal
-from holdfast.stores.rocks.legacy import LegacyDatabase
+from holdfast.stores.rocks.legacy.legacy_database import LegacyDatabase
+from holdfast.stores.rocks.offline.backup_reader import CopyJournal
 from holdfast.testing.children import in_child
 from tests.machinery.legacy.databases import make_legacy
 from tests.postgres.server import PostgresServer

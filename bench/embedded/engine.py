@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import holdfast
-from bench.log_sketch import LogSketch
+from bench.embedded.log_sketch import LogSketch
+from bench.embedded.raw import scratch
 from bench.measure import Pair, paired
-from bench.raw import scratch
 from bench.report import Figure
-from holdfast.stores.rocks.engine import Engine
+from holdfast.stores.rocks.engine.engine import Engine
 
 PAYLOAD = b"x" * 256
 _MIB = 1 << 20

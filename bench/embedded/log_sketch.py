@@ -15,7 +15,7 @@ from zlib import crc32
 import msgspec
 from rocksdict import Rdict, WriteBatch, WriteOptions
 
-from bench.raw import open_plain
+from bench.embedded.raw import open_plain
 
 _HEAD = struct.Struct("<IIQ")
 _SEGMENT_BYTES = 64 << 20

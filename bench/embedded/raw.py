@@ -9,9 +9,10 @@ from typing import Any
 
 from rocksdict import Options, Rdict, WriteBatch
 
-from holdfast.stores.rocks import keys, plain_messages
-from holdfast.stores.rocks.open_commit import Commit
-from holdfast.stores.rocks.opening import open_rocksdb
+from holdfast.stores.rocks import keys
+from holdfast.stores.rocks.engine.open_commit import Commit
+from holdfast.stores.rocks.queues import plain_messages
+from holdfast.stores.rocks.recovery.opening import open_rocksdb
 
 # The family, the key, and its value; None for a deleted key.
 Change = tuple[int, bytes, bytes | None]

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import holdfast
+from bench.embedded.raw import Change, raw_database, recording, replayer, scratch
 from bench.measure import paired, timed_us
-from bench.raw import Change, raw_database, recording, replayer, scratch
 from bench.report import Figure
-from holdfast.stores.rocks.journal import RocksJournal
+from holdfast.stores.rocks.journal.journal import RocksJournal
 
 PAYLOAD = b"x" * 256
 BATCH = 100

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import holdfast
-from bench.http_load import request
-from bench.http_servers import free_port, holdfast_server
-from bench.raw import scratch
+from bench.embedded.raw import scratch
+from bench.http.load import request
+from bench.http.servers import free_port, holdfast_server
 from bench.report import Figure
 from holdfast.client.queue import AsyncQueue
 

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 import uvloop
 
 import holdfast
-from bench.http_load import Script, repeat, request, run
-from bench.http_servers import echo_process, holdfast_process, holdfast_server
+from bench.embedded.raw import scratch
+from bench.http.load import Script, repeat, request, run
+from bench.http.servers import echo_process, holdfast_process, holdfast_server
 from bench.peers.processes import cpu_seconds
-from bench.raw import scratch
 from bench.report import Figure
 
 CONNECTIONS = 64

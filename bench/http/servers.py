@@ -45,7 +45,7 @@ def echo_process() -> Iterator[Started]:
     """uvicorn with the same event loop and parser, and an application that answers the body it was sent."""
     port = free_port()
     options = ["--loop", "uvloop", "--http", "httptools", "--no-access-log", "--log-level", "error"]
-    command = [sys.executable, "-m", "uvicorn", "bench.http_servers:echo", "--port", str(port), *options]
+    command = [sys.executable, "-m", "uvicorn", "bench.http.servers:echo", "--port", str(port), *options]
     with _started([*command, "--lifespan", "off"], port) as pid:
         yield Started(port, pid)
 

@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 import holdfast
-from bench.raw import Change, raw_database, recording, replayer
+from bench.embedded.raw import Change, raw_database, recording, replayer
 from holdfast.stores.rocks import keys
 
 

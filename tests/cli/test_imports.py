@@ -11,13 +11,13 @@ import pytest
 PACKAGE = {
     "holdfast",
     *("holdfast.client", "holdfast.client.tracebacks"),
-    *("holdfast.model", "holdfast.model.errors", "holdfast.model.store_url"),
+    *("holdfast.model", "holdfast.model.errors", "holdfast.model.parsing", "holdfast.model.parsing.store_url"),
 }
 COMMAND_LINE = PACKAGE | {
     *("holdfast.cli", "holdfast.cli.main", "holdfast.cli.loading", "holdfast.cli.commands", "holdfast.cli.root_help"),
     *("holdfast.cli.session", "holdfast.cli.arguments", "holdfast.cli.failures", "holdfast.cli.client_settings"),
     *("holdfast.cli.output", "holdfast.clock"),
-    *("holdfast.model.checks", "holdfast.model.extras", "holdfast.model.names"),
+    *("holdfast.model.parsing.checks", "holdfast.model.extras", "holdfast.model.names"),
 }
 # typer with what it needs, and msgspec with what it needs.
 LIBRARIES = {"typer", "annotated_doc", "shellingham", "msgspec", "typing_extensions"}

@@ -14,7 +14,7 @@ from holdfast.model.names import QueueRef
 from holdfast.model.requests import Edit, Filter, Progress
 from holdfast.testing import ManualClock
 from holdfast.wire import requests as req
-from holdfast.wire.capnp_arguments import CAPNP_BINDINGS
+from holdfast.wire.capnp.arguments import CAPNP_BINDINGS
 from tests.doors.capnp_serving import serve_capnp
 from tests.doors.framed.serving import serve_framed
 from tests.doors.serving import serve

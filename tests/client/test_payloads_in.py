@@ -14,8 +14,8 @@ import pytest
 
 import holdfast
 from holdfast.client.client import AsyncHoldfast
-from holdfast.client.reading import PART
-from holdfast.client.sources import FileSource, IterableSource
+from holdfast.client.payloads.part_reader import PART
+from holdfast.client.payloads.upload_sources import FileSource, IterableSource
 from holdfast.testing import HandlerTest, ManualClock
 from tests.client.large import MAX_PAYLOAD, PATIENCE_S, Place, staged
 

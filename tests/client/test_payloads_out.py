@@ -13,7 +13,7 @@ import pytest
 import holdfast
 from holdfast.client.client import AsyncHoldfast
 from holdfast.client.message import AsyncMessage
-from holdfast.client.reading import PART, Reading, opened, write_all
+from holdfast.client.payloads.part_reader import PART, Reading, opened, write_all
 from holdfast.model.answers import Delivery
 from holdfast.model.message import Pieces, Receipt
 from holdfast.testing import ManualClock

@@ -11,8 +11,8 @@ import pytest
 
 import holdfast
 from holdfast.client.client import AsyncHoldfast
+from holdfast.client.payloads.part_reader import PART
 from holdfast.client.queue import AsyncQueue
-from holdfast.client.reading import PART
 from holdfast.testing.proxy import Fault, FaultProxy, Kind
 from tests.client.answering import answering
 from tests.client.large import PATIENCE_S, staged

@@ -11,8 +11,8 @@ from holdfast.dice import SeededDice
 from holdfast.server.compose import Core
 from holdfast.server.embedded import Embedded, open_blocking
 from holdfast.stores.rocks import RocksStore
-from holdfast.stores.rocks.engine import Durability
-from holdfast.stores.rocks.verify import verify
+from holdfast.stores.rocks.engine.engine import Durability
+from holdfast.stores.rocks.verify.store_check import verify
 from holdfast.testing import ManualClock
 
 WEEK_MS = 7 * 86_400_000

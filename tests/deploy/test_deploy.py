@@ -11,7 +11,7 @@ import yaml
 
 from holdfast.model.events import Event
 from holdfast.model.names import QueueRef
-from holdfast.service.request_turns import RequestTurns
+from holdfast.service.limits.request_turns import RequestTurns
 from holdfast.telemetry.declared import FAMILIES
 from holdfast.telemetry.exposition import Family, Kind
 from holdfast.telemetry.figures import SYNC_BOUNDS, FamilyFigures, Figures, Histogram

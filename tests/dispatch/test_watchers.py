@@ -20,7 +20,7 @@ from holdfast.runtime import LoopRuntime, ThreadRuntime
 from holdfast.stores.contract import Store
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.rocks import RocksStore
-from holdfast.stores.rocks.engine import Durability
+from holdfast.stores.rocks.engine.engine import Durability
 from holdfast.testing import ManualClock
 
 REF = QueueRef("acme", "jobs")

@@ -15,7 +15,7 @@ import msgspec
 from holdfast.model.ids import to_uuid
 from holdfast.model.message import Receipt
 from holdfast.model.names import QueueRef
-from holdfast.wire.http_routes import bound
+from holdfast.wire.http.routes import bound
 from holdfast.wire.operation import Operation
 from holdfast.wire.operations import OPERATIONS
 from tests.doors.serving import Api, caller

@@ -14,7 +14,7 @@ from holdfast.runtime import LoopRuntime
 from holdfast.server.compose import Core, make_store
 from holdfast.server.settings import parse_settings
 from holdfast.service.drain import Drain
-from holdfast.service.request_turns import RequestTurns
+from holdfast.service.limits.request_turns import RequestTurns
 from holdfast.service.session import Session
 from holdfast.stores.contract import Store
 from holdfast.telemetry.trace import Tracing

@@ -13,7 +13,7 @@ from holdfast.clock import Alarm, Clock
 from holdfast.dice import SystemDice
 from holdfast.doors.http.app import HttpDoor
 from holdfast.doors.http.calls import limits_for
-from holdfast.doors.http.connections import HttpConnections
+from holdfast.doors.http.connections.connections import HttpConnections
 from holdfast.doors.http.health import Health
 from holdfast.doors.http.hosts import Hosts
 from holdfast.doors.http.routes import make_rest
@@ -26,7 +26,7 @@ from holdfast.server.compose import Core, make_store
 from holdfast.server.settings import parse_settings
 from holdfast.service.access import Caller
 from holdfast.service.drain import Drain
-from holdfast.service.request_turns import RequestTurns
+from holdfast.service.limits.request_turns import RequestTurns
 from holdfast.service.session import Session
 from holdfast.stores.contract import Store
 from holdfast.telemetry.trace import Tracing

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.model.durations import MAX_MS
 from holdfast.model.errors import InvalidArgument, PayloadTooLarge
 from holdfast.model.ids import MAX_ID, to_uuid
 from holdfast.model.message import (
@@ -21,6 +20,7 @@ from holdfast.model.message import (
     check_drafts,
     normalise_correlation_id,
 )
+from holdfast.model.parsing.durations import MAX_MS
 
 LIMIT = 1_000
 

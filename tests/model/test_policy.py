@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.model.durations import MAX_MS
 from holdfast.model.errors import InvalidArgument
+from holdfast.model.parsing.durations import MAX_MS
 from holdfast.model.policy import Limits, OnTtl, QueuePolicy, Quotas, TenantConfig, merge
 
 WHOLE_NUMBERS = ["lease_ms", "max_lease_ms", "max_retries", "backoff_base_ms", "backoff_cap_ms", "ttl_ms",

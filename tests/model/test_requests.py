@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 
 from holdfast.model.errors import InvalidArgument
 from holdfast.model.ids import MessageId, to_uuid
-from holdfast.model.lifecycle import Life
 from holdfast.model.message import MAX_BATCH, Envelope, Receipt, State
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import (
@@ -30,6 +29,7 @@ from holdfast.model.requests import (
     parse_ids,
     states_of,
 )
+from holdfast.model.rules.lifecycle import Life
 
 NOW_MS = 1_750_000_000_000
 RECEIPT = Receipt(1, bytes(16), 1)

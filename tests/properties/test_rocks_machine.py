@@ -13,7 +13,7 @@ from holdfast.client.blocking import Holdfast
 from holdfast.dice import Dice
 from holdfast.stores.contract import Store
 from holdfast.stores.rocks import RocksStore
-from holdfast.stores.rocks.engine import Durability
+from holdfast.stores.rocks.engine.engine import Durability
 from holdfast.testing.machine import QueueMachine
 from tests.crash.rocks import WEEK_MS, copy_store, sweep, verify_store
 from tests.properties.test_memory_machine import COMMON

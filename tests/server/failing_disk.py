@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.cli.main import main
-from holdfast.stores.rocks import database, reopening
+from holdfast.stores.rocks.engine import database, reopening
 from tests.machinery.disk import shim
 from tests.machinery.disk.shim import Fault
 

@@ -7,7 +7,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from holdfast.wire.frames import CONNECTION, Kind
+from holdfast.wire.framed.frames import CONNECTION, Kind
 from tests.doors.framed.frames_by_hand import Peer, connected, greeted
 from tests.server.served import Served, urls_in
 

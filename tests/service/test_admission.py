@@ -17,14 +17,14 @@ from holdfast.model.requests import Ask, Settle, Verdict
 from holdfast.runtime import LoopRuntime
 from holdfast.server.compose import Core
 from holdfast.server.settings import parse_settings
-from holdfast.service import gate as gates
-from holdfast.service.admission import Admission
-from holdfast.service.buckets import MemoryBuckets
+from holdfast.service.limits import gate as gates
+from holdfast.service.limits.admission import Admission
+from holdfast.service.limits.buckets import MemoryBuckets
 from holdfast.service.queues import QueueService
 from holdfast.stores.contract import Store
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.rocks import RocksStore
-from holdfast.stores.rocks.engine import Durability
+from holdfast.stores.rocks.engine.engine import Durability
 from holdfast.testing import HeldCalls, ManualClock, with_faults
 from holdfast.wire.requests import ConfigureRequest
 

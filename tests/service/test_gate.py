@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from holdfast.dispatch.fairness import UNIT
 from holdfast.runtime import LoopRuntime
-from holdfast.service import gate as gates
-from holdfast.service.gate import Gate
+from holdfast.service.limits import gate as gates
+from holdfast.service.limits.gate import Gate
 from holdfast.testing import ManualClock
 
 

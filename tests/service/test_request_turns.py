@@ -4,7 +4,7 @@ import contextlib
 from collections import Counter
 
 from holdfast.dispatch.fairness import UNIT
-from holdfast.service.request_turns import (
+from holdfast.service.limits.request_turns import (
     CONTENTION_S,
     MAX_AT_ONCE,
     MAX_AT_ONCE_EACH,

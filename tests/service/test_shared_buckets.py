@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from holdfast.model.limits import BLOCK_MS, Bucket, Charge, capacity_of
 from holdfast.model.names import QueueRef
 from holdfast.runtime import LoopRuntime
-from holdfast.service.redis_rates import RatesDown, RedisRates, Taken
-from holdfast.service.shared_buckets import SharedBuckets
+from holdfast.service.limits.redis_rates import RatesDown, RedisRates, Taken
+from holdfast.service.limits.shared_buckets import SharedBuckets
 from holdfast.stores.event_loop.link import Link
 from holdfast.testing import ManualClock
 from tests.redis.server import RedisServer

@@ -11,10 +11,10 @@ import pytest
 from holdfast.dispatch.dispatcher import Dispatcher
 from holdfast.dispatch.sweeper import Sweeper
 from holdfast.dispatch.waiters import Waiter
-from holdfast.model import lifecycle
 from holdfast.model.message import Receipt
+from holdfast.model.rules import lifecycle
 from holdfast.service import session
-from holdfast.service.gate import Gate
+from holdfast.service.limits.gate import Gate
 from holdfast.stores.logic import verdicts as verdicts_logic
 from holdfast.stores.memory.queue import Shelf
 from tests.machinery.simulation.memory import DurableMemoryStore, DurableUnits

@@ -3,7 +3,7 @@
 import pytest
 
 from holdfast.dice import Dice
-from holdfast.stores.rocks.engine import Durability
+from holdfast.stores.rocks.engine.engine import Durability
 from tests.machinery.simulation import run, simulate
 from tests.machinery.simulation.media import MEDIA, RocksMedium
 from tests.seeds import run_seed

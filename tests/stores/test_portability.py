@@ -15,8 +15,8 @@ from holdfast.model.errors import StoreUnavailable
 from holdfast.stores.buffered.log.wal import Wal
 from holdfast.stores.disk.file_sync import reserve, sync_data, sync_directory, sync_file
 from holdfast.stores.disk.processes import is_running
-from holdfast.stores.rocks import marker
-from holdfast.stores.rocks.copies import CopyJournal
+from holdfast.stores.rocks.offline.backup_reader import CopyJournal
+from holdfast.stores.rocks.recovery import marker
 
 FULL_SYNC = 51
 

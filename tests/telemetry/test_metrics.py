@@ -10,7 +10,7 @@ from holdfast.model.events import Event
 from holdfast.model.names import QueueRef, parse_ref
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.rocks import RocksStore
-from holdfast.stores.rocks.engine import Durability
+from holdfast.stores.rocks.engine.engine import Durability
 from holdfast.telemetry.declared import FAMILIES
 from holdfast.telemetry.figures import Histogram
 from holdfast.telemetry.lag import LoopLag

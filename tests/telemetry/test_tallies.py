@@ -14,7 +14,7 @@ from holdfast.server.embedded import Embedded
 from holdfast.stores.contract import Store
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.rocks import RocksStore
-from holdfast.stores.rocks.engine import Durability
+from holdfast.stores.rocks.engine.engine import Durability
 from holdfast.testing import EmbeddedSubject
 from holdfast.testing.laws.operating.journal import events_of
 from holdfast.wire.requests import MoveRequest

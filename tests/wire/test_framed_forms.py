@@ -10,30 +10,30 @@ from holdfast.model.errors import ERRORS_BY_CODE, HoldfastError, InvalidArgument
 from holdfast.model.message import Draft, Pieces, Receipt, State
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Ask, Filter, Progress, Settle, StateDocument, Verdict
-from holdfast.wire import framed, framed_answers, framed_calls
 from holdfast.wire import requests as req
-from holdfast.wire.framed_calls import NAMED, Context, read_call
+from holdfast.wire.framed import answers, calls, greetings
+from holdfast.wire.framed.calls import NAMED, Context, read_call
 from holdfast.wire.operations import OPERATIONS, SAVE_STATE, SET_POLICY, STATS
 
 REF = QueueRef("acme", "mail")
 RECEIPT = Receipt(7, b"t" * 16, 3)
 
-# The places of docs/framed.md, by the model's names. A field that the model gets belongs at the end.
+# The places of docs/greetings.md, by the model's names. A field that the model gets belongs at the end.
 PLACES: list[tuple[type[msgspec.Struct], str]] = [
     (
-        framed_calls.DraftIn,
+        calls.DraftIn,
         "payload content_type headers priority delay_ms deliver_at ttl_ms key group correlation_id max_retries is_json "
         "pieces",
     ),
-    (framed_calls.AskIn, "limit lease_ms owner with_state ledger streams"),
-    (framed_calls.VerdictIn, "settle receipt error delay_ms defer final exhausted lease_ms"),
+    (calls.AskIn, "limit lease_ms owner with_state ledger streams"),
+    (calls.VerdictIn, "settle receipt error delay_ms defer final exhausted lease_ms"),
     (
-        framed_answers.DeliveryIn,
+        answers.DeliveryIn,
         "snowflake given_correlation_id receipt payload pieces content_type is_json headers priority attempt "
         "enqueued_at lease_expires_at group state",
     ),
     (
-        framed_answers.ResultIn,
+        answers.ResultIn,
         "snowflake ok given_correlation_id is_known error state retry_at lease_expires_at is_unsure",
     ),
 ]
@@ -65,7 +65,7 @@ def test_a_draft_is_read_as_it_was_written() -> None:
         max_retries=7,
         is_json=False,
     )
-    call: Any = read_call(framed_calls.write_enqueue(REF, [draft], Context(traceparent="00-1")))
+    call: Any = read_call(calls.write_enqueue(REF, [draft], Context(traceparent="00-1")))
     assert (call.tenant, call.queue, call.context) == (*REF, Context(traceparent="00-1"))
     assert [msgspec.structs.asdict(each) for each in call.drafts] == [msgspec.structs.asdict(draft)]
 
@@ -80,15 +80,15 @@ def test_places_at_the_end_may_be_left_out() -> None:
 def test_claims_and_verdicts_are_read_as_they_were_written() -> None:
     ask = Ask(limit=5, lease_ms=6, owner="me", with_state=True, ledger=("c", 8), streams=True)
     verdict = Verdict(settle=Settle.NACK, receipt=RECEIPT, error="e", delay_ms=1, final=True, exhausted=True)
-    call: Any = read_call(framed_calls.write_exchange(REF, ask, [verdict], None))
+    call: Any = read_call(calls.write_exchange(REF, ask, [verdict], None))
     assert msgspec.structs.asdict(call.ask) == msgspec.structs.asdict(ask)
     assert [msgspec.structs.asdict(each) for each in call.verdicts] == [msgspec.structs.asdict(verdict)]
     assert isinstance(call.verdicts[0].receipt, Receipt)
     assert str(call.verdicts[0].receipt) == str(RECEIPT)
     assert call.wait_ms is None
-    call = read_call(framed_calls.write_subscribe(REF, ask, 9, 10, release_on_leave=True))
+    call = read_call(calls.write_subscribe(REF, ask, 9, 10, release_on_leave=True))
     assert (call.prefetch, call.wait_ms, call.release_on_leave) == (9, 10, True)
-    call = read_call(framed_calls.write_read_part(REF, RECEIPT, 1, 2))
+    call = read_call(calls.write_read_part(REF, RECEIPT, 1, 2))
     assert (call.receipt, call.offset, call.limit) == (RECEIPT, 1, 2)
 
 
@@ -96,7 +96,7 @@ def test_claims_and_verdicts_are_read_as_they_were_written() -> None:
 
 
 def test_every_operation_with_a_route_has_a_form() -> None:
-    hot = {framed_calls.operation_of(each) for each in framed_calls.HOT_CALLS}
+    hot = {calls.operation_of(each) for each in calls.HOT_CALLS}
     routed = {name for name, operation in OPERATIONS.items() if operation.routes}
     assert routed - hot - set(NAMED) == {"enqueue_each", "watch", "metrics"}
 
@@ -116,8 +116,8 @@ def test_every_operation_with_a_route_has_a_form() -> None:
     ],
 )
 def test_arguments_by_name_are_read_as_they_were_written(name: str, request_: Any) -> None:
-    call = read_call(framed_calls.write_named(OPERATIONS[name], REF, request_))
-    assert framed_calls.operation_of(call) == name
+    call = read_call(calls.write_named(OPERATIONS[name], REF, request_))
+    assert calls.operation_of(call) == name
     assert NAMED[name].request(call, REF) == request_
 
 
@@ -129,7 +129,7 @@ def test_arguments_may_be_left_out_where_none_is_required() -> None:
 
 def test_a_state_document_is_json_in_bytes_and_anything_else_is_refused() -> None:
     request = req.StateRequest(receipt=RECEIPT, document=msgspec.Raw(b'{"a": 1}'), etag="e")
-    call = read_call(framed_calls.write_named(SAVE_STATE, REF, request))
+    call = read_call(calls.write_named(SAVE_STATE, REF, request))
     assert bytes(NAMED["save_state"].request(call, REF).document) == b'{"a": 1}'
     for bad in (b"{", b"", b'"\xff"', b"[" * 100_000):
         call = read_call(as_call("save_state", None, None, None, {"receipt": str(RECEIPT), "document": bad}))
@@ -139,7 +139,7 @@ def test_a_state_document_is_json_in_bytes_and_anything_else_is_refused() -> Non
 
 def test_a_changed_configuration_crosses_as_plain_values() -> None:
     request = req.ConfigureRequest(changes={"max_retries": msgspec.Raw(b"3"), "paused": True})
-    call = read_call(framed_calls.write_named(SET_POLICY, REF, request))
+    call = read_call(calls.write_named(SET_POLICY, REF, request))
     assert NAMED["set_policy"].request(call, REF).changes == {"max_retries": 3, "paused": True}
 
 
@@ -155,10 +155,10 @@ def test_a_schedules_message_cannot_say_where_its_payload_is() -> None:
 def test_enqueued_messages_are_read_as_they_were_written() -> None:
     plain = [Enqueued(snowflake=1), Enqueued(snowflake=2)]
     told = [Enqueued(snowflake=1, duplicate=True), Enqueued(snowflake=2, given_correlation_id="c")]
-    assert framed_answers.read_enqueued(framed_answers.write_enqueued(plain)) == plain
-    assert framed_answers.read_enqueued(framed_answers.write_enqueued(told)) == told
+    assert answers.read_enqueued(answers.write_enqueued(plain)) == plain
+    assert answers.read_enqueued(answers.write_enqueued(told)) == told
     with pytest.raises(ValueError, match="argument 2 is shorter"):
-        framed_answers.read_enqueued(as_call([1], [], ["c"]))
+        answers.read_enqueued(as_call([1], [], ["c"]))
 
 
 def test_deliveries_and_results_are_read_as_they_were_written() -> None:
@@ -179,7 +179,7 @@ def test_deliveries_and_results_are_read_as_they_were_written() -> None:
         state=StateDocument(document=b"{}", etag="e", progress=Progress(percent=5, text="p")),
     )
     result = Result(snowflake=7, ok=False, is_known=False, error="stale_lease", state=State.READY, retry_at=1)
-    read = framed_answers.read_claimed(framed_answers.write_claimed([delivery], [result]))
+    read = answers.read_claimed(answers.write_claimed([delivery], [result]))
     [told] = read.deliveries
     # Where the server keeps it stays the server's.
     expected = msgspec.structs.asdict(msgspec.structs.replace(delivery, pieces=Pieces(0, 10, 11)))
@@ -188,17 +188,17 @@ def test_deliveries_and_results_are_read_as_they_were_written() -> None:
     assert msgspec.structs.asdict(told.state) == msgspec.structs.asdict(state)  # type: ignore[arg-type]  # is there
     assert isinstance(told.receipt, Receipt)
     assert [msgspec.structs.asdict(each) for each in read.results] == [msgspec.structs.asdict(result)]
-    assert framed_answers.read_claimed(framed_answers.write_claimed([])) == ([], [])
+    assert answers.read_claimed(answers.write_claimed([])) == ([], [])
 
 
 def test_a_part_is_read_as_it_was_written() -> None:
     part = Part(b"x", 2, "c")
-    assert framed_answers.read_part(framed_answers.write_part(part)) == part
+    assert answers.read_part(answers.write_part(part)) == part
 
 
 def test_answers_with_places_that_a_client_does_not_know_are_read() -> None:
-    assert framed_answers.read_enqueued(as_call([1], [], [], "new")) == [Enqueued(snowflake=1)]
-    [result] = framed_answers.read_results(as_call([1, True, None, True, None, "ready", None, None, False, "new"]))
+    assert answers.read_enqueued(as_call([1], [], [], "new")) == [Enqueued(snowflake=1)]
+    [result] = answers.read_results(as_call([1, True, None, True, None, "ready", None, None, False, "new"]))
     assert result.ok
 
 
@@ -212,26 +212,26 @@ def test_answers_by_name_are_read_as_they_were_written() -> None:
 
 @pytest.mark.parametrize("kind", ERRORS_BY_CODE.values())
 def test_every_error_is_read_as_it_was_written(kind: type[HoldfastError]) -> None:
-    read = framed.read_error(framed.write_error(kind("no", field="f")))
+    read = greetings.read_error(greetings.write_error(kind("no", field="f")))
     assert (type(read), read.message, read.facts["field"]) == (kind, "no", "f")
 
 
 def test_an_error_has_the_models_code_and_how_long_to_wait() -> None:
-    assert msgspec.msgpack.decode(framed.write_error(StaleLease("no")))["code"] == "stale_lease"
-    read = framed.read_error(framed.write_error(RateLimited("wait", retry_after_ms=7)))
+    assert msgspec.msgpack.decode(greetings.write_error(StaleLease("no")))["code"] == "stale_lease"
+    read = greetings.read_error(greetings.write_error(RateLimited("wait", retry_after_ms=7)))
     assert read.facts["retry_after_ms"] == 7
 
 
 def test_anything_else_is_an_internal_error() -> None:
     for body in (b"", b"\xc1", b"\xa1\xff", b"\x91" * 100_000, msgspec.msgpack.encode([1])):
-        assert framed.read_error(body).code == "internal"
+        assert greetings.read_error(body).code == "internal"
 
 
 def test_hellos_are_read_as_they_were_written_and_may_grow() -> None:
-    client = framed.ClientHello(1, "token", "tool", "2")
-    server = framed.ServerHello(1, "0.1", 2, 3, 4, 5)
-    assert framed.read_client_hello(framed.write_hello(client)) == client
-    assert framed.read_server_hello(framed.write_hello(server)) == server
-    assert framed.read_client_hello(as_call(1)) == framed.ClientHello(1)
-    assert framed.read_client_hello(as_call(1, None, "", "", "new")) == framed.ClientHello(1)
-    assert framed.read_credit(framed.write_credit(9)) == 9
+    client = greetings.ClientHello(1, "token", "tool", "2")
+    server = greetings.ServerHello(1, "0.1", 2, 3, 4, 5)
+    assert greetings.read_client_hello(greetings.write_hello(client)) == client
+    assert greetings.read_server_hello(greetings.write_hello(server)) == server
+    assert greetings.read_client_hello(as_call(1)) == greetings.ClientHello(1)
+    assert greetings.read_client_hello(as_call(1, None, "", "", "new")) == greetings.ClientHello(1)
+    assert greetings.read_credit(greetings.write_credit(9)) == 9

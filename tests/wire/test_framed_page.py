@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from holdfast.model.errors import ERRORS_BY_CODE
-from holdfast.wire import framed_answers
-from holdfast.wire.framed import ClientHello, read_client_hello, read_server_hello
-from holdfast.wire.framed_calls import HOT_CALLS, NAMED, operation_of, read_call
-from holdfast.wire.frames import Frame, FrameReader, Kind
+from holdfast.wire.framed import answers
+from holdfast.wire.framed.calls import HOT_CALLS, NAMED, operation_of, read_call
+from holdfast.wire.framed.frames import Frame, FrameReader, Kind
+from holdfast.wire.framed.greetings import ClientHello, read_client_hello, read_server_hello
 
 PAGE = (Path(__file__).parents[2] / "docs" / "framed.md").read_text()
 
@@ -46,12 +46,12 @@ def test_every_frame_of_the_example_is_whole_and_read_by_the_other_side() -> Non
 
 def test_the_answers_of_the_example_are_read_as_the_page_says() -> None:
     enqueued, claimed, settled, nothing = [body for _, (kind, _, body) in example() if kind == Kind.RESULT]
-    [message] = framed_answers.read_enqueued(enqueued)
-    [delivery] = framed_answers.read_claimed(claimed).deliveries
-    [result] = framed_answers.read_results(settled)
+    [message] = answers.read_enqueued(enqueued)
+    [delivery] = answers.read_claimed(claimed).deliveries
+    [result] = answers.read_results(settled)
     assert message.snowflake == delivery.snowflake == delivery.receipt.id == result.snowflake
     assert (delivery.payload, result.ok, result.state) == (b"hi", True, "succeeded")
-    assert framed_answers.read_claimed(nothing).deliveries == []
+    assert answers.read_claimed(nothing).deliveries == []
 
 
 @pytest.mark.parametrize("kind", Kind)

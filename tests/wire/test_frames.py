@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.wire.frames import CONNECTION, Frame, FrameReader, Kind, write_frame
+from holdfast.wire.framed.frames import CONNECTION, Frame, FrameReader, Kind, write_frame
 
 MAX = 1_000
 

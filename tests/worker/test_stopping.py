@@ -8,7 +8,7 @@ import pytest
 import holdfast
 from holdfast.model.message import State
 from holdfast.testing import ManualClock
-from holdfast.worker.waiting import restart_delay_ms
+from holdfast.worker.consuming.waiting import restart_delay_ms
 from tests.worker.passing import PATIENCE_S, Outage, opened, passing, turns, until
 from tests.worker.slow import Slow
 

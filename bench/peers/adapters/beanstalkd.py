@@ -5,7 +5,7 @@ import socket
 from pathlib import Path
 from typing import Any
 
-from bench.http_servers import free_port
+from bench.http.servers import free_port
 from bench.peers.contract import LEASE_S, Claimed, Client, Server
 from bench.peers.processes import ServerProcess
 from tests.services import find_program

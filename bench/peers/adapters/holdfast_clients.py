@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import holdfast
-from bench.http_servers import free_port
+from bench.http.servers import free_port
 from bench.peers.contract import LEASE_S, Claimed, Client, Server
 from bench.peers.processes import ServerProcess
 

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import asyncpg
 import uvloop
 
-from bench.http_servers import free_port
+from bench.http.servers import free_port
 from bench.peers.contract import LEASE_S, Claimed, Client, Server, make_payload
 from bench.peers.processes import ServerProcess, unprivileged_user
 from tests.services import find_program

@@ -6,7 +6,7 @@ from typing import Any
 
 import redis
 
-from bench.http_servers import free_port
+from bench.http.servers import free_port
 from bench.peers.contract import Claimed, Client, Server
 from bench.peers.processes import ServerProcess
 from tests.services import find_program

@@ -11,7 +11,7 @@ import msgspec
 
 from holdfast.cli.failures import Usage
 from holdfast.model.errors import InvalidArgument
-from holdfast.model.store_url import parse_store_url
+from holdfast.model.parsing.store_url import parse_store_url
 
 # What `holdfast serve` listens on when nothing else is said.
 DEFAULT_URL = "http://127.0.0.1:7077"

@@ -10,18 +10,18 @@ from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, Unpack
 from holdfast.client.client import AsyncHoldfast, AsyncTenant
 from holdfast.client.message import AsyncMessage
 from holdfast.client.options import ClaimOptions, EnqueueOptions, PolicyOptions, TenantOptions
+from holdfast.client.payloads.upload import draft_of, upload_blocking
+from holdfast.client.payloads.upload_sources import Source
 from holdfast.client.plain import PlainMessage
 from holdfast.client.queue import AsyncQueue
-from holdfast.client.sources import Source
 from holdfast.client.tracebacks import raises_plainly, untrimmed
-from holdfast.client.uploads import draft_of, upload_blocking
 from holdfast.client.verdicts import VerdictLike
 from holdfast.forking import forked_error, generation
 from holdfast.model.answers import Result
-from holdfast.model.durations import Duration
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.ids import MessageId
 from holdfast.model.names import DEFAULT, QueueRef
+from holdfast.model.parsing.durations import Duration
 from holdfast.model.policy import QueuePolicy, TenantConfig
 
 T = TypeVar("T")

@@ -9,11 +9,11 @@ from holdfast.client.queue import AsyncQueue
 from holdfast.client.tracebacks import raises_plainly
 from holdfast.client.transport import Transport
 from holdfast.model.answers import Events, QueueSummary, Stats, TenantSummary
-from holdfast.model.checks import check_integer
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.events import check_position
 from holdfast.model.message import MAX_BATCH
 from holdfast.model.names import DEFAULT, QueueRef, parse_name, parse_ref
+from holdfast.model.parsing.checks import check_integer
 from holdfast.model.policy import TenantConfig
 from holdfast.wire import operations, requests
 

@@ -9,17 +9,17 @@ from typing import Any, Self, TypeVar, overload
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.client.payloads import decode_json, encode_json
-from holdfast.client.reading import PART, Reading, Target, opened, write_all
+from holdfast.client.payloads.encoding import decode_json, encode_json
+from holdfast.client.payloads.part_reader import PART, Reading, Target, opened, write_all
 from holdfast.client.tracebacks import raises_plainly
 from holdfast.client.transport import Transport
 from holdfast.model.answers import Delivery, Result
-from holdfast.model.checks import plain
-from holdfast.model.durations import Duration, parse_duration_ms
 from holdfast.model.errors import HoldfastError, InvalidArgument, StaleLease
 from holdfast.model.ids import MessageId
 from holdfast.model.message import Receipt
 from holdfast.model.names import QueueRef
+from holdfast.model.parsing.checks import plain
+from holdfast.model.parsing.durations import Duration, parse_duration_ms
 from holdfast.model.requests import Settle, StateDocument, Verdict, check_progress
 from holdfast.wire.operations import SAVE_STATE
 from holdfast.wire.requests import StateRequest

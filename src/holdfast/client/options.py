@@ -4,13 +4,13 @@ from collections.abc import Callable, Mapping
 from os import PathLike
 from typing import Any, Literal, TypedDict
 
-from holdfast.client.payloads import encode
+from holdfast.client.payloads.encoding import encode
 from holdfast.clock import Clock
 from holdfast.dice import Dice
-from holdfast.model.checks import plain
-from holdfast.model.durations import Duration, Instant, parse_duration_ms, parse_instant_ms
 from holdfast.model.errors import InvalidArgument
 from holdfast.model.message import JSON, Draft, NewMessage, normalise_correlation_id
+from holdfast.model.parsing.checks import plain
+from holdfast.model.parsing.durations import Duration, Instant, parse_duration_ms, parse_instant_ms
 from holdfast.model.policy import Limits, Quotas
 from holdfast.model.requests import Ask
 from holdfast.model.schedules import Change

@@ -6,7 +6,7 @@ from io import BytesIO
 from msgspec.structs import replace
 
 from holdfast.client.message import Message
-from holdfast.client.reading import PART, Reading, Target, opened, write_all
+from holdfast.client.payloads.part_reader import PART, Reading, Target, opened, write_all
 from holdfast.client.tracebacks import raises_plainly
 
 

@@ -7,19 +7,19 @@ from msgspec import Raw
 
 from holdfast.client.message import AsyncMessage, Held, Message, nack_verdict, note_result
 from holdfast.client.options import ClaimOptions, EnqueueOptions, ask_of, drafts_of, on_close_delay_of
-from holdfast.client.payloads import encode_json
+from holdfast.client.payloads.encoding import encode_json
+from holdfast.client.payloads.upload import draft_of, upload
+from holdfast.client.payloads.upload_sources import AsyncSource
 from holdfast.client.queue_operations import QueueOperations
-from holdfast.client.sources import AsyncSource
 from holdfast.client.tracebacks import raises_plainly
 from holdfast.client.tracing import with_trace
-from holdfast.client.uploads import draft_of, upload
 from holdfast.client.verdicts import Settled, VerdictLike, receipt_of, verdicts_of
 from holdfast.forking import forked_error, generation
 from holdfast.model.answers import Delivery, Result
-from holdfast.model.checks import check_integer
-from holdfast.model.durations import Duration, parse_duration_ms
 from holdfast.model.ids import MessageId, message_ids, parse_id
 from holdfast.model.message import MAX_BATCH, Receipt, is_receipt
+from holdfast.model.parsing.checks import check_integer
+from holdfast.model.parsing.durations import Duration, parse_duration_ms
 from holdfast.model.requests import Settle, Verdict
 from holdfast.wire import operations, requests
 

@@ -6,16 +6,16 @@ from typing import Any, Unpack
 from msgspec.structs import asdict
 
 from holdfast.client.options import NOT_GIVEN, PolicyOptions, ScheduledOptions, change_of
-from holdfast.client.payloads import encode
+from holdfast.client.payloads.encoding import encode
 from holdfast.client.tracebacks import raises_plainly
 from holdfast.client.transport import Transport
 from holdfast.model.answers import Changed, Info, LedgerEntry, Page, Result, Stats
-from holdfast.model.checks import check_integer, check_rate, check_text
-from holdfast.model.durations import MAX_MS, Duration, parse_duration_ms
 from holdfast.model.errors import InvalidArgument
 from holdfast.model.ids import parse_id
 from holdfast.model.message import MAX_BATCH
 from holdfast.model.names import QueueRef, parse_name, parse_ref
+from holdfast.model.parsing.checks import check_integer, check_rate, check_text
+from holdfast.model.parsing.durations import MAX_MS, Duration, parse_duration_ms
 from holdfast.model.policy import QueuePolicy
 from holdfast.model.requests import Edit, Filter, make_filter, parse_listing, parse_state
 from holdfast.model.schedules import ScheduleInfo

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from holdfast.client.message import Message
-from holdfast.model.checks import plain
 from holdfast.model.errors import InvalidArgument
 from holdfast.model.message import Receipt
+from holdfast.model.parsing.checks import plain
 from holdfast.model.requests import Settle, Verdict, check_verdict
 
 Settled = Message | Receipt | str

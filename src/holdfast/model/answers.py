@@ -8,10 +8,10 @@ import msgspec
 from holdfast.model.errors import ERRORS_BY_CODE, HoldfastError, Internal, StaleLease, Unavailable
 from holdfast.model.events import JournalEvent
 from holdfast.model.ids import to_uuid
-from holdfast.model.lifecycle import Life
 from holdfast.model.message import Envelope, Identified, Pieces, Receipt, State
 from holdfast.model.policy import QueuePolicy, TenantConfig
 from holdfast.model.requests import Progress, StateDocument
+from holdfast.model.rules.lifecycle import Life
 
 T = TypeVar("T")
 

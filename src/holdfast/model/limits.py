@@ -3,8 +3,8 @@
 import math
 from typing import Literal, NamedTuple
 
-from holdfast.model.durations import MAX_MS
 from holdfast.model.names import QueueRef
+from holdfast.model.parsing.durations import MAX_MS
 from holdfast.model.policy import Limits, QueuePolicy
 
 Kind = Literal["read", "write"]

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple, Self
 import msgspec
 
 from holdfast.model import ids
-from holdfast.model.checks import check_encodable, check_integer, check_text
-from holdfast.model.durations import MAX_MS, Duration, Instant
 from holdfast.model.errors import InvalidArgument, PayloadTooLarge
+from holdfast.model.parsing.checks import check_encodable, check_integer, check_text
+from holdfast.model.parsing.durations import MAX_MS, Duration, Instant
 
 JSON = "application/json"
 BYTES = "application/octet-stream"

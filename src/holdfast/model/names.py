@@ -3,8 +3,8 @@
 import re
 from typing import NamedTuple
 
-from holdfast.model.checks import plain
 from holdfast.model.errors import InvalidName
+from holdfast.model.parsing.checks import plain
 
 DEFAULT = "default"
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")

@@ -6,8 +6,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from holdfast.model.durations import MAX_MS
 from holdfast.model.errors import InvalidArgument
+from holdfast.model.parsing.durations import MAX_MS
 
 _MINUTE_MS = 60_000
 _HOUR_MS = 60 * _MINUTE_MS

@@ -7,13 +7,13 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.model.checks import check_encodable, check_integer, check_text, plain
-from holdfast.model.durations import MAX_MS
 from holdfast.model.errors import InvalidArgument
 from holdfast.model.ids import parse_id
-from holdfast.model.lifecycle import Life
 from holdfast.model.message import MAX_BATCH, Envelope, Receipt, State
 from holdfast.model.names import QueueRef
+from holdfast.model.parsing.checks import check_encodable, check_integer, check_text, plain
+from holdfast.model.parsing.durations import MAX_MS
+from holdfast.model.rules.lifecycle import Life
 
 # Bulk verbs work in atomic steps of this many messages (SPEC 3.8).
 STEP = 1_000

@@ -9,12 +9,13 @@ from typing import NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.model import cron, ids
-from holdfast.model.checks import check_integer
-from holdfast.model.durations import MAX_MS
+from holdfast.model import ids
 from holdfast.model.errors import InvalidArgument, OverQuota
 from holdfast.model.message import JSON, Draft, check_draft
 from holdfast.model.names import QueueRef
+from holdfast.model.parsing import cron
+from holdfast.model.parsing.checks import check_integer
+from holdfast.model.parsing.durations import MAX_MS
 
 MAX_SCHEDULES = 1_000
 LEAST_EVERY_MS = 1_000

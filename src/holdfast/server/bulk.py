@@ -26,7 +26,7 @@ def open_feed(place: Place, tenant: str | None) -> Feed:
 
         return PostgresFeed(place.databases, tenant)
     if place.is_directory:
-        from holdfast.stores.rocks.copies import CopyJournal
+        from holdfast.stores.rocks.offline.backup_reader import CopyJournal
 
         return CopyJournal(place.address, tenant)
     if place.address.lower().partition("://")[0] in OBJECT_SCHEMES:
@@ -56,7 +56,7 @@ class CopiedMessages:
     """A backup's messages as look-up shows them."""
 
     def __init__(self, directory: str) -> None:
-        from holdfast.stores.rocks.copies import CopyMessages
+        from holdfast.stores.rocks.offline.backup_reader import CopyMessages
 
         self._messages = CopyMessages(directory)
         self.refs = self._messages.refs

@@ -13,22 +13,22 @@ from holdfast.dispatch.sweeper import Sweeper
 from holdfast.dispatch.wakeups import Wakeups
 from holdfast.model.errors import HoldfastError, InvalidArgument
 from holdfast.model.extras import require_extra
-from holdfast.model.store_url import UrlKind, parse_store_url
+from holdfast.model.parsing.store_url import UrlKind, parse_store_url
 from holdfast.runtime import Runtime
 from holdfast.server.kinds import without_password
 from holdfast.server.settings import Settings
 from holdfast.service.admin import AdminService
-from holdfast.service.admission import Admission
 from holdfast.service.directory import Directory
+from holdfast.service.limits.admission import Admission
+from holdfast.service.limits.request_turns import RequestTurns
 from holdfast.service.operations import Services
 from holdfast.service.queues import QueueService
 from holdfast.service.refreshing import Refresher
-from holdfast.service.request_turns import RequestTurns
 from holdfast.service.schedules import ScheduleService
 from holdfast.stores.contract import Store
 
 if TYPE_CHECKING:
-    from holdfast.service.shared_buckets import SharedBuckets
+    from holdfast.service.limits.shared_buckets import SharedBuckets
     from holdfast.stores.event_loop.link import Link
     from holdfast.stores.postgres import PostgresStore
 
@@ -90,8 +90,8 @@ class Core:
 
     async def _share_buckets(self, redis_url: str) -> None:
         # Imported here: nobody else loads the drivers.
-        from holdfast.service.redis_rates import RedisRates
-        from holdfast.service.shared_buckets import SharedBuckets
+        from holdfast.service.limits.redis_rates import RedisRates
+        from holdfast.service.limits.shared_buckets import SharedBuckets
         from holdfast.stores.event_loop.link import Link
 
         self._line = Link(self.runtime)
@@ -167,14 +167,14 @@ def make_store(url: str, settings: Settings, dice: Dice) -> Store:
 
 
 def _directory_store(url: str, settings: Settings, dice: Dice) -> Store:
-    from holdfast.stores.rocks.legacy_files import is_legacy
+    from holdfast.stores.rocks.legacy.files import is_legacy
 
     if is_legacy(Path(url)):
-        from holdfast.stores.rocks.legacy_store import LegacyStore
+        from holdfast.stores.rocks.legacy.legacy_store import LegacyStore
 
         return LegacyStore(url)
     from holdfast.stores.rocks import RocksStore
-    from holdfast.stores.rocks.engine import Durability
+    from holdfast.stores.rocks.engine.engine import Durability
 
     return RocksStore(
         url,

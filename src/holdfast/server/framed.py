@@ -15,7 +15,7 @@ from holdfast.server.door import Telemetry
 from holdfast.server.listen import listening_sockets, url_of
 from holdfast.server.settings import Settings
 from holdfast.service.drain import Drain
-from holdfast.service.request_turns import RequestTurns
+from holdfast.service.limits.request_turns import RequestTurns
 from holdfast.service.session import Session
 
 

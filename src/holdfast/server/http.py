@@ -5,9 +5,9 @@ import socket
 import ssl
 
 from holdfast.doors.http.app import HttpDoor
-from holdfast.doors.http.connections import HttpConnections
-from holdfast.doors.http.upgrades import Upgrade
-from holdfast.service.request_turns import RequestTurns
+from holdfast.doors.http.connections.connections import HttpConnections
+from holdfast.doors.http.connections.upgrades import Upgrade
+from holdfast.service.limits.request_turns import RequestTurns
 
 _BACKLOG = 2_048
 # Callers in the middle of asking again hear that the server is closing, instead of finding the connection closed.

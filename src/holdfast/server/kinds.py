@@ -7,11 +7,11 @@ from ipaddress import IPv6Address
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-from holdfast.model.durations import parse_duration_ms
 from holdfast.model.errors import HoldfastError, InvalidArgument
 from holdfast.model.names import parse_name
+from holdfast.model.parsing.durations import parse_duration_ms
+from holdfast.model.parsing.store_url import UrlKind, parse_store_url
 from holdfast.model.scopes import Scope
-from holdfast.model.store_url import UrlKind, parse_store_url
 from holdfast.service.access import EVERY_TENANT
 
 MASKED = "******"

@@ -22,8 +22,8 @@ from typing import NamedTuple
 from holdfast.clock import Clock, SystemClock
 from holdfast.dice import SystemDice
 from holdfast.doors.http.app import HttpDoor
+from holdfast.doors.http.connections.upgrades import Upgrade
 from holdfast.doors.http.health import FramedOffer
-from holdfast.doors.http.upgrades import Upgrade
 from holdfast.doors.identity import Identity
 from holdfast.runtime import LoopRuntime
 from holdfast.server.capnp import CapnpServer
@@ -39,7 +39,7 @@ from holdfast.service.drain import Drain
 from holdfast.telemetry import log
 from holdfast.telemetry.exporting import tracing_from
 from holdfast.telemetry.metrics import Metrics
-from holdfast.wire.framed import UPGRADE_NAME, UPGRADE_PATH
+from holdfast.wire.framed.greetings import UPGRADE_NAME, UPGRADE_PATH
 
 _log = logging.getLogger("holdfast")
 

@@ -7,12 +7,12 @@ from msgspec.structs import asdict
 
 from holdfast.dispatch.dispatcher import Dispatcher
 from holdfast.model.answers import Changed, QueueDetail, QueueSummary, Stats, TenantSummary
-from holdfast.model.checks import check_integer, check_rate
-from holdfast.model.durations import MAX_MS
 from holdfast.model.errors import InvalidArgument, MessageNotFound, StoreUnavailable
 from holdfast.model.ids import parse_id, to_uuid
 from holdfast.model.message import State, check_size
 from holdfast.model.names import DEFAULT, QueueRef
+from holdfast.model.parsing.checks import check_integer, check_rate
+from holdfast.model.parsing.durations import MAX_MS
 from holdfast.model.policy import QueuePolicy, TenantConfig, merge
 from holdfast.model.requests import (
     EVERYTHING,

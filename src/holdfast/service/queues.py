@@ -22,8 +22,6 @@ from holdfast.model.answers import (
     Saved,
     Stats,
 )
-from holdfast.model.checks import check_integer, check_text
-from holdfast.model.durations import MAX_MS
 from holdfast.model.errors import (
     HoldfastError,
     Internal,
@@ -33,9 +31,10 @@ from holdfast.model.errors import (
     StaleLease,
 )
 from holdfast.model.ids import parse_id, to_uuid
-from holdfast.model.lifecycle import holds
 from holdfast.model.message import MAX_BATCH, MAX_PART, Draft, Receipt, check_draft, check_drafts, check_size
 from holdfast.model.names import QueueRef
+from holdfast.model.parsing.checks import check_integer, check_text
+from holdfast.model.parsing.durations import MAX_MS
 from holdfast.model.requests import (
     Ask,
     StateChange,
@@ -45,9 +44,10 @@ from holdfast.model.requests import (
     check_verdicts,
     parse_listing,
 )
+from holdfast.model.rules.lifecycle import holds
 from holdfast.runtime import Runtime, sleep_until
-from holdfast.service.admission import Admission
 from holdfast.service.directory import Directory
+from holdfast.service.limits.admission import Admission
 from holdfast.service.subscriptions import Subscription, Subscriptions
 from holdfast.service.uploads import Upload
 from holdfast.service.views import info_of, stats_of

@@ -22,10 +22,10 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
 from holdfast.model.answers import Delivery, Enqueued
-from holdfast.model.lifecycle import Change, Life
 from holdfast.model.message import Draft, Envelope, Receipt, State
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Filter, StateDocument
+from holdfast.model.rules.lifecycle import Change, Life
 from holdfast.stores.contract import QueueRow
 
 

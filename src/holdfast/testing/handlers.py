@@ -10,23 +10,23 @@ from typing import Any, NamedTuple, Self, Unpack, cast
 from holdfast.client.blocking import Holdfast
 from holdfast.client.message import Message
 from holdfast.client.options import EnqueueOptions
-from holdfast.client.payloads import decode_json
+from holdfast.client.payloads.encoding import decode_json
 from holdfast.client.transport import Transport
 from holdfast.dice import SeededDice
 from holdfast.model.answers import Enqueued, Info, Stats
-from holdfast.model.durations import Duration, parse_duration_ms
 from holdfast.model.errors import QueueNotFound
 from holdfast.model.ids import MessageId
 from holdfast.model.message import JSON, Draft
 from holdfast.model.names import DEFAULT, QueueRef, parse_ref
+from holdfast.model.parsing.durations import Duration, parse_duration_ms
 from holdfast.runtime import LoopRuntime
 from holdfast.server.embedded import open_blocking
 from holdfast.testing.clock import ManualClock
-from holdfast.worker.connection import Link, carried, client_of
-from holdfast.worker.consumer import Consumer
-from holdfast.worker.crew import Crew
+from holdfast.worker.consuming.connection import Link, carried, client_of
+from holdfast.worker.consuming.consumer import Consumer
+from holdfast.worker.consuming.crew import Crew
+from holdfast.worker.consuming.waiting import Reach, Stop
 from holdfast.worker.outcome import Outcome, OutcomeKind
-from holdfast.worker.waiting import Reach, Stop
 from holdfast.worker.worker import Worker
 
 # Turns of the loop in which everything that can go on without time passing goes on.

@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from holdfast.model.scopes import Scope
-from holdfast.wire.http_answers import AnswerShape
+from holdfast.wire.http.answers import AnswerShape
 
 R = TypeVar("R")
 A = TypeVar("A")

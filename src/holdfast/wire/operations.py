@@ -33,10 +33,10 @@ from holdfast.model.policy import QueuePolicy, TenantConfig
 from holdfast.model.requests import Ask, Verdict
 from holdfast.model.schedules import ScheduleInfo
 from holdfast.model.scopes import Scope
-from holdfast.wire import compatible, http
-from holdfast.wire import http_answers as answers
 from holdfast.wire import requests as req
-from holdfast.wire.http_answers import AnswerShape, document
+from holdfast.wire.http import answers, compatible
+from holdfast.wire.http import bodies as http
+from holdfast.wire.http.answers import AnswerShape, document
 from holdfast.wire.operation import Operation, Route, Target
 
 R = TypeVar("R")

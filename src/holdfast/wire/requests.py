@@ -8,12 +8,12 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
 
-from holdfast.model.durations import MAX_MS
 from holdfast.model.message import Receipt, State
 from holdfast.model.names import QueueRef
+from holdfast.model.parsing.durations import MAX_MS
 from holdfast.model.requests import EVERYTHING, Edit, Filter, Progress
 from holdfast.model.schedules import LEAST_EVERY_MS, Change
-from holdfast.wire.http import Positive, Priority, Whole
+from holdfast.wire.http.bodies import Positive, Priority, Whole
 
 # Time that a queue being deleted leaves to the holders of its leases, unless the caller says otherwise.
 FORCE_AFTER_MS = 30_000

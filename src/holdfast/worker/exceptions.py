@@ -1,7 +1,7 @@
 """What a handler raises to say more than "it failed", and what it meets when it must stop."""
 
-from holdfast.model.durations import Duration, parse_duration_ms
 from holdfast.model.errors import StaleLease, Unavailable
+from holdfast.model.parsing.durations import Duration, parse_duration_ms
 
 
 class Retry(Exception):

@@ -7,7 +7,7 @@ from operator import itemgetter
 from typing import Annotated, Any, NamedTuple, get_args, get_origin
 
 from holdfast.client.message import Message
-from holdfast.client.payloads import check_decodable, decode_as
+from holdfast.client.payloads.encoding import check_decodable, decode_as
 from holdfast.model.answers import Delivery
 from holdfast.model.errors import InvalidArgument
 from holdfast.model.message import JSON

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast.model.errors import InvalidArgument
-from holdfast.worker.waiting import log
+from holdfast.worker.consuming.waiting import log
 
 Hook = Callable[..., Any]
 

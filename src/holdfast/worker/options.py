@@ -6,12 +6,12 @@ from typing import Any
 
 import msgspec
 
-from holdfast.model.checks import check_integer
-from holdfast.model.durations import Duration, parse_duration_ms
 from holdfast.model.errors import InvalidArgument
 from holdfast.model.message import MAX_RETRIES
 from holdfast.model.names import QueueRef, parse_ref
-from holdfast.model.retry import backoff_ms
+from holdfast.model.parsing.checks import check_integer
+from holdfast.model.parsing.durations import Duration, parse_duration_ms
+from holdfast.model.rules.retry import backoff_ms
 
 MAX_CONCURRENCY = 1_000
 # Of a handler that gives its own base: the queue's cap is made for the queue's base.

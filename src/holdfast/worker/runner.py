@@ -10,17 +10,17 @@ from holdfast.client.blocking import Holdfast
 from holdfast.client.client import AsyncHoldfast
 from holdfast.clock import Alarm, Clock
 from holdfast.dice import Dice
-from holdfast.model.retry import backoff_ms
+from holdfast.model.rules.retry import backoff_ms
 from holdfast.runtime import LoopRuntime
 from holdfast.signals import LoopSignals
-from holdfast.worker.connection import Link, ThreadLink, link_of
-from holdfast.worker.consumer import Consumer
-from holdfast.worker.crew import Crew
+from holdfast.worker.consuming.connection import Link, ThreadLink, link_of
+from holdfast.worker.consuming.consumer import Consumer
+from holdfast.worker.consuming.crew import Crew
+from holdfast.worker.consuming.missing_queues import warn_of_missing
+from holdfast.worker.consuming.verdict_sender import TROUBLE
+from holdfast.worker.consuming.waiting import Reach, Stop, first_of, log
 from holdfast.worker.handlers import Handler
 from holdfast.worker.hooks import Hooks
-from holdfast.worker.missing import warn_of_missing
-from holdfast.worker.verdict_sender import TROUBLE
-from holdfast.worker.waiting import Reach, Stop, first_of, log
 
 # After the grace: for handlers to clean up, and for what they held to be given back.
 GIVE_BACK_MS = 10_000

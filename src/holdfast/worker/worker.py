@@ -15,12 +15,12 @@ from holdfast.client.framed.choosing import Protocol, open_chosen_on_loop, parse
 from holdfast.clock import Clock, SystemClock
 from holdfast.dice import Dice, SystemDice
 from holdfast.forking import listen_for_forks
-from holdfast.model.checks import check_text
-from holdfast.model.durations import Duration, parse_duration_ms
 from holdfast.model.errors import InvalidArgument, StoreUnavailable
 from holdfast.model.names import DEFAULT, QueueRef
-from holdfast.model.store_url import UrlKind, parse_store_url
-from holdfast.worker.connection import client_of
+from holdfast.model.parsing.checks import check_text
+from holdfast.model.parsing.durations import Duration, parse_duration_ms
+from holdfast.model.parsing.store_url import UrlKind, parse_store_url
+from holdfast.worker.consuming.connection import client_of
 from holdfast.worker.execution.function_runners import runner_on
 from holdfast.worker.execution.stuck import HandlerStats
 from holdfast.worker.handlers import Handler, check_function, check_options, is_async, name_of, read_signature

@@ -9,7 +9,7 @@ import pytest
 
 import holdfast
 from holdfast.clock import SystemClock
-from holdfast.stores.rocks.verify import verify
+from holdfast.stores.rocks.verify.store_check import verify
 from tests.cli.conftest import Ran
 from tests.listing import listing_of
 from tests.machinery.legacy.databases import LegacyWriter, make_legacy

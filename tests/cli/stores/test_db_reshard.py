@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.stores.rocks.verify import verify
+from holdfast.stores.rocks.verify.store_check import verify
 from tests.cli.conftest import Ran
 from tests.listing import listing_of
 

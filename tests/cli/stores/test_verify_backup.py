@@ -9,7 +9,7 @@ import pytest
 
 import holdfast
 from holdfast.stores.rocks import keys
-from holdfast.stores.rocks.database import Database
+from holdfast.stores.rocks.engine.database import Database
 
 
 @pytest.fixture

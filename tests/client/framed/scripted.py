@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from holdfast.model.errors import HoldfastError
-from holdfast.wire.framed import VERSION, ServerHello, write_error, write_hello
-from holdfast.wire.frames import CONNECTION, FrameReader, Kind, write_frame
+from holdfast.wire.framed.frames import CONNECTION, FrameReader, Kind, write_frame
+from holdfast.wire.framed.greetings import VERSION, ServerHello, write_error, write_hello
 
 WINDOW = 100_000
 ID = 1 << 60

@@ -8,7 +8,7 @@ import pytest
 import holdfast
 from holdfast.clock import SystemClock
 from holdfast.model.errors import InvalidArgument, StoreUnavailable
-from holdfast.wire.frames import Kind
+from holdfast.wire.framed.frames import Kind
 from tests.client.framed.scripted import ID, Peer, scripted, until
 from tests.doors.framed.serving import serve_framed
 

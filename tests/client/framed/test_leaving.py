@@ -10,7 +10,7 @@ import pytest
 
 import holdfast
 from holdfast.model.errors import StoreUnavailable
-from holdfast.wire.frames import Kind
+from holdfast.wire.framed.frames import Kind
 from tests.client.framed.scripted import DELIVERY, ID, RECEIPT, WINDOW, Peer, scripted, until
 from tests.client.http.test_blocking import wait_for
 from tests.client.http.test_tls import LOOPBACK

@@ -7,8 +7,8 @@ from holdfast.client.http.codec import HttpCodec
 from holdfast.client.remote.settings import parse_settings
 from holdfast.model.message import BYTES, JSON, Draft
 from holdfast.model.names import QueueRef
-from holdfast.wire.http import EnqueueRequest, encode
-from holdfast.wire.http_drafts import message_in
+from holdfast.wire.http.bodies import EnqueueRequest, encode
+from holdfast.wire.http.drafts import message_in
 
 PLAIN = Draft(payload=b'{"a":[1,null]}', content_type=JSON)
 

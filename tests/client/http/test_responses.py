@@ -4,7 +4,7 @@ import pytest
 
 from holdfast.client.http.response import Answer, Response, whole_json_answer
 from holdfast.clock import SystemClock
-from holdfast.doors.http.response_heads import ResponseHeads
+from holdfast.doors.http.connections.response_heads import ResponseHeads
 
 BODY = b'{"messages":[]}'
 

@@ -18,7 +18,7 @@ from holdfast.wire.requests import Nothing
 from tests.doors.capnp_serving import CapnpServer, serve_capnp
 from tests.doors.serving import Tokens, caller
 
-SCHEMA = capnp.load(str(Path(holdfast.__file__).parent / "wire" / "holdfast.capnp"))
+SCHEMA = capnp.load(str(Path(holdfast.__file__).parent / "wire" / "capnp" / "holdfast.capnp"))
 
 
 @asynccontextmanager
@@ -213,7 +213,7 @@ async def test_a_poll_whose_promise_is_dropped_ends() -> None:
 
 async def test_deliveries_in_an_answer_that_is_never_written_go_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its caller let go of the poll in the moment between the claim and the answer."""
-    monkeypatch.setattr("holdfast.wire.capnp_stream._DROPPED_S", 0.01)
+    monkeypatch.setattr("holdfast.wire.capnp.stream._DROPPED_S", 0.01)
     async with serve_capnp(SystemClock()) as server, stock_client(server) as queues:
         await queues.add(items=[b"x"])
         given_back: list[str] = []

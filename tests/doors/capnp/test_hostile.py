@@ -17,8 +17,8 @@ import pytest
 import holdfast
 from holdfast.clock import SystemClock
 from holdfast.doors.capnp.connection import MAX_UNFINISHED
-from holdfast.wire.capnp import SCHEMA
-from holdfast.wire.capnp_frames import Frames, Malformed
+from holdfast.wire.capnp.frames import Frames, Malformed
+from holdfast.wire.capnp.schema import SCHEMA
 from tests.doors.capnp.test_calls import stock_client
 from tests.doors.capnp_serving import CapnpServer, serve_capnp
 from tests.seeds import run_seed

@@ -7,7 +7,7 @@ from typing import Any
 import capnp
 import pytest
 
-from holdfast.wire.capnp import FOR_EVER, SCHEMA, VERSION
+from holdfast.wire.capnp.schema import FOR_EVER, SCHEMA, VERSION
 
 # As a client of the first day has them, and as one of a later day may, with a field that nobody here knows.
 _OLD = """

@@ -7,7 +7,7 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypeAlias
 
-from holdfast.doors.http.connections import KEEP_ALIVE_S, HotCall, HttpConnections
+from holdfast.doors.http.connections.connections import KEEP_ALIVE_S, HotCall, HttpConnections
 
 Run: TypeAlias = Callable[[Awaitable[None]], None]
 HELLO = b"GET /hello HTTP/1.1\r\nHost: x\r\n\r\n"

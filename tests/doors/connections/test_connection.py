@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from holdfast.doors.http.calls import send_body
-from holdfast.doors.http.connection import HttpConnection
-from holdfast.doors.http.connections import HttpConnections
-from holdfast.doors.http.exchange import Exchange
+from holdfast.doors.http.connections.connection import HttpConnection
+from holdfast.doors.http.connections.connections import HttpConnections
+from holdfast.doors.http.connections.exchange import Exchange
 from holdfast.doors.sockets import response_writer
 from tests.doors.connections.connections import App
 

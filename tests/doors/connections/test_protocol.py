@@ -7,9 +7,9 @@ import logging
 
 import pytest
 
-from holdfast.doors.http import connection
-from holdfast.doors.http.connection import MAX_PIPELINED
-from holdfast.doors.http.request_heads import MAX_HEAD_BYTES, MAX_HEADERS
+from holdfast.doors.http.connections import connection
+from holdfast.doors.http.connections.connection import MAX_PIPELINED
+from holdfast.doors.http.connections.request_heads import MAX_HEAD_BYTES, MAX_HEADERS
 from tests.doors.connections.connections import HELLO, App, Run, assert_refused, head_of, serving, talk
 
 # ---- ordinary calls

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from cryptography import x509
 
-from holdfast.doors.http.request_heads import MAX_HEAD_BYTES
+from holdfast.doors.http.connections.request_heads import MAX_HEAD_BYTES
 from holdfast.doors.identity import PeerCertificate
 from tests.doors.connections.connections import HELLO, App, Run, assert_refused, head_of, serving, talk
 from tests.doors.credentials import Authority, write_pair

@@ -7,10 +7,10 @@ import pytest
 
 import holdfast
 from holdfast.clock import SystemClock
-from holdfast.doors.http.connection import HttpConnection
-from holdfast.doors.http.connections import HttpConnections
-from holdfast.doors.http.exchange import Exchange
-from holdfast.service.request_turns import MAX_AT_ONCE, MAX_BUSY_TURNS, UNIDENTIFIED, RequestTurns
+from holdfast.doors.http.connections.connection import HttpConnection
+from holdfast.doors.http.connections.connections import HttpConnections
+from holdfast.doors.http.connections.exchange import Exchange
+from holdfast.service.limits.request_turns import MAX_AT_ONCE, MAX_BUSY_TURNS, UNIDENTIFIED, RequestTurns
 from tests.doors.capnp_serving import serve_capnp
 from tests.doors.connections.connections import App
 from tests.doors.connections.hand_loop import HandLoop

@@ -12,9 +12,9 @@ import msgspec
 from holdfast.model.answers import Delivery, Enqueued, Result
 from holdfast.model.errors import HoldfastError
 from holdfast.model.requests import Ask
-from holdfast.wire import framed, framed_answers
-from holdfast.wire.framed import ClientHello, ServerHello
-from holdfast.wire.frames import CONNECTION, Frame, FrameReader, Kind, write_frame
+from holdfast.wire.framed import answers, greetings
+from holdfast.wire.framed.frames import CONNECTION, Frame, FrameReader, Kind, write_frame
+from holdfast.wire.framed.greetings import ClientHello, ServerHello
 
 PATIENCE_S = 20.0
 
@@ -64,7 +64,7 @@ class Peer:
         """Return the body of a call's RESULT; raise its ERROR."""
         kind, _, body = await self.next_of(call)
         if kind == Kind.ERROR:
-            raise framed.read_error(body)
+            raise greetings.read_error(body)
         assert kind == Kind.RESULT, kind
         return body
 
@@ -72,18 +72,18 @@ class Peer:
         """Return the error that a call is answered by."""
         kind, _, body = await self.next_of(self.open(*places))
         assert kind == Kind.ERROR, (kind, body)
-        return framed.read_error(body)
+        return greetings.read_error(body)
 
     # --- Calls -----------------------------------------------------------------------------------------------------
 
     async def hello(self, token: str | None = None) -> ServerHello:
         self.greet(token)
         kind, _, body = await self.next_of(CONNECTION)
-        assert kind == Kind.HELLO, framed.read_error(body)
-        return framed.read_server_hello(body)
+        assert kind == Kind.HELLO, greetings.read_error(body)
+        return greetings.read_server_hello(body)
 
     def greet(self, token: str | None = None) -> None:
-        self.write(Kind.HELLO, body=framed.write_hello(ClientHello(1, token, "by hand")))
+        self.write(Kind.HELLO, body=greetings.write_hello(ClientHello(1, token, "by hand")))
 
     async def call(self, *places: Any) -> bytes:
         return await self.result(self.open(*places))
@@ -92,11 +92,11 @@ class Peer:
         self, *payloads: bytes, tenant: str | None = "acme", queue: str | None = "jobs"
     ) -> list[Enqueued]:
         body = await self.call("enqueue", tenant, queue, None, [[each] for each in payloads])
-        return framed_answers.read_enqueued(body)
+        return answers.read_enqueued(body)
 
     async def claim(self, limit: int = 1, tenant: str | None = "acme", queue: str | None = "jobs") -> list[Delivery]:
         body = await self.call("claim", tenant, queue, None, [limit])
-        return framed_answers.read_claimed(body).deliveries
+        return answers.read_claimed(body).deliveries
 
     def open_claim(
         self, wait_ms: int | None = None, *, limit: int = 1, tenant: str = "acme", queue: str = "jobs"
@@ -104,10 +104,10 @@ class Peer:
         return self.open("claim", tenant, queue, None, [limit], wait_ms)
 
     async def claimed(self, call: int) -> list[Delivery]:
-        return framed_answers.read_claimed(await self.result(call)).deliveries
+        return answers.read_claimed(await self.result(call)).deliveries
 
     async def settle(self, *verdicts: Any, tenant: str = "acme", queue: str = "jobs") -> list[Result]:
-        return framed_answers.read_results(await self.call("settle", tenant, queue, None, list(verdicts)))
+        return answers.read_results(await self.call("settle", tenant, queue, None, list(verdicts)))
 
     async def stats(self, tenant: str = "acme", queue: str = "jobs") -> dict[str, Any]:
         stats: dict[str, Any] = msgspec.msgpack.decode(await self.call("stats", tenant, queue, None))

@@ -8,8 +8,8 @@ import pytest
 
 from holdfast.model.requests import Settle
 from holdfast.testing import ManualClock
-from holdfast.wire import framed_answers
-from holdfast.wire.frames import CONNECTION, Kind
+from holdfast.wire.framed import answers
+from holdfast.wire.framed.frames import CONNECTION, Kind
 from tests.doors.framed.frames_by_hand import ask, connected, greeted
 from tests.doors.framed.serving import serve_framed
 
@@ -44,7 +44,7 @@ async def test_answers_come_as_they_are_ready_and_not_in_order(clock: ManualCloc
     async with serve_framed(clock) as server, greeted(server.port) as peer:
         waiting = peer.open_claim(None)
         others = [peer.open("enqueue", "acme", "other", None, [[b"%d" % at]]) for at in range(100)]
-        ids = [framed_answers.read_enqueued(await peer.result(call))[0].snowflake for call in reversed(others)]
+        ids = [answers.read_enqueued(await peer.result(call))[0].snowflake for call in reversed(others)]
         assert len(set(ids)) == 100
         await peer.enqueue(b"late")
         [delivery] = await peer.claimed(waiting)
@@ -70,7 +70,7 @@ async def test_an_exchange_settles_and_claims(clock: ManualClock) -> None:
         await peer.enqueue(b"1", b"2")
         [first] = await peer.claim()
         body = await peer.call("exchange", "acme", "jobs", None, [1], [["ack", first.receipt]])
-        [result], [second] = framed_answers.read_claimed(body)
+        [result], [second] = answers.read_claimed(body)
         assert (result.ok, second.payload) == (True, b"2")
 
 
@@ -80,7 +80,7 @@ async def test_an_exchange_that_waits_answers_its_results_with_the_first_message
         [first] = await peer.claim()
         call = peer.open("exchange", "acme", "jobs", None, [1], [["ack", first.receipt]], None)
         await peer.enqueue(b"2")
-        [result], [second] = framed_answers.read_claimed(await peer.result(call))
+        [result], [second] = answers.read_claimed(await peer.result(call))
         assert (result.ok, second.payload) == (True, b"2")
 
 
@@ -90,7 +90,7 @@ async def test_a_cancelled_exchange_answers_its_results(clock: ManualClock) -> N
         [first] = await peer.claim()
         call = peer.open("exchange", "acme", "jobs", None, [1], [["ack", first.receipt]], None)
         peer.write(Kind.CANCEL, call)
-        [result], deliveries = framed_answers.read_claimed(await peer.result(call))
+        [result], deliveries = answers.read_claimed(await peer.result(call))
         assert (result.ok, deliveries) == (True, [])
 
 
@@ -107,8 +107,8 @@ async def test_a_ledgers_claim_is_read_again_by_its_number(clock: ManualClock) -
     async with serve_framed(clock) as server, greeted(server.port) as peer:
         await peer.enqueue(b"1", b"2")
         form = ask(limit=1, ledger=("me", 1))
-        first = framed_answers.read_claimed(await peer.call("claim", "acme", "jobs", None, form)).deliveries
-        again = framed_answers.read_claimed(await peer.call("claim", "acme", "jobs", None, form)).deliveries
+        first = answers.read_claimed(await peer.call("claim", "acme", "jobs", None, form)).deliveries
+        again = answers.read_claimed(await peer.call("claim", "acme", "jobs", None, form)).deliveries
         assert first[0].receipt == again[0].receipt
 
 
@@ -117,7 +117,7 @@ async def test_correlation_ids_come_from_the_message_or_from_the_call(clock: Man
         own = [b"1", "t", {}, 100, 0, None, None, None, None, " own "]
         none = [b"3", "t", {}, 100, 0, None, None, None, None, "not\none"]
         body = await peer.call("enqueue", "acme", "jobs", {"correlation_id": "the-calls"}, [own, [b"2"], none])
-        told = framed_answers.read_enqueued(body)
+        told = answers.read_enqueued(body)
         assert [each.correlation_id for each in told] == ["own", "the-calls", "the-calls"]
 
 
@@ -150,7 +150,7 @@ async def test_state_documents_are_saved_and_delivered(clock: ManualClock) -> No
         saved = msgspec.msgpack.decode(await peer.call("save_state", "acme", "jobs", None, arguments))
         await peer.settle(["release", delivery.receipt])
         body = await peer.call("claim", "acme", "jobs", None, ask(with_state=True))
-        [again] = framed_answers.read_claimed(body).deliveries
+        [again] = answers.read_claimed(body).deliveries
         assert again.state is not None
         assert (again.state.document, again.state.etag) == (b'{"step":1}', saved["etag"])
         assert again.state.progress is not None
@@ -161,7 +161,7 @@ async def test_a_part_of_a_payload_is_read_while_the_receipt_holds(clock: Manual
     async with serve_framed(clock) as server, greeted(server.port) as peer:
         await peer.enqueue(b"0123456789")
         [delivery] = await peer.claim()
-        part = framed_answers.read_part(await peer.call("read_part", "acme", "jobs", None, delivery.receipt, 3, 4))
+        part = answers.read_part(await peer.call("read_part", "acme", "jobs", None, delivery.receipt, 3, 4))
         assert (part.data, part.total) == (b"3456", 10)
         await peer.settle(["ack", delivery.receipt])
         error = await peer.refusal("read_part", "acme", "jobs", None, delivery.receipt, 3, 4)

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.testing import ManualClock
-from holdfast.wire.frames import FrameReader, Kind
+from holdfast.wire.framed.frames import FrameReader, Kind
 from tests.doors.framed.frames_by_hand import connected
 from tests.doors.framed.serving import serve_framed
 

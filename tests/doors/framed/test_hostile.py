@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from holdfast.clock import SystemClock
 from holdfast.testing import ManualClock
-from holdfast.wire import framed
-from holdfast.wire.framed import ClientHello, write_hello
-from holdfast.wire.frames import CONNECTION, Frame, Kind, write_frame
+from holdfast.wire.framed import greetings
+from holdfast.wire.framed.frames import CONNECTION, Frame, Kind, write_frame
+from holdfast.wire.framed.greetings import ClientHello, write_hello
 from tests.doors.framed.frames_by_hand import Peer, connected, eventually, greeted
 from tests.doors.framed.serving import FramedServer, serve_framed
 from tests.seeds import run_seed
@@ -46,7 +46,7 @@ async def last_words(peer: Peer) -> str:
     """Return what the server says on call 0 before it closes the connection."""
     kind, number, body = (await peer.end())[-1]
     assert (kind, number) == (Kind.ERROR, CONNECTION)
-    error = framed.read_error(body)
+    error = greetings.read_error(body)
     assert error.code == "invalid_argument"
     return error.message
 
@@ -90,7 +90,7 @@ async def test_the_versions_that_the_server_speaks_are_told(clock: ManualClock) 
         for _ in range(2):
             peer.write(Kind.HELLO, CONNECTION, encode([7]))
         [(_, _, body)] = await peer.end()
-        assert framed.read_error(body).facts["versions"] == [1]
+        assert greetings.read_error(body).facts["versions"] == [1]
 
 
 async def test_calls_before_the_mistake_are_answered(clock: ManualClock) -> None:

@@ -12,9 +12,9 @@ from cryptography import x509
 from holdfast.doors.identity import make_identity
 from holdfast.model.message import Receipt
 from holdfast.testing import ManualClock
-from holdfast.wire import framed
-from holdfast.wire.framed_calls import HOT_CALLS, NAMED, operation_of
-from holdfast.wire.frames import CONNECTION, Kind, write_frame
+from holdfast.wire.framed import greetings
+from holdfast.wire.framed.calls import HOT_CALLS, NAMED, operation_of
+from holdfast.wire.framed.frames import CONNECTION, Kind, write_frame
 from holdfast.wire.operation import Target
 from holdfast.wire.operations import OPERATIONS
 from tests.doors.access_rows import SCOPES, TOKENS
@@ -60,7 +60,7 @@ async def code_of(peer: Peer, name: str, tenant: str | None = "acme") -> str:
     if name == "upload":
         peer.write(Kind.END, call)
     kind, _, body = await peer.next_of(call)
-    return framed.read_error(body).code if kind == Kind.ERROR else "ok"
+    return greetings.read_error(body).code if kind == Kind.ERROR else "ok"
 
 
 # --- Tokens ----------------------------------------------------------------------------------------------------------
@@ -149,7 +149,7 @@ async def test_a_large_frame_is_not_read_for_a_caller_without_a_good_credential(
         [connection] = guarded.door.connections
         peer.writer.write(write_frame(Kind.CALL, 1, b"x" * (8 << 20)))
         kind, number, body = (await peer.end())[-1]
-        assert (kind, number, framed.read_error(body).code) == (Kind.ERROR, CONNECTION, "unauthenticated")
+        assert (kind, number, greetings.read_error(body).code) == (Kind.ERROR, CONNECTION, "unauthenticated")
         assert connection.reader.held < 1 << 20
 
 

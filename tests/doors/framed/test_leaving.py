@@ -6,8 +6,8 @@ import struct
 
 from holdfast.clock import SystemClock
 from holdfast.testing import ManualClock
-from holdfast.wire import framed_answers
-from holdfast.wire.frames import Kind
+from holdfast.wire.framed import answers
+from holdfast.wire.framed.frames import Kind
 from tests.doors.connections.connections import Run
 from tests.doors.framed.frames_by_hand import Peer, ask, connected, eventually, greeted
 from tests.doors.framed.serving import FramedServer, serve_framed
@@ -52,7 +52,7 @@ async def test_a_cancelled_enqueue_is_carried_out_and_answered(clock: ManualCloc
     async with serve_framed(clock) as server, greeted(server.port) as peer:
         call = peer.open("enqueue", "acme", "jobs", None, [[b"x"]])
         peer.write(Kind.CANCEL, call)
-        assert len(framed_answers.read_enqueued(await peer.result(call))) == 1
+        assert len(answers.read_enqueued(await peer.result(call))) == 1
 
 
 async def test_a_cancelled_redrive_stops_and_says_so(clock: ManualClock) -> None:

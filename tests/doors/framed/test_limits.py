@@ -13,9 +13,9 @@ from holdfast.doors.framed.connection import MAX_CALLS, FramedConnection
 from holdfast.doors.sockets import response_writer
 from holdfast.model.names import QueueRef
 from holdfast.testing import ManualClock
-from holdfast.wire import framed
-from holdfast.wire.framed import ClientHello, write_hello
-from holdfast.wire.frames import CONNECTION, Kind, write_frame
+from holdfast.wire.framed import greetings
+from holdfast.wire.framed.frames import CONNECTION, Kind, write_frame
+from holdfast.wire.framed.greetings import ClientHello, write_hello
 from tests.doors.connections.connections import Run
 from tests.doors.connections.test_connection import RecordedTransport, settled
 from tests.doors.framed.frames_by_hand import connected, eventually, greeted
@@ -105,7 +105,7 @@ async def test_a_caller_that_stalls_in_a_frame_is_told_and_loses_its_connection(
         peer.writer.write(sent)
         *_, (kind, number, body) = await peer.end()
         assert (kind, number) == (Kind.ERROR, CONNECTION)
-        assert "did not arrive" in framed.read_error(body).message
+        assert "did not arrive" in greetings.read_error(body).message
 
 
 async def test_a_large_frame_that_goes_on_arriving_is_waited_for(clock: ManualClock) -> None:

@@ -7,8 +7,8 @@ import pytest
 from holdfast.clock import SystemClock
 from holdfast.model.answers import Delivery
 from holdfast.testing import ManualClock
-from holdfast.wire import framed_answers
-from holdfast.wire.frames import Kind
+from holdfast.wire.framed import answers
+from holdfast.wire.framed.frames import Kind
 from tests.doors.connections.connections import Run
 from tests.doors.framed.frames_by_hand import Peer, ask, eventually, greeted
 from tests.doors.framed.serving import serve_framed
@@ -25,7 +25,7 @@ async def items(peer: Peer, call: int, count: int) -> list[Delivery]:
     while len(deliveries) < count:
         kind, _, body = await peer.next_of(call)
         assert kind == Kind.ITEM
-        deliveries += framed_answers.read_claimed(body).deliveries
+        deliveries += answers.read_claimed(body).deliveries
     return deliveries
 
 

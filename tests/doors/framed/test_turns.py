@@ -6,10 +6,10 @@ import msgspec
 
 from holdfast.clock import SystemClock
 from holdfast.doors.framed.connection import FramedConnection
-from holdfast.service.request_turns import MAX_AT_ONCE, MAX_AT_ONCE_EACH, UNIDENTIFIED, RequestTurns
+from holdfast.service.limits.request_turns import MAX_AT_ONCE, MAX_AT_ONCE_EACH, UNIDENTIFIED, RequestTurns
 from holdfast.testing import ManualClock
-from holdfast.wire.framed import ClientHello, write_hello
-from holdfast.wire.frames import CONNECTION, FrameReader, Kind, write_frame
+from holdfast.wire.framed.frames import CONNECTION, FrameReader, Kind, write_frame
+from holdfast.wire.framed.greetings import ClientHello, write_hello
 from tests.doors.connections.hand_loop import HandLoop
 from tests.doors.connections.test_connection import RecordedTransport, settled
 from tests.doors.framed.frames_by_hand import greeted

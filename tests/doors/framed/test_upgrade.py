@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from holdfast.clock import SystemClock
-from holdfast.doors.http.connections import HttpConnections
+from holdfast.doors.http.connections.connections import HttpConnections
+from holdfast.doors.http.connections.upgrades import Upgrade
 from holdfast.doors.http.hosts import Hosts
-from holdfast.doors.http.upgrades import Upgrade
 from holdfast.testing.listening import stop_listening
-from holdfast.wire.framed import UPGRADE_NAME, UPGRADE_PATH
+from holdfast.wire.framed.greetings import UPGRADE_NAME, UPGRADE_PATH
 from tests.doors.connections.connections import HELLO, App, Run
 from tests.doors.credentials import Authority
 from tests.doors.framed.frames_by_hand import Peer, connected, eventually

@@ -8,8 +8,8 @@ import pytest
 from holdfast.doors.framed import uploads
 from holdfast.doors.framed.uploads import MAX_UPLOADS, WINDOW_BYTES
 from holdfast.testing import ManualClock
-from holdfast.wire import framed, framed_answers
-from holdfast.wire.frames import Kind
+from holdfast.wire.framed import answers, greetings
+from holdfast.wire.framed.frames import Kind
 from tests.doors.framed.frames_by_hand import Peer, ask, eventually, greeted
 from tests.doors.framed.serving import serve_framed
 
@@ -25,9 +25,9 @@ async def send(peer: Peer, call: int, payload: bytes, *, part_bytes: int = 64 <<
         part = payload[: min(part_bytes, window)]
         if not part:
             kind, _, body = await peer.next_of(call)
-            assert kind == Kind.CREDIT, framed.read_error(body)
-            window += framed.read_credit(body)
-            credit += framed.read_credit(body)
+            assert kind == Kind.CREDIT, greetings.read_error(body)
+            window += greetings.read_credit(body)
+            credit += greetings.read_credit(body)
             continue
         peer.write(Kind.DATA, call, part)
         payload, window = payload[len(part) :], window - len(part)
@@ -42,7 +42,7 @@ async def finish(peer: Peer, call: int) -> bytes:
         if kind == Kind.RESULT:
             return body
         if kind == Kind.ERROR:
-            raise framed.read_error(body)
+            raise greetings.read_error(body)
 
 
 @pytest.mark.parametrize("size", [0, 1, WINDOW_BYTES, 5 << 20])
@@ -55,7 +55,7 @@ async def test_a_payload_in_parts_becomes_one_message(
         payload = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
         call = begin(peer)
         await send(peer, call, payload)
-        [enqueued] = framed_answers.read_enqueued(await finish(peer, call))
+        [enqueued] = answers.read_enqueued(await finish(peer, call))
         [delivery] = await peer.claim()
         assert (delivery.snowflake, delivery.content_type) == (enqueued.snowflake, "text/plain")
         assert delivery.payload == payload
@@ -71,12 +71,12 @@ async def test_a_large_payload_is_left_apart_and_read_in_parts(clock: ManualCloc
         await send(peer, call, payload)
         await finish(peer, call)
         body = await peer.call("claim", "acme", "jobs", None, ask(streams=True))
-        [delivery] = framed_answers.read_claimed(body).deliveries
+        [delivery] = answers.read_claimed(body).deliveries
         assert (delivery.payload, delivery.pieces and delivery.pieces.size) == (b"", len(payload))
         parts = b""
         while len(parts) < len(payload):
             body = await peer.call("read_part", "acme", "jobs", None, delivery.receipt, len(parts), 1 << 20)
-            parts += framed_answers.read_part(body).data
+            parts += answers.read_part(body).data
         assert parts == payload
 
 
@@ -94,7 +94,7 @@ async def test_more_than_the_window_is_refused_and_the_connection_goes_on(clock:
     async with serve_framed(clock, max_payload=8 << 20) as server, greeted(server.port) as peer:
         call = begin(peer)
         peer.write(Kind.DATA, call, b"x" * (WINDOW_BYTES + 1))
-        with pytest.raises(framed.HoldfastError, match="window") as caught:
+        with pytest.raises(greetings.HoldfastError, match="window") as caught:
             await finish(peer, call)
         assert caught.value.code == "invalid_argument"
         assert await peer.claim() == []
@@ -105,7 +105,7 @@ async def test_a_payload_that_is_too_large_is_refused_before_its_end(clock: Manu
         call = begin(peer)
         peer.write(Kind.DATA, call, b"x" * 1_001)
         kind, _, body = await peer.next_of(call)
-        assert (kind, framed.read_error(body).code) == (Kind.ERROR, "payload_too_large")
+        assert (kind, greetings.read_error(body).code) == (Kind.ERROR, "payload_too_large")
         # What was under way is dropped.
         peer.write(Kind.DATA, call, b"x")
         peer.write(Kind.END, call)
@@ -117,7 +117,7 @@ async def test_a_cancelled_upload_enqueues_nothing(clock: ManualClock) -> None:
         call = begin(peer)
         peer.write(Kind.DATA, call, b"x")
         peer.write(Kind.CANCEL, call)
-        with pytest.raises(framed.HoldfastError) as caught:
+        with pytest.raises(greetings.HoldfastError) as caught:
             await finish(peer, call)
         assert (caught.value.code, caught.value.facts["cancelled"]) == ("store_unavailable", True)
         assert await peer.claim() == []
@@ -136,7 +136,7 @@ async def test_an_upload_that_does_not_go_on_is_given_up(clock: ManualClock, mon
     monkeypatch.setattr(uploads, "UPLOAD_PATIENCE_S", 0.05)
     async with serve_framed(clock) as server, greeted(server.port) as peer:
         kind, _, body = await peer.next_of(begin(peer))
-        assert (kind, framed.read_error(body).code) == (Kind.ERROR, "invalid_argument")
+        assert (kind, greetings.read_error(body).code) == (Kind.ERROR, "invalid_argument")
 
 
 async def test_uploads_of_one_connection_are_bounded(clock: ManualClock) -> None:
@@ -144,7 +144,7 @@ async def test_uploads_of_one_connection_are_bounded(clock: ManualClock) -> None
         for _ in range(MAX_UPLOADS):
             begin(peer)
         kind, _, body = await peer.next_of(begin(peer))
-        assert (kind, framed.read_error(body).code) == (Kind.ERROR, "rate_limited")
+        assert (kind, greetings.read_error(body).code) == (Kind.ERROR, "rate_limited")
 
 
 async def test_a_message_with_a_payload_of_its_own_is_no_upload(clock: ManualClock) -> None:
@@ -159,7 +159,7 @@ async def test_an_upload_with_a_known_key_answers_the_message_that_has_it(clock:
         ids = []
         for _ in range(2):
             call = peer.open("upload", "acme", "jobs", None, draft)
-            ids += framed_answers.read_enqueued(await finish(peer, call))
+            ids += answers.read_enqueued(await finish(peer, call))
         assert ids[0].snowflake == ids[1].snowflake
         assert [each.duplicate for each in ids] == [False, True]
         assert msgspec.structs.asdict(ids[1])["duplicate"] is True

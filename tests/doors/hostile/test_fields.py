@@ -13,9 +13,9 @@ import pytest
 from msgspec import Raw, Struct
 
 from holdfast.model.policy import QueuePolicy, TenantConfig
-from holdfast.wire import compatible
-from holdfast.wire import http as wire_types
-from holdfast.wire.http_routes import bound
+from holdfast.wire.http import bodies as wire_types
+from holdfast.wire.http import compatible
+from holdfast.wire.http.routes import bound
 from tests.doors.access_rows import ROWS, Place, everything, furnish
 from tests.doors.serving import Answer, Server
 

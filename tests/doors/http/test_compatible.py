@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.doors.http.compatible import parse_instant, write_instant
+from holdfast.doors.http.operations.compatible import parse_instant, write_instant
 from holdfast.model.errors import InvalidArgument
 from holdfast.testing import ManualClock
 from tests.doors.serving import Api, Server

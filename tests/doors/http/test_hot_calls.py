@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.doors.http.exchange import Exchange
+from holdfast.doors.http.connections.exchange import Exchange
 from tests.doors.connections.connections import HELLO, App, Run, serving, talk
 
 Handler = Callable[[Exchange], Awaitable[None]]

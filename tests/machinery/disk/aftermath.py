@@ -10,8 +10,8 @@ from holdfast.client.blocking import Holdfast, Queue
 from holdfast.model.errors import HoldfastError, QueueNotFound, StoreUnavailable
 from holdfast.model.names import parse_ref
 from holdfast.model.policy import QueuePolicy
-from holdfast.stores.rocks.marker import MARKER
-from holdfast.stores.rocks.verify import verify
+from holdfast.stores.rocks.recovery.marker import MARKER
+from holdfast.stores.rocks.verify.store_check import verify
 from holdfast.testing.clock import ManualClock
 from tests.machinery.disk.notes import Told
 from tests.machinery.disk.script import QUEUES, STORE, TICKS

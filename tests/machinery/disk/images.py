@@ -9,7 +9,7 @@ import random
 from enum import Enum, auto
 from pathlib import Path
 
-from holdfast.stores.rocks.marker import MARKER, boot_id
+from holdfast.stores.rocks.recovery.marker import MARKER, boot_id
 from tests.machinery.disk.trace import Change, Node, Trace
 
 _SECTOR = 512

@@ -25,7 +25,7 @@ from holdfast.model.errors import StoreUnavailable
 from holdfast.stores.rocks.log.frames import Header, Kind, header_at
 from holdfast.stores.rocks.log.segments import DIRECTORY as LOG
 from holdfast.stores.rocks.log.segments import FIRST_FRAME_AT, list_segments, segment_path
-from holdfast.stores.rocks.marker import MARKER, boot_id
+from holdfast.stores.rocks.recovery.marker import MARKER, boot_id
 from holdfast.testing.children import in_child
 from holdfast.testing.clock import ManualClock
 from tests.machinery.disk.aftermath import Aftermath

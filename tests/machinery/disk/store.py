@@ -8,9 +8,10 @@ from holdfast.client.blocking import Holdfast
 from holdfast.dice import SeededDice
 from holdfast.server.compose import Core
 from holdfast.server.embedded import Embedded, open_blocking
-from holdfast.stores.rocks import RocksStore, opening
-from holdfast.stores.rocks.engine import Durability
+from holdfast.stores.rocks import RocksStore
+from holdfast.stores.rocks.engine.engine import Durability
 from holdfast.stores.rocks.log import commit_log
+from holdfast.stores.rocks.recovery import opening
 from holdfast.testing.clock import ManualClock
 
 _WEEK_MS = 7 * 86_400_000

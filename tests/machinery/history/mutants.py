@@ -12,10 +12,10 @@ from holdfast.model.answers import Counts, Delivery, Enqueued, Result
 from holdfast.model.errors import InvalidArgument, StoreUnavailable
 from holdfast.model.events import Event
 from holdfast.model.ids import IdMaker
-from holdfast.model.lifecycle import Change
 from holdfast.model.message import Draft, Receipt, State
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Ask, Verdict
+from holdfast.model.rules.lifecycle import Change
 from holdfast.stores.contract import Claims
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.memory.directory import MemoryDirectory

@@ -10,11 +10,11 @@ from functools import partial
 from hashlib import blake2b
 from typing import Any, TypeVar
 
-from holdfast.client.payloads import encode
-from holdfast.model.durations import parse_duration_ms
+from holdfast.client.payloads.encoding import encode
 from holdfast.model.errors import HoldfastError, MessageNotFound, Unavailable
 from holdfast.model.message import NewMessage, Receipt, State
 from holdfast.model.names import DEFAULT
+from holdfast.model.parsing.durations import parse_duration_ms
 from holdfast.model.policy import OnTtl, QueuePolicy
 from holdfast.model.requests import Filter
 from tests.machinery.history import lines as h

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from holdfast.stores.rocks.verify import verify
+from holdfast.stores.rocks.verify.store_check import verify
 from tests.machinery import history as h
 from tests.machinery.kills.children import Children
 from tests.machinery.kills.crowd import Crowd

@@ -15,9 +15,9 @@ import holdfast
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import EVERYTHING
 from holdfast.server.embedded import Embedded
-from holdfast.stores.rocks.legacy_intake import old_id
-from holdfast.stores.rocks.legacy_migration import migrate_legacy
-from holdfast.stores.rocks.verify import verify
+from holdfast.stores.rocks.legacy.message_import import old_id
+from holdfast.stores.rocks.legacy.migration import migrate_legacy
+from holdfast.stores.rocks.verify.store_check import verify
 from tests.machinery.legacy.databases import Expected, add_to_digest, make_legacy
 from tests.machinery.outcomes import PartOutcome, Progress
 

@@ -10,7 +10,7 @@ from typing import Protocol
 from holdfast.dice import Dice
 from holdfast.stores.contract import Store
 from holdfast.stores.rocks import RocksStore
-from holdfast.stores.rocks.engine import Durability
+from holdfast.stores.rocks.engine.engine import Durability
 from tests.machinery.simulation.memory import DurableMemoryStore
 from tests.machinery.simulation.plan import RETENTION_MS
 

@@ -4,8 +4,8 @@ from collections.abc import Awaitable, Callable
 from typing import Self, TypeVar
 
 from holdfast.model.ids import IdMaker
-from holdfast.model.lifecycle import Change, Life
 from holdfast.model.names import QueueRef
+from holdfast.model.rules.lifecycle import Change, Life
 from holdfast.runtime import Runtime
 from holdfast.stores.contract import Capabilities, Listener
 from holdfast.stores.memory.directory import MemoryDirectory

@@ -9,8 +9,8 @@ from cronsim import CronSim
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.model.cron import latest_tick, next_tick, parse_line, parse_zone
 from holdfast.model.errors import InvalidArgument
+from holdfast.model.parsing.cron import latest_tick, next_tick, parse_line, parse_zone
 
 HOUR_MS = 3_600_000
 ZONES = ["UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Asia/Kolkata", "Africa/Casablanca"]

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.model.durations import MAX_MS, parse_duration_ms, parse_instant_ms
 from holdfast.model.errors import InvalidArgument
+from holdfast.model.parsing.durations import MAX_MS, parse_duration_ms, parse_instant_ms
 
 UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 

@@ -7,7 +7,7 @@ import pytest
 
 import holdfast
 from holdfast.model.errors import InvalidArgument
-from holdfast.model.store_url import UrlKind, parse_store_url
+from holdfast.model.parsing.store_url import UrlKind, parse_store_url
 
 MISTYPED = {
     "localhost:7077": "http://localhost:7077",

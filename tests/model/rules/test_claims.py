@@ -1,6 +1,6 @@
 import pytest
 
-from holdfast.model.claims import group_head, next_claim_at, turn_head
+from holdfast.model.rules.claims import group_head, next_claim_at, turn_head
 
 
 def unasked() -> int:

@@ -1,6 +1,6 @@
 from holdfast.model.answers import Enqueued
-from holdfast.model.idempotency import first_of_keys, new_places, results_of
 from holdfast.model.message import Draft
+from holdfast.model.rules.idempotency import first_of_keys, new_places, results_of
 
 
 def drafts_of(*keys: str | None) -> list[Draft]:

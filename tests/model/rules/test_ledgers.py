@@ -2,8 +2,8 @@ import pytest
 
 from holdfast.model.answers import Delivery, LedgerEntry
 from holdfast.model.errors import InvalidArgument
-from holdfast.model.ledgers import NONE_CLOSED, check_open, closed_after, closed_by, entry_of
 from holdfast.model.message import Receipt
+from holdfast.model.rules.ledgers import NONE_CLOSED, check_open, closed_after, closed_by, entry_of
 
 
 @pytest.mark.parametrize("number", [3, 4])

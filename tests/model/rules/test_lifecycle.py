@@ -6,12 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import asdict, replace
 
-from holdfast.model import lifecycle
 from holdfast.model.errors import Internal
 from holdfast.model.events import Event
-from holdfast.model.lifecycle import TRANSITIONS, Change, Lease, Life, holds
 from holdfast.model.message import Draft, Envelope, Receipt, State
 from holdfast.model.policy import OnTtl, QueuePolicy
+from holdfast.model.rules import lifecycle
+from holdfast.model.rules.lifecycle import TRANSITIONS, Change, Lease, Life, holds
 
 NOW_MS = 1_750_000_000_000
 TOKEN = b"t" * 16
@@ -80,7 +80,7 @@ def test_the_table_is_that_of_the_specification_and_has_nothing_else() -> None:
 
 
 def test_the_documented_table_is_the_one_in_code() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "states.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "states.md").read_text(encoding="utf-8")
     lines = page.splitlines()
     start = lines.index("| from state | cause | to state | journal event |") + 2
     documented = []

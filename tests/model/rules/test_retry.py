@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.model.retry import backoff_ms
+from holdfast.model.rules.retry import backoff_ms
 
 BASE_MS, CAP_MS = 500, 30_000
 ALMOST_ONE = 1 - 2**-53

@@ -2,7 +2,7 @@ import pytest
 
 from holdfast.model.errors import Conflict
 from holdfast.model.requests import NO_STATE, Progress, StateChange, StateDocument
-from holdfast.model.state_documents import lease_lost, saved
+from holdfast.model.rules.state_documents import lease_lost, saved
 
 SAVED = StateDocument(document=b"1", etag="7", progress=Progress(percent=50))
 

@@ -16,7 +16,7 @@ from holdfast.pipeline.lake.contract import Mark
 from holdfast.pipeline.lake.lake import Lake
 from holdfast.pipeline.lake.tables import EVENTS, VIOLATIONS
 from holdfast.stores.rocks import keys
-from holdfast.stores.rocks.database import Database
+from holdfast.stores.rocks.engine.database import Database
 from holdfast.testing import ManualClock
 from tests.pipeline.audit.test_rules import life
 from tests.pipeline.conftest import Run

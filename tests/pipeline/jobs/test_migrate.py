@@ -9,9 +9,9 @@ import pytest
 
 import holdfast
 from holdfast.clock import SystemClock
-from holdfast.stores.rocks.legacy_intake import LegacyIntake
-from holdfast.stores.rocks.legacy_migration import LegacyMigration
-from holdfast.stores.rocks.verify import verify
+from holdfast.stores.rocks.legacy.message_import import LegacyIntake
+from holdfast.stores.rocks.legacy.migration import LegacyMigration
+from holdfast.stores.rocks.verify.store_check import verify
 from tests.machinery.legacy.databases import LegacyWriter, make_legacy
 from tests.pipeline.conftest import Run
 from tests.seeds import run_seed

@@ -11,7 +11,7 @@ from zlib import crc32
 
 import pytest
 
-from holdfast.stores.rocks.verify import verify
+from holdfast.stores.rocks.verify.store_check import verify
 from tests.server.served import Caller, Served
 
 MIB = 1 << 20

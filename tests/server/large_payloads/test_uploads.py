@@ -13,7 +13,7 @@ from zlib import crc32
 import pytest
 
 import holdfast
-from holdfast.stores.rocks.verify import verify
+from holdfast.stores.rocks.verify.store_check import verify
 from tests.server.large_payloads.test_served import (
     BOUND_MIB,
     MIB,

@@ -2,8 +2,8 @@
 
 import pytest
 
-from holdfast.model.lifecycle import Life
 from holdfast.model.message import State
+from holdfast.model.rules.lifecycle import Life
 from holdfast.stores.indexes.queue_orders import Orders
 
 

@@ -3,9 +3,9 @@ from msgspec.structs import replace
 
 from holdfast.model.errors import Draining, QueueNotFound
 from holdfast.model.events import Event
-from holdfast.model.lifecycle import Lease, Life
 from holdfast.model.message import Envelope, State
 from holdfast.model.names import QueueRef
+from holdfast.model.rules.lifecycle import Lease, Life
 from holdfast.stores.contract import QueueRow
 from holdfast.stores.logic.results import check_accepts, event_of
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from holdfast.model.errors import StoreUnavailable
 from tests.crash.rocks import contents, copy_store
-from tests.stores.damage import flip, log_of, read_all
+from tests.stores.rocks.damage import flip, log_of, read_all
 
 
 def main() -> None:

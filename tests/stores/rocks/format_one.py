@@ -14,13 +14,13 @@ from typing import Any
 from rocksdict import Rdict, WriteBatch
 
 from holdfast.stores.rocks import keys
-from holdfast.stores.rocks.layers import InLog, Layer
+from holdfast.stores.rocks.engine.layers import InLog, Layer
 from holdfast.stores.rocks.log.frames import Kind, body_of, header_at
 from holdfast.stores.rocks.log.segments import DIRECTORY as LOG
 from holdfast.stores.rocks.log.segments import FIRST_FRAME_AT, list_segments, segment_path
-from holdfast.stores.rocks.log_batch import SYNCED, SYNCED_KEY
-from holdfast.stores.rocks.marker import MARKER, boot_id
-from holdfast.stores.rocks.opening import open_rocksdb
+from holdfast.stores.rocks.recovery.marker import MARKER, boot_id
+from holdfast.stores.rocks.recovery.opening import open_rocksdb
+from holdfast.stores.rocks.recovery.wal_batch import SYNCED, SYNCED_KEY
 from tests.crash.rocks import copy_store, open_store
 
 # Higher than any process id of Linux.

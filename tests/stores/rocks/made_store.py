@@ -14,9 +14,9 @@ from holdfast.client.client import AsyncHoldfast
 from holdfast.model.ids import MessageId
 from holdfast.stores.formats.message_record import decode_life, encode_life
 from holdfast.stores.rocks import RocksStore, keys
-from holdfast.stores.rocks.database import Database
-from holdfast.stores.rocks.engine import Durability
-from holdfast.stores.rocks.verify import verify
+from holdfast.stores.rocks.engine.database import Database
+from holdfast.stores.rocks.engine.engine import Durability
+from holdfast.stores.rocks.verify.store_check import verify
 from holdfast.testing import EmbeddedSubject
 
 WEEK_MS = 7 * 86_400_000

@@ -12,17 +12,17 @@ import pytest
 import holdfast
 from holdfast.model.errors import InvalidArgument, StoreUnavailable
 from holdfast.model.ids import parse_id
-from holdfast.stores.rocks import backup as backup_module
-from holdfast.stores.rocks.backup import backup
-from holdfast.stores.rocks.verify import verify
+from holdfast.stores.rocks.offline import backup as backup_module
+from holdfast.stores.rocks.offline.backup import backup
+from holdfast.stores.rocks.verify.store_check import verify
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
 def load(tmp_path: Path) -> Iterator[IO[str]]:
     """What a process that writes to `tmp_path/store` says."""
-    program = [sys.executable, "-m", "tests.stores.backup_load", str(tmp_path / "store")]
+    program = [sys.executable, "-m", "tests.stores.rocks.backup_load", str(tmp_path / "store")]
     process = subprocess.Popen(program, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:

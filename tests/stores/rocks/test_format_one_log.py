@@ -17,13 +17,13 @@ from holdfast.model.errors import StoreUnavailable
 from holdfast.stores.rocks.log import commit_log
 from holdfast.stores.rocks.log.segments import DIRECTORY as LOG
 from holdfast.stores.rocks.log.segments import FIRST_FRAME_AT, list_segments
-from holdfast.stores.rocks.log_check import Damage, find_damage
-from holdfast.stores.rocks.marker import WHOLE_STORE, read_marker
+from holdfast.stores.rocks.recovery.marker import WHOLE_STORE, read_marker
+from holdfast.stores.rocks.recovery.wal_check import Damage, find_damage
 from tests.crash.rocks import contents, copy_store, open_store
-from tests.stores.damage import BLOCK, MESSAGES, cut, flip, log_of, payload, read_all, records_of
-from tests.stores.format_one import kill_format_one
+from tests.stores.rocks.damage import BLOCK, MESSAGES, cut, flip, log_of, payload, read_all, records_of
+from tests.stores.rocks.format_one import kill_format_one
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 # No opening of these small stores takes so long, but for one that never ends.
 PATIENCE_S = 60
 SMALL = 5
@@ -76,7 +76,7 @@ class Flipper:
     def __init__(self, store: Path, place: Path) -> None:
         place.mkdir()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.stores.flip_bits", str(store), str(place)],
+            [sys.executable, "-m", "tests.stores.rocks.flip_bits", str(store), str(place)],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.stores.rocks import RocksStore
-from holdfast.stores.rocks.engine import Durability
+from holdfast.stores.rocks.engine.engine import Durability
 from holdfast.testing import EmbeddedSubject, Subject
 from holdfast.testing.laws import StoreLaws
 

@@ -15,16 +15,17 @@ import pytest
 import holdfast
 from holdfast.clock import steady_s
 from holdfast.model.errors import HoldfastError, InvalidArgument, StoreUnavailable
-from holdfast.stores.rocks import database, opening
-from holdfast.stores.rocks.checkpoints import CHECKPOINT_BYTES
-from holdfast.stores.rocks.database import Database
-from holdfast.stores.rocks.marker import FORMAT
+from holdfast.stores.rocks.engine import database
+from holdfast.stores.rocks.engine.checkpoints import CHECKPOINT_BYTES
+from holdfast.stores.rocks.engine.database import Database
+from holdfast.stores.rocks.recovery import opening
+from holdfast.stores.rocks.recovery.marker import FORMAT
 from holdfast.testing import ManualClock
 from tests.crash.rocks import contents, copy_store, open_store, verify_store
 from tests.small_disk import mounted
-from tests.stores.damage import MESSAGES, cut, flip, payload, read_all
+from tests.stores.rocks.damage import MESSAGES, cut, flip, payload, read_all
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PATIENCE_S = 30
 
 # Opens the store, says so, and keeps it until its input ends.
@@ -200,7 +201,7 @@ def test_a_closing_that_does_not_end_is_left_by_a_named_error(tmp_path: Path, mo
 
 EXIT_AFTER_DATABASE = """
 import os, sys, holdfast
-from holdfast.stores.rocks import opening
+from holdfast.stores.rocks.recovery import opening
 make = opening.Rdict
 def stop(*arguments, **named):
     make(*arguments, **named)

@@ -15,10 +15,10 @@ import pytest
 import holdfast
 from holdfast.model.errors import StoreUnavailable
 from holdfast.stores.buffered.log.wal import LogInUse, Wal
-from holdfast.stores.rocks.database import Database, lock_directory
-from holdfast.stores.rocks.legacy import LegacyDatabase
-from holdfast.stores.rocks.legacy_migration import migrate_legacy
-from holdfast.stores.rocks.marker import check_directory, write_marker
+from holdfast.stores.rocks.engine.database import Database, lock_directory
+from holdfast.stores.rocks.legacy.legacy_database import LegacyDatabase
+from holdfast.stores.rocks.legacy.migration import migrate_legacy
+from holdfast.stores.rocks.recovery.marker import check_directory, write_marker
 from tests.crash.openings import STORE, spellings
 from tests.machinery.legacy.databases import make_legacy
 
@@ -78,7 +78,7 @@ def test_a_refused_opening_without_a_boot_id_does_not_let_another_process_in(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where nothing tells a power cut from a kill, RocksDB's own lock was taken and freed by every opening."""
-    monkeypatch.setattr("holdfast.stores.rocks.marker.boot_id", lambda: None)
+    monkeypatch.setattr("holdfast.stores.rocks.recovery.marker.boot_id", lambda: None)
     test_a_refused_opening_does_not_let_another_process_in(place)
 
 

@@ -26,7 +26,7 @@ from holdfast.service.uploads import Upload
 from holdfast.stores.contract import PayloadReader
 from holdfast.stores.payloads.pieces import PIECE
 from holdfast.stores.rocks import RocksStore, keys
-from holdfast.stores.rocks.verify import verify
+from holdfast.stores.rocks.verify.store_check import verify
 from holdfast.testing import ManualClock
 from holdfast.wire.requests import BrowseRequest
 from tests.crash.rocks import copy_store, core_of, open_store, sweep, verify_store

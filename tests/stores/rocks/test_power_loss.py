@@ -1,7 +1,7 @@
 """After a power cut, unsynced writes may be missing in any order and are cut off; synced ones must be there.
 
 The tests of RocksDB's own logs upgrade stores of format 1 (format_one.py). RocksDB's list of its files, the manifest,
-is damaged in both formats. tests/stores/rocks_log damages the commit log of the current format.
+is damaged in both formats. tests/stores/rocks/log damages the commit log of the current format.
 """
 
 import errno
@@ -20,23 +20,24 @@ import pytest
 from rocksdict import Checkpoint
 
 from holdfast.model.errors import StoreUnavailable
-from holdfast.stores.rocks import RocksStore, database
-from holdfast.stores.rocks.backup import backup
-from holdfast.stores.rocks.database import Database
-from holdfast.stores.rocks.layout import read_layout
+from holdfast.stores.rocks import RocksStore
+from holdfast.stores.rocks.engine import database
+from holdfast.stores.rocks.engine.database import Database
+from holdfast.stores.rocks.engine.reopening import open_settled
 from holdfast.stores.rocks.log import commit_log
 from holdfast.stores.rocks.log.commit_log import LogPosition
 from holdfast.stores.rocks.log.frames import header_at
 from holdfast.stores.rocks.log.segments import DIRECTORY as LOG
 from holdfast.stores.rocks.log.segments import FIRST_FRAME_AT, list_segments
-from holdfast.stores.rocks.log_check import logs_of
-from holdfast.stores.rocks.log_records import BLOCK
-from holdfast.stores.rocks.marker import MARKER, write_marker
-from holdfast.stores.rocks.opening import covered_position, open_rocksdb
-from holdfast.stores.rocks.reopening import open_settled
+from holdfast.stores.rocks.offline.backup import backup
+from holdfast.stores.rocks.recovery.layout import read_layout
+from holdfast.stores.rocks.recovery.marker import MARKER, write_marker
+from holdfast.stores.rocks.recovery.opening import covered_position, open_rocksdb
+from holdfast.stores.rocks.recovery.wal_check import logs_of
+from holdfast.stores.rocks.recovery.wal_records import BLOCK
 from tests.crash.rocks import contents, copy_store, core_of, open_store
-from tests.stores.damage import cut, flip, log_of, payload, read_all, records_of
-from tests.stores.format_one import close_format_one, kill_format_one
+from tests.stores.rocks.damage import cut, flip, log_of, payload, read_all, records_of
+from tests.stores.rocks.format_one import close_format_one, kill_format_one
 
 MESSAGES = 12
 
@@ -216,7 +217,7 @@ def test_what_is_enqueued_after_a_cut_is_there_after_the_next_opening(stores: di
 # Keeps a store of format 1 open as an earlier version of Holdfast does, which has RocksDB's own lock alone.
 ROCKSDB_KEEPER = """
 import sys, pathlib
-from holdfast.stores.rocks.opening import open_rocksdb
+from holdfast.stores.rocks.recovery.opening import open_rocksdb
 database = open_rocksdb(pathlib.Path(sys.argv[1]))
 """
 KEEPER = """

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from holdfast.client.blocking import Holdfast
 from holdfast.model.schedules import Schedule
 from holdfast.stores.rocks import keys
-from holdfast.stores.rocks.database import Database
-from holdfast.stores.rocks.verify import verify
+from holdfast.stores.rocks.engine.database import Database
+from holdfast.stores.rocks.verify.store_check import verify
 from holdfast.testing import ManualClock
 from tests.crash.rocks import copy_store, core_of, open_store, verify_store
 

@@ -7,10 +7,10 @@ import pytest
 
 from holdfast.client.blocking import Holdfast, Queue
 from holdfast.stores.contract import Swept
-from holdfast.stores.rocks.sweeping import Work, share
+from holdfast.stores.rocks.queues.sweep import Work, share
 from holdfast.testing import ManualClock
 from tests.crash.rocks import core_of, open_store, sweep, verify_store
-from tests.stores.rocks_shards.queues import SHARDS, queue_in
+from tests.stores.rocks.shards.queues import SHARDS, queue_in
 
 LIMIT = 100
 BACKLOG = 5 * LIMIT

@@ -7,8 +7,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from holdfast.stores.rocks import window as module
-from holdfast.stores.rocks.window import Window
+from holdfast.stores.rocks.queues import window as module
+from holdfast.stores.rocks.queues.window import Window
 
 CAPACITY = 6
 REFILL = 3

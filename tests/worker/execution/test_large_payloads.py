@@ -12,7 +12,7 @@ import pytest
 
 import holdfast
 from holdfast.client.client import AsyncHoldfast
-from holdfast.client.reading import PART
+from holdfast.client.payloads.part_reader import PART
 from holdfast.dice import SeededDice
 from holdfast.server.embedded import open_on_loop
 from holdfast.stores.rocks import RocksStore

@@ -44,7 +44,7 @@ def demo(
     # Here, for they bring the store along: `holdfast --help` shall not wait for it.
     from holdfast.cli.demo.run import run
     from holdfast.cli.demo.view import View
-    from holdfast.stores.rocks.verify import verify
+    from holdfast.stores.rocks.verify.store_check import verify
 
     with _place(directory) as path:
         view = View(is_quiet=json)

@@ -16,7 +16,7 @@ from holdfast.cli.demo.producers import KINDS, Accepted
 from holdfast.cli.demo.workers import Crew, Seat, held_by
 from holdfast.clock import SystemClock
 from holdfast.model.answers import Stats
-from holdfast.stores.rocks.verify import Report
+from holdfast.stores.rocks.verify.store_check import Report
 
 # Rates are taken over so many looks, about a second.
 _LOOKS = 5

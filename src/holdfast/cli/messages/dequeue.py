@@ -11,8 +11,8 @@ from holdfast.cli.failures import NOTHING_THERE, Usage, exit_code
 from holdfast.cli.messages.shell_variables import PREFIX, as_exports, as_failure, clean_up, variables_of, write_payload
 from holdfast.cli.output import payload_fields
 from holdfast.cli.session import QueueName, Session, duration
-from holdfast.model.durations import parse_duration_ms
 from holdfast.model.errors import HoldfastError
+from holdfast.model.parsing.durations import parse_duration_ms
 
 if TYPE_CHECKING:
     import holdfast

@@ -8,7 +8,7 @@ import typer
 from holdfast.cli.failures import Usage
 from holdfast.cli.messages.enqueue import pairs_of
 from holdfast.cli.session import QueueName, Session, Yes, duration
-from holdfast.model.durations import parse_duration_ms
+from holdfast.model.parsing.durations import parse_duration_ms
 from holdfast.model.policy import QueuePolicy, Quotas, TenantConfig
 
 if TYPE_CHECKING:

@@ -183,7 +183,7 @@ def report(
 ) -> None:
     """Write the tables `minute` and `bill_day`, and one page of HTML with plots, from the lake's events."""
     from holdfast.cli.session import duration
-    from holdfast.model.durations import parse_duration_ms
+    from holdfast.model.parsing.durations import parse_duration_ms
     from holdfast.pipeline.jobs.report import report
 
     output = Output(json=json, quiet=quiet)

@@ -40,7 +40,7 @@ def flush(
     from holdfast.cli.pipeline.segment_flush import flusher, segments_of
     from holdfast.cli.session import duration
     from holdfast.clock import steady_s
-    from holdfast.model.durations import parse_duration_ms
+    from holdfast.model.parsing.durations import parse_duration_ms
     from holdfast.pipeline.jobs.flush import flush
 
     for each in directories:

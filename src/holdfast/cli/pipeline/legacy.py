@@ -12,11 +12,11 @@ from holdfast.cli.pipeline.spark_session import shown_progress
 from holdfast.cli.session import Session
 
 if TYPE_CHECKING:
-    from holdfast.stores.rocks.legacy_survey import Survey
+    from holdfast.stores.rocks.legacy.survey import Survey
 
 
 def is_legacy_place(cli: Session) -> bool:
-    from holdfast.stores.rocks.legacy_files import is_legacy
+    from holdfast.stores.rocks.legacy.files import is_legacy
 
     return cli.place.is_directory and is_legacy(Path(cli.place.url))
 
@@ -28,8 +28,8 @@ def migrate_in_place(cli: Session, accept_unreadable: int, *, dry_run: bool) -> 
     nothing is removed. If it is killed, it goes on when it is run again.
     """
     from holdfast.cli.stores.db import echo_migrated
-    from holdfast.stores.rocks.legacy_migration import NEW, migrate_legacy
-    from holdfast.stores.rocks.marker import MARKER
+    from holdfast.stores.rocks.legacy.migration import NEW, migrate_legacy
+    from holdfast.stores.rocks.recovery.marker import MARKER
 
     path = Path(cli.place.url)
     if not cli.place.is_directory or not (
@@ -51,7 +51,7 @@ def migrate_in_place(cli: Session, accept_unreadable: int, *, dry_run: bool) -> 
 
 
 def _tell_of(path: Path, output: Output) -> None:
-    from holdfast.stores.rocks.legacy_files import is_legacy
+    from holdfast.stores.rocks.legacy.files import is_legacy
 
     if not is_legacy(path):
         output.done(f"{path} is a store already, or nearly: nothing would be copied", {"is_dry_run": True, "found": {}})
@@ -76,8 +76,8 @@ def _tell_of(path: Path, output: Output) -> None:
 def look_at(path: Path) -> "Survey":
     """Read a legacy directory whole. Nothing is written to it."""
     from holdfast.clock import SystemClock
-    from holdfast.stores.rocks.legacy import opened
-    from holdfast.stores.rocks.legacy_survey import survey
+    from holdfast.stores.rocks.legacy.legacy_database import opened
+    from holdfast.stores.rocks.legacy.survey import survey
 
     with opened(path) as database:
         return survey(database, SystemClock().now_ms())
@@ -85,7 +85,7 @@ def look_at(path: Path) -> "Survey":
 
 def require_readable(found: "Survey", accept_unreadable: int) -> None:
     """Raise `InvalidArgument` unless the number of unreadable keys is the accepted one."""
-    from holdfast.stores.rocks.legacy_survey import require_readable
+    from holdfast.stores.rocks.legacy.survey import require_readable
 
     require_readable(found, accept_unreadable, f"they are not copied, and stay in {found.path}")
 

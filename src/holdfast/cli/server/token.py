@@ -16,10 +16,10 @@ from holdfast.cli.output import echo_json
 from holdfast.cli.server.serve import setting_option
 from holdfast.cli.session import duration
 from holdfast.clock import SystemClock
-from holdfast.model.durations import parse_duration_ms
 from holdfast.model.errors import InvalidArgument, Unauthenticated, Unavailable
 from holdfast.model.extras import require_extra
 from holdfast.model.names import parse_name
+from holdfast.model.parsing.durations import parse_duration_ms
 from holdfast.model.scopes import Scope
 from holdfast.server.settings import SETTINGS
 from holdfast.service.access import EVERY_TENANT

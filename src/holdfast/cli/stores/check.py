@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def verify_store(store: str, progress: "Progress | None" = None) -> "Report":
     """A directory of RocksDB, or an object store by its URL."""
     if "://" not in store:
-        from holdfast.stores.rocks.verify import verify
+        from holdfast.stores.rocks.verify.store_check import verify
 
         return verify(store, progress)
     if not is_object_store(store):

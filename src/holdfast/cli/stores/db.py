@@ -13,7 +13,7 @@ from holdfast.cli.failures import Usage
 from holdfast.model.extras import require_extra
 
 if TYPE_CHECKING:
-    from holdfast.stores.rocks.legacy_migration import Migrated
+    from holdfast.stores.rocks.legacy.migration import Migrated
 
 db = typer.Typer(
     name="db",
@@ -84,9 +84,9 @@ def migrate(
 
 def _migrate_directory(directory: Path, accept_unreadable: int, *, json: bool) -> None:
     from holdfast.cli.stores.verify_backup import echo_json
-    from holdfast.stores.rocks.legacy_files import is_legacy
-    from holdfast.stores.rocks.legacy_migration import migrate_legacy
-    from holdfast.stores.rocks.marker import MARKER
+    from holdfast.stores.rocks.legacy.files import is_legacy
+    from holdfast.stores.rocks.legacy.migration import migrate_legacy
+    from holdfast.stores.rocks.recovery.marker import MARKER
 
     if not is_legacy(directory) and not (directory / MARKER).exists():
         raise Usage(f"{directory} is neither a RocksDB database of the legacy layout nor a store")
@@ -149,7 +149,7 @@ def reshard(
     have them go on at the position that this command answers.
     """
     from holdfast.cli.stores.verify_backup import echo_json
-    from holdfast.stores.rocks.resharding import reshard
+    from holdfast.stores.rocks.offline.resharding import reshard
 
     with _bar(is_shown=not json) as told:
         resharded = reshard(directory, shards, told)

@@ -50,7 +50,7 @@ def backup(
     The copy is a store of its own and holds everything that was answered before the command began. Open it like any
     other, or check it with `holdfast verify TARGET`.
     """
-    from holdfast.stores.rocks.backup import backup
+    from holdfast.stores.rocks.offline.backup import backup
 
     copied = backup(directory, target)
     if json:

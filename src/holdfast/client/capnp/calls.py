@@ -15,7 +15,7 @@ from holdfast.client.remote.settings import RemoteSettings
 from holdfast.client.remote.tasks import LoopTasks
 from holdfast.client.remote.tries import Failure, Tries
 from holdfast.model.errors import HoldfastError, RateLimited, StoreUnavailable
-from holdfast.wire.capnp import read_error
+from holdfast.wire.capnp.schema import read_error
 
 # An upload that is lost on its way begins again at most so often.
 _UPLOADS = 3

@@ -23,7 +23,7 @@ from holdfast.model.answers import Delivery, Enqueued, Exchanged, Part, Result
 from holdfast.model.message import Draft, Receipt
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Ask, Settle, Verdict
-from holdfast.wire.capnp_arguments import CAPNP_BINDINGS
+from holdfast.wire.capnp.arguments import CAPNP_BINDINGS
 from holdfast.wire.operation import Operation
 from holdfast.wire.operations import DELETE, QUEUES, STATS
 

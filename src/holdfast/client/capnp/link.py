@@ -10,9 +10,9 @@ import capnp
 from holdfast.client.remote.lost import Lost
 from holdfast.client.remote.settings import RemoteSettings, check_token
 from holdfast.model.errors import Internal
-from holdfast.wire.capnp import SCHEMA, kj_loop, read_error
-from holdfast.wire.capnp_frames import Frames
-from holdfast.wire.capnp_stream import Stream
+from holdfast.wire.capnp.frames import Frames
+from holdfast.wire.capnp.schema import SCHEMA, kj_loop, read_error
+from holdfast.wire.capnp.stream import Stream
 
 # A server is trusted with the size of its answers.
 _MAX_BYTES = 1 << 32

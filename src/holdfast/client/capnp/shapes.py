@@ -11,8 +11,8 @@ from holdfast.model.answers import Delivery, Enqueued, QueueSummary, Result, Sta
 from holdfast.model.message import BYTES, DEFAULT_PRIORITY, Draft, Pieces, Receipt, State
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Ask, Settle, StateDocument, Verdict
-from holdfast.wire.capnp import FOR_EVER
-from holdfast.wire.http import StateOut
+from holdfast.wire.capnp.schema import FOR_EVER
+from holdfast.wire.http.bodies import StateOut
 
 _state = msgspec.json.Decoder(StateOut)
 

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
-from holdfast.wire.framed import ServerHello
-from holdfast.wire.frames import Kind
+from holdfast.wire.framed.frames import Kind
+from holdfast.wire.framed.greetings import ServerHello
 
 # Kind and body.
 Answer = tuple[int, bytes]

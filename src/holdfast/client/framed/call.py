@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from holdfast.client.framed.answer import ITEM, RESULT, Answer
 from holdfast.client.remote.lost import Lost
-from holdfast.wire.framed import ServerHello
-from holdfast.wire.frames import Kind, write_frame
+from holdfast.wire.framed.frames import Kind, write_frame
+from holdfast.wire.framed.greetings import ServerHello
 
 if TYPE_CHECKING:
     from holdfast.client.framed.connection import Connection

@@ -15,7 +15,7 @@ from holdfast.client.remote.settings import RemoteSettings
 from holdfast.client.remote.tasks import LoopTasks, ThreadTasks
 from holdfast.client.remote.tries import Failure, Tries
 from holdfast.model.errors import HoldfastError, PayloadTooLarge, RateLimited, StoreUnavailable
-from holdfast.wire.framed import read_error
+from holdfast.wire.framed.greetings import read_error
 
 # Calls up to this size are taken by every server. Before a larger one is sent, its server has to say what it takes.
 _TAKEN_BYTES = 64 << 10

@@ -8,12 +8,12 @@ from holdfast.client.framed.calls import FramedCalls, Request
 from holdfast.client.framed.uploads import FramedUpload
 from holdfast.client.http.failures import strange_answer
 from holdfast.model.answers import Delivery, Enqueued, Exchanged, Part, Result
-from holdfast.model.durations import MAX_MS
 from holdfast.model.message import Draft, Receipt
 from holdfast.model.names import QueueRef
+from holdfast.model.parsing.durations import MAX_MS
 from holdfast.model.requests import Ask, Settle, Verdict
-from holdfast.wire.framed_answers import read_claimed, read_enqueued, read_part, read_results
-from holdfast.wire.framed_calls import (
+from holdfast.wire.framed.answers import read_claimed, read_enqueued, read_part, read_results
+from holdfast.wire.framed.calls import (
     NAMED,
     write_claim,
     write_enqueue,

@@ -10,8 +10,8 @@ from holdfast.client.framed.call import Call
 from holdfast.client.framed.greeting import Greeting, Known, check_first, read_upgrade
 from holdfast.client.framed.time_limits import TimeLimits
 from holdfast.client.remote.lost import Lost, Reused
-from holdfast.wire.framed import ServerHello, read_error, read_server_hello
-from holdfast.wire.frames import CONNECTION, FrameReader, Kind, write_frame
+from holdfast.wire.framed.frames import CONNECTION, FrameReader, Kind, write_frame
+from holdfast.wire.framed.greetings import ServerHello, read_error, read_server_hello
 
 _LAST_NUMBER: Final = 0xFFFF_FFFF
 _FINAL: Final = (RESULT, ERROR)

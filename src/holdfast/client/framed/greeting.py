@@ -4,8 +4,8 @@ from typing import Final
 
 from holdfast.client.remote.lost import Lost
 from holdfast.client.remote.settings import RemoteSettings, check_token
-from holdfast.wire.framed import UPGRADE_NAME, UPGRADE_PATH, VERSION, ClientHello, write_hello
-from holdfast.wire.frames import CONNECTION, Kind, write_frame
+from holdfast.wire.framed.frames import CONNECTION, Kind, write_frame
+from holdfast.wire.framed.greetings import UPGRADE_NAME, UPGRADE_PATH, VERSION, ClientHello, write_hello
 
 # The longest first frame of a server, HELLO or ERROR, as its length counts it. Anything longer is another protocol.
 _LONGEST_FIRST: Final = 64 << 10

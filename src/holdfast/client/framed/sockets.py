@@ -18,8 +18,8 @@ from holdfast.client.http.socket_pool import SocketPool
 from holdfast.client.remote.lost import Lost, Reused
 from holdfast.client.remote.settings import Address
 from holdfast.clock import steady_s
-from holdfast.wire.framed import ServerHello, read_error, read_server_hello
-from holdfast.wire.frames import CONNECTION, FrameReader, Kind, write_frame
+from holdfast.wire.framed.frames import CONNECTION, FrameReader, Kind, write_frame
+from holdfast.wire.framed.greetings import ServerHello, read_error, read_server_hello
 
 _CLOSED: Final = "the connection was closed"
 _LAST_NUMBER: Final = 0xFFFF_FFFF

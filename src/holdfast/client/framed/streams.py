@@ -16,9 +16,9 @@ from holdfast.model.answers import Delivery
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Ask, check_ask
-from holdfast.wire.framed import read_error
-from holdfast.wire.framed_answers import read_claimed
-from holdfast.wire.framed_calls import write_subscribe
+from holdfast.wire.framed.answers import read_claimed
+from holdfast.wire.framed.calls import write_subscribe
+from holdfast.wire.framed.greetings import read_error
 
 GiveBack = Callable[[QueueRef, list[Delivery]], Awaitable[None]]
 

@@ -11,10 +11,10 @@ from holdfast.client.transport import Interrupted
 from holdfast.model.answers import Enqueued
 from holdfast.model.message import Draft
 from holdfast.model.names import QueueRef
-from holdfast.wire.framed import read_credit, read_error
-from holdfast.wire.framed_answers import read_enqueued
-from holdfast.wire.framed_calls import write_upload
-from holdfast.wire.frames import Kind
+from holdfast.wire.framed.answers import read_enqueued
+from holdfast.wire.framed.calls import write_upload
+from holdfast.wire.framed.frames import Kind
+from holdfast.wire.framed.greetings import read_credit, read_error
 
 # Of a payload in one frame: other calls on the connection get their turn in between.
 _PIECE = 64 << 10

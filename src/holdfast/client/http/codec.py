@@ -12,11 +12,11 @@ from holdfast.client.http.response import Answer
 from holdfast.client.http.shapes import enqueued_of, receipt_in, verdict_in
 from holdfast.client.http.uploads import PATH, Form, HttpUpload
 from holdfast.model.answers import Delivery, Enqueued, Events, Exchanged, Part, Result
-from holdfast.model.durations import MAX_MS
 from holdfast.model.message import Draft, Receipt
 from holdfast.model.names import QueueRef
+from holdfast.model.parsing.durations import MAX_MS
 from holdfast.model.requests import Ask, Settle, Verdict
-from holdfast.wire.http import (
+from holdfast.wire.http.bodies import (
     PAYLOAD_BYTES,
     DequeueAnswer,
     DequeueRequest,
@@ -33,10 +33,10 @@ from holdfast.wire.http import (
     SettleRequest,
     encode,
 )
-from holdfast.wire.http import Request as Document
-from holdfast.wire.http_drafts import is_json, is_plain, message_in
-from holdfast.wire.http_routes import RouteBinding, bound
-from holdfast.wire.http_shapes import delivery_of, event_of, result_of
+from holdfast.wire.http.bodies import Request as Document
+from holdfast.wire.http.drafts import is_json, is_plain, message_in
+from holdfast.wire.http.routes import RouteBinding, bound
+from holdfast.wire.http.shapes import delivery_of, event_of, result_of
 from holdfast.wire.operation import Operation
 
 # Queues for which the beginning of a document is kept.

@@ -14,7 +14,7 @@ class Answer(NamedTuple):
     body: bytes
 
 
-# The head that the server writes before a JSON document (`doors/http/response_heads.py`). It leaves nothing open: the
+# The head that the server writes before a JSON document (`doors/http/connections/response_heads.py`). The
 # connection stays open, and the length is stated once. The parser reads any other head.
 _JSON_HEAD = re.compile(
     rb"HTTP/1\.1 200 OK\r\n"

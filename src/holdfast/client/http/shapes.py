@@ -2,8 +2,8 @@
 
 from holdfast.model.answers import Enqueued
 from holdfast.model.requests import Settle, Verdict
-from holdfast.wire.http import EnqueuedOut, ReceiptIn, VerdictIn
-from holdfast.wire.http_shapes import given_correlation_id
+from holdfast.wire.http.bodies import EnqueuedOut, ReceiptIn, VerdictIn
+from holdfast.wire.http.shapes import given_correlation_id
 
 
 def enqueued_of(out: EnqueuedOut) -> Enqueued:

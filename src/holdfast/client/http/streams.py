@@ -14,8 +14,8 @@ from holdfast.clock import steady_s
 from holdfast.model.answers import Delivery
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Ask, check_ask
-from holdfast.wire.http import DeliveryOut, SubscribeRequest, encode
-from holdfast.wire.http_shapes import delivery_of
+from holdfast.wire.http.bodies import DeliveryOut, SubscribeRequest, encode
+from holdfast.wire.http.shapes import delivery_of
 
 GiveBack = Callable[[QueueRef, list[Delivery]], Awaitable[None]]
 

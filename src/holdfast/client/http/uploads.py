@@ -16,8 +16,8 @@ from holdfast.client.transport import Interrupted
 from holdfast.model.answers import Enqueued
 from holdfast.model.message import Draft
 from holdfast.model.names import QueueRef
-from holdfast.wire.http import EnqueueAnswer, encode
-from holdfast.wire.http_drafts import meta_in
+from holdfast.wire.http.bodies import EnqueueAnswer, encode
+from holdfast.wire.http.drafts import meta_in
 
 PATH = "/v1/queue/enqueue"
 

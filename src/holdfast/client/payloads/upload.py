@@ -9,7 +9,7 @@ from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, Any
 
 from holdfast.client.options import draft_of_bytes
-from holdfast.client.sources import Opened, open_source, open_source_async
+from holdfast.client.payloads.upload_sources import Opened, open_source, open_source_async
 from holdfast.client.tracing import with_trace
 from holdfast.client.transport import Interrupted, Messages
 from holdfast.model.answers import Enqueued

@@ -7,7 +7,7 @@ import stat
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
 from typing import Any, BinaryIO
 
-from holdfast.client.reading import PART
+from holdfast.client.payloads.part_reader import PART
 from holdfast.model.errors import InvalidArgument
 
 Path = str | os.PathLike[str]

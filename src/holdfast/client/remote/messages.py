@@ -14,11 +14,11 @@ from holdfast.client.transport import Operations, Upload
 from holdfast.clock import steady_s
 from holdfast.forking import listen_for_forks
 from holdfast.model.answers import Delivery, Enqueued, Exchanged, Part, Result
-from holdfast.model.checks import check_integer
-from holdfast.model.durations import MAX_MS
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.message import Draft, Receipt, check_draft, check_drafts
 from holdfast.model.names import QueueRef
+from holdfast.model.parsing.checks import check_integer
+from holdfast.model.parsing.durations import MAX_MS
 from holdfast.model.requests import Ask, Settle, Verdict, check_ask, check_verdicts
 
 Req = TypeVar("Req", bound=AnyRequest)

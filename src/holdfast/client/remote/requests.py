@@ -6,11 +6,11 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec.structs import asdict, replace
 
-from holdfast.client.payloads import encode_json
+from holdfast.client.payloads.encoding import encode_json
 from holdfast.model.answers import Delivery, Exchanged
-from holdfast.model.checks import check_integer
-from holdfast.model.durations import MAX_MS
 from holdfast.model.errors import HoldfastError, InvalidArgument
+from holdfast.model.parsing.checks import check_integer
+from holdfast.model.parsing.durations import MAX_MS
 from holdfast.model.requests import Ask, Verdict, check_ask, check_verdicts
 from holdfast.wire.operation import Operation
 from holdfast.wire.operations import BACKUP

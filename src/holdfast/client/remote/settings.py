@@ -9,9 +9,9 @@ from urllib.parse import quote, urlsplit
 import msgspec
 
 from holdfast.client.options import Token
-from holdfast.model.checks import check_integer
-from holdfast.model.durations import Duration, parse_duration_ms
 from holdfast.model.errors import InvalidArgument
+from holdfast.model.parsing.checks import check_integer
+from holdfast.model.parsing.durations import Duration, parse_duration_ms
 
 TOKEN_VARIABLE = "HOLDFAST_TOKEN"
 MAX_RETRIES = 1_000

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from holdfast.client.remote.lost import Lost, Reused, lost_error
 from holdfast.forking import forked_error
 from holdfast.model.errors import HoldfastError, StoreUnavailable
-from holdfast.model.retry import backoff_ms
+from holdfast.model.rules.retry import backoff_ms
 
 _BACKOFF_BASE_MS = 100
 _BACKOFF_CAP_MS = 5_000

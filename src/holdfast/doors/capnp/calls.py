@@ -12,11 +12,11 @@ from holdfast.doors.capnp.connection import Connection, first_line
 from holdfast.model.errors import HoldfastError, Internal, InvalidArgument, StoreUnavailable
 from holdfast.model.message import normalise_correlation_id
 from holdfast.model.names import QueueRef
-from holdfast.service.request_turns import UNIDENTIFIED
+from holdfast.service.limits.request_turns import UNIDENTIFIED
 from holdfast.service.session import Session
 from holdfast.telemetry.trace import Tracing
-from holdfast.wire.capnp import write_error
-from holdfast.wire.capnp_frames import Malformed
+from holdfast.wire.capnp.frames import Malformed
+from holdfast.wire.capnp.schema import write_error
 
 _log = logging.getLogger("holdfast")
 

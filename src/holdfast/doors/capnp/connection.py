@@ -9,11 +9,11 @@ import capnp
 
 from holdfast.doors.identity import PeerCertificate, peer_of
 from holdfast.model.answers import Delivery
-from holdfast.service.request_turns import TurnTaken
+from holdfast.service.limits.request_turns import TurnTaken
 from holdfast.service.uploads import Upload
 from holdfast.telemetry.log import printable
-from holdfast.wire.capnp_frames import Frames, Malformed
-from holdfast.wire.capnp_stream import Stream
+from holdfast.wire.capnp.frames import Frames, Malformed
+from holdfast.wire.capnp.stream import Stream
 
 if TYPE_CHECKING:
     from holdfast.doors.capnp.door import CapnpDoor

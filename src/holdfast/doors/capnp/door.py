@@ -12,13 +12,13 @@ from holdfast.doors.capnp.methods import Queues
 from holdfast.doors.identity import Identity, Open, PeerCertificate
 from holdfast.service.access import ANYONE, Caller
 from holdfast.service.drain import Drain
+from holdfast.service.limits.request_turns import RequestTurns
 from holdfast.service.queue_refs import QueueRefs
-from holdfast.service.request_turns import RequestTurns
 from holdfast.service.session import Session
 from holdfast.telemetry.observer import CallObserver
 from holdfast.telemetry.trace import Tracing
-from holdfast.wire.capnp import kj_loop
-from holdfast.wire.capnp_stream import Stream
+from holdfast.wire.capnp.schema import kj_loop
+from holdfast.wire.capnp.stream import Stream
 
 _MOST_SESSIONS = 10_000
 _BACKLOG = 2_048

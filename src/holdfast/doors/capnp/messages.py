@@ -22,7 +22,7 @@ from holdfast.model.message import Draft, Receipt
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Ask, Settle, Verdict
 from holdfast.service.uploads import Upload
-from holdfast.wire.capnp import FOR_EVER
+from holdfast.wire.capnp.schema import FOR_EVER
 
 # --- Add -----------------------------------------------------------------------------------------------------------
 

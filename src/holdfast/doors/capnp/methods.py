@@ -10,7 +10,7 @@ from holdfast.doors.capnp.shapes import write_enqueued
 from holdfast.model.errors import InvalidArgument
 from holdfast.model.names import QueueRef
 from holdfast.service.uploads import Upload
-from holdfast.wire.capnp import SCHEMA, VERSION
+from holdfast.wire.capnp.schema import SCHEMA, VERSION
 
 
 class Queues(SCHEMA.Queues.Server):  # type: ignore[misc]  # pycapnp has no types

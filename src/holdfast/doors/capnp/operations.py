@@ -8,7 +8,7 @@ from holdfast.doors.capnp.calls import Call
 from holdfast.model.errors import InvalidArgument
 from holdfast.model.names import QueueRef
 from holdfast.telemetry.log import printable
-from holdfast.wire.capnp_arguments import CAPNP_BINDINGS, CapnpBinding
+from holdfast.wire.capnp.arguments import CAPNP_BINDINGS, CapnpBinding
 from holdfast.wire.operation import Target
 from holdfast.wire.operations import OPERATIONS
 

@@ -13,7 +13,7 @@ from holdfast.model.answers import Delivery, Enqueued, QueueSummary, Result, Sta
 from holdfast.model.errors import InvalidArgument
 from holdfast.model.message import BYTES, JSON, Draft, Receipt, normalise_correlation_id
 from holdfast.model.requests import Ask, Settle, StateDocument, Verdict
-from holdfast.wire.http import StateOut, encode
+from holdfast.wire.http.bodies import StateOut, encode
 
 _FORMS = {"typed": None, "json": True, "bytes": False}
 

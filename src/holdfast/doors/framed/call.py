@@ -10,12 +10,12 @@ from holdfast.doors.sockets.steps import Done, Rest, begin
 from holdfast.model.errors import HoldfastError, Internal, InvalidArgument, StoreUnavailable
 from holdfast.model.message import normalise_correlation_id
 from holdfast.model.names import QueueRef
-from holdfast.service.request_turns import UNIDENTIFIED
+from holdfast.service.limits.request_turns import UNIDENTIFIED
 from holdfast.service.session import Session
 from holdfast.telemetry.trace import Tracing
-from holdfast.wire.framed import write_error
-from holdfast.wire.framed_calls import FramedCall, operation_of
-from holdfast.wire.frames import Kind
+from holdfast.wire.framed.calls import FramedCall, operation_of
+from holdfast.wire.framed.frames import Kind
+from holdfast.wire.framed.greetings import write_error
 
 if TYPE_CHECKING:
     from holdfast.doors.framed.connection import FramedConnection

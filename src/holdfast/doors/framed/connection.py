@@ -25,9 +25,9 @@ from holdfast.doors.sockets.response_writer import ResponseWriter
 from holdfast.doors.sockets.socket_reading import SocketReading
 from holdfast.model.errors import HoldfastError, InvalidArgument, RateLimited
 from holdfast.telemetry.log import printable
-from holdfast.wire.framed import VERSION, read_client_hello, write_error
-from holdfast.wire.framed_calls import UploadCall
-from holdfast.wire.frames import CONNECTION, FrameReader, Kind, write_frame
+from holdfast.wire.framed.calls import UploadCall
+from holdfast.wire.framed.frames import CONNECTION, FrameReader, Kind, write_frame
+from holdfast.wire.framed.greetings import VERSION, read_client_hello, write_error
 
 if TYPE_CHECKING:
     from holdfast.doors.framed.door import FramedDoor

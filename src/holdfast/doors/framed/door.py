@@ -13,12 +13,12 @@ from holdfast.doors.framed.uploads import WINDOW_BYTES
 from holdfast.doors.identity import Identity, Open, PeerCertificate
 from holdfast.service.access import ANYONE, Caller
 from holdfast.service.drain import Drain
+from holdfast.service.limits.request_turns import RequestTurns
 from holdfast.service.queue_refs import QueueRefs
-from holdfast.service.request_turns import RequestTurns
 from holdfast.service.session import Session
 from holdfast.telemetry.observer import CallObserver
 from holdfast.telemetry.trace import Tracing
-from holdfast.wire.framed import VERSION, ServerHello, write_hello
+from holdfast.wire.framed.greetings import VERSION, ServerHello, write_hello
 
 _MAX_SESSIONS = 10_000
 _BACKLOG = 2_048

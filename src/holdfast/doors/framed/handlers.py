@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from holdfast.doors.framed import messages, streams, uploads
 from holdfast.doors.framed.call import Handler
-from holdfast.wire.framed_calls import (
+from holdfast.wire.framed.calls import (
     ClaimCall,
     EnqueueCall,
     ExchangeCall,

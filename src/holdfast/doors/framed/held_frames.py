@@ -3,7 +3,7 @@
 import struct
 from typing import TYPE_CHECKING
 
-from holdfast.service.request_turns import RequestTurns, TurnTaken
+from holdfast.service.limits.request_turns import RequestTurns, TurnTaken
 
 if TYPE_CHECKING:
     from holdfast.doors.framed.connection import FramedConnection

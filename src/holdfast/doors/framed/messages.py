@@ -12,8 +12,8 @@ from holdfast.model.errors import HoldfastError, StoreUnavailable
 from holdfast.model.message import Draft, normalise_correlation_id
 from holdfast.model.names import DEFAULT, QueueRef, parse_name
 from holdfast.model.requests import Ask, Verdict
-from holdfast.wire.framed_answers import write_claimed, write_enqueued, write_part, write_results
-from holdfast.wire.framed_calls import (
+from holdfast.wire.framed.answers import write_claimed, write_enqueued, write_part, write_results
+from holdfast.wire.framed.calls import (
     NAMED,
     ClaimCall,
     EnqueueCall,

@@ -3,7 +3,7 @@
 import asyncio
 from typing import TYPE_CHECKING
 
-from holdfast.wire.frames import CONNECTION, Kind
+from holdfast.wire.framed.frames import CONNECTION, Kind
 
 if TYPE_CHECKING:
     from holdfast.doors.framed.connection import FramedConnection

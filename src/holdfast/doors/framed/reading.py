@@ -4,7 +4,7 @@ import msgspec
 
 from holdfast.model.errors import InvalidArgument
 from holdfast.telemetry.log import printable
-from holdfast.wire.framed_calls import HOT_CALLS, NAMED, FramedCall, operation_of, read_call
+from holdfast.wire.framed.calls import HOT_CALLS, NAMED, FramedCall, operation_of, read_call
 
 _MAX_SHOWN = 200
 

@@ -5,12 +5,12 @@ from functools import partial
 
 from holdfast.doors.framed.call import Call
 from holdfast.model.answers import Delivery
-from holdfast.model.checks import check_integer
-from holdfast.model.durations import MAX_MS
 from holdfast.model.message import MAX_BATCH
+from holdfast.model.parsing.checks import check_integer
+from holdfast.model.parsing.durations import MAX_MS
 from holdfast.model.requests import Settle, Verdict
-from holdfast.wire.framed_answers import write_claimed, write_nothing
-from holdfast.wire.framed_calls import SubscribeCall
+from holdfast.wire.framed.answers import write_claimed, write_nothing
+from holdfast.wire.framed.calls import SubscribeCall
 
 
 async def subscribe(call: Call, given: SubscribeCall) -> bytes:

@@ -6,10 +6,10 @@ from collections import deque
 from holdfast.doors.framed.call import Call
 from holdfast.doors.framed.messages import cancelled, enqueue_drafts, with_correlation_ids
 from holdfast.model.errors import InvalidArgument, RateLimited
-from holdfast.wire.framed import write_credit
-from holdfast.wire.framed_answers import write_enqueued
-from holdfast.wire.framed_calls import UploadCall
-from holdfast.wire.frames import Kind
+from holdfast.wire.framed.answers import write_enqueued
+from holdfast.wire.framed.calls import UploadCall
+from holdfast.wire.framed.frames import Kind
+from holdfast.wire.framed.greetings import write_credit
 
 # Bytes of an upload that may be under way, or in memory and not yet stored.
 WINDOW_BYTES = 256 << 10

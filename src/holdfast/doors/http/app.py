@@ -7,8 +7,6 @@ from functools import partial
 from typing import Any
 
 from holdfast.clock import steady_s
-from holdfast.doors.http import messages, streams
-from holdfast.doors.http.asgi import Asgi, AsgiScope, Receive, Send
 from holdfast.doors.http.calls import (
     BodyLimits,
     Call,
@@ -17,8 +15,10 @@ from holdfast.doors.http.calls import (
     exchange_of,
     send_body,
 )
-from holdfast.doors.http.exchange import Exchange
+from holdfast.doors.http.connections.asgi import Asgi, AsgiScope, Receive, Send
+from holdfast.doors.http.connections.exchange import Exchange
 from holdfast.doors.http.hosts import Hosts
+from holdfast.doors.http.operations import messages, streams
 from holdfast.doors.http.origin import check_origin
 from holdfast.doors.identity import AUTHORIZATION, Identity, Open
 from holdfast.model.errors import Forbidden, HoldfastError, StoreUnavailable

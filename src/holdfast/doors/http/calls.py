@@ -11,8 +11,8 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
-from holdfast.doors.http.asgi import AsgiScope, Receive, Send
-from holdfast.doors.http.exchange import Exchange
+from holdfast.doors.http.connections.asgi import AsgiScope, Receive, Send
+from holdfast.doors.http.connections.exchange import Exchange
 from holdfast.doors.sockets.steps import Done, begin
 from holdfast.model.answers import Delivery, Enqueued, Result
 from holdfast.model.errors import HoldfastError, Internal, InvalidArgument, PayloadTooLarge
@@ -24,7 +24,7 @@ from holdfast.service.session import Session
 from holdfast.telemetry.log import printable
 from holdfast.telemetry.trace import Tracing
 from holdfast.wire.errors import STATUS_BY_CODE, error_document, retry_after_ms
-from holdfast.wire.http import encode
+from holdfast.wire.http.bodies import encode
 
 RawHeaders = list[tuple[bytes, bytes]]
 T = TypeVar("T")

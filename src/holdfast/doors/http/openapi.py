@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from holdfast.doors.http.bounds import NAME, QUERY, bound
-from holdfast.wire import http_routes
+from holdfast.doors.http.operations.bounds import NAME, QUERY, bound
 from holdfast.wire.errors import STATUS_BY_CODE, to_wire_code
-from holdfast.wire.http import ErrorAnswer, HealthAnswer, MetaIn, SettleAnswer, encode
-from holdfast.wire.http_answers import document
+from holdfast.wire.http import routes as http_routes
+from holdfast.wire.http.answers import document
+from holdfast.wire.http.bodies import ErrorAnswer, HealthAnswer, MetaIn, SettleAnswer, encode
 from holdfast.wire.operation import Operation, Route
 from holdfast.wire.operations import OPERATIONS
 

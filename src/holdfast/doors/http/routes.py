@@ -8,9 +8,7 @@ from urllib.parse import unquote
 from starlette.convertors import Convertor, register_url_convertor
 from starlette.routing import BaseRoute, Route, Router
 
-from holdfast.doors.http import compatible, journal, ledger, operations, payloads, streams
 from holdfast.doors.http.app import HOT_ROUTES, Handler, HttpDoor
-from holdfast.doors.http.asgi import Asgi, AsgiScope, Receive, Send
 from holdfast.doors.http.calls import (
     JSON_TYPE,
     Call,
@@ -18,16 +16,18 @@ from holdfast.doors.http.calls import (
     exchange_of,
     send_body,
 )
+from holdfast.doors.http.connections.asgi import Asgi, AsgiScope, Receive, Send
 from holdfast.doors.http.health import Answer, Health
 from holdfast.doors.http.openapi import encode_document
+from holdfast.doors.http.operations import compatible, journal, ledger, payloads, streams, table_routes
 from holdfast.doors.identity import Identity
-from holdfast.wire.http import encode
-from holdfast.wire.http_routes import bound
+from holdfast.wire.http.bodies import encode
+from holdfast.wire.http.routes import bound
 from holdfast.wire.operations import OPERATIONS
 
 # Routes whose handlers read and write by themselves.
 _OWN_HANDLERS: dict[tuple[str, str], Handler] = {
-    ("GET", "/v1/tenants/{tenant}"): operations.get_tenant,
+    ("GET", "/v1/tenants/{tenant}"): table_routes.get_tenant,
     ("GET", "/v1/queue/watch"): streams.watch,
     ("GET", "/v1/journal"): journal.read,
     ("POST", "/v1/queue/payload"): payloads.read_part,
@@ -60,7 +60,7 @@ def served_routes(metrics: Handler) -> list[ServedRoute]:
                 continue
             handler = own.get((route.method, route.path))
             if handler is None:
-                handler = operations.make_handler(operation, bound(operation.name, number))
+                handler = table_routes.make_handler(operation, bound(operation.name, number))
             served.append(ServedRoute(route.method, route.path, route.measured_as or operation.name, handler))
     return served
 

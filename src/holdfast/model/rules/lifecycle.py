@@ -16,7 +16,7 @@ from holdfast.model.errors import Internal
 from holdfast.model.events import Event
 from holdfast.model.message import DEFAULT_PRIORITY, MAX_ERROR, Draft, Envelope, Receipt, State
 from holdfast.model.policy import OnTtl, QueuePolicy
-from holdfast.model.retry import backoff_ms
+from holdfast.model.rules.retry import backoff_ms
 
 
 class Cause(StrEnum):

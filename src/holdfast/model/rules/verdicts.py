@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from typing import Final
 
-from holdfast.model import lifecycle
-from holdfast.model.lifecycle import Change, Life
 from holdfast.model.message import Envelope
 from holdfast.model.policy import QueuePolicy
 from holdfast.model.requests import Cancel, Move, Purge, Redrive, Remove, Reprioritise, Settle, Verb, Verdict
+from holdfast.model.rules import lifecycle
+from holdfast.model.rules.lifecycle import Change, Life
 
 # Read once: most verdicts are acks, and to find a member in its class costs as much as the rest of the decision.
 _ACK: Final = Settle.ACK

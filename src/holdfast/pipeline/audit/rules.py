@@ -3,8 +3,8 @@
 from enum import StrEnum
 
 from holdfast.model.events import Event
-from holdfast.model.lifecycle import TRANSITIONS
 from holdfast.model.message import State
+from holdfast.model.rules.lifecycle import TRANSITIONS
 
 
 class Rule(StrEnum):

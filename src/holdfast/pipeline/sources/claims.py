@@ -23,10 +23,10 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from holdfast.background import Backoff
 from holdfast.client.blocking import Holdfast, Queue
 from holdfast.clock import steady_s
-from holdfast.model.checks import check_text
 from holdfast.model.errors import InvalidArgument, QueueNotFound
 from holdfast.model.message import MAX_BATCH
 from holdfast.model.names import DEFAULT, QueueRef, parse_ref
+from holdfast.model.parsing.checks import check_text
 from holdfast.pipeline.schemas import Table
 from holdfast.pipeline.sources.options import PLACE, Place, count, duration, parse_options, place_of, text
 from holdfast.pipeline.sources.rows import delivery_batches

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-from holdfast.model.durations import parse_duration_ms
 from holdfast.model.errors import InvalidArgument
+from holdfast.model.parsing.durations import parse_duration_ms
 
 Parser = Callable[[str, str], Any]
 

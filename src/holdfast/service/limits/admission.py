@@ -24,9 +24,9 @@ from holdfast.model.limits import Charge, Kind, Shortage, charges_of
 from holdfast.model.message import Draft
 from holdfast.model.names import QueueRef
 from holdfast.runtime import Runtime
-from holdfast.service.buckets import Buckets, MemoryBuckets
 from holdfast.service.directory import Directory
-from holdfast.service.gate import Gate
+from holdfast.service.limits.buckets import Buckets, MemoryBuckets
+from holdfast.service.limits.gate import Gate
 
 # Enqueues in hand in the store: enough for one sync of the disk to serve many, few enough that a tenant that comes new
 # never stands behind more than these.

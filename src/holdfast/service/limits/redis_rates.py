@@ -17,9 +17,9 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
-from holdfast.model.durations import MAX_MS
 from holdfast.model.limits import CLOSED_MS, ROUNDING, Charge
 from holdfast.model.names import QueueRef
+from holdfast.model.parsing.durations import MAX_MS
 
 T = TypeVar("T")
 

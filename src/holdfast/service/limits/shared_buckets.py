@@ -17,8 +17,8 @@ from holdfast.clock import Timer
 from holdfast.model.limits import Allowance, Charge, Shortage, share_of
 from holdfast.model.names import QueueRef
 from holdfast.runtime import Runtime, Ticket
-from holdfast.service.buckets import MemoryBuckets
-from holdfast.service.redis_rates import RatesDown, RedisRates
+from holdfast.service.limits.buckets import MemoryBuckets
+from holdfast.service.limits.redis_rates import RatesDown, RedisRates
 
 T = TypeVar("T")
 

@@ -15,8 +15,8 @@ from zlib import crc32
 import msgspec
 
 from holdfast.model.errors import StoreUnavailable
-from holdfast.model.lifecycle import Life
 from holdfast.model.message import BYTES, JSON, Envelope, Pieces
+from holdfast.model.rules.lifecycle import Life
 
 FORMAT = 1
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from sortedcontainers import SortedDict, SortedList
 
-from holdfast.model.claims import group_head, turn_head
-from holdfast.model.lifecycle import Life
 from holdfast.model.message import State
+from holdfast.model.rules.claims import group_head, turn_head
+from holdfast.model.rules.lifecycle import Life
 
 LAST_ID = 1 << 64
 

@@ -2,7 +2,7 @@
 
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Filter, Move, Redrive, Verb, states_of
-from holdfast.model.verdicts import alter as altered
+from holdfast.model.rules.verdicts import alter as altered
 from holdfast.stores.contract import AlterStep
 from holdfast.stores.logic.queues import require, require_open
 from holdfast.stores.logic.results import edited

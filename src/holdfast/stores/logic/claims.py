@@ -2,12 +2,12 @@
 
 from collections.abc import Callable
 
-from holdfast.model import lifecycle
 from holdfast.model.answers import Delivery
-from holdfast.model.claims import next_claim_at
-from holdfast.model.lifecycle import Change
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Ask
+from holdfast.model.rules import lifecycle
+from holdfast.model.rules.claims import next_claim_at
+from holdfast.model.rules.lifecycle import Change
 from holdfast.stores.contract import Claims
 from holdfast.stores.logic.ledgers import reread
 from holdfast.stores.logic.results import being_deleted, receipt_of

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from holdfast.model.answers import Enqueued
-from holdfast.model.idempotency import first_of_keys, new_places, results_of
 from holdfast.model.message import Draft
 from holdfast.model.names import QueueRef
+from holdfast.model.rules.idempotency import first_of_keys, new_places, results_of
 from holdfast.stores.logic.results import being_deleted, no_such_queue
 from holdfast.stores.unit import E, Q, Unit
 

@@ -3,12 +3,12 @@
 from collections.abc import Callable
 from typing import Generic
 
-from holdfast.model import lifecycle
 from holdfast.model.answers import Delivery, LedgerEntry, Result
-from holdfast.model.ledgers import check_open, closed_after, entry_of
 from holdfast.model.message import Receipt
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Settle, Verdict
+from holdfast.model.rules import lifecycle
+from holdfast.model.rules.ledgers import check_open, closed_after, entry_of
 from holdfast.stores.logic.queues import require
 from holdfast.stores.logic.verdicts import settle_loaded
 from holdfast.stores.unit import E, Q, Unit, Units

@@ -5,10 +5,10 @@ from msgspec.structs import replace
 from holdfast.model.answers import Delivery, Result
 from holdfast.model.errors import Draining, Internal, QueueNotFound, StaleLease
 from holdfast.model.events import Event, JournalEvent
-from holdfast.model.lifecycle import Life
 from holdfast.model.message import JSON, Envelope, Receipt, State
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Edit, StateDocument
+from holdfast.model.rules.lifecycle import Life
 from holdfast.stores.contract import QueueRow
 
 # Read once: to find a member in its class costs as much as the rest of a result.

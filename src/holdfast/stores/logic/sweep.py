@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from holdfast.model import lifecycle
+from holdfast.model.rules import lifecycle
 from holdfast.stores.unit import ChangeUnit, E, Q, Unit
 
 

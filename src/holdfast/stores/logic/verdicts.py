@@ -2,14 +2,14 @@
 
 from collections.abc import Callable
 
-from holdfast.model import lifecycle
 from holdfast.model.answers import Result
-from holdfast.model.lifecycle import Change
 from holdfast.model.message import Receipt
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Settle, StateChange, Verdict
-from holdfast.model.state_documents import lease_lost, saved
-from holdfast.model.verdicts import judge
+from holdfast.model.rules import lifecycle
+from holdfast.model.rules.lifecycle import Change
+from holdfast.model.rules.state_documents import lease_lost, saved
+from holdfast.model.rules.verdicts import judge
 from holdfast.stores.logic.results import settled, stale
 from holdfast.stores.unit import ChangeUnit, E, Q, Unit
 

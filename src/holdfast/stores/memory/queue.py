@@ -9,10 +9,10 @@ from operator import itemgetter
 from sortedcontainers import SortedDict, SortedList
 
 from holdfast.model.answers import Counts
-from holdfast.model.ledgers import NONE_CLOSED
-from holdfast.model.lifecycle import Life, is_over
 from holdfast.model.message import Envelope, State
 from holdfast.model.requests import NO_STATE, StateDocument
+from holdfast.model.rules.ledgers import NONE_CLOSED
+from holdfast.model.rules.lifecycle import Life, is_over
 from holdfast.stores.contract import QueueRow
 from holdfast.stores.indexes.queue_orders import LAST_ID, Group, Orders, Place, earliest
 from holdfast.stores.unit import OpenClaim

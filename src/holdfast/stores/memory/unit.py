@@ -6,13 +6,13 @@ from typing import Self, TypeVar
 
 from sortedcontainers import SortedList
 
-from holdfast.model import lifecycle
 from holdfast.model.answers import Delivery, Enqueued
 from holdfast.model.ids import IdMaker
-from holdfast.model.lifecycle import Change
 from holdfast.model.message import Draft, Envelope, State, seal
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Filter, StateDocument
+from holdfast.model.rules import lifecycle
+from holdfast.model.rules.lifecycle import Change
 from holdfast.stores.contract import Listener
 from holdfast.stores.logic.results import delivery_of
 from holdfast.stores.memory.directory import MemoryDirectory

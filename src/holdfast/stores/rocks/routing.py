@@ -14,10 +14,10 @@ from holdfast.model.policy import TenantConfig
 from holdfast.model.schedules import Schedule, Tick
 from holdfast.stores.contract import DueSchedules, QueueChange, QueueRow, TenantRow
 from holdfast.stores.rocks import keys
-from holdfast.stores.rocks.pieces import PieceReader
+from holdfast.stores.rocks.directory.tenants import Tenants
+from holdfast.stores.rocks.payloads.pieces import PieceReader
+from holdfast.stores.rocks.payloads.staging import RocksStage
 from holdfast.stores.rocks.shard import Shard
-from holdfast.stores.rocks.staging import RocksStage
-from holdfast.stores.rocks.tenants import Tenants
 
 
 class Router:

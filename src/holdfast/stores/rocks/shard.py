@@ -20,25 +20,25 @@ from holdfast.stores.logic.enqueue import enqueue
 from holdfast.stores.logic.ledgers import Ledgers
 from holdfast.stores.logic.verdicts import save_state, settle
 from holdfast.stores.rocks import keys
-from holdfast.stores.rocks.board import Board
-from holdfast.stores.rocks.catalog import Catalog
-from holdfast.stores.rocks.checkpoints import Checkpoints
-from holdfast.stores.rocks.counters import Counters, Totals
-from holdfast.stores.rocks.directory import RocksDirectory
-from holdfast.stores.rocks.engine import Engine
-from holdfast.stores.rocks.entries import Entries
-from holdfast.stores.rocks.entry import Entry
-from holdfast.stores.rocks.facts import Facts
-from holdfast.stores.rocks.journal import RocksJournal
-from holdfast.stores.rocks.reading import Reader
-from holdfast.stores.rocks.schedules import Schedules
-from holdfast.stores.rocks.seen import SeenKeys
-from holdfast.stores.rocks.shelf import Shelf
-from holdfast.stores.rocks.staging import RocksStage, Staging
-from holdfast.stores.rocks.sweeping import Sweeping
-from holdfast.stores.rocks.tenants import Tenants
-from holdfast.stores.rocks.unit import RocksUnits
-from holdfast.stores.rocks.upkeep import Upkeep
+from holdfast.stores.rocks.directory.counters import Counters, Totals
+from holdfast.stores.rocks.directory.directory import RocksDirectory
+from holdfast.stores.rocks.directory.queue_catalog import Catalog
+from holdfast.stores.rocks.directory.schedules import Schedules
+from holdfast.stores.rocks.directory.store_facts import Facts
+from holdfast.stores.rocks.directory.tenants import Tenants
+from holdfast.stores.rocks.engine.checkpoints import Checkpoints
+from holdfast.stores.rocks.engine.engine import Engine
+from holdfast.stores.rocks.journal.journal import RocksJournal
+from holdfast.stores.rocks.payloads.staging import RocksStage, Staging
+from holdfast.stores.rocks.queues.idempotency_keys import SeenKeys
+from holdfast.stores.rocks.queues.message_cache import Entries
+from holdfast.stores.rocks.queues.message_reads import Reader
+from holdfast.stores.rocks.queues.publisher import Board
+from holdfast.stores.rocks.queues.queue_state import Shelf
+from holdfast.stores.rocks.queues.rocks_unit import RocksUnits
+from holdfast.stores.rocks.queues.stored_message import Entry
+from holdfast.stores.rocks.queues.sweep import Sweeping
+from holdfast.stores.rocks.queues.sweep_plan import Upkeep
 
 
 class Shard:

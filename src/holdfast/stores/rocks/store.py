@@ -35,16 +35,12 @@ from holdfast.stores.disk.directory_lock import DirectoryLock
 from holdfast.stores.disk.free_space import LOW_DISK_BYTES, DiskRoom
 from holdfast.stores.logic.bulk import alter
 from holdfast.stores.payloads.pieces import PIECES_ABOVE
-from holdfast.stores.rocks.checkpoints import CHECKPOINT_BYTES, copy_shards
-from holdfast.stores.rocks.database import Database, HandleNotClosed, check_target
-from holdfast.stores.rocks.engine import Durability, Engine
-from holdfast.stores.rocks.facts import Facts, begin_session
-from holdfast.stores.rocks.journal import ShardPage
-from holdfast.stores.rocks.layout import Layout, Opened, note_closed, open_databases, settle_layout
-from holdfast.stores.rocks.links import Links
-from holdfast.stores.rocks.marker import write_marker
-from holdfast.stores.rocks.opening import lock_directory
-from holdfast.stores.rocks.reopening import (
+from holdfast.stores.rocks.directory.store_facts import Facts, begin_session
+from holdfast.stores.rocks.directory.tenants import Tenants
+from holdfast.stores.rocks.engine.checkpoints import CHECKPOINT_BYTES, copy_shards
+from holdfast.stores.rocks.engine.database import Database, HandleNotClosed, check_target
+from holdfast.stores.rocks.engine.engine import Durability, Engine
+from holdfast.stores.rocks.engine.reopening import (
     CLOSING_S,
     REOPEN_AFTER_MS,
     Reopening,
@@ -52,10 +48,14 @@ from holdfast.stores.rocks.reopening import (
     open_settled,
     remove_probe,
 )
+from holdfast.stores.rocks.engine.shard_links import Links
+from holdfast.stores.rocks.journal.journal import ShardPage
+from holdfast.stores.rocks.payloads.staging import RocksStage
+from holdfast.stores.rocks.recovery.layout import Layout, Opened, note_closed, open_databases, settle_layout
+from holdfast.stores.rocks.recovery.marker import write_marker
+from holdfast.stores.rocks.recovery.opening import lock_directory
 from holdfast.stores.rocks.routing import RoutedDirectory, RoutedLedgers, RoutedPayloads, RoutedSchedules, Router
 from holdfast.stores.rocks.shard import Shard
-from holdfast.stores.rocks.staging import RocksStage
-from holdfast.stores.rocks.tenants import Tenants
 from holdfast.telemetry.figures import SYNC_BOUNDS, FamilyFigures, Figures, Histogram
 
 _log = logging.getLogger("holdfast")

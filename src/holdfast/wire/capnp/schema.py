@@ -19,7 +19,7 @@ from holdfast.wire.errors import retry_after_ms
 
 
 def _load() -> Any:
-    with as_file(files("holdfast.wire") / "holdfast.capnp") as path:
+    with as_file(files("holdfast.wire.capnp") / "holdfast.capnp") as path:
         return capnp.load(str(path))
 
 

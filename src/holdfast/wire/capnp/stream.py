@@ -14,7 +14,7 @@ from typing import Any, cast
 import capnp
 from capnp.lib import capnp as library
 
-from holdfast.wire.capnp_frames import Frames, Malformed
+from holdfast.wire.capnp.frames import Frames, Malformed
 
 # What has come and was not read yet: beyond this the connection is not read.
 _MOST_UNREAD = 1 << 20

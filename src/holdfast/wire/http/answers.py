@@ -10,8 +10,8 @@ from holdfast.model.answers import Changed, Info, Page, Result, Saved, Stats, Te
 from holdfast.model.names import QueueRef
 from holdfast.model.policy import QueuePolicy, TenantConfig
 from holdfast.model.requests import Settle
-from holdfast.wire import http as wire
-from holdfast.wire.http_shapes import (
+from holdfast.wire.http import bodies as wire
+from holdfast.wire.http.shapes import (
     config_of,
     info_of,
     info_out,

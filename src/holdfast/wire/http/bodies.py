@@ -6,8 +6,8 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from holdfast.model.answers import QueueSummary, Stats, TenantSummary
-from holdfast.model.durations import MAX_MS
 from holdfast.model.message import MAX_BATCH, MAX_PART, MAX_RETRIES
+from holdfast.model.parsing.durations import MAX_MS
 from holdfast.model.policy import QueuePolicy
 from holdfast.model.requests import Progress
 

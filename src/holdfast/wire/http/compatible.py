@@ -2,7 +2,7 @@
 
 from msgspec import Struct
 
-from holdfast.wire.http import Limit, Priority
+from holdfast.wire.http.bodies import Limit, Priority
 
 
 class Item(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):

@@ -5,8 +5,8 @@ from typing import Any
 from msgspec import UNSET, Raw
 
 from holdfast.model.message import BYTES, DEFAULT_PRIORITY, JSON, Draft, normalise_correlation_id
-from holdfast.wire.http import MessageIn, MetaIn
-from holdfast.wire.http_shapes import payload_in, payload_of
+from holdfast.wire.http.bodies import MessageIn, MetaIn
+from holdfast.wire.http.shapes import payload_in, payload_of
 
 
 def is_json(draft: Draft) -> bool:

@@ -11,9 +11,9 @@ from holdfast.model.message import BYTES, JSON, Draft, Receipt, State, check_dra
 from holdfast.model.names import QueueRef, parse_name
 from holdfast.model.requests import EVERYTHING, Edit, Filter, Progress, check_progress, make_filter, parse_state
 from holdfast.wire.binding import FieldShape
-from holdfast.wire.http import EditIn, FilterIn, MessageIn, ProgressIn, ScheduledIn, TargetIn
-from holdfast.wire.http_drafts import draft_of, message_in
-from holdfast.wire.http_shapes import payload_in, payload_of
+from holdfast.wire.http.bodies import EditIn, FilterIn, MessageIn, ProgressIn, ScheduledIn, TargetIn
+from holdfast.wire.http.drafts import draft_of, message_in
+from holdfast.wire.http.shapes import payload_in, payload_of
 
 # The server knows how large a payload may be.
 _ANY_SIZE = 1 << 62

@@ -10,8 +10,8 @@ import msgspec
 from holdfast.model.errors import InvalidArgument
 from holdfast.model.names import QueueRef
 from holdfast.wire.binding import Binding
-from holdfast.wire.http import encode
-from holdfast.wire.http_fields import HTTP_FIELDS
+from holdfast.wire.http.bodies import encode
+from holdfast.wire.http.fields import HTTP_FIELDS
 from holdfast.wire.operation import Operation, Route, Target
 from holdfast.wire.operations import OPERATIONS
 from holdfast.wire.requests import Nothing

@@ -17,7 +17,7 @@ from holdfast.model.message import JSON, Pieces, Receipt, State
 from holdfast.model.requests import Settle, StateDocument
 from holdfast.model.schedules import ScheduledMessage, ScheduleInfo
 from holdfast.wire.errors import from_wire_code, to_wire_code
-from holdfast.wire.http import (
+from holdfast.wire.http.bodies import (
     DeliveryOut,
     InfoOut,
     JournalEventOut,

@@ -5,15 +5,15 @@ import asyncio
 from holdfast.client.message import describe
 from holdfast.model.errors import Throttled
 from holdfast.model.requests import Ask, Settle, Verdict
-from holdfast.model.retry import backoff_ms
-from holdfast.worker.crew import Crew
+from holdfast.model.rules.retry import backoff_ms
+from holdfast.worker.consuming.crew import Crew
+from holdfast.worker.consuming.slots import Slot
+from holdfast.worker.consuming.verdict_sender import TROUBLE, Outbox, Pending
+from holdfast.worker.consuming.waiting import HEALTHY_MS, Reach, first_of, log, restart_delay_ms
 from holdfast.worker.execution.executor import Execution
 from holdfast.worker.execution.stuck import HandlerStats
 from holdfast.worker.handlers import Handler
 from holdfast.worker.outcome import bounded
-from holdfast.worker.slots import Slot
-from holdfast.worker.verdict_sender import TROUBLE, Outbox, Pending
-from holdfast.worker.waiting import HEALTHY_MS, Reach, first_of, log, restart_delay_ms
 from holdfast.worker.work import Why, Work, WorkMessage
 
 

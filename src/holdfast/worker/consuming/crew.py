@@ -5,9 +5,9 @@ from typing import NamedTuple
 from holdfast.client.blocking import Driver
 from holdfast.dice import Dice
 from holdfast.runtime import LoopRuntime
-from holdfast.worker.connection import Link
+from holdfast.worker.consuming.connection import Link
+from holdfast.worker.consuming.waiting import Reach, Stop
 from holdfast.worker.hooks import Hooks
-from holdfast.worker.waiting import Reach, Stop
 
 
 class Crew(NamedTuple):

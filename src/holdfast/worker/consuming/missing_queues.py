@@ -4,8 +4,8 @@ from collections.abc import Iterable
 
 from holdfast.client.missing import describe_missing
 from holdfast.model.names import QueueRef
-from holdfast.worker.connection import Link
-from holdfast.worker.waiting import log
+from holdfast.worker.consuming.connection import Link
+from holdfast.worker.consuming.waiting import log
 
 
 async def warn_of_missing(link: Link, refs: Iterable[QueueRef]) -> None:

@@ -12,10 +12,10 @@ from holdfast.model.errors import HoldfastError, Throttled, Unavailable
 from holdfast.model.message import MAX_BATCH
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Verdict
-from holdfast.model.retry import backoff_ms
+from holdfast.model.rules.retry import backoff_ms
 from holdfast.runtime import LoopRuntime
-from holdfast.worker.connection import Link
-from holdfast.worker.waiting import Reach, first_of
+from holdfast.worker.consuming.connection import Link
+from holdfast.worker.consuming.waiting import Reach, first_of
 
 # What says "ask again" and not "you asked for the wrong thing": errors of sockets among them.
 TROUBLE = (Unavailable, Throttled, OSError, TimeoutError)

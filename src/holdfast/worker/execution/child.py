@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from holdfast.client.message import Held
 from holdfast.client.plain import PlainMessage
-from holdfast.model.durations import Duration
 from holdfast.model.errors import HoldfastError
+from holdfast.model.parsing.durations import Duration
 from holdfast.worker.execution.tracing import following
 from holdfast.worker.handlers import read_signature
 from holdfast.worker.outcome import Fault, fault_of

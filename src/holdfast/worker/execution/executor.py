@@ -10,7 +10,10 @@ from holdfast.model.answers import Result
 from holdfast.model.errors import Internal
 from holdfast.model.message import State
 from holdfast.model.requests import Settle, Verdict
-from holdfast.worker.crew import Crew
+from holdfast.worker.consuming.crew import Crew
+from holdfast.worker.consuming.slots import Slot
+from holdfast.worker.consuming.verdict_sender import TROUBLE, Outbox
+from holdfast.worker.consuming.waiting import first_of, log
 from holdfast.worker.exceptions import LeaseLost
 from holdfast.worker.execution.function_runners import InlineWay, InThread, LoopWay, Running, ThreadWay, Way
 from holdfast.worker.execution.heartbeat import Heartbeat
@@ -19,9 +22,6 @@ from holdfast.worker.execution.stuck import StuckThreads
 from holdfast.worker.handlers import Handler, late_start
 from holdfast.worker.options import Pool
 from holdfast.worker.outcome import Fault, FaultKind, Outcome, OutcomeKind, fault_of
-from holdfast.worker.slots import Slot
-from holdfast.worker.verdict_sender import TROUBLE, Outbox
-from holdfast.worker.waiting import first_of, log
 from holdfast.worker.work import Interruption, Why, Work
 
 # How long a handler that was told to stop may take to do so, before it is left to itself.

@@ -10,10 +10,10 @@ from holdfast.model.errors import HoldfastError
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Settle, Verdict
 from holdfast.runtime import LoopRuntime
-from holdfast.worker.connection import Link
+from holdfast.worker.consuming.connection import Link
+from holdfast.worker.consuming.verdict_sender import TROUBLE
+from holdfast.worker.consuming.waiting import Reach, first_of, log
 from holdfast.worker.execution.retry_policy import Terms
-from holdfast.worker.verdict_sender import TROUBLE
-from holdfast.worker.waiting import Reach, first_of, log
 from holdfast.worker.work import Why, Work
 
 # Of the longest a message may be held in all: time to say that its handler will not make it.

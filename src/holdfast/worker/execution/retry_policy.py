@@ -9,12 +9,12 @@ from holdfast.model.errors import HoldfastError, MessageNotFound
 from holdfast.model.message import State
 from holdfast.model.policy import QueuePolicy
 from holdfast.model.requests import Settle, Verdict
-from holdfast.model.retry import backoff_ms
+from holdfast.model.rules.retry import backoff_ms
 from holdfast.runtime import LoopRuntime
+from holdfast.worker.consuming.verdict_sender import TROUBLE
+from holdfast.worker.consuming.waiting import log
 from holdfast.worker.options import Options
 from holdfast.worker.outcome import Fault, FaultKind
-from holdfast.worker.verdict_sender import TROUBLE
-from holdfast.worker.waiting import log
 from holdfast.worker.work import WorkMessage
 
 # A policy is read again after so long: operators change it while workers run.

@@ -6,10 +6,10 @@ import traceback
 import msgspec
 
 from holdfast.model.names import QueueRef
+from holdfast.worker.consuming.waiting import Stop, log
 from holdfast.worker.exceptions import WorkerStuck
 from holdfast.worker.execution.function_runners import InThread
 from holdfast.worker.handlers import Handler
-from holdfast.worker.waiting import Stop, log
 from holdfast.worker.work import Work
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.stores.rocks_durability.desk import Desk
+from tests.stores.rocks.durability.desk import Desk
 
 
 @pytest.fixture(params=["closed", "killed"])

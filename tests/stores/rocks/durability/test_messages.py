@@ -5,7 +5,7 @@ import pytest
 from holdfast.client.blocking import Holdfast
 from holdfast.model.errors import MessageNotFound
 from tests.crash.rocks import sweep
-from tests.stores.rocks_durability.desk import DAY_MS, LARGE, Desk
+from tests.stores.rocks.durability.desk import DAY_MS, LARGE, Desk
 
 
 def payloads(hf: Holdfast, limit: int = 100) -> list[bytes]:

@@ -5,7 +5,7 @@ import pytest
 from holdfast.client.blocking import Holdfast
 from holdfast.model.errors import Draining, QueueNotFound
 from tests.crash.rocks import WEEK_MS, core_of, sweep
-from tests.stores.rocks_durability.desk import Desk
+from tests.stores.rocks.durability.desk import Desk
 
 # --- Queues ----------------------------------------------------------------------------------------------------------
 

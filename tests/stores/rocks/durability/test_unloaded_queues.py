@@ -8,11 +8,11 @@ from holdfast.client.blocking import Holdfast
 from holdfast.model.errors import Draining, OverQuota, QueueNotFound, RateLimited
 from holdfast.model.names import QueueRef
 from holdfast.stores.rocks import RocksStore, keys
-from holdfast.stores.rocks.database import Database
+from holdfast.stores.rocks.engine.database import Database
+from holdfast.stores.rocks.queues.queue_state import Shelf
 from holdfast.stores.rocks.shard import Shard
-from holdfast.stores.rocks.shelf import Shelf
 from tests.crash.rocks import core_of, sweep, verify_store
-from tests.stores.rocks_durability.desk import Desk
+from tests.stores.rocks.durability.desk import Desk
 
 
 def reopen(desk: Desk) -> Holdfast:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.stores.rocks_engine.disk import Disk
+from tests.stores.rocks.engine.disk import Disk
 
 
 @pytest.fixture

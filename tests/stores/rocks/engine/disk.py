@@ -13,8 +13,8 @@ from holdfast.client.client import AsyncHoldfast
 from holdfast.dice import SeededDice
 from holdfast.server.embedded import open_on_loop
 from holdfast.stores.rocks import RocksStore
-from holdfast.stores.rocks.database import Database
-from holdfast.stores.rocks.engine import Durability, Engine
+from holdfast.stores.rocks.engine.database import Database
+from holdfast.stores.rocks.engine.engine import Durability, Engine
 from holdfast.stores.rocks.log.frames import Kind
 from holdfast.testing import ManualClock
 from tests.crash.rocks import WEEK_MS

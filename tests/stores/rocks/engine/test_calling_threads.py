@@ -13,8 +13,9 @@ import pytest
 from holdfast import runtime
 from holdfast.client.blocking import Holdfast
 from holdfast.model.errors import StoreUnavailable
-from holdfast.stores.rocks import RocksStore, engine
-from holdfast.stores.rocks.database import Database
+from holdfast.stores.rocks import RocksStore
+from holdfast.stores.rocks.engine import engine
+from holdfast.stores.rocks.engine.database import Database
 from tests.crash.rocks import core_of, open_store, verify_store
 
 PATIENCE_S = 60.0

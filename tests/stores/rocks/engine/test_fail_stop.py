@@ -11,10 +11,10 @@ import pytest
 
 from holdfast.client.client import AsyncHoldfast
 from holdfast.model.errors import HoldfastError, StoreUnavailable
-from holdfast.stores.rocks.database import Database
-from holdfast.stores.rocks.engine import Durability
+from holdfast.stores.rocks.engine.database import Database
+from holdfast.stores.rocks.engine.engine import Durability
 from tests.crash.rocks import open_store, verify_store
-from tests.stores.rocks_engine.disk import CALLERS, PATIENCE_S, Disk, begin, opened, payloads, turns
+from tests.stores.rocks.engine.disk import CALLERS, PATIENCE_S, Disk, begin, opened, payloads, turns
 
 
 async def every_call_is_refused(hf: AsyncHoldfast, message: Any) -> None:

@@ -14,11 +14,12 @@ from holdfast.client.client import AsyncHoldfast
 from holdfast.dice import SeededDice
 from holdfast.model.errors import StoreUnavailable
 from holdfast.server.embedded import Embedded, open_on_loop
-from holdfast.stores.rocks import RocksStore, engine
-from holdfast.stores.rocks.database import Database
+from holdfast.stores.rocks import RocksStore
+from holdfast.stores.rocks.engine import engine
+from holdfast.stores.rocks.engine.database import Database
 from holdfast.testing import ManualClock
 from tests.crash.rocks import WEEK_MS, open_store, verify_store
-from tests.stores.rocks_engine.disk import turns
+from tests.stores.rocks.engine.disk import turns
 
 
 class Syncs:

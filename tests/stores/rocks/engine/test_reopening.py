@@ -16,16 +16,16 @@ from holdfast.clock import steady_s
 from holdfast.model.errors import StoreUnavailable
 from holdfast.server.compose import Core
 from holdfast.server.embedded import Embedded
-from holdfast.stores.rocks import database, reopening
-from holdfast.stores.rocks.engine import Durability
-from holdfast.stores.rocks.layout import read_layout
+from holdfast.stores.rocks.engine import database, reopening
+from holdfast.stores.rocks.engine.engine import Durability
 from holdfast.stores.rocks.log.segments import DIRECTORY as LOG
 from holdfast.stores.rocks.log.segments import list_segments
-from holdfast.stores.rocks.opening import covered_position, open_rocksdb
+from holdfast.stores.rocks.recovery.layout import read_layout
+from holdfast.stores.rocks.recovery.opening import covered_position, open_rocksdb
 from holdfast.telemetry.figures import Figures
 from holdfast.testing import ManualClock
 from tests.crash.rocks import copy_store, open_store, verify_store
-from tests.stores.rocks_engine.disk import PATIENCE_S, Disk, begin, opened, payloads, turns
+from tests.stores.rocks.engine.disk import PATIENCE_S, Disk, begin, opened, payloads, turns
 
 REOPEN_MS = 5_000
 _UNFLUSHED = "rocksdb.num-entries-active-mem-table"

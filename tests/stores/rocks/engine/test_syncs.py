@@ -12,10 +12,10 @@ from holdfast.model.message import NewMessage
 from holdfast.model.names import QueueRef
 from holdfast.model.policy import QueuePolicy
 from holdfast.server.embedded import Embedded
-from holdfast.stores.rocks.engine import Durability
+from holdfast.stores.rocks.engine.engine import Durability
 from holdfast.testing import ManualClock
 from tests.crash.rocks import open_store
-from tests.stores.rocks_engine.disk import CALLERS, PATIENCE_S, Disk, begin, opened, payloads, turns
+from tests.stores.rocks.engine.disk import CALLERS, PATIENCE_S, Disk, begin, opened, payloads, turns
 
 # --- Shared syncs ----------------------------------------------------------------------------------------------------
 

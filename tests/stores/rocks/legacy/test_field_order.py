@@ -10,10 +10,10 @@ import pytest
 import holdfast
 from holdfast.cli.main import app
 from holdfast.model.errors import InvalidArgument, StoreUnavailable
-from holdfast.stores.rocks.legacy import LegacyMessage, opened
-from holdfast.stores.rocks.legacy_intake import MigrationProgress
-from holdfast.stores.rocks.legacy_migration import NEW, LegacyMigration, migrate_legacy
-from holdfast.stores.rocks.legacy_orders import ORDERS, Choice, choose_order
+from holdfast.stores.rocks.legacy.field_order import ORDERS, Choice, choose_order
+from holdfast.stores.rocks.legacy.legacy_database import LegacyMessage, opened
+from holdfast.stores.rocks.legacy.message_import import MigrationProgress
+from holdfast.stores.rocks.legacy.migration import NEW, LegacyMigration, migrate_legacy
 from tests.machinery.legacy.databases import ITEM_ORDERS, LegacyWriter, index_key, make_legacy
 from tests.seeds import run_seed
 

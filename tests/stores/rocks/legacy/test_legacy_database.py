@@ -14,9 +14,9 @@ import pytest
 import holdfast
 from holdfast.model import ids
 from holdfast.model.errors import InvalidArgument, StoreUnavailable
-from holdfast.stores.rocks.legacy import LegacyMessage, Oddity, Place, opened
-from holdfast.stores.rocks.legacy_orders import FieldOrder
-from holdfast.stores.rocks.legacy_values import (
+from holdfast.stores.rocks.legacy.field_order import FieldOrder
+from holdfast.stores.rocks.legacy.legacy_database import LegacyMessage, Oddity, Place, opened
+from holdfast.stores.rocks.legacy.values import (
     LeaseEntry,
     StoredItem,
     Unreadable,
@@ -110,7 +110,7 @@ def test_a_database_in_use_is_not_read(tmp_path: Path) -> None:
     make_legacy(tmp_path / "old", 5, seed=1, now_s=NOW_S)
     reading = f"""
 import sys
-from holdfast.stores.rocks.legacy import opened
+from holdfast.stores.rocks.legacy.legacy_database import opened
 with opened({str(tmp_path / "old")!r}):
     print("open", flush=True)
     sys.stdin.read()

@@ -12,7 +12,7 @@ import pytest
 
 import holdfast
 from holdfast.model.errors import StoreUnavailable
-from holdfast.stores.rocks.legacy import opened
+from holdfast.stores.rocks.legacy.legacy_database import opened
 from holdfast.testing import ManualClock
 from tests.listing import listing_of
 from tests.machinery.legacy.databases import LegacyWriter, make_legacy

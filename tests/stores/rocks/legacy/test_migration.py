@@ -18,9 +18,9 @@ from holdfast.cli.main import app
 from holdfast.clock import SystemClock
 from holdfast.model import ids
 from holdfast.model.errors import StoreUnavailable
-from holdfast.stores.rocks.legacy import opened
-from holdfast.stores.rocks.legacy_migration import NEW, UNREADABLE, LegacyMigration, migrate_legacy
-from holdfast.stores.rocks.verify import verify
+from holdfast.stores.rocks.legacy.legacy_database import opened
+from holdfast.stores.rocks.legacy.migration import NEW, UNREADABLE, LegacyMigration, migrate_legacy
+from holdfast.stores.rocks.verify.store_check import verify
 from tests.machinery.legacy.databases import LegacyWriter, index_key, make_legacy
 from tests.machinery.legacy.kills import run_legacy_migration
 from tests.machinery.outcomes import say_nothing
@@ -192,7 +192,7 @@ async def test_a_database_that_was_written_to_after_the_check_is_not_thrown_away
 
 MIGRATING = """
 import asyncio, sys
-from holdfast.stores.rocks.legacy_migration import LegacyMigration
+from holdfast.stores.rocks.legacy.migration import LegacyMigration
 
 async def migrate(path):
     migration = LegacyMigration(path)

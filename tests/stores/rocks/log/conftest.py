@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from holdfast.stores.rocks.log import commit_log
-from tests.stores.rocks_engine.disk import Disk
+from tests.stores.rocks.engine.disk import Disk
 
 SEGMENT_BYTES = 8 << 10
 ZEROS_BYTES = 1 << 10

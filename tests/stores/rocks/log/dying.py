@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from holdfast.stores.rocks.database import Database
+from holdfast.stores.rocks.engine.database import Database
 
 
 def sync(opened: Database) -> None:

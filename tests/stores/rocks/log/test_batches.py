@@ -9,14 +9,16 @@ from typing import Any
 import pytest
 
 from holdfast.client.blocking import BlockingMessage, Holdfast
-from holdfast.stores.rocks import database, keys, layers, unit
-from holdfast.stores.rocks.journal_blocks import decode_rows
-from holdfast.stores.rocks.positions import POSITION_KEY
-from holdfast.stores.rocks.read_only import ReadOnlyStore
-from holdfast.stores.rocks.reads import MergedReads
+from holdfast.stores.rocks import keys
+from holdfast.stores.rocks.engine import database, layers
+from holdfast.stores.rocks.engine.log_position import POSITION_KEY
+from holdfast.stores.rocks.engine.reads import MergedReads
+from holdfast.stores.rocks.journal.event_blocks import decode_rows
+from holdfast.stores.rocks.offline.read_only import ReadOnlyStore
+from holdfast.stores.rocks.queues import rocks_unit
 from holdfast.testing import ManualClock
 from tests.crash.rocks import copy_store, core_of, open_store, sweep, verify_store
-from tests.stores.rocks_log.dying import die
+from tests.stores.rocks.log.dying import die
 
 SEEDS = range(12)
 STEPS = 40
@@ -136,10 +138,10 @@ def test_batches_between_reads_and_slices_of_checkpoints_leave_what_one_by_one_l
     at_once, one_by_one = (Player(tmp_path / name, durability, seed) for name in ("at once", "one by one"))
     checkpoints = SlowCheckpoints(at_once.hf, random.Random(seed))
     for step in range(STEPS):
-        monkeypatch.setattr(unit, "MANY", 1)
+        monkeypatch.setattr(rocks_unit, "MANY", 1)
         at_once.play()
         checkpoints.go_on()
-        monkeypatch.setattr(unit, "MANY", 1 << 30)
+        monkeypatch.setattr(rocks_unit, "MANY", 1 << 30)
         one_by_one.play()
         if step % 9 == seed % 9:
             killed = [copy_of(each, tmp_path / f"killed {number}") for number, each in enumerate((at_once, one_by_one))]
@@ -172,9 +174,9 @@ def test_many_messages_at_once_leave_what_one_by_one_leaves(
 ) -> None:
     at_once, one_by_one = (Player(tmp_path / name, durability, seed) for name in ("at once", "one by one"))
     for step in range(STEPS):
-        monkeypatch.setattr(unit, "MANY", 2)
+        monkeypatch.setattr(rocks_unit, "MANY", 2)
         at_once.play()
-        monkeypatch.setattr(unit, "MANY", 1 << 30)
+        monkeypatch.setattr(rocks_unit, "MANY", 1 << 30)
         one_by_one.play()
         left, right = state_of(at_once.hf), state_of(one_by_one.hf)
         for name in left:
@@ -187,13 +189,13 @@ def test_many_messages_at_once_leave_what_one_by_one_leaves(
 def test_batches_of_plain_messages_take_the_short_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise the comparison above would compare nothing."""
     taken: list[bool] = []
-    apply_many = unit.RocksUnits._apply_many
+    apply_many = rocks_unit.RocksUnits._apply_many
 
-    def noted(self: unit.RocksUnits, *args: Any) -> bool:
+    def noted(self: rocks_unit.RocksUnits, *args: Any) -> bool:
         taken.append(apply_many(self, *args))
         return taken[-1]
 
-    monkeypatch.setattr(unit.RocksUnits, "_apply_many", noted)
+    monkeypatch.setattr(rocks_unit.RocksUnits, "_apply_many", noted)
     with open_store(tmp_path / "store") as hf:
         hf.queue("mail").enqueue([b"x"] * 10)
         hf.queue("mail").ack(hf.queue("mail").claim(10))

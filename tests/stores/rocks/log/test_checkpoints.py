@@ -10,13 +10,14 @@ import pytest
 
 from holdfast.client.blocking import Holdfast
 from holdfast.model.errors import StoreUnavailable
-from holdfast.stores.rocks import engine, keys
-from holdfast.stores.rocks.database import Database
-from holdfast.stores.rocks.engine import Durability
-from holdfast.stores.rocks.layers import InLog
+from holdfast.stores.rocks import keys
+from holdfast.stores.rocks.engine import engine
+from holdfast.stores.rocks.engine.database import Database
+from holdfast.stores.rocks.engine.engine import Durability
+from holdfast.stores.rocks.engine.layers import InLog
 from holdfast.stores.rocks.log.segments import list_segments
 from tests.crash.rocks import copy_store, core_of, open_store, verify_store
-from tests.stores.rocks_engine.disk import PATIENCE_S, Disk, begin, opened, turns
+from tests.stores.rocks.engine.disk import PATIENCE_S, Disk, begin, opened, turns
 
 SMALL = 64 << 10
 PAYLOAD = b"x" * 1_000

@@ -15,8 +15,8 @@ from holdfast.stores.rocks.log.segments import (
     segment_path,
     whole_part,
 )
-from tests.stores.rocks_log.conftest import SEGMENT_BYTES, ZEROS_BYTES
-from tests.stores.rocks_log.logs import begin, headers, read, sync, write
+from tests.stores.rocks.log.conftest import SEGMENT_BYTES, ZEROS_BYTES
+from tests.stores.rocks.log.logs import begin, headers, read, sync, write
 
 BODIES = [b"commit %04d " % number * 40 for number in range(120)]
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.stores.rocks.marker import FORMAT, MARKER, WHOLE_STORE
+from holdfast.stores.rocks.recovery.marker import FORMAT, MARKER, WHOLE_STORE
 from tests.crash.rocks import copy_store, verify_store
-from tests.stores.rocks_log.dying import die
+from tests.stores.rocks.log.dying import die
 
 
 @pytest.mark.parametrize(("format", "shards", "present"), [(2, 1, WHOLE_STORE.format), (3, 2, FORMAT)])

@@ -3,13 +3,13 @@
 import msgspec
 import pytest
 
-from holdfast.model import lifecycle
-from holdfast.model.lifecycle import Life
 from holdfast.model.message import Draft, seal
 from holdfast.model.policy import QueuePolicy
+from holdfast.model.rules import lifecycle
+from holdfast.model.rules.lifecycle import Life
 from holdfast.stores.rocks import keys
-from holdfast.stores.rocks.entry import Entry
-from holdfast.stores.rocks.journal_blocks import Row, Rows, Run, decode_rows, encode_parts, encode_rows
+from holdfast.stores.rocks.journal.event_blocks import Row, Rows, Run, decode_rows, encode_parts, encode_rows
+from holdfast.stores.rocks.queues.stored_message import Entry
 
 P = keys.prefix(1, 2)
 ROW: Row = (P, 5, 3, 77, 1, 2, 100, 4, None, 9, "an error", "a reason", "mine")

@@ -11,14 +11,15 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from holdfast.stores.rocks import database, keys
-from holdfast.stores.rocks.database import Database
-from holdfast.stores.rocks.layers import Layer
+from holdfast.stores.rocks import keys
+from holdfast.stores.rocks.engine import database
+from holdfast.stores.rocks.engine.database import Database
+from holdfast.stores.rocks.engine.layers import Layer
+from holdfast.stores.rocks.engine.reads import MergedReads
 from holdfast.stores.rocks.log.commit_log import LogPosition
-from holdfast.stores.rocks.read_only import ReadOnlyStore
-from holdfast.stores.rocks.reads import MergedReads
+from holdfast.stores.rocks.offline.read_only import ReadOnlyStore
 from tests.crash.rocks import copy_store
-from tests.stores.rocks_log.dying import die, sync
+from tests.stores.rocks.log.dying import die, sync
 
 FAMILIES = (keys.DIRECTORY, keys.VISIBLE, keys.INDEXES)
 # In the directory's own key space, but none of its keys.

@@ -15,18 +15,20 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec.structs import replace
 
-from holdfast.model import lifecycle
 from holdfast.model.message import BYTES, JSON, Draft, seal
 from holdfast.model.policy import QueuePolicy
+from holdfast.model.rules import lifecycle
 from holdfast.stores.formats.message_record import encode_bare_messages, encode_message
-from holdfast.stores.rocks import database, keys, layers, plain_messages
-from holdfast.stores.rocks.database import Database
-from holdfast.stores.rocks.entry import Entry
-from holdfast.stores.rocks.layers import Layer
-from holdfast.stores.rocks.read_only import ReadOnlyStore
-from holdfast.stores.rocks.reads import MergedReads
+from holdfast.stores.rocks import keys
+from holdfast.stores.rocks.engine import database, layers
+from holdfast.stores.rocks.engine.database import Database
+from holdfast.stores.rocks.engine.layers import Layer
+from holdfast.stores.rocks.engine.reads import MergedReads
+from holdfast.stores.rocks.offline.read_only import ReadOnlyStore
+from holdfast.stores.rocks.queues import plain_messages
+from holdfast.stores.rocks.queues.stored_message import Entry
 from tests.crash.rocks import copy_store
-from tests.stores.rocks_log.dying import die, sync
+from tests.stores.rocks.log.dying import die, sync
 
 FAMILIES = sorted(plain_messages.FAMILIES)
 QUEUES = (keys.prefix(1, 1), keys.prefix(1, 2))

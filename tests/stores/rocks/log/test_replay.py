@@ -10,7 +10,7 @@ from holdfast.stores.rocks.log.commit_log import START, LogPosition
 from holdfast.stores.rocks.log.frames import FOOTER_SIZE
 from holdfast.stores.rocks.log.replay import Replayed
 from holdfast.stores.rocks.log.segments import FIRST_FRAME_AT, list_segments, segment_path, whole_part
-from tests.stores.rocks_log.logs import begin, change, headers, read, write
+from tests.stores.rocks.log.logs import begin, change, headers, read, write
 
 BODIES = [b"%04d" % number for number in range(6)]
 MANY = [b"commit %04d " % number * 40 for number in range(60)]

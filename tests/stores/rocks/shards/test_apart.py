@@ -12,10 +12,10 @@ from holdfast.client.client import AsyncHoldfast
 from holdfast.dice import SeededDice
 from holdfast.server.embedded import open_on_loop
 from holdfast.stores.rocks import RocksStore
-from holdfast.stores.rocks.database import Database
+from holdfast.stores.rocks.engine.database import Database
 from holdfast.testing import ManualClock
 from tests.crash.rocks import WEEK_MS, core_of, open_store, sweep, verify_store
-from tests.stores.rocks_shards.queues import SHARDS, queue_in
+from tests.stores.rocks.shards.queues import SHARDS, queue_in
 
 PATIENCE_S = 60.0
 

@@ -9,14 +9,14 @@ import pytest
 import holdfast
 from holdfast.model.errors import HoldfastError, InvalidArgument, OverQuota, StoreUnavailable
 from holdfast.model.names import QueueRef
-from holdfast.stores.rocks.backup import backup
-from holdfast.stores.rocks.checkpoints import Checkpoints
-from holdfast.stores.rocks.copies import CopyJournal, CopyMessages
-from holdfast.stores.rocks.marker import MARKER
-from holdfast.stores.rocks.verify import verify
+from holdfast.stores.rocks.engine.checkpoints import Checkpoints
+from holdfast.stores.rocks.offline.backup import backup
+from holdfast.stores.rocks.offline.backup_reader import CopyJournal, CopyMessages
+from holdfast.stores.rocks.recovery.marker import MARKER
+from holdfast.stores.rocks.verify.store_check import verify
 from holdfast.testing import ManualClock
 from tests.crash.rocks import contents, copy_store, core_of, open_store, sweep, verify_store
-from tests.stores.rocks_shards.queues import SHARDS, queue_in, shard_of
+from tests.stores.rocks.shards.queues import SHARDS, queue_in, shard_of
 
 QUEUES = 12
 

@@ -12,16 +12,16 @@ import pytest
 
 from holdfast.client.blocking import Holdfast, Queue
 from holdfast.model.errors import OverQuota, StoreUnavailable
-from holdfast.stores.rocks.database import Database
+from holdfast.stores.rocks.engine.database import Database
 from holdfast.stores.rocks.log.frames import Kind, header_at, next_frame
 from holdfast.stores.rocks.log.segments import FIRST_FRAME_AT
-from holdfast.stores.rocks.marker import MARKER
-from holdfast.stores.rocks.staging import Staging
-from holdfast.stores.rocks.unit import RocksUnits
-from holdfast.stores.rocks.verify import verify
+from holdfast.stores.rocks.payloads.staging import Staging
+from holdfast.stores.rocks.queues.rocks_unit import RocksUnits
+from holdfast.stores.rocks.recovery.marker import MARKER
+from holdfast.stores.rocks.verify.store_check import verify
 from holdfast.testing import ManualClock
 from tests.crash.rocks import copy_store, open_store, sweep, verify_store
-from tests.stores.rocks_shards.queues import SHARDS, queue_in
+from tests.stores.rocks.shards.queues import SHARDS, queue_in
 
 LARGE = os.urandom(3 << 20)
 SETTINGS = {"max_payload": 8 << 20}

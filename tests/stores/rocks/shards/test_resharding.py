@@ -9,16 +9,18 @@ from typing import Any
 import pytest
 
 from holdfast.model.errors import HoldfastError, InvalidArgument, StoreUnavailable
-from holdfast.stores.rocks import keys, layout, resharding
-from holdfast.stores.rocks.database import Database
-from holdfast.stores.rocks.journal import decode_block
-from holdfast.stores.rocks.layout import read_layout
-from holdfast.stores.rocks.read_only import ReadOnlyShards
-from holdfast.stores.rocks.resharding import reshard
+from holdfast.stores.rocks import keys
+from holdfast.stores.rocks.engine.database import Database
+from holdfast.stores.rocks.journal.journal import decode_block
+from holdfast.stores.rocks.offline import resharding
+from holdfast.stores.rocks.offline.read_only import ReadOnlyShards
+from holdfast.stores.rocks.offline.resharding import reshard
+from holdfast.stores.rocks.recovery import layout
+from holdfast.stores.rocks.recovery.layout import read_layout
 from tests.crash.rocks import contents, copy_store, open_store, verify_store
-from tests.stores.format_one import close_format_one
-from tests.stores.made_store import Made, copy_made, make_healthy
-from tests.stores.rocks_shards.queues import queue_in
+from tests.stores.rocks.format_one import close_format_one
+from tests.stores.rocks.made_store import Made, copy_made, make_healthy
+from tests.stores.rocks.shards.queues import queue_in
 
 
 @pytest.fixture(scope="module")

@@ -7,10 +7,11 @@ import pytest
 
 from holdfast.model.errors import InvalidArgument, StoreUnavailable
 from holdfast.model.ids import to_bytes
-from holdfast.stores.rocks import keys, verify_journal
-from holdfast.stores.rocks.database import Database
-from holdfast.stores.rocks.verify import verify
-from tests.stores.made_store import (
+from holdfast.stores.rocks import keys
+from holdfast.stores.rocks.engine.database import Database
+from holdfast.stores.rocks.verify import journal_check
+from holdfast.stores.rocks.verify.store_check import verify
+from tests.stores.rocks.made_store import (
     GROUPED,
     IX,
     JOBS,
@@ -126,7 +127,7 @@ def test_a_message_in_another_queue_than_its_last_event_is_named(made: Made) -> 
 
 
 def test_a_long_journal_is_read_in_shares_with_the_same_result(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verify_journal, "_EVENTS_PER_PASS", 10)
+    monkeypatch.setattr(journal_check, "_EVENTS_PER_PASS", 10)
 
     assert verify(made.path).is_clean
     assert any("it is not there" in each for each in damaged(made, lambda d: _forget_message(d, "ready")))

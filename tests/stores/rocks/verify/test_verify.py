@@ -9,7 +9,7 @@ import pytest
 from holdfast.model.ids import to_bytes
 from holdfast.stores.contract import QueueRow
 from holdfast.stores.rocks import keys
-from tests.stores.made_store import (
+from tests.stores.rocks.made_store import (
     DIRECTORY,
     GONE,
     GROUPED,

@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from holdfast.doors.http.response_heads import CONTINUE, check_header
+from holdfast.doors.http.connections.response_heads import CONTINUE, check_header
 
 if TYPE_CHECKING:
-    from holdfast.doors.http.exchange import Exchange
+    from holdfast.doors.http.connections.exchange import Exchange
 
 AsgiScope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]

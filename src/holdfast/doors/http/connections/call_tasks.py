@@ -5,8 +5,8 @@ import logging
 from collections.abc import Awaitable, Coroutine
 from typing import Any
 
-from holdfast.doors.http.asgi import Asgi
-from holdfast.doors.http.exchange import Exchange
+from holdfast.doors.http.connections.asgi import Asgi
+from holdfast.doors.http.connections.exchange import Exchange
 from holdfast.doors.sockets.steps import Rest
 
 _log = logging.getLogger("holdfast")

@@ -14,18 +14,18 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, Any, cast
 
-from holdfast.doors.http.exchange import Exchange
-from holdfast.doors.http.held_requests import HeldRequests
-from holdfast.doors.http.refusals import refusal_response
-from holdfast.doors.http.request_heads import RefusedRequest, RequestHead
-from holdfast.doors.http.request_reader import RequestReader
+from holdfast.doors.http.connections.exchange import Exchange
+from holdfast.doors.http.connections.held_requests import HeldRequests
+from holdfast.doors.http.connections.refusals import refusal_response
+from holdfast.doors.http.connections.request_heads import RefusedRequest, RequestHead
+from holdfast.doors.http.connections.request_reader import RequestReader
 from holdfast.doors.identity import PeerCertificate, peer_of
 from holdfast.doors.sockets.response_writer import ResponseWriter
 from holdfast.doors.sockets.socket_reading import SocketReading
-from holdfast.service.request_turns import UNIDENTIFIED
+from holdfast.service.limits.request_turns import UNIDENTIFIED
 
 if TYPE_CHECKING:
-    from holdfast.doors.http.connections import HttpConnections, KnownHead
+    from holdfast.doors.http.connections.connections import HttpConnections, KnownHead
 
 # Requests sent ahead of their turn. Reading stops at the first of them, but one read may bring thousands.
 MAX_PIPELINED = 64

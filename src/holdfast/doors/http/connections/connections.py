@@ -6,14 +6,14 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, NamedTuple
 
 from holdfast.clock import Clock, SystemClock
-from holdfast.doors.http.asgi import Asgi
-from holdfast.doors.http.call_tasks import CallTasks
-from holdfast.doors.http.connection import HttpConnection
-from holdfast.doors.http.exchange import Exchange
-from holdfast.doors.http.request_heads import RequestHead
-from holdfast.doors.http.response_heads import ResponseHeads
-from holdfast.doors.http.upgrades import Upgrade
-from holdfast.service.request_turns import RequestTurns
+from holdfast.doors.http.connections.asgi import Asgi
+from holdfast.doors.http.connections.call_tasks import CallTasks
+from holdfast.doors.http.connections.connection import HttpConnection
+from holdfast.doors.http.connections.exchange import Exchange
+from holdfast.doors.http.connections.request_heads import RequestHead
+from holdfast.doors.http.connections.response_heads import ResponseHeads
+from holdfast.doors.http.connections.upgrades import Upgrade
+from holdfast.service.limits.request_turns import RequestTurns
 
 # Longer than the idle time of the usual load balancers (60 s): the side that waits longer never closes a connection on
 # which the other is just sending.

@@ -4,14 +4,14 @@ import asyncio
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
-from holdfast.doors.http.asgi import AsgiEvents, Events
-from holdfast.doors.http.request_heads import RequestHead
-from holdfast.doors.http.response_heads import CLOSE, Headers, check_header
+from holdfast.doors.http.connections.asgi import AsgiEvents, Events
+from holdfast.doors.http.connections.request_heads import RequestHead
+from holdfast.doors.http.connections.response_heads import CLOSE, Headers, check_header
 from holdfast.doors.identity import PeerCertificate
 from holdfast.doors.sockets.steps import Rest
 
 if TYPE_CHECKING:
-    from holdfast.doors.http.connection import HttpConnection
+    from holdfast.doors.http.connections.connection import HttpConnection
 
 
 class Exchange:

@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from holdfast.doors.http.request_reader import RequestReader
-from holdfast.doors.http.turns import UnreadRequest, first_request
-from holdfast.service.request_turns import RequestTurns, TurnTaken
+from holdfast.doors.http.connections.request_boundaries import UnreadRequest, first_request
+from holdfast.doors.http.connections.request_reader import RequestReader
+from holdfast.service.limits.request_turns import RequestTurns, TurnTaken
 
 if TYPE_CHECKING:
-    from holdfast.doors.http.connection import HttpConnection
-    from holdfast.doors.http.connections import KnownHead
+    from holdfast.doors.http.connections.connection import HttpConnection
+    from holdfast.doors.http.connections.connections import KnownHead
 
 
 class HeldRequests:

@@ -3,12 +3,12 @@
 import secrets
 from collections.abc import Mapping
 
-from holdfast.doors.http.request_heads import RefusedRequest
-from holdfast.doors.http.response_heads import ResponseHeads
+from holdfast.doors.http.connections.request_heads import RefusedRequest
+from holdfast.doors.http.connections.response_heads import ResponseHeads
 from holdfast.model.errors import InvalidArgument
 from holdfast.model.message import normalise_correlation_id
 from holdfast.wire.errors import error_document
-from holdfast.wire.http import encode
+from holdfast.wire.http.bodies import encode
 
 
 def refusal_response(

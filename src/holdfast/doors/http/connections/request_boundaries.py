@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from holdfast.doors.identity import AUTHORIZATION
 
 if TYPE_CHECKING:
-    from holdfast.doors.http.connections import KnownHead
-    from holdfast.doors.http.request_reader import RequestReader
+    from holdfast.doors.http.connections.connections import KnownHead
+    from holdfast.doors.http.connections.request_reader import RequestReader
 
 # Of the rest of a head or of a body.
 _PART_BYTES = 16 * 1_024

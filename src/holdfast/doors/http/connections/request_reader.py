@@ -4,7 +4,7 @@ from typing import Protocol
 
 import httptools
 
-from holdfast.doors.http.request_heads import (
+from holdfast.doors.http.connections.request_heads import (
     MAX_HEAD_BYTES,
     MAX_HEADERS,
     RefusedRequest,

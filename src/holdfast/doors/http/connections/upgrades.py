@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from holdfast.doors.http.connections.request_heads import RefusedRequest, RequestHead
 from holdfast.doors.http.origin import check_origin
-from holdfast.doors.http.request_heads import RefusedRequest, RequestHead
 from holdfast.model.errors import Forbidden
 
 

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from holdfast.model.checks import MAX_TEXT
-from holdfast.model.cron import MAX_LINE, MAX_ZONE
-from holdfast.model.durations import MAX_MS
 from holdfast.model.ids import MAX_ID
 from holdfast.model.message import MAX_BATCH, State
+from holdfast.model.parsing.checks import MAX_TEXT
+from holdfast.model.parsing.cron import MAX_LINE, MAX_ZONE
+from holdfast.model.parsing.durations import MAX_MS
 from holdfast.model.requests import DELAYED
 
 Schema = dict[str, Any]

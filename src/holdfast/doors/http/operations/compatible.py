@@ -13,16 +13,16 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 
 from holdfast.doors.http.calls import JSON_TYPE, Call, decode
-from holdfast.doors.http.messages import claim, send_watched
+from holdfast.doors.http.operations.messages import claim, send_watched
 from holdfast.model.answers import Delivery, Enqueued
 from holdfast.model.errors import InvalidArgument, QueueNotFound, StaleLease
 from holdfast.model.ids import parse_id, to_uuid
 from holdfast.model.message import DEFAULT_PRIORITY, Draft, Receipt
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Ask, Settle, Verdict
-from holdfast.wire.compatible import AckIn, DequeueIn, Item, LeasedItem, NackIn
-from holdfast.wire.http import encode
-from holdfast.wire.http_routes import integer_of
+from holdfast.wire.http.bodies import encode
+from holdfast.wire.http.compatible import AckIn, DequeueIn, Item, LeasedItem, NackIn
+from holdfast.wire.http.routes import integer_of
 from holdfast.wire.requests import Nothing
 
 DEFAULT_LIMIT = 10

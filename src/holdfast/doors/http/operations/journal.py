@@ -5,15 +5,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast.doors.http.calls import Call
-from holdfast.doors.http.presence import Presence
+from holdfast.doors.http.connections.presence import Presence
 from holdfast.model.answers import Events
 from holdfast.model.errors import InvalidArgument
 from holdfast.model.extras import install_command
 from holdfast.model.names import QueueRef, parse_name
 from holdfast.wire.arrow import ARROW_STREAM, EVENT_FIELDS, JOURNAL_COUNT, JOURNAL_NEXT
-from holdfast.wire.http import JournalEventOut, encode
-from holdfast.wire.http_routes import flag_of, integer_of
-from holdfast.wire.http_shapes import event_out
+from holdfast.wire.http.bodies import JournalEventOut, encode
+from holdfast.wire.http.routes import flag_of, integer_of
+from holdfast.wire.http.shapes import event_out
 from holdfast.wire.operations import JOURNAL
 from holdfast.wire.requests import JournalRequest
 

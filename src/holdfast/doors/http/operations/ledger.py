@@ -3,9 +3,9 @@
 import msgspec
 
 from holdfast.doors.http.calls import Call, decode
-from holdfast.doors.http.messages import claim_and_answer
-from holdfast.doors.http.shapes import ask_of
-from holdfast.wire.http import LedgerClaimRequest
+from holdfast.doors.http.operations.messages import claim_and_answer
+from holdfast.doors.http.operations.shapes import ask_of
+from holdfast.wire.http.bodies import LedgerClaimRequest
 
 _claim = msgspec.json.Decoder(LedgerClaimRequest)
 

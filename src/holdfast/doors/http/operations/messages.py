@@ -9,9 +9,9 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from holdfast.doors.http.calls import JSON_TYPE, Call, CallerLeft, decode, retry_after
-from holdfast.doors.http.multipart import PartStream, enqueue_parts
-from holdfast.doors.http.presence import Presence
-from holdfast.doors.http.shapes import (
+from holdfast.doors.http.connections.presence import Presence
+from holdfast.doors.http.operations.multipart import PartStream, enqueue_parts
+from holdfast.doors.http.operations.shapes import (
     ask_of,
     enqueued_out,
     receipts_of,
@@ -25,7 +25,7 @@ from holdfast.model.message import Receipt
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Ask, Settle, Verdict
 from holdfast.wire.errors import STATUS_BY_CODE, error_document
-from holdfast.wire.http import (
+from holdfast.wire.http.bodies import (
     DequeueAnswer,
     DequeueRequest,
     EnqueueAnswer,
@@ -40,9 +40,9 @@ from holdfast.wire.http import (
     StateAnswer,
     encode,
 )
-from holdfast.wire.http_drafts import draft_of
-from holdfast.wire.http_routes import bound
-from holdfast.wire.http_shapes import delivery_out, result_out
+from holdfast.wire.http.drafts import draft_of
+from holdfast.wire.http.routes import bound
+from holdfast.wire.http.shapes import delivery_out, result_out
 from holdfast.wire.operations import GET, SAVE_STATE
 from holdfast.wire.requests import GetRequest
 

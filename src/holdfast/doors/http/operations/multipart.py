@@ -14,9 +14,9 @@ from holdfast.model.errors import InvalidArgument
 from holdfast.model.names import QueueRef
 from holdfast.service.uploads import Upload
 from holdfast.telemetry.log import printable
-from holdfast.wire.http import MetaIn, ResultOut, encode
-from holdfast.wire.http_drafts import draft_with
-from holdfast.wire.http_shapes import delivery_out
+from holdfast.wire.http.bodies import MetaIn, ResultOut, encode
+from holdfast.wire.http.drafts import draft_with
+from holdfast.wire.http.shapes import delivery_out
 
 if TYPE_CHECKING:  # the library declares it for type checkers alone
     from python_multipart.multipart import MultipartCallbacks

@@ -4,7 +4,7 @@ import msgspec
 
 from holdfast.doors.http.calls import Call, decode
 from holdfast.model.message import Receipt
-from holdfast.wire.http import PAYLOAD_BYTES, PayloadRequest
+from holdfast.wire.http.bodies import PAYLOAD_BYTES, PayloadRequest
 
 _payload = msgspec.json.Decoder(PayloadRequest)
 

@@ -6,7 +6,7 @@ from holdfast.model.answers import Enqueued, Result
 from holdfast.model.errors import HoldfastError, InvalidArgument
 from holdfast.model.message import Receipt
 from holdfast.model.requests import Ask, Settle, Verdict
-from holdfast.wire.http import (
+from holdfast.wire.http.bodies import (
     DequeueRequest,
     EnqueuedOut,
     ReceiptIn,

@@ -6,19 +6,19 @@ from typing import Protocol
 import msgspec
 
 from holdfast.doors.http.calls import Call, decode
-from holdfast.doors.http.messages import settle_riding
-from holdfast.doors.http.multipart import PartStream
-from holdfast.doors.http.presence import Presence
-from holdfast.doors.http.shapes import riding_verdicts
+from holdfast.doors.http.connections.presence import Presence
+from holdfast.doors.http.operations.messages import settle_riding
+from holdfast.doors.http.operations.multipart import PartStream
+from holdfast.doors.http.operations.shapes import riding_verdicts
 from holdfast.model.answers import Delivery
-from holdfast.model.checks import check_integer
-from holdfast.model.durations import MAX_MS
 from holdfast.model.errors import QueueNotFound
 from holdfast.model.message import MAX_BATCH
 from holdfast.model.names import QueueRef
+from holdfast.model.parsing.checks import check_integer
+from holdfast.model.parsing.durations import MAX_MS
 from holdfast.model.requests import Ask, Settle, Verdict
-from holdfast.wire.http import ResultOut, SubscribeRequest, encode
-from holdfast.wire.http_shapes import delivery_out
+from holdfast.wire.http.bodies import ResultOut, SubscribeRequest, encode
+from holdfast.wire.http.shapes import delivery_out
 from holdfast.wire.operations import STATS
 from holdfast.wire.requests import Nothing
 

@@ -6,12 +6,12 @@ from msgspec.structs import asdict
 
 from holdfast.doors.http.app import Handler
 from holdfast.doors.http.calls import Call, decode
-from holdfast.doors.http.presence import Presence
+from holdfast.doors.http.connections.presence import Presence
 from holdfast.model.answers import Info
 from holdfast.model.names import DEFAULT, QueueRef, parse_name
 from holdfast.wire import operations
-from holdfast.wire.http import TenantAnswer, encode
-from holdfast.wire.http_routes import RouteBinding
+from holdfast.wire.http.bodies import TenantAnswer, encode
+from holdfast.wire.http.routes import RouteBinding
 from holdfast.wire.operation import Operation, Target
 from holdfast.wire.requests import Nothing
 

@@ -20,9 +20,9 @@ import msgspec
 
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.events import JournalEvent
-from holdfast.model.lifecycle import Life
 from holdfast.model.message import Envelope, Pieces, State
 from holdfast.model.names import QueueRef
+from holdfast.model.rules.lifecycle import Life
 
 FORMAT = 1
 NONCE_BYTES = 12

@@ -3,8 +3,8 @@
 from msgspec.structs import replace
 
 from holdfast.model.events import Event
-from holdfast.model.lifecycle import Change, Life
 from holdfast.model.names import QueueRef
+from holdfast.model.rules.lifecycle import Change, Life
 from holdfast.stores.logic.results import event_of
 from holdfast.stores.objects.documents.document_format import MessageBody, Note
 

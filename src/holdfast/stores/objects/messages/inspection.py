@@ -5,10 +5,10 @@ from msgspec.structs import replace
 from holdfast.model.answers import Found
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.ids import to_uuid
-from holdfast.model.lifecycle import is_over
 from holdfast.model.message import State
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import NO_STATE, Filter
+from holdfast.model.rules.lifecycle import is_over
 from holdfast.stores.contract import Listing
 from holdfast.stores.objects.buckets.bucket import Missing
 from holdfast.stores.objects.buckets.retries import side_by_side

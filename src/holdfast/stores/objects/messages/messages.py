@@ -20,8 +20,8 @@ from msgspec.structs import replace
 
 from holdfast.model.errors import MessageNotFound, StoreUnavailable
 from holdfast.model.ids import to_uuid
-from holdfast.model.lifecycle import Change
 from holdfast.model.names import QueueRef
+from holdfast.model.rules.lifecycle import Change
 from holdfast.stores.event_loop.notices import Notices
 from holdfast.stores.objects.buckets.bucket import Changed, Missing, Unanswered
 from holdfast.stores.objects.buckets.retries import Busy, answered, side_by_side, unavailable

@@ -10,12 +10,12 @@ import logging
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.model import lifecycle
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.message import Receipt
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import NO_STATE, StateChange, StateDocument
-from holdfast.model.state_documents import lease_lost, saved
+from holdfast.model.rules import lifecycle
+from holdfast.model.rules.state_documents import lease_lost, saved
 from holdfast.stores.event_loop.notices import Notices
 from holdfast.stores.objects.buckets.bucket import Changed
 from holdfast.stores.objects.buckets.retries import Busy, until_unchanged

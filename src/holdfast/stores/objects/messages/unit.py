@@ -15,10 +15,10 @@ from zlib import crc32
 
 from msgspec.structs import replace
 
-from holdfast.model.lifecycle import Change, Life
 from holdfast.model.message import Envelope, State
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Filter
+from holdfast.model.rules.lifecycle import Change, Life
 from holdfast.stores.contract import QueueRow
 from holdfast.stores.event_loop.notices import Notices
 from holdfast.stores.logic.sweep import end_by_time

@@ -8,13 +8,13 @@ import asyncio
 from dataclasses import dataclass, field
 
 from holdfast.dice import Dice
-from holdfast.model import lifecycle
 from holdfast.model.answers import Delivery
-from holdfast.model.claims import next_claim_at
 from holdfast.model.errors import StoreUnavailable
-from holdfast.model.lifecycle import is_over
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Ask, StateDocument
+from holdfast.model.rules import lifecycle
+from holdfast.model.rules.claims import next_claim_at
+from holdfast.model.rules.lifecycle import is_over
 from holdfast.stores.contract import Claims, QueueRow
 from holdfast.stores.event_loop.notices import Notices
 from holdfast.stores.logic.results import being_deleted, delivery_of

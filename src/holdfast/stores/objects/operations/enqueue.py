@@ -12,13 +12,13 @@ from zlib import crc32
 
 import msgspec
 
-from holdfast.model import lifecycle
 from holdfast.model.answers import Enqueued
 from holdfast.model.errors import OverQuota, StoreUnavailable
-from holdfast.model.idempotency import first_of_keys, new_places, results_of
 from holdfast.model.message import JSON, Draft, seal
 from holdfast.model.names import QueueRef
 from holdfast.model.policy import QueuePolicy
+from holdfast.model.rules import lifecycle
+from holdfast.model.rules.idempotency import first_of_keys, new_places, results_of
 from holdfast.stores.contract import QueueRow
 from holdfast.stores.event_loop.notices import Notices
 from holdfast.stores.logic.results import being_deleted, check_accepts, no_such_queue

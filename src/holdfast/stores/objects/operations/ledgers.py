@@ -9,13 +9,13 @@ from collections.abc import Iterable
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.model import lifecycle
 from holdfast.model.answers import Delivery, LedgerEntry, Result
 from holdfast.model.errors import StoreUnavailable
-from holdfast.model.ledgers import check_open, closed_after, closed_by, entry_of
 from holdfast.model.message import Receipt
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Settle, Verdict
+from holdfast.model.rules import lifecycle
+from holdfast.model.rules.ledgers import check_open, closed_after, closed_by, entry_of
 from holdfast.stores.event_loop.driver import Driver, on_driver, on_driver_with_notices
 from holdfast.stores.event_loop.notices import Notices
 from holdfast.stores.logic.results import delivery_of

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.model.checks import MAX_TEXT, check_integer, check_text
 from holdfast.model.message import DEFAULT_PRIORITY, JSON, Draft, check_size
 from holdfast.model.names import QueueRef, parse_ref
+from holdfast.model.parsing.checks import MAX_TEXT, check_integer, check_text
 from holdfast.stores.postgres.schema.rows import decode_type, encode_headers, encode_type, is_json
 
 _ALWAYS: dict[str, tuple[pa.DataType, Callable[[Draft], object]]] = {

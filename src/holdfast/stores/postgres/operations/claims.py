@@ -4,10 +4,10 @@ from typing import Any
 
 from holdfast.dice import Dice
 from holdfast.model.answers import Delivery
-from holdfast.model.claims import next_claim_at
 from holdfast.model.events import Event
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Ask
+from holdfast.model.rules.claims import next_claim_at
 from holdfast.stores.contract import Claims
 from holdfast.stores.event_loop.notices import Notices
 from holdfast.stores.logic.claims import ENDED_PER_CLAIM, claim

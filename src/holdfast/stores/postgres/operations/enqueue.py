@@ -1,9 +1,9 @@
 """Enqueueing: in one statement where nothing has to be decided first, else in a step."""
 
 from holdfast.model.answers import Enqueued
-from holdfast.model.idempotency import results_of
 from holdfast.model.message import Draft
 from holdfast.model.names import QueueRef
+from holdfast.model.rules.idempotency import results_of
 from holdfast.stores.event_loop.notices import Notices
 from holdfast.stores.logic.enqueue import enqueue
 from holdfast.stores.logic.quotas import check_quotas

@@ -18,9 +18,9 @@ from uuid import UUID, uuid4
 import msgspec
 
 from holdfast.model.errors import StoreUnavailable
-from holdfast.model.lifecycle import TRANSITIONS, Cause, Change
 from holdfast.model.requests import Filter, Move
-from holdfast.model.verdicts import alter
+from holdfast.model.rules.lifecycle import TRANSITIONS, Cause, Change
+from holdfast.model.rules.verdicts import alter
 from holdfast.stores.event_loop.notices import Notices
 from holdfast.stores.logic.results import being_deleted, no_such_queue
 from holdfast.stores.payloads.pieces import count_of

@@ -8,9 +8,9 @@ import msgspec
 
 from holdfast.model.answers import Delivery, Found
 from holdfast.model.events import Event
-from holdfast.model.lifecycle import Lease, Life
 from holdfast.model.message import BYTES, JSON, Draft, Envelope, Pieces, Receipt, State
 from holdfast.model.requests import NO_STATE, StateDocument
+from holdfast.model.rules.lifecycle import Lease, Life
 
 READY, IN_FLIGHT, SUCCEEDED, FAILED, BEHIND, DELAYED = range(6)
 WAITING = (READY, BEHIND, DELAYED)

@@ -4,9 +4,9 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-from holdfast.model.lifecycle import Change, Life
 from holdfast.model.message import State
 from holdfast.model.names import QueueRef
+from holdfast.model.rules.lifecycle import Change, Life
 from holdfast.stores.event_loop.notices import Notices
 from holdfast.stores.postgres.queues.queue_info import QueueInfo
 from holdfast.stores.postgres.schema.rows import (

@@ -6,12 +6,12 @@ from typing import Any
 import msgspec
 
 from holdfast.model.answers import Delivery, Enqueued
-from holdfast.model.idempotency import new_places
-from holdfast.model.ledgers import NONE_CLOSED
-from holdfast.model.lifecycle import Change, is_over
 from holdfast.model.message import Draft, Envelope, Receipt, State
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import NO_STATE, Filter, StateDocument
+from holdfast.model.rules.idempotency import new_places
+from holdfast.model.rules.ledgers import NONE_CLOSED
+from holdfast.model.rules.lifecycle import Change, is_over
 from holdfast.stores.logic.results import delivery_of
 from holdfast.stores.postgres.cluster.cluster import Cluster, QueueMoved
 from holdfast.stores.postgres.cluster.database import Shard

@@ -6,11 +6,11 @@ from holdfast.model.names import QueueRef
 from holdfast.model.policy import TenantConfig
 from holdfast.stores.contract import QueueChange, QueueRow, TenantRow
 from holdfast.stores.rocks import keys
-from holdfast.stores.rocks.board import Board
-from holdfast.stores.rocks.catalog import Catalog
-from holdfast.stores.rocks.engine import Engine
-from holdfast.stores.rocks.schedules import Schedules
-from holdfast.stores.rocks.upkeep import Upkeep
+from holdfast.stores.rocks.directory.queue_catalog import Catalog
+from holdfast.stores.rocks.directory.schedules import Schedules
+from holdfast.stores.rocks.engine.engine import Engine
+from holdfast.stores.rocks.queues.publisher import Board
+from holdfast.stores.rocks.queues.sweep_plan import Upkeep
 
 
 class RocksDirectory:

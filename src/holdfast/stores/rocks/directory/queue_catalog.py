@@ -15,11 +15,11 @@ from holdfast.model.policy import QueuePolicy, TenantConfig
 from holdfast.stores.contract import QueueRow, TenantRow
 from holdfast.stores.logic.results import being_deleted, no_such_queue
 from holdfast.stores.rocks import keys
-from holdfast.stores.rocks.counters import Counters, Totals, decode_counters
-from holdfast.stores.rocks.engine import Engine
-from holdfast.stores.rocks.queue_indexes import QueueIndexes, decode_row
-from holdfast.stores.rocks.shelf import Shelf
-from holdfast.stores.rocks.tenants import Tenants
+from holdfast.stores.rocks.directory.counters import Counters, Totals, decode_counters
+from holdfast.stores.rocks.directory.queue_indexes import QueueIndexes, decode_row
+from holdfast.stores.rocks.directory.tenants import Tenants
+from holdfast.stores.rocks.engine.engine import Engine
+from holdfast.stores.rocks.queues.queue_state import Shelf
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_ref = msgspec.msgpack.Decoder(QueueRef).decode

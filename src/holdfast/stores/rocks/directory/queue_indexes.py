@@ -11,7 +11,7 @@ from holdfast.model.errors import StoreUnavailable
 from holdfast.model.limits import is_limited
 from holdfast.stores.contract import QueueRow
 from holdfast.stores.rocks import keys
-from holdfast.stores.rocks.engine import Engine
+from holdfast.stores.rocks.engine.engine import Engine
 
 _FILLED = keys.META + b"queue indexes"
 

@@ -12,10 +12,10 @@ from holdfast.stores.indexes.schedule_index import Timetable
 from holdfast.stores.logic.enqueue import enqueue
 from holdfast.stores.logic.queues import require_open
 from holdfast.stores.rocks import keys
-from holdfast.stores.rocks.catalog import Catalog
-from holdfast.stores.rocks.engine import Engine
-from holdfast.stores.rocks.shelf import Shelf
-from holdfast.stores.rocks.unit import RocksUnits
+from holdfast.stores.rocks.directory.queue_catalog import Catalog
+from holdfast.stores.rocks.engine.engine import Engine
+from holdfast.stores.rocks.queues.queue_state import Shelf
+from holdfast.stores.rocks.queues.rocks_unit import RocksUnits
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Schedule).decode

@@ -5,7 +5,7 @@ import struct
 from holdfast.dice import Dice
 from holdfast.model.ids import NODES, IdMaker
 from holdfast.stores.rocks import keys
-from holdfast.stores.rocks.engine import Engine
+from holdfast.stores.rocks.engine.engine import Engine
 
 _NODE = keys.META + b"node"
 _HIGHEST = keys.META + b"highest id"

@@ -15,8 +15,8 @@ from holdfast.model.policy import QueuePolicy, TenantConfig
 from holdfast.stores.contract import TenantRow
 from holdfast.stores.logic.quotas import check_quotas, check_room_for_queue, default_ttl_ms
 from holdfast.stores.rocks import keys
-from holdfast.stores.rocks.counters import Counters, Totals
-from holdfast.stores.rocks.engine import Engine
+from holdfast.stores.rocks.directory.counters import Counters, Totals
+from holdfast.stores.rocks.engine.engine import Engine
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_tenant = msgspec.msgpack.Decoder(TenantRow).decode

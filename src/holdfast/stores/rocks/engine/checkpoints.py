@@ -17,8 +17,8 @@ from pathlib import Path
 from holdfast.clock import rest_s, steady_s
 from holdfast.model.errors import StoreUnavailable
 from holdfast.runtime import Runtime, Ticket
-from holdfast.stores.rocks.engine import Engine
-from holdfast.stores.rocks.layers import Layer
+from holdfast.stores.rocks.engine.engine import Engine
+from holdfast.stores.rocks.engine.layers import Layer
 from holdfast.stores.rocks.log.commit_log import LogPosition
 
 CHECKPOINT_BYTES = 64 << 20

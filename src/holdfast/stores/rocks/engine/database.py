@@ -25,15 +25,18 @@ from holdfast.model.errors import HoldfastError, InvalidArgument, StoreUnavailab
 from holdfast.stores.disk.directory_lock import DirectoryLock
 from holdfast.stores.disk.file_sync import make_directory, sync_directory
 from holdfast.stores.rocks import keys
-from holdfast.stores.rocks.forks import never_free, note_rocksdb_starts
-from holdfast.stores.rocks.layers import Layer
+from holdfast.stores.rocks.engine.forks import never_free, note_rocksdb_starts
+from holdfast.stores.rocks.engine.layers import Layer
+from holdfast.stores.rocks.engine.log_position import POSITION_KEY, encode_position
+from holdfast.stores.rocks.engine.open_commit import Commit
+from holdfast.stores.rocks.engine.reads import MergedReads
 from holdfast.stores.rocks.log.commit_log import CommitLog, LogPosition, PendingSync
 from holdfast.stores.rocks.log.frames import Kind
 from holdfast.stores.rocks.log.replay import Replay, Replayed
 from holdfast.stores.rocks.log.segments import DIRECTORY as LOG
 from holdfast.stores.rocks.log.segments import delete_all_but, list_segments
-from holdfast.stores.rocks.manifest import manifest_of, put_back
-from holdfast.stores.rocks.marker import (
+from holdfast.stores.rocks.recovery.manifest import manifest_of, put_back
+from holdfast.stores.rocks.recovery.marker import (
     MARKER,
     WHOLE_STORE,
     WITH_LOG,
@@ -43,8 +46,7 @@ from holdfast.stores.rocks.marker import (
     read_marker,
     write_marker,
 )
-from holdfast.stores.rocks.open_commit import Commit
-from holdfast.stores.rocks.opening import (
+from holdfast.stores.rocks.recovery.opening import (
     DATABASE,
     check_files,
     covered_position,
@@ -53,8 +55,6 @@ from holdfast.stores.rocks.opening import (
     open_rocksdb,
     opening_error,
 )
-from holdfast.stores.rocks.positions import POSITION_KEY, encode_position
-from holdfast.stores.rocks.reads import MergedReads
 from holdfast.telemetry.figures import FamilyFigures
 
 _log = logging.getLogger("holdfast")

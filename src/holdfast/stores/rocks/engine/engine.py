@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING
 from holdfast.clock import steady_s
 from holdfast.model.errors import StoreUnavailable
 from holdfast.runtime import Runtime, Ticket
-from holdfast.stores.rocks.database import Database
+from holdfast.stores.rocks.engine.database import Database
 from holdfast.stores.rocks.log.commit_log import PendingSync
 from holdfast.stores.rocks.log.frames import Kind
 from holdfast.telemetry.figures import SYNC_BOUNDS, Figures, Histogram
 
 if TYPE_CHECKING:
-    from holdfast.stores.rocks.links import Link
+    from holdfast.stores.rocks.engine.shard_links import Link
 
 # To hand a sync to another thread and back costs about 0.1 ms, of which 0.07 are processor time. So a lone caller syncs
 # by itself, unless such syncs take longer than this on average. Blocking callers that wait for each other always do:

@@ -34,8 +34,9 @@ from typing import Final, NamedTuple
 import msgspec
 from sortedcontainers import SortedList
 
-from holdfast.stores.rocks import keys, plain_messages
-from holdfast.stores.rocks.entry import Entry
+from holdfast.stores.rocks import keys
+from holdfast.stores.rocks.queues import plain_messages
+from holdfast.stores.rocks.queues.stored_message import Entry
 
 _FAMILIES = len(keys.FAMILY_NAMES)
 # Keys of a layer that are looked at together: the layer may change between two of these steps, though never within.

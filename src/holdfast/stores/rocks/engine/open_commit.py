@@ -8,11 +8,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from holdfast.model.lifecycle import Life
+from holdfast.model.rules.lifecycle import Life
 from holdfast.stores.formats.message_record import encode_life
-from holdfast.stores.rocks import keys, plain_messages
-from holdfast.stores.rocks.entry import Entry
-from holdfast.stores.rocks.layers import ARRAY_SIZE, LARGE_VALUE, InLog, Layer, Part
+from holdfast.stores.rocks import keys
+from holdfast.stores.rocks.engine.layers import ARRAY_SIZE, LARGE_VALUE, InLog, Layer, Part
+from holdfast.stores.rocks.queues import plain_messages
+from holdfast.stores.rocks.queues.stored_message import Entry
 
 _FAMILIES = len(keys.FAMILY_NAMES)
 _encode = msgspec.msgpack.Encoder().encode

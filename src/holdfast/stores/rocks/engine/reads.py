@@ -9,10 +9,10 @@ from rocksdict import Rdict, RdictIter, ReadOptions
 
 from holdfast.model.errors import StoreUnavailable
 from holdfast.stores.rocks import keys
-from holdfast.stores.rocks.layers import MISSING, FamilyLayer, Layer, Missing, Value
+from holdfast.stores.rocks.engine.layers import MISSING, FamilyLayer, Layer, Missing, Value
 from holdfast.stores.rocks.log.segments import DIRECTORY as LOG
 from holdfast.stores.rocks.log.segments import read_part
-from holdfast.stores.rocks.plain_messages import FAMILIES as MESSAGE_FAMILIES
+from holdfast.stores.rocks.queues.plain_messages import FAMILIES as MESSAGE_FAMILIES
 
 
 class MergedReads:

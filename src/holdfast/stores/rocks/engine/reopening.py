@@ -18,8 +18,8 @@ from holdfast.runtime import Runtime, Ticket
 from holdfast.stores.disk.directory_lock import DirectoryLock
 from holdfast.stores.disk.file_sync import sync_file
 from holdfast.stores.disk.free_space import free_bytes
-from holdfast.stores.rocks.database import Database, HandleNotClosed
-from holdfast.stores.rocks.layout import Layout, Opened, open_databases
+from holdfast.stores.rocks.engine.database import Database, HandleNotClosed
+from holdfast.stores.rocks.recovery.layout import Layout, Opened, open_databases
 
 REOPEN_AFTER_MS = 5_000
 # How long the closing of a store that an error has stopped may take.

@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol
 from holdfast.model.errors import StoreUnavailable
 from holdfast.runtime import Runtime, Ticket
 from holdfast.stores.rocks import keys
-from holdfast.stores.rocks.engine import Engine
+from holdfast.stores.rocks.engine.engine import Engine
 from holdfast.stores.rocks.log.replay import Replayed
 
 # The last link that a shard took part in.

@@ -13,8 +13,8 @@ from typing import Self, TypeVar
 
 import msgspec
 
-from holdfast.model.lifecycle import Life
-from holdfast.stores.rocks.entry import Entry
+from holdfast.model.rules.lifecycle import Life
+from holdfast.stores.rocks.queues.stored_message import Entry
 
 # queue, at, event, id, attempt, version, priority, enqueued_at, claimed_at, bytes, error, reason, correlation id
 Row = tuple[bytes, int, int, int, int, int, int, int, int | None, int, str | None, str | None, str | None]

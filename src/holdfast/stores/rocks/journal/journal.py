@@ -8,14 +8,14 @@ import msgspec
 
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.events import Event, JournalEvent
-from holdfast.model.lifecycle import Life
 from holdfast.model.names import QueueRef
+from holdfast.model.rules.lifecycle import Life
 from holdfast.stores.contract import JOURNAL_STEP
 from holdfast.stores.rocks import keys
-from holdfast.stores.rocks.engine import Engine
-from holdfast.stores.rocks.entry import Entry
-from holdfast.stores.rocks.journal_blocks import Part, Row, Rows, Run, decode_rows, encode_parts
-from holdfast.stores.rocks.shelf import Shelf
+from holdfast.stores.rocks.engine.engine import Engine
+from holdfast.stores.rocks.journal.event_blocks import Part, Row, Rows, Run, decode_rows, encode_parts
+from holdfast.stores.rocks.queues.queue_state import Shelf
+from holdfast.stores.rocks.queues.stored_message import Entry
 
 EVENT_NAMES = tuple(Event)
 _NUMBERS = {event: number for number, event in enumerate(EVENT_NAMES)}

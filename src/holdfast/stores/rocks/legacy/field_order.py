@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from itertools import combinations, permutations
 from typing import NamedTuple
 
-from holdfast.stores.rocks.legacy_keys import VISIBILITY, id_in_index
+from holdfast.stores.rocks.legacy.keys import VISIBILITY, id_in_index
 
 # The Data fields of a stored_item, by position.
 Fields = tuple[bytes, bytes, bytes]

@@ -18,9 +18,10 @@ from rocksdict import AccessType, Options, Rdict, ReadOptions
 from holdfast.forking import listen_for_forks
 from holdfast.model.errors import InvalidArgument, StoreUnavailable
 from holdfast.stores.disk.directory_lock import DirectoryLock
-from holdfast.stores.rocks.forks import never_free
-from holdfast.stores.rocks.legacy_files import LegacyFiles, is_legacy, lock_legacy
-from holdfast.stores.rocks.legacy_keys import (
+from holdfast.stores.rocks.engine.forks import never_free
+from holdfast.stores.rocks.legacy.field_order import FieldOrder, Fields, choose_order
+from holdfast.stores.rocks.legacy.files import LegacyFiles, is_legacy, lock_legacy
+from holdfast.stores.rocks.legacy.keys import (
     AVAILABLE,
     IN_PROGRESS,
     LATEST_S,
@@ -30,8 +31,7 @@ from holdfast.stores.rocks.legacy_keys import (
     after_instant,
     instant_in,
 )
-from holdfast.stores.rocks.legacy_orders import FieldOrder, Fields, choose_order
-from holdfast.stores.rocks.legacy_values import (
+from holdfast.stores.rocks.legacy.values import (
     LeaseEntry,
     StoredItem,
     Unreadable,

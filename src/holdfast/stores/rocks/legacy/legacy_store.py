@@ -15,10 +15,10 @@ from holdfast.model import ids
 from holdfast.model.answers import Counts, Enqueued, Found, Result
 from holdfast.model.errors import InvalidArgument, StoreUnavailable
 from holdfast.model.events import Event
-from holdfast.model.lifecycle import Lease, Life
 from holdfast.model.message import Envelope, State, headers_bytes
 from holdfast.model.names import DEFAULT, QueueRef
 from holdfast.model.requests import Filter, StateDocument
+from holdfast.model.rules.lifecycle import Lease, Life
 from holdfast.runtime import Runtime
 from holdfast.stores.contract import (
     Capabilities,
@@ -28,9 +28,9 @@ from holdfast.stores.contract import (
     Swept,
 )
 from holdfast.stores.logic.results import no_such_queue
-from holdfast.stores.rocks.legacy import LegacyDatabase, LegacyMessage
-from holdfast.stores.rocks.legacy_intake import LEGACY_ID, LEGACY_QUEUE, own_id
-from holdfast.stores.rocks.legacy_parts import LegacyDirectory, LegacyLedgers, LegacyPayloads, LegacySchedules
+from holdfast.stores.rocks.legacy.legacy_database import LegacyDatabase, LegacyMessage
+from holdfast.stores.rocks.legacy.message_import import LEGACY_ID, LEGACY_QUEUE, own_id
+from holdfast.stores.rocks.legacy.store_parts import LegacyDirectory, LegacyLedgers, LegacyPayloads, LegacySchedules
 from holdfast.telemetry.figures import Figures
 
 _log = logging.getLogger("holdfast")

@@ -9,19 +9,20 @@ from collections.abc import Sequence
 import msgspec
 
 from holdfast.dice import Dice
-from holdfast.model import ids, lifecycle
+from holdfast.model import ids
 from holdfast.model.errors import InvalidArgument
 from holdfast.model.events import Event
-from holdfast.model.lifecycle import Life
 from holdfast.model.message import Draft, seal
 from holdfast.model.names import QueueRef
+from holdfast.model.rules import lifecycle
+from holdfast.model.rules.lifecycle import Life
 from holdfast.stores.rocks import keys
-from holdfast.stores.rocks.entry import Entry
-from holdfast.stores.rocks.legacy import LegacyMessage, Place
-from holdfast.stores.rocks.pieces import in_pieces
-from holdfast.stores.rocks.shelf import Shelf
+from holdfast.stores.rocks.legacy.legacy_database import LegacyMessage, Place
+from holdfast.stores.rocks.payloads.pieces import in_pieces
+from holdfast.stores.rocks.queues.queue_state import Shelf
+from holdfast.stores.rocks.queues.rocks_unit import RocksUnits
+from holdfast.stores.rocks.queues.stored_message import Entry
 from holdfast.stores.rocks.store import RocksStore
-from holdfast.stores.rocks.unit import RocksUnits
 
 # All that was in a legacy database is in this queue.
 LEGACY_QUEUE = QueueRef()

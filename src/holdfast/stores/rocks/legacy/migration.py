@@ -29,13 +29,13 @@ from holdfast.model.requests import EVERYTHING
 from holdfast.runtime import LoopRuntime
 from holdfast.stores.disk.directory_lock import DirectoryLock
 from holdfast.stores.disk.file_sync import sync_directory, sync_file
-from holdfast.stores.rocks.engine import Durability
-from holdfast.stores.rocks.legacy import Kind, LegacyDatabase, LegacyMessage, Oddity
-from holdfast.stores.rocks.legacy_files import is_database_file, is_legacy, lock_legacy
-from holdfast.stores.rocks.legacy_intake import LEGACY_QUEUE, LegacyIntake, MigrationProgress, old_id
-from holdfast.stores.rocks.legacy_survey import Sum, Summing, Survey, require_readable, survey
-from holdfast.stores.rocks.marker import MARKER
-from holdfast.stores.rocks.opening import DATABASE
+from holdfast.stores.rocks.engine.engine import Durability
+from holdfast.stores.rocks.legacy.files import is_database_file, is_legacy, lock_legacy
+from holdfast.stores.rocks.legacy.legacy_database import Kind, LegacyDatabase, LegacyMessage, Oddity
+from holdfast.stores.rocks.legacy.message_import import LEGACY_QUEUE, LegacyIntake, MigrationProgress, old_id
+from holdfast.stores.rocks.legacy.survey import Sum, Summing, Survey, require_readable, survey
+from holdfast.stores.rocks.recovery.marker import MARKER
+from holdfast.stores.rocks.recovery.opening import DATABASE
 from holdfast.stores.rocks.store import RocksStore
 
 NEW = "holdfast-new"

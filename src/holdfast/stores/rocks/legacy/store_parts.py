@@ -7,7 +7,7 @@ from holdfast.model.answers import Enqueued, LedgerEntry, Result
 from holdfast.model.names import DEFAULT, QueueRef
 from holdfast.model.schedules import Schedule
 from holdfast.stores.contract import DueSchedules, PayloadReader, PayloadWriter, QueueRow, TenantRow
-from holdfast.stores.rocks.legacy_intake import LEGACY_QUEUE
+from holdfast.stores.rocks.legacy.message_import import LEGACY_QUEUE
 
 _TENANT = TenantRow(tenant=DEFAULT, tenant_id=1)
 _QUEUE = QueueRow(ref=LEGACY_QUEUE, tenant_id=1, queue_id=1)

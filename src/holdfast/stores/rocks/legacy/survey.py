@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from holdfast.model.errors import InvalidArgument
-from holdfast.stores.rocks.legacy import LegacyDatabase, LegacyMessage, Oddity
+from holdfast.stores.rocks.legacy.legacy_database import LegacyDatabase, LegacyMessage, Oddity
 
 _EXAMPLES = 5
 _SHOWN_KEY_BYTES = 60

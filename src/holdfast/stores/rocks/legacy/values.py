@@ -12,7 +12,7 @@ Values are not trusted: any fault raises `Unreadable`, and nothing outside of th
 import struct
 from typing import NamedTuple
 
-from holdfast.stores.rocks.legacy_orders import FieldOrder, Fields
+from holdfast.stores.rocks.legacy.field_order import FieldOrder, Fields
 
 _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")

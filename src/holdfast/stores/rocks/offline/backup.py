@@ -24,12 +24,12 @@ from typing import BinaryIO, NamedTuple
 
 from holdfast.model.errors import InvalidArgument, StoreUnavailable
 from holdfast.stores.disk.file_sync import make_directory, sync_file
-from holdfast.stores.rocks.database import check_target
-from holdfast.stores.rocks.layout import Layout, note_closed, open_databases, read_layout
+from holdfast.stores.rocks.engine.database import check_target
 from holdfast.stores.rocks.log.segments import DIRECTORY as LOG
 from holdfast.stores.rocks.log.segments import FIRST_FRAME_AT, has_header, list_segments, segment_path, whole_part
-from holdfast.stores.rocks.marker import MARKER, check_directory, read_marker, write_marker
-from holdfast.stores.rocks.opening import DATABASE
+from holdfast.stores.rocks.recovery.layout import Layout, note_closed, open_databases, read_layout
+from holdfast.stores.rocks.recovery.marker import MARKER, check_directory, read_marker, write_marker
+from holdfast.stores.rocks.recovery.opening import DATABASE
 
 # A flush is seldom; one in each of so many looks is not to be expected.
 _MAX_LOOKS = 100

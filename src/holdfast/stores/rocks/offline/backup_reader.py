@@ -17,9 +17,9 @@ from holdfast.model.requests import StateDocument
 from holdfast.stores.disk.processes import is_running
 from holdfast.stores.formats.message_record import decode_life, decode_message
 from holdfast.stores.rocks import keys
-from holdfast.stores.rocks.journal import EVENT_NAMES, decode_block
-from holdfast.stores.rocks.marker import read_marker
-from holdfast.stores.rocks.read_only import ReadOnlyShards, ReadOnlyStore
+from holdfast.stores.rocks.journal.journal import EVENT_NAMES, decode_block
+from holdfast.stores.rocks.offline.read_only import ReadOnlyShards, ReadOnlyStore
+from holdfast.stores.rocks.recovery.marker import read_marker
 from holdfast.wire.arrow import EVENT_FIELDS
 
 _END = b"\xff" * 9

@@ -14,14 +14,15 @@ from typing import Self
 from holdfast.forking import forked_error, listen_for_forks
 from holdfast.model.errors import InvalidArgument, StoreUnavailable
 from holdfast.stores.disk.directory_lock import DirectoryLock
-from holdfast.stores.rocks.forks import never_free
-from holdfast.stores.rocks.layers import Layer
-from holdfast.stores.rocks.layout import check_shards, read_layout
-from holdfast.stores.rocks.links import complete_links
+from holdfast.stores.rocks.engine.forks import never_free
+from holdfast.stores.rocks.engine.layers import Layer
+from holdfast.stores.rocks.engine.reads import MergedReads
+from holdfast.stores.rocks.engine.shard_links import complete_links
 from holdfast.stores.rocks.log.replay import Replay, Replayed
 from holdfast.stores.rocks.log.segments import DIRECTORY as LOG
-from holdfast.stores.rocks.marker import MARKER, WITH_LOG, Marker, check_directory, read_marker
-from holdfast.stores.rocks.opening import (
+from holdfast.stores.rocks.recovery.layout import check_shards, read_layout
+from holdfast.stores.rocks.recovery.marker import MARKER, WITH_LOG, Marker, check_directory, read_marker
+from holdfast.stores.rocks.recovery.opening import (
     DATABASE,
     check_files,
     covered_position,
@@ -29,7 +30,6 @@ from holdfast.stores.rocks.opening import (
     open_rocksdb,
     opening_error,
 )
-from holdfast.stores.rocks.reads import MergedReads
 
 # RocksDB needs none of these to read.
 _LEFT_OUT = ("LOCK", "LOG", "rocksdict-config")

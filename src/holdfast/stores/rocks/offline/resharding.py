@@ -26,17 +26,17 @@ from holdfast.stores.disk.file_sync import make_directory
 from holdfast.stores.findings import Findings
 from holdfast.stores.formats.message_record import decode_message
 from holdfast.stores.rocks import keys
-from holdfast.stores.rocks.database import Database
-from holdfast.stores.rocks.journal import TRIMMED, TRIMMED_UNTIL, decode_block
-from holdfast.stores.rocks.journal_blocks import Row, encode_rows
-from holdfast.stores.rocks.layout import MAX_SHARDS, Layout, read_layout, remove_remains
-from holdfast.stores.rocks.links import LINK_KEY
-from holdfast.stores.rocks.marker import MARKER, Role, check_directory, write_marker
-from holdfast.stores.rocks.opening import in_use
-from holdfast.stores.rocks.positions import POSITION_KEY
-from holdfast.stores.rocks.queue_indexes import decode_row
-from holdfast.stores.rocks.read_only import ReadOnlyShards, ReadOnlyStore
-from holdfast.stores.rocks.verify import check_shards
+from holdfast.stores.rocks.directory.queue_indexes import decode_row
+from holdfast.stores.rocks.engine.database import Database
+from holdfast.stores.rocks.engine.log_position import POSITION_KEY
+from holdfast.stores.rocks.engine.shard_links import LINK_KEY
+from holdfast.stores.rocks.journal.event_blocks import Row, encode_rows
+from holdfast.stores.rocks.journal.journal import TRIMMED, TRIMMED_UNTIL, decode_block
+from holdfast.stores.rocks.offline.read_only import ReadOnlyShards, ReadOnlyStore
+from holdfast.stores.rocks.recovery.layout import MAX_SHARDS, Layout, read_layout, remove_remains
+from holdfast.stores.rocks.recovery.marker import MARKER, Role, check_directory, write_marker
+from holdfast.stores.rocks.recovery.opening import in_use
+from holdfast.stores.rocks.verify.store_check import check_shards
 
 # Called with the name of a step, how much of it is done, and the total if it is known.
 Progress = Callable[[str, int, int | None], None]

@@ -11,7 +11,7 @@ from holdfast.model.message import Envelope, Pieces
 from holdfast.runtime import Runtime, let_others_go_on
 from holdfast.stores.payloads.pieces import PIECES_ABOVE, PieceChecker, count_of, cut, payload_gone
 from holdfast.stores.rocks import keys
-from holdfast.stores.rocks.engine import Engine
+from holdfast.stores.rocks.engine.engine import Engine
 
 
 def piece_key(place: int, number: int) -> bytes:

@@ -20,12 +20,12 @@ from holdfast.stores.disk.free_space import DiskRoom
 from holdfast.stores.payloads.pieces import PIECE
 from holdfast.stores.payloads.staging import StageWriter
 from holdfast.stores.rocks import keys
-from holdfast.stores.rocks.catalog import Catalog
-from holdfast.stores.rocks.engine import Engine
-from holdfast.stores.rocks.entries import Entries
-from holdfast.stores.rocks.facts import Facts
-from holdfast.stores.rocks.pieces import PieceReader, Reading, piece_key
-from holdfast.stores.rocks.seen import SeenKeys
+from holdfast.stores.rocks.directory.queue_catalog import Catalog
+from holdfast.stores.rocks.directory.store_facts import Facts
+from holdfast.stores.rocks.engine.engine import Engine
+from holdfast.stores.rocks.payloads.pieces import PieceReader, Reading, piece_key
+from holdfast.stores.rocks.queues.idempotency_keys import SeenKeys
+from holdfast.stores.rocks.queues.message_cache import Entries
 
 # Bytes that a writer has written when it waits for the disk.
 _SYNC_EVERY = 8 << 20

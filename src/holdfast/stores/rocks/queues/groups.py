@@ -4,10 +4,10 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from holdfast.model.claims import group_head, turn_head
+from holdfast.model.rules.claims import group_head, turn_head
 from holdfast.stores.rocks import keys
-from holdfast.stores.rocks.engine import Engine
-from holdfast.stores.rocks.window import Window
+from holdfast.stores.rocks.engine.engine import Engine
+from holdfast.stores.rocks.queues.window import Window
 
 _PLACE = struct.Struct(">16sBQ")
 _BUSY = struct.Struct(">I")

@@ -5,10 +5,10 @@ from collections.abc import Callable
 
 from holdfast.model.answers import Enqueued
 from holdfast.stores.rocks import keys
-from holdfast.stores.rocks.engine import Engine
-from holdfast.stores.rocks.entry import Entry
-from holdfast.stores.rocks.shelf import Shelf
-from holdfast.stores.rocks.window import Window
+from holdfast.stores.rocks.engine.engine import Engine
+from holdfast.stores.rocks.queues.queue_state import Shelf
+from holdfast.stores.rocks.queues.stored_message import Entry
+from holdfast.stores.rocks.queues.window import Window
 
 _SEEN = struct.Struct(">QQ")
 

@@ -2,11 +2,11 @@
 
 import msgspec
 
-from holdfast.model.ledgers import NONE_CLOSED
 from holdfast.model.message import Receipt
+from holdfast.model.rules.ledgers import NONE_CLOSED
 from holdfast.stores.rocks import keys
-from holdfast.stores.rocks.engine import Engine
-from holdfast.stores.rocks.shelf import Shelf
+from holdfast.stores.rocks.engine.engine import Engine
+from holdfast.stores.rocks.queues.queue_state import Shelf
 from holdfast.stores.unit import OpenClaim
 
 _encode = msgspec.msgpack.Encoder().encode

@@ -8,9 +8,9 @@ import msgspec
 from holdfast.model.requests import StateDocument
 from holdfast.stores.formats.message_record import decode_life, decode_message
 from holdfast.stores.rocks import keys
-from holdfast.stores.rocks.engine import Engine
-from holdfast.stores.rocks.entry import Entry
-from holdfast.stores.rocks.shelf import Shelf
+from holdfast.stores.rocks.engine.engine import Engine
+from holdfast.stores.rocks.queues.queue_state import Shelf
+from holdfast.stores.rocks.queues.stored_message import Entry
 
 # Limits of the cache of messages, for all shards together. It keeps messages that were just enqueued or are in flight,
 # and drops the oldest first.

@@ -4,14 +4,14 @@ import heapq
 from collections.abc import Iterable, Iterator
 from itertools import chain, islice, takewhile
 
-from holdfast.model.lifecycle import is_over
 from holdfast.model.message import State
 from holdfast.model.requests import Filter
+from holdfast.model.rules.lifecycle import is_over
 from holdfast.stores.rocks import keys
-from holdfast.stores.rocks.engine import Engine
-from holdfast.stores.rocks.entries import Entries
-from holdfast.stores.rocks.entry import Entry
-from holdfast.stores.rocks.shelf import Shelf
+from holdfast.stores.rocks.engine.engine import Engine
+from holdfast.stores.rocks.queues.message_cache import Entries
+from holdfast.stores.rocks.queues.queue_state import Shelf
+from holdfast.stores.rocks.queues.stored_message import Entry
 
 # Messages looked up at once.
 _CHUNK = 500

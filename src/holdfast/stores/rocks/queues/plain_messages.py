@@ -24,11 +24,11 @@ from typing import Final
 import msgspec
 
 from holdfast.model.ids import consecutive_to_bytes
-from holdfast.model.lifecycle import Life
 from holdfast.model.message import BYTES, JSON, Draft
+from holdfast.model.rules.lifecycle import Life
 from holdfast.stores.formats.message_record import encode_bare_messages, encode_life, encode_message
 from holdfast.stores.rocks import keys
-from holdfast.stores.rocks.entry import Entry
+from holdfast.stores.rocks.queues.stored_message import Entry
 
 ADDED: Final = 512
 CLAIMED: Final = 513

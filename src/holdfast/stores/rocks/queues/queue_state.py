@@ -9,18 +9,18 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from holdfast.model.answers import Counts
-from holdfast.model.lifecycle import Life
 from holdfast.model.message import Envelope, State
+from holdfast.model.rules.lifecycle import Life
 from holdfast.stores.contract import QueueRow
 from holdfast.stores.formats.message_record import encode_life, encode_message
 from holdfast.stores.rocks import keys
-from holdfast.stores.rocks.counters import Counters, Totals
-from holdfast.stores.rocks.engine import Engine
-from holdfast.stores.rocks.entry import Entry
-from holdfast.stores.rocks.groups import Groups
-from holdfast.stores.rocks.pieces import delete_pieces, in_pieces
-from holdfast.stores.rocks.plain_messages import Form
-from holdfast.stores.rocks.window import Window
+from holdfast.stores.rocks.directory.counters import Counters, Totals
+from holdfast.stores.rocks.engine.engine import Engine
+from holdfast.stores.rocks.payloads.pieces import delete_pieces, in_pieces
+from holdfast.stores.rocks.queues.groups import Groups
+from holdfast.stores.rocks.queues.plain_messages import Form
+from holdfast.stores.rocks.queues.stored_message import Entry
+from holdfast.stores.rocks.queues.window import Window
 
 _KEY = struct.Struct(">Q16s")
 # Read once: to find a member in its class costs as much as the rest of a comparison.

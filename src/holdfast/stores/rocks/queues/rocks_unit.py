@@ -11,31 +11,31 @@ from typing import Self, TypeVar
 from holdfast.model.answers import Delivery, Enqueued
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.ids import consecutive_to_bytes
-from holdfast.model.lifecycle import TRANSITIONS, Cause, Change, Life, first_life, is_over
 from holdfast.model.message import Draft, Envelope, State, seal
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Filter, StateDocument
+from holdfast.model.rules.lifecycle import TRANSITIONS, Cause, Change, Life, first_life, is_over
 from holdfast.stores.contract import Listener
 from holdfast.stores.logic.results import delivery_of
 from holdfast.stores.logic.sweep import end_ttls
 from holdfast.stores.payloads.pieces import PIECES_ABOVE
 from holdfast.stores.rocks import keys
-from holdfast.stores.rocks.board import Board
-from holdfast.stores.rocks.catalog import Catalog
-from holdfast.stores.rocks.engine import Engine
-from holdfast.stores.rocks.entries import Entries
-from holdfast.stores.rocks.entry import Entry
-from holdfast.stores.rocks.facts import Facts
-from holdfast.stores.rocks.journal import RocksJournal
-from holdfast.stores.rocks.ledgers import LedgerKeys
-from holdfast.stores.rocks.pieces import in_pieces, with_payload
-from holdfast.stores.rocks.plain_messages import form_of
-from holdfast.stores.rocks.reading import Reader
-from holdfast.stores.rocks.seen import SeenKeys
-from holdfast.stores.rocks.shelf import Shelf
-from holdfast.stores.rocks.staging import Staging
-from holdfast.stores.rocks.upkeep import Upkeep
-from holdfast.stores.rocks.window import Window
+from holdfast.stores.rocks.directory.queue_catalog import Catalog
+from holdfast.stores.rocks.directory.store_facts import Facts
+from holdfast.stores.rocks.engine.engine import Engine
+from holdfast.stores.rocks.journal.journal import RocksJournal
+from holdfast.stores.rocks.payloads.pieces import in_pieces, with_payload
+from holdfast.stores.rocks.payloads.staging import Staging
+from holdfast.stores.rocks.queues.idempotency_keys import SeenKeys
+from holdfast.stores.rocks.queues.ledgers import LedgerKeys
+from holdfast.stores.rocks.queues.message_cache import Entries
+from holdfast.stores.rocks.queues.message_reads import Reader
+from holdfast.stores.rocks.queues.plain_messages import form_of
+from holdfast.stores.rocks.queues.publisher import Board
+from holdfast.stores.rocks.queues.queue_state import Shelf
+from holdfast.stores.rocks.queues.stored_message import Entry
+from holdfast.stores.rocks.queues.sweep_plan import Upkeep
+from holdfast.stores.rocks.queues.window import Window
 from holdfast.stores.unit import OpenClaim, Sized
 
 T = TypeVar("T")

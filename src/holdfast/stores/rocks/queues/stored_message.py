@@ -2,8 +2,8 @@
 
 import msgspec
 
-from holdfast.model.lifecycle import Life
 from holdfast.model.message import Envelope
+from holdfast.model.rules.lifecycle import Life
 
 
 class Entry(msgspec.Struct, gc=False):

@@ -6,14 +6,14 @@ from functools import partial
 from holdfast.stores.contract import Swept
 from holdfast.stores.logic.sweep import delete_some, end_by_time
 from holdfast.stores.rocks import keys
-from holdfast.stores.rocks.board import Board
-from holdfast.stores.rocks.catalog import Catalog
-from holdfast.stores.rocks.engine import Engine
-from holdfast.stores.rocks.journal import RocksJournal
-from holdfast.stores.rocks.seen import SeenKeys
-from holdfast.stores.rocks.staging import Staging
-from holdfast.stores.rocks.unit import RocksUnits
-from holdfast.stores.rocks.upkeep import Upkeep
+from holdfast.stores.rocks.directory.queue_catalog import Catalog
+from holdfast.stores.rocks.engine.engine import Engine
+from holdfast.stores.rocks.journal.journal import RocksJournal
+from holdfast.stores.rocks.payloads.staging import Staging
+from holdfast.stores.rocks.queues.idempotency_keys import SeenKeys
+from holdfast.stores.rocks.queues.publisher import Board
+from holdfast.stores.rocks.queues.rocks_unit import RocksUnits
+from holdfast.stores.rocks.queues.sweep_plan import Upkeep
 
 # Does up to so much, and answers how much it did.
 Work = Callable[[int], Awaitable[int]]

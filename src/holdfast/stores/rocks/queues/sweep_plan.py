@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from holdfast.model.names import QueueRef
 from holdfast.stores.contract import Listener
 from holdfast.stores.rocks import keys
-from holdfast.stores.rocks.catalog import Catalog
-from holdfast.stores.rocks.engine import Engine
-from holdfast.stores.rocks.shelf import Shelf
+from holdfast.stores.rocks.directory.queue_catalog import Catalog
+from holdfast.stores.rocks.engine.engine import Engine
+from holdfast.stores.rocks.queues.queue_state import Shelf
 
 
 class Upkeep:

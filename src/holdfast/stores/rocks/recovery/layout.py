@@ -20,11 +20,11 @@ from typing import NamedTuple
 from holdfast.model.errors import InvalidArgument, StoreUnavailable
 from holdfast.stores.disk.directory_lock import DirectoryLock
 from holdfast.stores.disk.file_sync import make_directory
-from holdfast.stores.rocks.database import Database
-from holdfast.stores.rocks.links import complete_links
+from holdfast.stores.rocks.engine.database import Database
+from holdfast.stores.rocks.engine.shard_links import complete_links
 from holdfast.stores.rocks.log.segments import DIRECTORY as LOG
-from holdfast.stores.rocks.marker import MARKER, Role, check_directory, read_marker, write_marker
-from holdfast.stores.rocks.opening import DATABASE, not_made
+from holdfast.stores.rocks.recovery.marker import MARKER, Role, check_directory, read_marker, write_marker
+from holdfast.stores.rocks.recovery.opening import DATABASE, not_made
 
 MAX_SHARDS = 64
 _FOLDER = re.compile(r"shards-(\d+)")

@@ -17,7 +17,7 @@ from pathlib import Path
 from holdfast.model.errors import StoreUnavailable
 from holdfast.stores.disk.file_sync import sync_directory, sync_file
 from holdfast.stores.rocks import keys
-from holdfast.stores.rocks.log_records import (
+from holdfast.stores.rocks.recovery.wal_records import (
     BLOCK,
     FIRST,
     HEADER_SIZE,

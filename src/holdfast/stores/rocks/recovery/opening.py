@@ -14,13 +14,13 @@ from holdfast.stores.disk.directory_lock import DirectoryLock, is_held_here
 from holdfast.stores.disk.file_sync import make_directory
 from holdfast.stores.disk.processes import is_running
 from holdfast.stores.rocks import keys
-from holdfast.stores.rocks.forks import check_rocksdb_works
+from holdfast.stores.rocks.engine.forks import check_rocksdb_works
+from holdfast.stores.rocks.engine.log_position import POSITION_KEY, decode_position
 from holdfast.stores.rocks.log.commit_log import START, LogPosition
 from holdfast.stores.rocks.log.replay import Replay
 from holdfast.stores.rocks.log.segments import DIRECTORY as LOG
 from holdfast.stores.rocks.log.segments import segment_path
-from holdfast.stores.rocks.log_check import find_damage, logs_of
-from holdfast.stores.rocks.manifest import (
+from holdfast.stores.rocks.recovery.manifest import (
     forget_lost_beginning,
     is_whole,
     manifest_of,
@@ -28,8 +28,8 @@ from holdfast.stores.rocks.manifest import (
     put_back,
     return_to_list_before,
 )
-from holdfast.stores.rocks.marker import MARKER, WITH_LOG, Marker, check_directory, read_marker
-from holdfast.stores.rocks.positions import POSITION_KEY, decode_position
+from holdfast.stores.rocks.recovery.marker import MARKER, WITH_LOG, Marker, check_directory, read_marker
+from holdfast.stores.rocks.recovery.wal_check import find_damage, logs_of
 
 DATABASE = "db"
 

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from holdfast.model.errors import StoreUnavailable
-from holdfast.stores.rocks.log_batch import HEAD, Extent, extent
-from holdfast.stores.rocks.log_records import (
+from holdfast.stores.rocks.recovery.manifest import oldest_needed_log
+from holdfast.stores.rocks.recovery.wal_batch import HEAD, Extent, extent
+from holdfast.stores.rocks.recovery.wal_records import (
     BLOCK,
     FIRST,
     HEADER_SIZE,
@@ -27,8 +28,7 @@ from holdfast.stores.rocks.log_records import (
     checksum_holds,
     records_of,
 )
-from holdfast.stores.rocks.log_salvage import cut, has_gap, was_synced
-from holdfast.stores.rocks.manifest import oldest_needed_log
+from holdfast.stores.rocks.recovery.wal_salvage import cut, has_gap, was_synced
 
 # Read at once: whole blocks, so that a long log costs time but no memory.
 _PIECE = 128 * BLOCK

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from holdfast.stores.disk.file_sync import sync_file
-from holdfast.stores.rocks.log_batch import HEAD, synced_by
-from holdfast.stores.rocks.log_records import (
+from holdfast.stores.rocks.recovery.wal_batch import HEAD, synced_by
+from holdfast.stores.rocks.recovery.wal_records import (
     BLOCK,
     FIRST,
     HEADER_SIZE,

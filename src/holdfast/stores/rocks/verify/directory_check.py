@@ -12,8 +12,8 @@ from holdfast.model.names import QueueRef
 from holdfast.stores.contract import QueueRow, TenantRow
 from holdfast.stores.findings import Findings
 from holdfast.stores.rocks import keys
-from holdfast.stores.rocks.counters import Counters, decode_counters
-from holdfast.stores.rocks.reads import MergedReads
+from holdfast.stores.rocks.directory.counters import Counters, decode_counters
+from holdfast.stores.rocks.engine.reads import MergedReads
 
 T = TypeVar("T")
 

@@ -10,8 +10,8 @@ from holdfast.model.message import Receipt
 from holdfast.model.schedules import Schedule
 from holdfast.stores.findings import Findings
 from holdfast.stores.rocks import keys
-from holdfast.stores.rocks.reads import MergedReads
-from holdfast.stores.rocks.verify_indexes import CHUNK
+from holdfast.stores.rocks.engine.reads import MergedReads
+from holdfast.stores.rocks.verify.index_check import CHUNK
 
 _SEEN = struct.Struct(">QQ")
 _Claim = tuple[int, list[Receipt]]

@@ -7,13 +7,13 @@ from typing import NamedTuple
 
 from holdfast.model.errors import InvalidArgument, StoreUnavailable
 from holdfast.model.ids import from_bytes
-from holdfast.model.lifecycle import Life
 from holdfast.model.message import State
+from holdfast.model.rules.lifecycle import Life
 from holdfast.stores.findings import Findings
 from holdfast.stores.formats.message_record import decode_life, decode_message
 from holdfast.stores.rocks import keys
-from holdfast.stores.rocks.reads import MergedReads
-from holdfast.stores.rocks.verify_directory import Directory
+from holdfast.stores.rocks.engine.reads import MergedReads
+from holdfast.stores.rocks.verify.directory_check import Directory
 
 # Keys looked up at once; of messages fewer, for each may bring a payload of a mebibyte.
 CHUNK = 500

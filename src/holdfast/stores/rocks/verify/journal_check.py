@@ -8,14 +8,14 @@ import msgspec
 
 from holdfast.model.events import Event
 from holdfast.model.ids import to_bytes
-from holdfast.model.lifecycle import Life
+from holdfast.model.rules.lifecycle import Life
 from holdfast.stores.findings import STATES_AFTER, Findings
 from holdfast.stores.formats.message_record import decode_life
 from holdfast.stores.rocks import keys
-from holdfast.stores.rocks.journal_blocks import Row, decode_rows
-from holdfast.stores.rocks.reads import MergedReads
-from holdfast.stores.rocks.verify_directory import Directory
-from holdfast.stores.rocks.verify_indexes import MESSAGES_CHUNK
+from holdfast.stores.rocks.engine.reads import MergedReads
+from holdfast.stores.rocks.journal.event_blocks import Row, decode_rows
+from holdfast.stores.rocks.verify.directory_check import Directory
+from holdfast.stores.rocks.verify.index_check import MESSAGES_CHUNK
 
 _EVENTS = tuple(Event)
 

@@ -9,7 +9,7 @@ from holdfast.model.message import Pieces
 from holdfast.stores.findings import Findings
 from holdfast.stores.formats.message_record import decode_message
 from holdfast.stores.rocks import keys
-from holdfast.stores.rocks.reads import MergedReads
+from holdfast.stores.rocks.engine.reads import MergedReads
 
 _PIECE_BYTES = 256 << 10
 _PLACE_SIZE = 8

@@ -7,18 +7,18 @@ import msgspec
 
 from holdfast.model.errors import InvalidArgument, StoreUnavailable
 from holdfast.model.ids import from_bytes
-from holdfast.model.lifecycle import Life
 from holdfast.model.message import State, headers_bytes
 from holdfast.model.requests import StateDocument
+from holdfast.model.rules.lifecycle import Life
 from holdfast.stores.contract import QueueRow
 from holdfast.stores.findings import Findings
 from holdfast.stores.formats.message_record import DecodedMessage, decode_life, decode_message
 from holdfast.stores.rocks import keys
-from holdfast.stores.rocks.counters import Counters
-from holdfast.stores.rocks.reads import MergedReads
-from holdfast.stores.rocks.verify_directory import Directory
-from holdfast.stores.rocks.verify_extras import check_groups, check_ledgers, check_schedules, check_seen
-from holdfast.stores.rocks.verify_indexes import (
+from holdfast.stores.rocks.directory.counters import Counters
+from holdfast.stores.rocks.engine.reads import MergedReads
+from holdfast.stores.rocks.verify.directory_check import Directory
+from holdfast.stores.rocks.verify.extras_check import check_groups, check_ledgers, check_schedules, check_seen
+from holdfast.stores.rocks.verify.index_check import (
     CHUNK,
     DEADLINES,
     OF_ONE_QUEUE,
@@ -28,7 +28,7 @@ from holdfast.stores.rocks.verify_indexes import (
     check_strays,
     places_of,
 )
-from holdfast.stores.rocks.verify_pieces import check_payload
+from holdfast.stores.rocks.verify.pieces_check import check_payload
 
 _STATE_FIELDS = {
     State.READY: "ready",

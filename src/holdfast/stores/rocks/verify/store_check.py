@@ -11,13 +11,13 @@ from pathlib import Path
 
 from holdfast.model.errors import InvalidArgument, StoreUnavailable
 from holdfast.stores.findings import Findings, Progress, Report, Violation
-from holdfast.stores.rocks.legacy_files import is_legacy
-from holdfast.stores.rocks.read_only import ReadOnlyShards, ReadOnlyStore
-from holdfast.stores.rocks.verify_directory import Directory, check_prefixes, read_directories
-from holdfast.stores.rocks.verify_indexes import DEADLINES, Deadlines, check_seen_ends, count_deadlines
-from holdfast.stores.rocks.verify_journal import check_journal
-from holdfast.stores.rocks.verify_pieces import check_places
-from holdfast.stores.rocks.verify_queue import QueueCheck
+from holdfast.stores.rocks.legacy.files import is_legacy
+from holdfast.stores.rocks.offline.read_only import ReadOnlyShards, ReadOnlyStore
+from holdfast.stores.rocks.verify.directory_check import Directory, check_prefixes, read_directories
+from holdfast.stores.rocks.verify.index_check import DEADLINES, Deadlines, check_seen_ends, count_deadlines
+from holdfast.stores.rocks.verify.journal_check import check_journal
+from holdfast.stores.rocks.verify.pieces_check import check_places
+from holdfast.stores.rocks.verify.queue_check import QueueCheck
 
 __all__ = ["Progress", "Report", "Violation", "verify"]
 
