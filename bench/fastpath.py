@@ -17,9 +17,9 @@ from holdfast.clock import SystemClock
 from holdfast.dice import SystemDice
 from holdfast.model.message import Draft, Receipt
 from holdfast.model.names import QueueRef
-from holdfast.model.requests import Ask, Settle, Verdict
+from holdfast.model.requests import ClaimRequest, Settle, Verdict
 from holdfast.runtime import LoopRuntime
-from holdfast.stores.buffered.fast_path import Terms
+from holdfast.stores.buffered.fast_path import FastPathOptions
 from holdfast.stores.buffered.store import BufferedStore
 from holdfast.stores.contract import Store
 from holdfast.stores.postgres import PostgresStore
@@ -60,7 +60,7 @@ async def _claim_round(store: Store, messages: int) -> float:
     receipts: list[Receipt] = []
 
     async def caller() -> None:
-        while given := (await store.claim(REF, [Ask(lease_ms=600_000)], clock.now_ms())).per_ask[0]:
+        while given := (await store.claim(REF, [ClaimRequest(lease_ms=600_000)], clock.now_ms())).per_ask[0]:
             receipts.append(given[0].receipt)
 
     began = time.perf_counter()
@@ -77,7 +77,7 @@ async def _measure_claims(urls: list[str], redis_url: str, wal_dir: Path, messag
     stores = []
     for url, name, batch in ((urls[0], "index", 0), (urls[1], "reserved", 50)):
         inner = PostgresStore([url], SystemDice(), journal_retention_ms=WEEK_MS)
-        terms = Terms(redis_url=redis_url, wal_dir=str(wal_dir / name), prefetch_batch=batch)
+        terms = FastPathOptions(redis_url=redis_url, wal_dir=str(wal_dir / name), prefetch_batch=batch)
         stores.append(BufferedStore(inner, terms))
     for store in stores:
         await store.open(Deaf(), runtime)
@@ -94,7 +94,7 @@ async def _measure(urls: list[str], redis_url: str, wal_dir: Path, messages: int
     runtime = LoopRuntime(SystemClock())
     direct = PostgresStore(urls[:1], SystemDice(), journal_retention_ms=WEEK_MS)
     inner = PostgresStore(urls[1:], SystemDice(), journal_retention_ms=WEEK_MS)
-    buffered = BufferedStore(inner, Terms(redis_url=redis_url, wal_dir=str(wal_dir)))
+    buffered = BufferedStore(inner, FastPathOptions(redis_url=redis_url, wal_dir=str(wal_dir)))
     stores: tuple[Store, Store] = (direct, buffered)
     for store in stores:
         await store.open(Deaf(), runtime)

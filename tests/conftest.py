@@ -35,10 +35,16 @@ _SERVICES = frozenset({"postgres", "redis_server", "azure"})
 
 @pytest.hookimpl(tryfirst=True)  # before tests are deselected by their marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that need a service."""
+    """Mark the tests that need a service: as a fixture, or as a parameter that names one."""
     for item in items:
-        if isinstance(item, pytest.Function) and _SERVICES.intersection(item.fixturenames):
+        if isinstance(item, pytest.Function) and _SERVICES.intersection(_needs(item)):
             item.add_marker("services")
+
+
+def _needs(item: pytest.Function) -> Iterator[str]:
+    yield from item.fixturenames
+    if hasattr(item, "callspec"):
+        yield from (value for value in item.callspec.params.values() if isinstance(value, str))
 
 
 @pytest.fixture(scope="session")

@@ -17,24 +17,24 @@ import pytest
 
 import holdfast
 from holdfast.background import Backoff, run_forever
-from holdfast.dispatch.turns import Shard
-from holdfast.dispatch.waiters import Line
+from holdfast.dispatch.turns import ShardTurns
+from holdfast.dispatch.waiters import QueueWaiters
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.limits import Charge
 from holdfast.model.names import QueueRef
-from holdfast.model.requests import Ask
+from holdfast.model.requests import ClaimRequest
 from holdfast.runtime import LoopRuntime
 from holdfast.server.embedded import Embedded
 from holdfast.service.limits.shared_buckets import SharedBuckets
 from holdfast.service.refreshing import REFRESH_MS, Refresher
 from holdfast.stores.buffered import redis_cache as cache_module
 from holdfast.stores.buffered.buffer import Buffer
-from holdfast.stores.buffered.group_commit import Commits
+from holdfast.stores.buffered.group_commit import GroupCommit
 from holdfast.stores.buffered.prefetcher import Prefetcher
-from holdfast.stores.objects.buckets.directory_watch import Watch
+from holdfast.stores.objects.buckets.directory_watch import DirectoryWatch
 from holdfast.stores.objects.operations import node_numbers as objects_nodes
-from holdfast.stores.objects.operations.follow_up import Tidying
-from holdfast.stores.objects.operations.node_numbers import Nodes as ObjectsNodes
+from holdfast.stores.objects.operations.follow_up import FollowUp
+from holdfast.stores.objects.operations.node_numbers import ObjectNodeNumbers as ObjectsNodes
 from holdfast.stores.postgres import notifier
 from holdfast.stores.postgres.cluster import node_numbers, vacuum
 from holdfast.stores.postgres.payloads import staging
@@ -129,16 +129,16 @@ async def watchers(**_: Any) -> None:
 async def dispatch(**_: Any) -> None:
     runtime, served = LoopRuntime(ManualClock()), []
 
-    async def serve(line: Line) -> int:
+    async def serve(line: QueueWaiters) -> int:
         line.has_turn = False
         if line.ref.queue == "broken":
             raise Boom("injected")
         served.append(line.ref.queue)
         return 1
 
-    shard = Shard(runtime, lambda tenant: 1, serve)
+    shard = ShardTurns(runtime, lambda tenant: 1, serve)
     for name in ("broken", "broken", "whole"):
-        shard.give_turn(Line(QueueRef("acme", name)))
+        shard.give_turn(QueueWaiters(QueueRef("acme", name)))
     await runtime.idle()
     assert served == ["whole"]
 
@@ -149,7 +149,7 @@ async def give_back(**_: Any) -> None:
         await hf.queue("q").enqueue("a")
         core = cast(Embedded, hf._transport).core
         for error in (Boom("injected"), None):
-            deliveries = await core.dispatcher.claim(QueueRef("default", "q"), Ask(), 0)
+            deliveries = await core.dispatcher.claim(QueueRef("default", "q"), ClaimRequest(), 0)
             outage.begin("settle", error=error) if error else outage.end()
             core.dispatcher.give_back(QueueRef("default", "q"), deliveries)
             await turns()
@@ -232,10 +232,10 @@ async def objects(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, **_: Any) -> 
     monkeypatch.setattr(objects_nodes, "_RENEW_S", 0.01)
     loops = [
         Failing(monkeypatch, ObjectsNodes, "renew"),
-        Failing(monkeypatch, Tidying, "tidy_once"),
-        Failing(monkeypatch, Watch, "poll_once"),
-        Failing(monkeypatch, Watch, "ask_once"),
-        Failing(monkeypatch, Watch, "listen_once"),
+        Failing(monkeypatch, FollowUp, "tidy_once"),
+        Failing(monkeypatch, DirectoryWatch, "poll_once"),
+        Failing(monkeypatch, DirectoryWatch, "ask_once"),
+        Failing(monkeypatch, DirectoryWatch, "listen_once"),
     ]
     async with holdfast.open_async(tmp_path.as_uri(), durability="os", queue_poll_interval="50ms") as hf:
         await hf.queue("q").enqueue("a")
@@ -254,11 +254,11 @@ async def postgres_loops(monkeypatch: pytest.MonkeyPatch, urls: list[str], **_: 
     for module, name in ((node_numbers, "_RENEW_S"), (staging, "_KEEP_S"), (vacuum, "_LOOK_S")):
         monkeypatch.setattr(module, name, 0.01)
     periodic = [
-        Failing(monkeypatch, node_numbers.Nodes, "renew"),
-        Failing(monkeypatch, staging.Staging, "keep_once"),
+        Failing(monkeypatch, node_numbers.PostgresNodeNumbers, "renew"),
+        Failing(monkeypatch, staging.PostgresStaging, "keep_once"),
         Failing(monkeypatch, vacuum.Vacuum, "vacuum_all_once"),
     ]
-    listening = Failing(monkeypatch, notifier._Rope, "_serve_connection")
+    listening = Failing(monkeypatch, notifier._ListenConnection, "_serve_connection")
     async with opened_postgres(urls) as store:
         await until(lambda: all(each.is_over for each in periodic))
         await until(lambda: listening.raised == TIMES)
@@ -277,7 +277,7 @@ async def buffered_loops(
 ) -> None:
     monkeypatch.setattr(cache_module, "_LOOK_S", 0.01)
     flush = Failing(monkeypatch, Buffer, "flush_once")
-    commit = Failing(monkeypatch, Commits, "_some")
+    commit = Failing(monkeypatch, GroupCommit, "_some")
     reserve = Failing(monkeypatch, Prefetcher, "reserve_once")
     async with opened_buffered(
         urls, redis_url, tmp_path, flush_interval_ms=10, flush_batch=1, prefetch_batch=50
@@ -340,7 +340,7 @@ async def worker_loops(**_: Any) -> None:
 
 
 async def pipeline_heartbeat(**_: Any) -> None:
-    from holdfast.pipeline.sources.claims import Claiming, Heartbeat
+    from holdfast.pipeline.sources.claims import LedgerHeartbeat, QueueOptions
 
     asked: list[str] = []
     extended = threading.Event()
@@ -366,8 +366,8 @@ async def pipeline_heartbeat(**_: Any) -> None:
             raise Boom("injected")
         return Client()
 
-    claiming = Claiming(cast(Any, None), REF, "c", 30, 1, 1, 1, 1)
-    heartbeat = Heartbeat(claiming, open_client)
+    claiming = QueueOptions(cast(Any, None), REF, "c", 30, 1, 1, 1, 1)
+    heartbeat = LedgerHeartbeat(claiming, open_client)
     try:
         assert await asyncio.to_thread(extended.wait, 30)
     finally:

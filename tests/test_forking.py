@@ -45,7 +45,16 @@ def ask_child(function: Callable[[], Any]) -> Any:
 # --- Embedded --------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(params=["memory", "rocks", "rocks without fsync", "objects", "postgres", "buffered"])
+@pytest.fixture(
+    params=[
+        "memory",
+        "rocks",
+        "rocks without fsync",
+        "objects",
+        pytest.param("postgres", marks=pytest.mark.services),
+        pytest.param("buffered", marks=pytest.mark.services),
+    ]
+)
 def opens(request: pytest.FixtureRequest, tmp_path: Path) -> Opens:
     """Opens the same store each time; that in memory is another each time."""
     settings: dict[str, Any] = {}

@@ -10,7 +10,7 @@ from typing import Any
 from rocksdict import Options, Rdict, WriteBatch
 
 from holdfast.stores.rocks import keys
-from holdfast.stores.rocks.engine.open_commit import Commit
+from holdfast.stores.rocks.engine.open_commit import OpenCommit
 from holdfast.stores.rocks.queues import plain_messages
 from holdfast.stores.rocks.recovery.opening import open_rocksdb
 
@@ -21,18 +21,18 @@ Change = tuple[int, bytes, bytes | None]
 @contextmanager
 def recording(into: list[list[Change]]) -> Iterator[None]:
     """Keep the keys of every commit that a store writes meanwhile."""
-    take = Commit.take
+    take = OpenCommit.take
 
-    def take_and_keep(self: Commit) -> Any:
+    def take_and_keep(self: OpenCommit) -> Any:
         parts = iter(self._parts)
         into.append([change for part in zip(parts, parts, parts, strict=True) for change in _keys_of(*part)])
         return take(self)
 
-    Commit.take = take_and_keep  # type: ignore[method-assign]
+    OpenCommit.take = take_and_keep  # type: ignore[method-assign]
     try:
         yield
     finally:
-        Commit.take = take  # type: ignore[method-assign]
+        OpenCommit.take = take  # type: ignore[method-assign]
 
 
 def _keys_of(number: Any, key: Any, value: Any) -> Iterator[Change]:

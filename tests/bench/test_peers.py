@@ -193,6 +193,7 @@ def test_a_server_that_does_not_start_is_reported_with_its_last_words(capsys: py
     assert "no licence" in said
 
 
+@pytest.mark.services
 def test_embedded_enqueues_are_measured_beside_redis() -> None:
     measured = list(compare(TINY, ["enqueue-1"], [NAMED[OURS], NAMED[OTHER_PEER]]))
     figure, table = measured

@@ -12,7 +12,7 @@ from typing import Any
 import jwt
 import pytest
 
-from holdfast.cli.client_settings import DEFAULT_URL, Place, find_place
+from holdfast.cli.client_settings import DEFAULT_URL, ClientTarget, find_place
 from holdfast.cli.failures import Usage
 from holdfast.cli.server import doctor as doctor_module
 from tests.server.served import urls_in
@@ -22,7 +22,7 @@ Run = Callable[..., Any]
 SECRET = "0123456789" * 4
 
 
-def find(environment: dict[str, str] | None = None, config: Path | None = None, **flags: str) -> Place:
+def find(environment: dict[str, str] | None = None, config: Path | None = None, **flags: str) -> ClientTarget:
     return find_place(flags, environment or {}, None if config is None else str(config))
 
 

@@ -7,7 +7,7 @@ import pytest
 from msgspec import Raw
 
 import holdfast
-from holdfast.model.answers import Events, Info, Page
+from holdfast.model.answers import Info, JournalEvents, Page
 from holdfast.model.ids import to_uuid
 from holdfast.model.message import Draft, Receipt, State
 from holdfast.model.names import QueueRef
@@ -106,7 +106,7 @@ def test_pages_and_events_have_documents_with_their_positions_over_capnp() -> No
     page.cursor = "7"
     assert CAPNP_BINDINGS["browse"].write_answer(page) == b'{"messages":[],"cursor":"7"}'
     assert CAPNP_BINDINGS["browse"].read_answer(b'{"messages":[],"cursor":"7"}').cursor == "7"
-    events = Events()
+    events = JournalEvents()
     events.next = "9"
     assert CAPNP_BINDINGS["journal"].write_answer(events) == b'{"events":[],"next":"9"}'
     assert CAPNP_BINDINGS["journal"].read_answer(b'{"events":[],"next":"9"}').next == "9"

@@ -13,7 +13,7 @@ import pytest
 import holdfast
 from holdfast.client.client import AsyncHoldfast
 from holdfast.client.message import AsyncMessage
-from holdfast.client.payloads.part_reader import PART, Reading, opened, write_all
+from holdfast.client.payloads.part_reader import PART, PayloadCursor, opened, write_all
 from holdfast.model.answers import Delivery
 from holdfast.model.message import Pieces, Receipt
 from holdfast.testing import ManualClock
@@ -280,7 +280,7 @@ def delivery(payload: bytes, checksum: int) -> Delivery:
     "parts", [[b"abc", b"deX"], [b"abc", b"def", b"g"], [b"abc", b""], [b"abcdefg"], [b"Xbc", b"def"]]
 )
 def test_a_payload_that_is_not_the_one_enqueued_is_refused(parts: list[bytes]) -> None:
-    reading = Reading(delivery(b"abcdef", crc32(b"abcdef")))
+    reading = PayloadCursor(delivery(b"abcdef", crc32(b"abcdef")))
     *right, wrong = parts
     assert [reading.take(part) for part in right] == right
     with pytest.raises(holdfast.Internal, match="not what was enqueued"):

@@ -13,7 +13,7 @@ from holdfast.model.events import Event
 from holdfast.model.names import QueueRef
 from holdfast.service.limits.request_turns import RequestTurns
 from holdfast.telemetry.declared import FAMILIES
-from holdfast.telemetry.exposition import Family, Kind
+from holdfast.telemetry.exposition import MetricFamily, MetricKind
 from holdfast.telemetry.figures import SYNC_BOUNDS, FamilyFigures, Figures, Histogram
 from holdfast.telemetry.metrics import OK, Metrics
 from tests.telemetry.scraping import FixedSource, names_in, samples, stats
@@ -49,16 +49,16 @@ def expressions() -> list[tuple[str, str]]:
     return found + [(rule["alert"], rule["expr"]) for rule in RULES]
 
 
-def series() -> dict[str, Family]:
+def series() -> dict[str, MetricFamily]:
     """Every name that can be asked for, histograms by their parts."""
     known = {}
     for family in FAMILIES:
-        suffixes = ("_bucket", "_sum", "_count") if family.kind is Kind.HISTOGRAM else ("",)
+        suffixes = ("_bucket", "_sum", "_count") if family.kind is MetricKind.HISTOGRAM else ("",)
         known.update({family.name + suffix: family for suffix in suffixes})
     return known
 
 
-def labels_of(name: str, family: Family) -> set[str]:
+def labels_of(name: str, family: MetricFamily) -> set[str]:
     return {*family.labels, *SCRAPED, *({"le"} if name.endswith("_bucket") else ())}
 
 
@@ -118,7 +118,7 @@ def test_an_expression_is_well_formed_and_asks_for_what_there_is(title: str, exp
         every = set().union(*(labels_of(name, known[name]) for name in matchers if name in known))
         assert {label.strip() for label in asked.split(",")} <= every
     for function, name in re.findall(r"\b(rate|increase|deriv|delta|predict_linear)\(([a-z_0-9]+)", bare):
-        is_counter = known[name].kind is not Kind.GAUGE
+        is_counter = known[name].kind is not MetricKind.GAUGE
         assert is_counter == (function in ("rate", "increase")), f"{title}: {function} of {name}"
     for name in re.findall(r"histogram_quantile\([^a-z]*(?:sum by \([^)]*\) \()?rate\(([a-z_]+)", bare):
         assert name.endswith("_bucket")

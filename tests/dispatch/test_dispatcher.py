@@ -15,7 +15,7 @@ from holdfast.model.answers import Delivery
 from holdfast.model.errors import InvalidArgument, RateLimited, StoreUnavailable
 from holdfast.model.message import Draft
 from holdfast.model.names import QueueRef
-from holdfast.model.requests import Ask
+from holdfast.model.requests import ClaimRequest
 from holdfast.runtime import LoopRuntime
 from holdfast.stores.contract import Claims, Store
 from holdfast.stores.memory import MemoryStore
@@ -32,7 +32,7 @@ class CountedStore(MemoryStore):
         super().__init__(SeededDice(1), 7 * DAY_MS)
         self.passes: list[tuple[QueueRef, int]] = []
 
-    async def claim(self, ref: QueueRef, asks: list[Ask], now_ms: int) -> Claims:
+    async def claim(self, ref: QueueRef, asks: list[ClaimRequest], now_ms: int) -> Claims:
         self.passes.append((ref, len(asks)))
         return await super().claim(ref, asks, now_ms)
 
@@ -56,7 +56,7 @@ class Bench:
         await self.store.enqueue(ref, [Draft(payload=b"x", **fields)], now_ms, auto_create=True)
 
     def claim(self, ref: QueueRef = REF, wait_ms: int | None = None, **fields: Any) -> "asyncio.Task[list[Delivery]]":
-        return asyncio.create_task(self.dispatcher.claim(ref, Ask(**fields), wait_ms))
+        return asyncio.create_task(self.dispatcher.claim(ref, ClaimRequest(**fields), wait_ms))
 
 
 async def settle_loop() -> None:

@@ -15,7 +15,7 @@ from holdfast.dispatch.wakeups import Wakeups
 from holdfast.model.answers import Delivery
 from holdfast.model.message import Draft
 from holdfast.model.names import QueueRef
-from holdfast.model.requests import Ask
+from holdfast.model.requests import ClaimRequest
 from holdfast.runtime import LoopRuntime, Runtime
 from holdfast.stores.contract import Claims, Listener
 from holdfast.stores.memory import MemoryStore
@@ -51,7 +51,7 @@ class QuietStore(MemoryStore):
     async def open(self, listener: Listener, runtime: Runtime) -> None:
         await super().open(_Muted(listener), runtime)
 
-    async def claim(self, ref: QueueRef, asks: list[Ask], now_ms: int) -> Claims:
+    async def claim(self, ref: QueueRef, asks: list[ClaimRequest], now_ms: int) -> Claims:
         self.passes += 1
         return await super().claim(ref, asks, now_ms)
 
@@ -84,7 +84,7 @@ class Bench:
         await self.store.enqueue(REF, [draft], self.clock.now_ms(), auto_create=True)
 
     async def claim(self, wait_ms: int | None = None) -> "asyncio.Task[list[Delivery]]":
-        task = asyncio.create_task(self.dispatcher.claim(REF, Ask(), wait_ms))
+        task = asyncio.create_task(self.dispatcher.claim(REF, ClaimRequest(), wait_ms))
         await settle_loop()
         return task
 

@@ -14,7 +14,7 @@ from holdfast.dispatch.wakeups import Wakeups
 from holdfast.model.answers import Delivery
 from holdfast.model.message import Draft
 from holdfast.model.names import QueueRef
-from holdfast.model.requests import Ask
+from holdfast.model.requests import ClaimRequest
 from holdfast.runtime import LoopRuntime
 from holdfast.stores.contract import Claims
 from holdfast.stores.memory import MemoryStore
@@ -34,7 +34,7 @@ class SlowStore(MemoryStore):
         self.go_on = asyncio.Event()
         self.passes: list[tuple[QueueRef, int]] = []
 
-    async def claim(self, ref: QueueRef, asks: list[Ask], now_ms: int) -> Claims:
+    async def claim(self, ref: QueueRef, asks: list[ClaimRequest], now_ms: int) -> Claims:
         self.passes.append((ref, len(asks)))
         if ref == SLOW:
             await self.go_on.wait()
@@ -58,7 +58,7 @@ class Bench:
         await self.store.enqueue(ref, [Draft(payload=b"x")] * number, self.now_ms(), auto_create=True)
 
     async def claim(self, ref: QueueRef) -> "asyncio.Task[list[Delivery]]":
-        task = asyncio.create_task(self.dispatcher.claim(ref, Ask(), None))
+        task = asyncio.create_task(self.dispatcher.claim(ref, ClaimRequest(), None))
         await settle_loop()
         return task
 

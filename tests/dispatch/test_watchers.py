@@ -15,7 +15,7 @@ from holdfast.dispatch.wakeups import Wakeups
 from holdfast.model.answers import Delivery
 from holdfast.model.message import Draft
 from holdfast.model.names import QueueRef
-from holdfast.model.requests import Ask, Settle, Verdict
+from holdfast.model.requests import ClaimRequest, Settle, Verdict
 from holdfast.runtime import LoopRuntime, ThreadRuntime
 from holdfast.stores.contract import Store
 from holdfast.stores.memory import MemoryStore
@@ -49,7 +49,7 @@ class Bench:
         await settle_loop()
 
     async def claim(self, lease_ms: int = 3_600_000) -> list[Delivery]:
-        deliveries = await self.dispatcher.claim(REF, Ask(lease_ms=lease_ms), 0)
+        deliveries = await self.dispatcher.claim(REF, ClaimRequest(lease_ms=lease_ms), 0)
         await settle_loop()
         return deliveries
 
@@ -193,7 +193,7 @@ async def test_one_that_stops_watching_leaves_no_alarm_behind(bench: Bench) -> N
 
 async def test_a_watcher_takes_nothing_from_those_who_claim(bench: Bench) -> None:
     await bench.watch()
-    waiting = asyncio.create_task(bench.dispatcher.claim(REF, Ask(), None))
+    waiting = asyncio.create_task(bench.dispatcher.claim(REF, ClaimRequest(), None))
     await settle_loop()
     await bench.enqueue()
     [delivery] = await waiting

@@ -17,7 +17,7 @@ from holdfast.doors.http.app import HOT_ROUTES
 from holdfast.model.errors import Forbidden
 from holdfast.model.message import Receipt
 from holdfast.model.names import QueueRef
-from holdfast.model.requests import Ask
+from holdfast.model.requests import ClaimRequest
 from holdfast.service.session import Session
 from holdfast.testing import ManualClock
 from holdfast.wire.operation import Target
@@ -300,5 +300,5 @@ def _argument(name: str) -> Any:
         case "batches":
             return {QueueRef("acme", "jobs"): []}
         case "ask":
-            return Ask()
+            return ClaimRequest()
     return None

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.model.limits import CLOSED_MS, Bucket, Charge, capacity_of, charges_of, has_rates, is_limited
+from holdfast.model.limits import CLOSED_MS, Charge, TokenBucket, capacity_of, charges_of, has_rates, is_limited
 from holdfast.model.names import QueueRef
 from holdfast.model.policy import Limits, QueuePolicy
 
@@ -10,7 +10,7 @@ rates = st.one_of(st.integers(1, 10_000), st.floats(0.001, 1e6))
 pauses = st.lists(st.integers(0, 5_000), min_size=1, max_size=30)
 
 
-def taken(bucket: Bucket, amount: int, now_ms: int) -> bool:
+def taken(bucket: TokenBucket, amount: int, now_ms: int) -> bool:
     if bucket.shortage_ms(amount, now_ms):
         return False
     bucket.take(amount, now_ms)
@@ -23,7 +23,7 @@ def test_in_no_window_is_more_let_in_than_the_rate_and_one_capacity(
     rate: float, burst_s: float, waits: list[int], eager: int
 ) -> None:
     capacity = capacity_of(rate, burst_s)
-    bucket = Bucket(rate, capacity, 0)
+    bucket = TokenBucket(rate, capacity, 0)
     now_ms, let_in = 0, []
     for wait in waits:
         now_ms += wait
@@ -38,7 +38,7 @@ def test_in_no_window_is_more_let_in_than_the_rate_and_one_capacity(
 def test_whoever_comes_back_after_the_time_it_was_told_is_let_in_and_not_a_millisecond_sooner(
     rate: float, burst_s: float, amounts: list[int]
 ) -> None:
-    bucket = Bucket(rate, capacity_of(rate, burst_s), 0)
+    bucket = TokenBucket(rate, capacity_of(rate, burst_s), 0)
     now_ms = 0
     for amount in amounts:
         wait = bucket.shortage_ms(amount, now_ms)
@@ -53,7 +53,7 @@ def test_however_large_the_calls_the_rate_is_kept_in_the_long_run(
     rate: int, burst_s: float, amounts: list[int]
 ) -> None:
     capacity = capacity_of(rate, burst_s)
-    bucket = Bucket(rate, capacity, 0)
+    bucket = TokenBucket(rate, capacity, 0)
     now_ms, total = 0, 0
     for amount in amounts:
         now_ms += bucket.shortage_ms(amount, now_ms)
@@ -66,7 +66,7 @@ def test_however_large_the_calls_the_rate_is_kept_in_the_long_run(
 @given(rates, st.lists(st.tuples(st.integers(-5_000, 2_000), st.integers(1, 5)), max_size=100))
 def test_a_clock_that_steps_back_never_refills(rate: float, steps: list[tuple[int, int]]) -> None:
     capacity = capacity_of(rate, 1)
-    stepping, steady = Bucket(rate, capacity, 0), Bucket(rate, capacity, 0)
+    stepping, steady = TokenBucket(rate, capacity, 0), TokenBucket(rate, capacity, 0)
     now_ms = latest_ms = 0
     for step, amount in steps:
         now_ms += step
@@ -84,19 +84,19 @@ def test_a_bucket_holds_its_burst_and_at_least_one_operation() -> None:
 
 
 def test_a_closed_bucket_lets_nothing_in_but_what_weighs_nothing() -> None:
-    bucket = Bucket(0, capacity_of(0, 1), 0)
+    bucket = TokenBucket(0, capacity_of(0, 1), 0)
     assert bucket.shortage_ms(1, 10**12) == CLOSED_MS
     assert bucket.shortage_ms(0, 10**12) == 0
 
 
 def test_the_slowest_rate_answers_a_number() -> None:
-    bucket = Bucket(5e-324, 1.0, 0)
+    bucket = TokenBucket(5e-324, 1.0, 0)
     bucket.take(1, 0)
     assert bucket.shortage_ms(1, 0) > 0
 
 
 def test_what_is_given_back_never_makes_more_than_a_full_bucket() -> None:
-    bucket = Bucket(1, 5, 0)
+    bucket = TokenBucket(1, 5, 0)
     bucket.take(3, 0)
     bucket.give_back(3, 60_000)
     assert bucket.is_full(60_000)
@@ -106,7 +106,7 @@ def test_what_is_given_back_never_makes_more_than_a_full_bucket() -> None:
 
 
 def test_a_debt_is_filled_up_first() -> None:
-    bucket = Bucket(10, 10, 0)
+    bucket = TokenBucket(10, 10, 0)
     bucket.take(30, 0)
     assert bucket.shortage_ms(1, 0) == 2_100
     assert bucket.shortage_ms(0, 1_999) == 1
@@ -115,7 +115,7 @@ def test_a_debt_is_filled_up_first() -> None:
 
 
 def test_a_changed_rate_keeps_what_was_used() -> None:
-    bucket = Bucket(10, 10, 0)
+    bucket = TokenBucket(10, 10, 0)
     bucket.take(10, 0)
     bucket.change(100, 100, 50)  # half a token came in at the old rate
     assert bucket.shortage_ms(1, 50) == 5

@@ -10,8 +10,8 @@ from holdfast.model.message import MAX_BATCH, Envelope, Receipt, State
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import (
     EVERYTHING,
-    Ask,
     Cancel,
+    ClaimRequest,
     Filter,
     Move,
     Progress,
@@ -21,7 +21,7 @@ from holdfast.model.requests import (
     Reprioritise,
     Settle,
     Verdict,
-    check_ask,
+    check_claim_request,
     check_progress,
     check_verdict,
     check_verdicts,
@@ -166,8 +166,8 @@ def test_a_verb_means_messages_in_its_own_states_alone() -> None:
 
 
 def test_a_claim_asks_for_one_message_unless_it_says_otherwise() -> None:
-    assert check_ask(Ask()).limit == 1
-    assert check_ask(Ask(limit=MAX_BATCH, lease_ms=1, owner="w", ledger=("c", 0))).limit == MAX_BATCH
+    assert check_claim_request(ClaimRequest()).limit == 1
+    assert check_claim_request(ClaimRequest(limit=MAX_BATCH, lease_ms=1, owner="w", ledger=("c", 0))).limit == MAX_BATCH
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_a_claim_asks_for_one_message_unless_it_says_otherwise() -> None:
 )  # fmt: skip
 def test_a_wrong_claim_is_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgument):
-        check_ask(Ask(**fields))
+        check_claim_request(ClaimRequest(**fields))
 
 
 @pytest.mark.parametrize(

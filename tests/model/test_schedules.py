@@ -11,8 +11,8 @@ from holdfast.model.names import QueueRef
 from holdfast.model.schedules import (
     MAX_PAYLOAD,
     MAX_SCHEDULES,
-    Change,
     Schedule,
+    ScheduleChange,
     Tick,
     changed,
     check_room,
@@ -27,7 +27,7 @@ MESSAGE = Draft(payload=b"{}", headers={"a": "b"})
 
 
 def put(was: Schedule | None, now_ms: int = NOW, max_payload: int = 1 << 20, **change: object) -> Schedule:
-    return changed("s", was, Change(**change), now_ms, max_payload)  # type: ignore[arg-type]
+    return changed("s", was, ScheduleChange(**change), now_ms, max_payload)  # type: ignore[arg-type]
 
 
 @settings(max_examples=200)

@@ -7,7 +7,7 @@ from collections import defaultdict
 from typing import Any
 
 from holdfast.stores.postgres import PostgresStore
-from holdfast.stores.postgres.cluster.database import Shard
+from holdfast.stores.postgres.cluster.database import PostgresDatabase
 
 
 class KeptConnections:
@@ -27,7 +27,7 @@ class KeptConnections:
                 await connection.close()
 
 
-class _LentShard(Shard):
+class _LentShard(PostgresDatabase):
     def __init__(self, url: str, settings: dict[str, str], kept: list[Any]) -> None:
         super().__init__(url, settings)
         self._kept = kept

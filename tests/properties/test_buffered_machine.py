@@ -13,7 +13,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from holdfast.client.blocking import Holdfast
 from holdfast.dice import Dice
 from holdfast.runtime import ThreadRuntime
-from holdfast.stores.buffered.fast_path import Terms
+from holdfast.stores.buffered.fast_path import FastPathOptions
 from holdfast.stores.contract import Store
 from holdfast.stores.postgres import PostgresStore
 from holdfast.testing.machine import QueueMachine
@@ -38,7 +38,7 @@ def machine_on(server: PostgresServer, redis: RedisServer, urls: list[str], path
         def _store(self, dice: Dice) -> Store:
             inner = PostgresStore(urls, dice, journal_retention_ms=_WEEK_MS, goes_by_caller=True)
             # Nothing lands by itself, nor when it is closed.
-            terms = Terms(
+            terms = FastPathOptions(
                 redis_url=redis.url,
                 wal_dir=self._wal_dir,
                 flush_interval_ms=3_600_000,

@@ -17,7 +17,7 @@ from holdfast.model.answers import Delivery, Enqueued, Result
 from holdfast.model.message import Draft, Receipt
 from holdfast.model.names import QueueRef
 from holdfast.model.policy import QueuePolicy
-from holdfast.model.requests import EVERYTHING, Ask, Settle, Verdict
+from holdfast.model.requests import EVERYTHING, ClaimRequest, Settle, Verdict
 from holdfast.runtime import LoopRuntime
 from holdfast.stores.contract import Claims, QueueChange, Store
 from holdfast.stores.memory import MemoryStore
@@ -58,14 +58,14 @@ class Enqueue:
 
 @dataclass(frozen=True)
 class Claim:
-    asks: list[Ask]
+    asks: list[ClaimRequest]
 
 
 @dataclass(frozen=True)
 class ClaimReserved:
     """A claim of messages that were reserved just before; for a store that reserves none, an ordinary one."""
 
-    asks: list[Ask]
+    asks: list[ClaimRequest]
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ _drafts = st.builds(
 )
 _asks = st.lists(
     st.builds(
-        Ask,
+        ClaimRequest,
         limit=st.integers(1, 3),
         lease_ms=st.sampled_from([None, 300, 3_000]),
         owner=st.sampled_from([None, "worker"]),
@@ -162,7 +162,7 @@ class Side:
                 await self.store.sweep(1_000, now_ms)
         return None
 
-    async def _claim_reserved(self, asks: list[Ask], now_ms: int) -> Claims:
+    async def _claim_reserved(self, asks: list[ClaimRequest], now_ms: int) -> Claims:
         if isinstance(self.store, PostgresStore) and self.store._claiming._uses_shortcuts:
             ground, number = self.store.ground(), sum(ask.limit for ask in asks)
             reserved = await ground.call(ground.reserve(self.ref, number, None, now_ms))
@@ -285,9 +285,9 @@ def assert_same(found: list[Any], after: Any) -> None:
     policy=QueuePolicy(),
     calls=[
         Enqueue([Draft(payload=b"")]),
-        Claim([Ask(lease_ms=300)]),
+        Claim([ClaimRequest(lease_ms=300)]),
         Wait(300),
-        Claim([Ask()]),
+        Claim([ClaimRequest()]),
         Settlement([(Settle.ACK, 1), (Settle.ACK, 0)]),
     ],
 )

@@ -11,9 +11,9 @@ from holdfast.clock import SystemClock
 from holdfast.dice import SystemDice
 from holdfast.model.message import Draft
 from holdfast.model.names import QueueRef
-from holdfast.model.requests import Ask, Settle, Verdict
+from holdfast.model.requests import ClaimRequest, Settle, Verdict
 from holdfast.runtime import LoopRuntime
-from holdfast.stores.buffered.fast_path import Terms
+from holdfast.stores.buffered.fast_path import FastPathOptions
 from holdfast.stores.buffered.store import BufferedStore
 from holdfast.stores.contract import Store
 from holdfast.stores.postgres import PostgresStore
@@ -34,7 +34,7 @@ async def opened(urls: list[str], redis_url: str, wal_dir: Path, **terms: Any) -
     runtime = LoopRuntime(SystemClock())
     inner = PostgresStore(urls, SystemDice(), journal_retention_ms=WEEK_MS)
     terms = {"flush_interval_ms": NEVER_MS, "flush_batch": 1_000_000, "segment_bytes": 64 << 10, **terms}
-    store = BufferedStore(inner, Terms(redis_url=redis_url, wal_dir=str(wal_dir), **terms))
+    store = BufferedStore(inner, FastPathOptions(redis_url=redis_url, wal_dir=str(wal_dir), **terms))
     await store.open(Deaf(), runtime)
     try:
         yield store
@@ -51,7 +51,7 @@ async def put(store: Store, *payloads: bytes, ref: QueueRef = REF, **options: An
 
 async def take(store: Store, limit: int = 10_000, ref: QueueRef = REF) -> list[bytes]:
     """Claimed and acked."""
-    claims = await store.claim(ref, [Ask(limit=limit)], now_ms())
+    claims = await store.claim(ref, [ClaimRequest(limit=limit)], now_ms())
     verdicts = [Verdict(settle=Settle.ACK, receipt=each.receipt) for each in claims.per_ask[0]]
     results = await store.settle(ref, verdicts, now_ms())
     assert all(result.ok for result in results)

@@ -7,7 +7,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from holdfast.wire.framed.frames import CONNECTION, Kind
+from holdfast.wire.framed.frames import CONNECTION, FrameKind
 from tests.doors.framed.frames_by_hand import Peer, connected, greeted
 from tests.server.served import Served, urls_in
 
@@ -50,7 +50,7 @@ async def test_without_a_port_of_its_own_it_is_reached_by_upgrade(tmp_path: Path
             await peer.enqueue(b"hi")
             assert [each.payload for each in await peer.claim()] == [b"hi"]
             server.signal()
-            assert (await peer.next_of(CONNECTION))[0] == Kind.GOING_AWAY
+            assert (await peer.next_of(CONNECTION))[0] == FrameKind.GOING_AWAY
             assert await peer.end() == []
         assert server.end() == 0
 
@@ -67,7 +67,7 @@ async def test_a_server_that_drains_answers_what_waits_and_refuses_what_is_new(
             late = peer.open("enqueue", "acme", "jobs", None, [[b"late"]])
             assert await peer.claimed(waiting) == []
             frames = await peer.end()
-            assert all(frame[:2] == (Kind.ERROR, late) for frame in frames)
+            assert all(frame[:2] == (FrameKind.ERROR, late) for frame in frames)
         assert server.end() == 0
 
 

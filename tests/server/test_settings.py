@@ -12,7 +12,7 @@ from holdfast.model.errors import InvalidArgument
 from holdfast.server.kinds import MASKED, Secret
 from holdfast.server.setting import Setting
 from holdfast.server.settings import EMBEDDED, SETTINGS, Settings, parse_settings
-from holdfast.server.sources import Loaded, as_toml, load_settings
+from holdfast.server.sources import LoadedSettings, as_toml, load_settings
 
 # Of each setting three values that differ, as they are written, and some that it must refuse.
 WRITTEN: dict[str, tuple[str, str, str]] = {
@@ -111,7 +111,7 @@ WRONG: dict[str, tuple[str, ...]] = {
 }
 
 each_setting = pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS)
-Give = Callable[..., Loaded]
+Give = Callable[..., LoadedSettings]
 
 
 @pytest.fixture
@@ -120,7 +120,7 @@ def give(tmp_path: Path) -> Give:
 
     def give(
         flags: dict[str, str] | None = None, variables: dict[str, str] | None = None, toml: str | None = None
-    ) -> Loaded:
+    ) -> LoadedSettings:
         environment = dict(variables or {})
         if toml is not None:
             file = tmp_path / "holdfast.toml"

@@ -13,7 +13,7 @@ from holdfast.model.errors import HoldfastError, OverQuota, RateLimited, StoreUn
 from holdfast.model.limits import Charge
 from holdfast.model.message import Draft
 from holdfast.model.names import QueueRef
-from holdfast.model.requests import Ask, Settle, Verdict
+from holdfast.model.requests import ClaimRequest, Settle, Verdict
 from holdfast.runtime import LoopRuntime
 from holdfast.server.compose import Core
 from holdfast.server.settings import parse_settings
@@ -72,7 +72,7 @@ class Bench:
         return asyncio.create_task(self.messages.enqueue(ref, [Draft(payload=b"x" * size)] * number))
 
     def claim(self, ref: QueueRef = REF, limit: int = 1, wait_ms: int | None = 0) -> "asyncio.Task[Any]":
-        return asyncio.create_task(self.messages.claim(ref, Ask(limit=limit), wait_ms))
+        return asyncio.create_task(self.messages.claim(ref, ClaimRequest(limit=limit), wait_ms))
 
     async def ready(self, ref: QueueRef = REF) -> int:
         return (await self.core.store.counts(*ref, self.clock.now_ms())).ready
@@ -184,7 +184,7 @@ class TestRates:
     async def test_a_subscriber_over_its_rate_is_made_to_wait_and_not_sent_away(self, bench: Bench) -> None:
         await bench.admin.set_policy(REF, ConfigureRequest(changes={"limits": {"read_ops_per_s": 2}}))
         await bench.enqueue(number=10)
-        stream = await bench.messages.subscribe(REF, Ask(limit=4), 10)
+        stream = await bench.messages.subscribe(REF, ClaimRequest(limit=4), 10)
         assert len(await stream.next(None)) == 4
         second = asyncio.create_task(stream.next(None))
         await settle_loop()

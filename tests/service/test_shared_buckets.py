@@ -10,12 +10,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.model.limits import BLOCK_MS, Bucket, Charge, capacity_of
+from holdfast.model.limits import BLOCK_MS, Charge, TokenBucket, capacity_of
 from holdfast.model.names import QueueRef
 from holdfast.runtime import LoopRuntime
-from holdfast.service.limits.redis_rates import RatesDown, RedisRates, Taken
+from holdfast.service.limits.redis_rates import RatesDown, RedisRates, TokensTaken
 from holdfast.service.limits.shared_buckets import SharedBuckets
-from holdfast.stores.event_loop.link import Link
+from holdfast.stores.event_loop.link import LoopBridge
 from holdfast.testing import ManualClock
 from tests.redis.server import RedisServer
 
@@ -34,7 +34,7 @@ class CountedRates(RedisRates):
     def __init__(self, url: str) -> None:
         super().__init__(url, goes_by_caller=True)
 
-    async def take(self, *given: Any) -> Taken:
+    async def take(self, *given: Any) -> TokensTaken:
         self.asked += 1
         return await super().take(*given)
 
@@ -42,7 +42,7 @@ class CountedRates(RedisRates):
 class Server:
     def __init__(self, runtime: LoopRuntime, url: str) -> None:
         self.rates = CountedRates(url)
-        self._link = Link(runtime)
+        self._link = LoopBridge(runtime)
         self.buckets = SharedBuckets(self.rates, self._link, runtime)
         self._clock = runtime.clock
 
@@ -266,11 +266,11 @@ def test_the_script_is_the_bucket(redis_url: str, steps: list[tuple[str, int, in
         rates = RedisRates(redis_url, goes_by_caller=True)
         tenant = uuid4().hex
         now_ms = 1_000_000
-        bucket: Bucket | None = None
+        bucket: TokenBucket | None = None
         for act, pause_ms, amount, (per_s, capacity) in steps:
             now_ms += pause_ms
             if bucket is None:
-                bucket = Bucket(per_s, capacity, now_ms)
+                bucket = TokenBucket(per_s, capacity, now_ms)
             bucket.change(per_s, capacity, now_ms)
             charge = Charge(tenant, "write_ops_per_s", per_s, capacity, amount)
             if act == "take":

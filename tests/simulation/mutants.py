@@ -16,7 +16,7 @@ from holdfast.model.rules import lifecycle
 from holdfast.service import session
 from holdfast.service.limits.gate import Gate
 from holdfast.stores.logic import verdicts as verdicts_logic
-from holdfast.stores.memory.queue import Shelf
+from holdfast.stores.memory.queue import MemoryQueue
 from tests.machinery.simulation.memory import DurableMemoryStore, DurableUnits
 
 Patch = pytest.MonkeyPatch
@@ -74,7 +74,7 @@ def a_key_is_not_remembered(patch: Patch) -> None:
 @mutant
 def a_group_goes_on_while_a_batch_is_in_flight(patch: Patch) -> None:
     def show_head(original: Any) -> Any:
-        def show(self: Shelf, name: str, group: Any) -> None:
+        def show(self: MemoryQueue, name: str, group: Any) -> None:
             in_flight, group.in_flight = group.in_flight, set()
             try:
                 original(self, name, group)
@@ -83,7 +83,7 @@ def a_group_goes_on_while_a_batch_is_in_flight(patch: Patch) -> None:
 
         return show
 
-    _wrap(patch, Shelf, "_show_head", show_head)
+    _wrap(patch, MemoryQueue, "_show_head", show_head)
 
 
 @mutant
@@ -140,7 +140,7 @@ def a_deletion_is_not_carried_on(patch: Patch) -> None:
     """The sweeper is not told that a queue is to go."""
 
     def next_deadline(original: Any) -> Any:
-        def forget(self: Shelf, now_ms: int) -> Any:
+        def forget(self: MemoryQueue, now_ms: int) -> Any:
             row, self.row = self.row, lifecycle.replace(self.row, drain_until=None)
             try:
                 return original(self, now_ms)
@@ -149,7 +149,7 @@ def a_deletion_is_not_carried_on(patch: Patch) -> None:
 
         return forget
 
-    _wrap(patch, Shelf, "next_deadline", next_deadline)
+    _wrap(patch, MemoryQueue, "next_deadline", next_deadline)
 
 
 # --- The dispatcher and the sweeper --------------------------------------------------------------------------------

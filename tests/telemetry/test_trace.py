@@ -16,7 +16,7 @@ from holdfast.model.answers import Delivery, Enqueued, Result
 from holdfast.model.errors import PayloadTooLarge
 from holdfast.model.message import Draft
 from holdfast.model.names import QueueRef
-from holdfast.model.requests import Ask, Settle, Verdict
+from holdfast.model.requests import ClaimRequest, Settle, Verdict
 from holdfast.stores.memory import MemoryStore
 from holdfast.telemetry import trace as trace_module
 from holdfast.telemetry.exporting import tracing_from
@@ -46,7 +46,7 @@ class Door:
         return answers
 
     async def claim(self, request: dict[bytes, bytes], limit: int = 10, lease_ms: int = 5_000) -> list[Delivery]:
-        deliveries: list[Delivery] = await self._messages.claim(REF, Ask(limit=limit, lease_ms=lease_ms), 0)
+        deliveries: list[Delivery] = await self._messages.claim(REF, ClaimRequest(limit=limit, lease_ms=lease_ms), 0)
         self._tracing.deliver(request, REF, deliveries)
         return deliveries
 

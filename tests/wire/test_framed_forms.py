@@ -5,11 +5,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.model.answers import Delivery, Enqueued, Part, Result
+from holdfast.model.answers import Delivery, Enqueued, PayloadPart, Result
 from holdfast.model.errors import ERRORS_BY_CODE, HoldfastError, InvalidArgument, RateLimited, StaleLease
 from holdfast.model.message import Draft, Pieces, Receipt, State
 from holdfast.model.names import QueueRef
-from holdfast.model.requests import Ask, Filter, Progress, Settle, StateDocument, Verdict
+from holdfast.model.requests import ClaimRequest, Filter, Progress, Settle, StateDocument, Verdict
 from holdfast.wire import requests as req
 from holdfast.wire.framed import answers, calls, greetings
 from holdfast.wire.framed.calls import NAMED, Context, read_call
@@ -21,12 +21,12 @@ RECEIPT = Receipt(7, b"t" * 16, 3)
 # The places of docs/greetings.md, by the model's names. A field that the model gets belongs at the end.
 PLACES: list[tuple[type[msgspec.Struct], str]] = [
     (
-        calls.DraftIn,
+        calls.FramedDraft,
         "payload content_type headers priority delay_ms deliver_at ttl_ms key group correlation_id max_retries is_json "
         "pieces",
     ),
-    (calls.AskIn, "limit lease_ms owner with_state ledger streams"),
-    (calls.VerdictIn, "settle receipt error delay_ms defer final exhausted lease_ms"),
+    (calls.FramedClaimRequest, "limit lease_ms owner with_state ledger streams"),
+    (calls.FramedVerdict, "settle receipt error delay_ms defer final exhausted lease_ms"),
     (
         answers.DeliveryIn,
         "snowflake given_correlation_id receipt payload pieces content_type is_json headers priority attempt "
@@ -78,7 +78,7 @@ def test_places_at_the_end_may_be_left_out() -> None:
 
 
 def test_claims_and_verdicts_are_read_as_they_were_written() -> None:
-    ask = Ask(limit=5, lease_ms=6, owner="me", with_state=True, ledger=("c", 8), streams=True)
+    ask = ClaimRequest(limit=5, lease_ms=6, owner="me", with_state=True, ledger=("c", 8), streams=True)
     verdict = Verdict(settle=Settle.NACK, receipt=RECEIPT, error="e", delay_ms=1, final=True, exhausted=True)
     call: Any = read_call(calls.write_exchange(REF, ask, [verdict], None))
     assert msgspec.structs.asdict(call.ask) == msgspec.structs.asdict(ask)
@@ -192,7 +192,7 @@ def test_deliveries_and_results_are_read_as_they_were_written() -> None:
 
 
 def test_a_part_is_read_as_it_was_written() -> None:
-    part = Part(b"x", 2, "c")
+    part = PayloadPart(b"x", 2, "c")
     assert answers.read_part(answers.write_part(part)) == part
 
 

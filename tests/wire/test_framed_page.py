@@ -8,7 +8,7 @@ import pytest
 from holdfast.model.errors import ERRORS_BY_CODE
 from holdfast.wire.framed import answers
 from holdfast.wire.framed.calls import HOT_CALLS, NAMED, operation_of, read_call
-from holdfast.wire.framed.frames import Frame, FrameReader, Kind
+from holdfast.wire.framed.frames import Frame, FrameKind, FrameReader
 from holdfast.wire.framed.greetings import ClientHello, read_client_hello, read_server_hello
 
 PAGE = (Path(__file__).parents[2] / "docs" / "framed.md").read_text()
@@ -30,22 +30,22 @@ def example() -> list[tuple[str, Frame]]:
 def test_every_frame_of_the_example_is_whole_and_read_by_the_other_side() -> None:
     told: list[str] = []
     for side, (kind, _, body) in example():
-        match Kind(kind):
-            case Kind.HELLO if side == ">":
+        match FrameKind(kind):
+            case FrameKind.HELLO if side == ">":
                 assert read_client_hello(body) == ClientHello(1, None, "my-tool", "1")
-            case Kind.HELLO:
+            case FrameKind.HELLO:
                 assert read_server_hello(body).max_calls == 4_096
-            case Kind.CALL:
+            case FrameKind.CALL:
                 told.append(operation_of(read_call(body)))
-            case Kind.CANCEL:
+            case FrameKind.CANCEL:
                 assert body == b""
             case _:
-                assert kind == Kind.RESULT
+                assert kind == FrameKind.RESULT
     assert told == ["enqueue", "claim", "settle", "claim"]
 
 
 def test_the_answers_of_the_example_are_read_as_the_page_says() -> None:
-    enqueued, claimed, settled, nothing = [body for _, (kind, _, body) in example() if kind == Kind.RESULT]
+    enqueued, claimed, settled, nothing = [body for _, (kind, _, body) in example() if kind == FrameKind.RESULT]
     [message] = answers.read_enqueued(enqueued)
     [delivery] = answers.read_claimed(claimed).deliveries
     [result] = answers.read_results(settled)
@@ -54,8 +54,8 @@ def test_the_answers_of_the_example_are_read_as_the_page_says() -> None:
     assert answers.read_claimed(nothing).deliveries == []
 
 
-@pytest.mark.parametrize("kind", Kind)
-def test_every_kind_of_frame_is_in_the_table(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", FrameKind)
+def test_every_kind_of_frame_is_in_the_table(kind: FrameKind) -> None:
     assert re.search(rf"^\| {kind.value} \| {kind.name} \|", PAGE, re.MULTILINE)
 
 

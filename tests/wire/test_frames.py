@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.wire.framed.frames import CONNECTION, Frame, FrameReader, Kind, write_frame
+from holdfast.wire.framed.frames import CONNECTION, Frame, FrameKind, FrameReader, write_frame
 
 MAX = 1_000
 
-frames = st.tuples(st.sampled_from(Kind), st.integers(0, 2**32 - 1), st.binary(max_size=50))
+frames = st.tuples(st.sampled_from(FrameKind), st.integers(0, 2**32 - 1), st.binary(max_size=50))
 
 
 @given(st.lists(frames, max_size=6), st.lists(st.integers(1, 40), max_size=40))
@@ -30,7 +30,7 @@ def test_a_length_that_is_no_frames_is_a_failure_that_says_what_was_expected(sta
     reader = FrameReader(MAX)
     assert reader.feed(start) == []
     assert "framed protocol, not HTTP" in (reader.failure or "")
-    assert reader.feed(write_frame(Kind.PING, CONNECTION)) == []
+    assert reader.feed(write_frame(FrameKind.PING, CONNECTION)) == []
 
 
 def test_the_length_alone_is_enough_to_refuse_a_frame() -> None:
@@ -43,7 +43,7 @@ def test_the_length_alone_is_enough_to_refuse_a_frame() -> None:
 
 def test_frames_before_a_bad_one_are_read() -> None:
     reader = FrameReader(MAX)
-    good = (Kind.PING, CONNECTION, b"x")
+    good = (FrameKind.PING, CONNECTION, b"x")
     assert reader.feed(write_frame(*good) + b"GET /") == [good]
     assert reader.failure is not None
 
@@ -51,14 +51,14 @@ def test_frames_before_a_bad_one_are_read() -> None:
 def test_a_frame_of_the_greatest_length_is_read_and_one_more_byte_is_refused() -> None:
     body = b"x" * (MAX - 5)
     reader = FrameReader(MAX)
-    assert reader.feed(write_frame(Kind.DATA, 1, body)) == [(Kind.DATA, 1, body)]
-    reader.feed(write_frame(Kind.DATA, 1, body + b"x"))
+    assert reader.feed(write_frame(FrameKind.DATA, 1, body)) == [(FrameKind.DATA, 1, body)]
+    reader.feed(write_frame(FrameKind.DATA, 1, body + b"x"))
     assert reader.failure is not None
 
 
 def test_a_frame_that_has_begun_says_how_much_is_missing() -> None:
     reader = FrameReader(MAX)
-    frame = write_frame(Kind.DATA, 1, b"x" * 100)
+    frame = write_frame(FrameKind.DATA, 1, b"x" * 100)
     reader.feed(frame[:3])
     assert reader.missing == 4 - 3
     reader.feed(frame[3:20])

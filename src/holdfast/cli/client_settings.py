@@ -21,7 +21,7 @@ NAMES = ("url", "token", "tenant")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ClientTarget:
     url: str = DEFAULT_URL
     token: str | None = field(default=None, repr=False)
     tenant: str = "default"
@@ -48,7 +48,9 @@ class Place:
         return self.origins.get(name, "default")
 
 
-def find_place(flags: Mapping[str, str | None], environment: Mapping[str, str], config: str | None = None) -> Place:
+def find_place(
+    flags: Mapping[str, str | None], environment: Mapping[str, str], config: str | None = None
+) -> ClientTarget:
     """The first of flag, variable and file that names a thing decides."""
     file = config or environment.get(CONFIG_VARIABLE) or None
     given: dict[str, tuple[str, str]] = {} if file is None else _from_file(file)
@@ -69,8 +71,10 @@ def find_place(flags: Mapping[str, str | None], environment: Mapping[str, str], 
     tenant = given["tenant"][0] if "tenant" in given else None
     if tenant is None and token is not None and (tenant := tenant_of(token)) is not None:
         origins["tenant"] = "the token"
-    place = Place(url, token, tenant or "default", origins)
-    return place if place.is_remote else Place(url, token, tenant or "default", origins, _store(environment, file))
+    place = ClientTarget(url, token, tenant or "default", origins)
+    return (
+        place if place.is_remote else ClientTarget(url, token, tenant or "default", origins, _store(environment, file))
+    )
 
 
 def tenant_of(token: str) -> str | None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from holdfast.cli.arguments import QuickCommand
-from holdfast.cli.client_settings import DEFAULT_URL, Place, find_place
+from holdfast.cli.client_settings import DEFAULT_URL, ClientTarget, find_place
 from holdfast.cli.failures import Usage, complain
 from holdfast.cli.output import Output
 from holdfast.clock import steady_s
@@ -32,10 +32,10 @@ QueueName = Annotated[str, typer.Argument(metavar="QUEUE", help="A queue's name,
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
-class Session:
+class CommandSession:
     """One call of a client command."""
 
-    def __init__(self, place: Place, output: Output, *, may_create: bool = False) -> None:
+    def __init__(self, place: ClientTarget, output: Output, *, may_create: bool = False) -> None:
         self.place = place
         self.output = output
         self._may_create = may_create
@@ -131,7 +131,7 @@ def client_command(
             flags = {each: given.pop(each) for each in ("url", "token", "tenant")}
             output = Output(json=given.pop("json"), quiet=given.pop("quiet"))
             place = find_place(flags, os.environ, given.pop("config"))
-            session = Session(place, output, may_create=may_create)
+            session = CommandSession(place, output, may_create=may_create)
             try:
                 function(session, **given)
             finally:

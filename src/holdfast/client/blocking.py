@@ -28,14 +28,16 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 
-class Run(Protocol):
+class RunCoroutine(Protocol):
     def __call__(self, work: Coroutine[Any, Any, T], /) -> T: ...
 
 
-class Driver:
+class BlockingDriver:
     """Runs coroutines of the async API to their end, in whichever way the transport needs."""
 
-    def __init__(self, run: "Run", close: Callable[[], None], is_inherited: Callable[[], bool] = lambda: False) -> None:
+    def __init__(
+        self, run: "RunCoroutine", close: Callable[[], None], is_inherited: Callable[[], bool] = lambda: False
+    ) -> None:
         """`is_inherited` tells whether this process was forked after opening and has not connected anew."""
         self.run = run
         self.close = close
@@ -64,7 +66,7 @@ class BlockingMessage(PlainMessage):
 
     __slots__ = ("_inner", "_run")
 
-    def __init__(self, inner: AsyncMessage, driver: Driver) -> None:
+    def __init__(self, inner: AsyncMessage, driver: BlockingDriver) -> None:
         self._held = inner._held
         self._inner = inner
         self._run = driver.run
@@ -104,7 +106,7 @@ class Queue:
                 charge(message.json())
     """
 
-    def __init__(self, inner: AsyncQueue, driver: Driver) -> None:
+    def __init__(self, inner: AsyncQueue, driver: BlockingDriver) -> None:
         self._inner = inner
         self._driver = driver
         self._run = driver.run
@@ -204,7 +206,7 @@ class Queue:
 class Tenant:
     """A tenant, made by `Holdfast.tenant`: its limits, quotas and counts."""
 
-    def __init__(self, inner: AsyncTenant, driver: Driver) -> None:
+    def __init__(self, inner: AsyncTenant, driver: BlockingDriver) -> None:
         self._inner = inner
         self._run = driver.run
 
@@ -233,7 +235,7 @@ class Holdfast:
         hf.queue("mail").enqueue({"to": "ada"})
     """
 
-    def __init__(self, inner: AsyncHoldfast, driver: Driver) -> None:
+    def __init__(self, inner: AsyncHoldfast, driver: BlockingDriver) -> None:
         self._inner = inner
         self._driver = driver
         self._run = driver.run

@@ -8,7 +8,7 @@ from holdfast.client.options import TenantOptions
 from holdfast.client.queue import AsyncQueue
 from holdfast.client.tracebacks import raises_plainly
 from holdfast.client.transport import Transport
-from holdfast.model.answers import Events, QueueSummary, Stats, TenantSummary
+from holdfast.model.answers import JournalEvents, QueueSummary, Stats, TenantSummary
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.events import check_position
 from holdfast.model.message import MAX_BATCH
@@ -90,7 +90,9 @@ class AsyncHoldfast:
         """Return the tenants that you may see, each with its configuration."""
         return await self._connected().call(operations.TENANTS, QueueRef(), requests.Nothing())
 
-    async def journal(self, after: str | None = None, limit: int = 1_000, *, tenant: str | None = None) -> Events:
+    async def journal(
+        self, after: str | None = None, limit: int = 1_000, *, tenant: str | None = None
+    ) -> JournalEvents:
         """Return up to `limit` journal events in order, beginning behind the position `after`.
 
         Without `after` the oldest event that is kept comes first. The result's `.next` is the position to continue

@@ -10,7 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.client.payloads.encoding import decode_json, encode_json
-from holdfast.client.payloads.part_reader import PART, Reading, Target, opened, write_all
+from holdfast.client.payloads.part_reader import PART, PayloadCursor, Target, opened, write_all
 from holdfast.client.tracebacks import raises_plainly
 from holdfast.client.transport import Transport
 from holdfast.model.answers import Delivery, Result
@@ -29,7 +29,7 @@ T = TypeVar("T")
 LOST = "the lease ran out, or the message was settled, claimed again or removed"
 
 
-class Held(msgspec.Struct, gc=False):
+class MessageFacts(msgspec.Struct, gc=False):
     """The known facts of a delivery, shared by the async message and its blocking form."""
 
     delivery: Delivery
@@ -55,7 +55,7 @@ class Message:
 
     __slots__ = ("_held",)
 
-    def __init__(self, held: Held) -> None:
+    def __init__(self, held: MessageFacts) -> None:
         self._held = held
 
     @property
@@ -234,7 +234,7 @@ class AsyncMessage(Message):
 
     __slots__ = ("_transport",)
 
-    def __init__(self, transport: Transport, held: Held) -> None:
+    def __init__(self, transport: Transport, held: MessageFacts) -> None:
         self._held = held
         self._transport = transport
 
@@ -262,7 +262,7 @@ class AsyncMessage(Message):
             if delivery.payload:
                 yield delivery.payload
             return
-        reading = Reading(delivery)
+        reading = PayloadCursor(delivery)
         while not reading.is_over:
             yield reading.take(await self.read_part(reading.offset, PART))
 
@@ -353,7 +353,7 @@ def nack_verdict(receipt: Receipt, error: str | None, *, delay: Duration | None,
     return Verdict(settle=Settle.NACK, receipt=receipt, error=plain(error), delay_ms=delay_ms, defer=defer, final=final)
 
 
-def note_result(held: Held, verdict: Verdict, result: Result) -> None:
+def note_result(held: MessageFacts, verdict: Verdict, result: Result) -> None:
     """Record the effect of a verdict on a claimed message."""
     if not result.ok and not result.is_stale:
         return  # the verdict was not written: the lease stands, and the message can still be settled

@@ -12,8 +12,8 @@ from holdfast.model.message import JSON, Draft, NewMessage, normalise_correlatio
 from holdfast.model.parsing.checks import plain
 from holdfast.model.parsing.durations import Duration, Instant, parse_duration_ms, parse_instant_ms
 from holdfast.model.policy import Limits, Quotas
-from holdfast.model.requests import Ask
-from holdfast.model.schedules import Change
+from holdfast.model.requests import ClaimRequest
+from holdfast.model.schedules import ScheduleChange
 
 # A bearer token, or a function that returns the current one.
 Token = str | Callable[[], str]
@@ -216,7 +216,7 @@ def change_of(
     payload: Any,
     paused: bool | None,
     options: Mapping[str, Any],
-) -> Change:
+) -> ScheduleChange:
     _check_known(options, ScheduledOptions.__annotations__, "schedule")
     if payload is NOT_GIVEN and options:
         raise InvalidArgument(
@@ -224,7 +224,7 @@ def change_of(
         )
     if paused is not None and not isinstance(paused, bool):
         raise InvalidArgument("paused is True or False", field="paused")
-    return Change(
+    return ScheduleChange(
         cron=plain(cron),
         every_ms=None if every is None else parse_duration_ms("every", every),
         timezone=plain(timezone),
@@ -233,7 +233,7 @@ def change_of(
     )
 
 
-def ask_of(limit: int, options: Mapping[str, Any]) -> tuple[Ask, int | None]:
+def ask_of(limit: int, options: Mapping[str, Any]) -> tuple[ClaimRequest, int | None]:
     """Return the claim, and how long it waits in milliseconds (None: for ever)."""
     wait_ms: int | None = 0
     fields: dict[str, Any] = {}
@@ -253,7 +253,7 @@ def ask_of(limit: int, options: Mapping[str, Any]) -> tuple[Ask, int | None]:
                 fields["ledger"] = _ledger(value)
             case _:
                 _check_known(options, ClaimOptions.__annotations__, "claim")
-    return Ask(limit=limit, **fields), wait_ms
+    return ClaimRequest(limit=limit, **fields), wait_ms
 
 
 def on_close_delay_of(options: Mapping[str, Any]) -> int | None:

@@ -6,7 +6,7 @@ from io import BytesIO
 from msgspec.structs import replace
 
 from holdfast.client.message import Message
-from holdfast.client.payloads.part_reader import PART, Reading, Target, opened, write_all
+from holdfast.client.payloads.part_reader import PART, PayloadCursor, Target, opened, write_all
 from holdfast.client.tracebacks import raises_plainly
 
 
@@ -40,7 +40,7 @@ class PlainMessage(Message):
             if delivery.payload:
                 yield delivery.payload
             return
-        reading = Reading(delivery)
+        reading = PayloadCursor(delivery)
         while not reading.is_over:
             yield reading.take(self.read_part(reading.offset, PART))
 

@@ -5,7 +5,7 @@ from typing import Any, Unpack
 
 from msgspec import Raw
 
-from holdfast.client.message import AsyncMessage, Held, Message, nack_verdict, note_result
+from holdfast.client.message import AsyncMessage, Message, MessageFacts, nack_verdict, note_result
 from holdfast.client.options import ClaimOptions, EnqueueOptions, ask_of, drafts_of, on_close_delay_of
 from holdfast.client.payloads.encoding import encode_json
 from holdfast.client.payloads.upload import draft_of, upload
@@ -162,7 +162,7 @@ class AsyncQueue(QueueOperations):
     def _in_hand(self, deliveries: Iterable[Delivery], on_close_delay_ms: int | None) -> list[AsyncMessage]:
         transport, ref = self._transport, self.ref
         return [
-            AsyncMessage(transport, Held(each, ref, each.lease_expires_at, each.state, on_close_delay_ms))
+            AsyncMessage(transport, MessageFacts(each, ref, each.lease_expires_at, each.state, on_close_delay_ms))
             for each in deliveries
         ]
 

@@ -9,7 +9,7 @@ from holdfast.client.options import NOT_GIVEN, PolicyOptions, ScheduledOptions, 
 from holdfast.client.payloads.encoding import encode
 from holdfast.client.tracebacks import raises_plainly
 from holdfast.client.transport import Transport
-from holdfast.model.answers import Changed, Info, LedgerEntry, Page, Result, Stats
+from holdfast.model.answers import BulkResult, Info, LedgerEntry, Page, Result, Stats
 from holdfast.model.errors import InvalidArgument
 from holdfast.model.ids import parse_id
 from holdfast.model.message import MAX_BATCH
@@ -86,7 +86,7 @@ class QueueOperations:
         """Let claims find messages again after `pause`."""
         await self._transport.call(operations.PAUSE, self.ref, requests.PauseRequest(paused=False))
 
-    async def purge(self, state: str = "ready") -> Changed:
+    async def purge(self, state: str = "ready") -> BulkResult:
         """Remove all ready messages, delayed ones included, or all failed ones with `state="failed"`.
 
         Messages in flight stay. Each removed message leaves an event in the journal.
@@ -94,7 +94,7 @@ class QueueOperations:
         request = requests.PurgeRequest(state=parse_state(state))
         return await self._transport.call(operations.PURGE, self.ref, request)
 
-    async def cancel(self, filter: FilterLike = None) -> Changed:
+    async def cancel(self, filter: FilterLike = None) -> BulkResult:
         """Remove the ready messages that match `filter`; without one, all of them.
 
         q.cancel({"headers": {"campaign": "spring"}})
@@ -102,7 +102,7 @@ class QueueOperations:
         request = requests.CancelRequest(filter=make_filter(filter))
         return await self._transport.call(operations.CANCEL, self.ref, request)
 
-    async def reprioritise(self, priority: int, filter: FilterLike = None) -> Changed:
+    async def reprioritise(self, priority: int, filter: FilterLike = None) -> BulkResult:
         """Give the ready messages that match `filter` another priority, from 0 (first) to 255 (last)."""
         which = make_filter(filter)
         request = requests.ReprioritiseRequest(priority=check_integer("priority", priority, 0, 255), filter=which)
@@ -110,7 +110,7 @@ class QueueOperations:
 
     async def move(
         self, to: str, *, tenant: str | None = None, filter: FilterLike = None, state: str = "ready"
-    ) -> Changed:
+    ) -> BulkResult:
         """Move matching messages to the queue `to`, with their ids, counts and state documents.
 
         `tenant` is the tenant of the target queue, by default the same. `state` is `ready` or `failed`.
@@ -126,7 +126,7 @@ class QueueOperations:
         rate_per_s: float | None = None,
         dry_run: bool = False,
         edit: Mapping[str, Any] | None = None,
-    ) -> Changed:
+    ) -> BulkResult:
         """Make failed messages ready again, with a fresh retry budget and TTL; id, version and correlation id stay.
 
         `rate_per_s` spreads the work over time. `dry_run` only counts the messages that match. `edit` replaces the

@@ -3,11 +3,11 @@
 from collections.abc import AsyncIterator
 from typing import Protocol, TypeVar
 
-from holdfast.model.answers import Delivery, Enqueued, Exchanged, Part, Result
+from holdfast.model.answers import Delivery, Enqueued, Exchanged, PayloadPart, Result
 from holdfast.model.errors import HoldfastError
 from holdfast.model.message import Draft, Receipt
 from holdfast.model.names import QueueRef
-from holdfast.model.requests import Ask, Verdict
+from holdfast.model.requests import ClaimRequest, Verdict
 from holdfast.wire.operation import Operation
 
 R = TypeVar("R")
@@ -25,7 +25,7 @@ class Interrupted(Exception):
         self.error = error
 
 
-class Upload(Protocol):
+class TransportUpload(Protocol):
     """An enqueue whose payload comes in parts. Its caller calls `abandon` in the end, whatever happened."""
 
     async def write(self, part: bytes) -> None:
@@ -38,37 +38,39 @@ class Upload(Protocol):
         """Drop the payload unless it was enqueued."""
 
 
-class Messages(Protocol):
+class MessageCalls(Protocol):
     """The calls that every message goes through. They have hand-written paths over each wire."""
 
     async def enqueue(self, ref: QueueRef, drafts: list[Draft]) -> list[Enqueued]: ...
 
-    async def upload(self, ref: QueueRef, draft: Draft, size: int | None = None) -> Upload:
+    async def upload(self, ref: QueueRef, draft: Draft, size: int | None = None) -> TransportUpload:
         """Begin an upload. `draft` is the message without its payload, `size` the payload's length if it is known."""
 
-    async def claim(self, ref: QueueRef, ask: Ask, wait_ms: int | None) -> list[Delivery]: ...
+    async def claim(self, ref: QueueRef, ask: ClaimRequest, wait_ms: int | None) -> list[Delivery]: ...
 
-    async def exchange(self, ref: QueueRef, verdicts: list[Verdict], ask: Ask, wait_ms: int | None = 0) -> Exchanged:
+    async def exchange(
+        self, ref: QueueRef, verdicts: list[Verdict], ask: ClaimRequest, wait_ms: int | None = 0
+    ) -> Exchanged:
         """Settle, then claim. Return the results even if the claim is refused for now."""
 
-    def stream(self, ref: QueueRef, ask: Ask, prefetch: int) -> AsyncIterator[Delivery]:
+    def stream(self, ref: QueueRef, ask: ClaimRequest, prefetch: int) -> AsyncIterator[Delivery]:
         """Yield deliveries as they become ready, without end; at most `prefetch` are unsettled at a time."""
 
     async def settle(self, ref: QueueRef, verdicts: list[Verdict]) -> list[Result]: ...
 
-    async def read_part(self, ref: QueueRef, receipt: Receipt, offset: int, limit: int) -> Part:
-        """Read a part of a payload that a claim left in the store (`Ask.streams`). Raise `StaleLease`."""
+    async def read_part(self, ref: QueueRef, receipt: Receipt, offset: int, limit: int) -> PayloadPart:
+        """Read a part of a payload that a claim left in the store (`ClaimRequest.streams`). Raise `StaleLease`."""
 
 
-class Operations(Protocol):
+class OperationCalls(Protocol):
     """A way to carry out the other operations of the table, each by its row."""
 
     async def call(self, operation: Operation[R, A], ref: QueueRef, request: R) -> A:
         """Carry out an operation on a queue, on the tenant of `ref`, or on the server."""
 
 
-class Transport(Operations, Protocol):
+class Transport(OperationCalls, Protocol):
     @property
-    def messages(self) -> Messages: ...
+    def messages(self) -> MessageCalls: ...
 
     async def close(self) -> None: ...

@@ -17,14 +17,14 @@ from holdfast.background import Backoff
 from holdfast.dice import Dice, SystemDice
 from holdfast.dispatch.fairness import cost_of
 from holdfast.dispatch.polling import Polling
-from holdfast.dispatch.turns import Shard
-from holdfast.dispatch.waiters import Line, Waiter
+from holdfast.dispatch.turns import ShardTurns
+from holdfast.dispatch.waiters import QueueWaiters, Waiter
 from holdfast.dispatch.watchers import Callback, Watchers
 from holdfast.model.answers import Delivery
 from holdfast.model.errors import HoldfastError, RateLimited, StoreUnavailable
 from holdfast.model.message import Receipt
 from holdfast.model.names import QueueRef
-from holdfast.model.requests import Ask, Settle, Verdict
+from holdfast.model.requests import ClaimRequest, Settle, Verdict
 from holdfast.runtime import Runtime
 from holdfast.stores.contract import Claims, Store
 
@@ -54,8 +54,8 @@ class Dispatcher:
         self._dice = dice or SystemDice()
         self._weight_of = weight_of
         self._shard_of = shard_of
-        self._shards: dict[int, Shard] = {}
-        self._lines: dict[QueueRef, Line] = {}
+        self._shards: dict[int, ShardTurns] = {}
+        self._lines: dict[QueueRef, QueueWaiters] = {}
         self._watchers = Watchers(store, runtime)
         self._asked_this_turn: set[QueueRef] = set()
         # Patient waiters: a claim that does not wait is no consumer held up.
@@ -70,7 +70,7 @@ class Dispatcher:
     def tenant_waiters(self, tenant: str) -> int:
         return sum(len(line) for ref, line in self._lines.items() if ref.tenant == tenant)
 
-    async def claim(self, ref: QueueRef, ask: Ask, wait_ms: int | None) -> list[Delivery]:
+    async def claim(self, ref: QueueRef, ask: ClaimRequest, wait_ms: int | None) -> list[Delivery]:
         """What is ready up to the ask's limit; if nothing is, wait up to `wait_ms` (None: for ever) for one."""
         is_inline = self._claims_inline and ask.ledger is None
         # A lone claim need not wait for a pass; of a crowd's in one turn the others are served by one, and share its
@@ -147,7 +147,7 @@ class Dispatcher:
 
     # --- Joining and leaving a line --------------------------------------------------------------------------
 
-    def _join(self, ref: QueueRef, ask: Ask, wait_ms: int | None) -> tuple[Line, Waiter]:
+    def _join(self, ref: QueueRef, ask: ClaimRequest, wait_ms: int | None) -> tuple[QueueWaiters, Waiter]:
         if self._is_closed:
             raise StoreUnavailable("this queue was closed: open it again")
         is_patient = wait_ms != 0
@@ -163,7 +163,7 @@ class Dispatcher:
             waiter.timer = self._runtime.call_at(give_up_at, lambda: self._give_up(ref, waiter))
         line = self._lines.get(ref)
         if line is None:
-            line = self._lines[ref] = Line(ref)
+            line = self._lines[ref] = QueueWaiters(ref)
         line.join(waiter)
         self._waiting += is_patient
         return line, waiter
@@ -227,7 +227,7 @@ class Dispatcher:
 
     # --- Turns -----------------------------------------------------------------------------------------------
 
-    def _arm(self, line: Line, at_ms: int | None) -> None:
+    def _arm(self, line: QueueWaiters, at_ms: int | None) -> None:
         """See to it that the line gets a turn at that time, if not sooner."""
         if at_ms is None:
             return
@@ -238,34 +238,34 @@ class Dispatcher:
             line.wakes_at = at_ms
             line.timer = self._runtime.call_at(at_ms, lambda: self._wake(line))
 
-    def _arm_poll(self, line: Line, wait_ms: int | None = None) -> None:
+    def _arm_poll(self, line: QueueWaiters, wait_ms: int | None = None) -> None:
         """Arm a turn for a line that hears nothing meanwhile, unless all of it has left by then, after `wait_ms`."""
         pause_ms = self._polling.pause_ms(is_told=self._is_told, roll=0.0 if self._is_told else self._dice.roll())
         if pause_ms is not None and (wait_ms is None or pause_ms < wait_ms):
             self._arm(line, self._runtime.clock.now_ms() + pause_ms)
 
-    def _wake(self, line: Line) -> None:
+    def _wake(self, line: QueueWaiters) -> None:
         line.timer = line.wakes_at = None
         if self._lines.get(line.ref) is line:
             self._give_turn(line)
 
-    def _disarm(self, line: Line) -> None:
+    def _disarm(self, line: QueueWaiters) -> None:
         if line.timer is not None:
             line.timer.cancel()
         line.timer = line.wakes_at = None
 
-    def _drop(self, line: Line) -> None:
+    def _drop(self, line: QueueWaiters) -> None:
         self._disarm(line)
         del self._lines[line.ref]
 
-    def _give_turn(self, line: Line) -> None:
+    def _give_turn(self, line: QueueWaiters) -> None:
         number = self._shard_of(line.ref)
         shard = self._shards.get(number)
         if shard is None:
-            shard = self._shards[number] = Shard(self._runtime, self._weight_of, self._serve)
+            shard = self._shards[number] = ShardTurns(self._runtime, self._weight_of, self._serve)
         shard.give_turn(line)
 
-    async def _serve(self, line: Line) -> int:
+    async def _serve(self, line: QueueWaiters) -> int:
         """One pass: claim for the first waiters of the line. Answers what it cost."""
         # Cleared before the store is asked: news that comes while it works is worth another turn.
         line.has_turn = False
@@ -300,7 +300,7 @@ class Dispatcher:
             # It left while the store was at work.
             self._give_back_unseen(ref, waiter, deliveries)
 
-    def _go_on(self, line: Line, claims: Claims, asked_at: int, *, made_progress: bool) -> None:
+    def _go_on(self, line: QueueWaiters, claims: Claims, asked_at: int, *, made_progress: bool) -> None:
         """After a pass that left waiters: another at once if it may find more, else when that may be."""
         if line.has_turn:
             return  # somebody came, or something, after the store was asked: the next pass sees to all of them

@@ -5,26 +5,26 @@ from typing import Any
 
 from holdfast.background import Backoff
 from holdfast.dispatch.fairness import FairTurns
-from holdfast.dispatch.waiters import Line
+from holdfast.dispatch.waiters import QueueWaiters
 from holdfast.runtime import Runtime
 
 
-class Shard:
+class ShardTurns:
     """Serves its lines one after the other, as work of its own: a slow pass delays no other shard's waiters."""
 
     def __init__(
         self,
         runtime: Runtime,
         weight_of: Callable[[str], int],
-        serve: Callable[[Line], Coroutine[Any, Any, int]],
+        serve: Callable[[QueueWaiters], Coroutine[Any, Any, int]],
     ) -> None:
         self._runtime = runtime
         self._serve = serve
-        self._turns: FairTurns[Line] = FairTurns(weight_of)
+        self._turns: FairTurns[QueueWaiters] = FairTurns(weight_of)
         self._is_serving = False
         self._backoff = Backoff("dispatch")
 
-    def give_turn(self, line: Line) -> None:
+    def give_turn(self, line: QueueWaiters) -> None:
         if line.has_turn:
             return
         line.has_turn = True

@@ -7,7 +7,7 @@ from typing import Any
 from holdfast.clock import Timer
 from holdfast.model.answers import Delivery
 from holdfast.model.names import QueueRef
-from holdfast.model.requests import Ask
+from holdfast.model.requests import ClaimRequest
 from holdfast.runtime import Ticket
 
 
@@ -19,7 +19,7 @@ class Waiter:
 
     __slots__ = ("ask", "is_due_an_answer", "is_patient", "ticket", "timer")
 
-    def __init__(self, ask: Ask, ticket: Ticket[Any], is_patient: bool) -> None:
+    def __init__(self, ask: ClaimRequest, ticket: Ticket[Any], is_patient: bool) -> None:
         self.ask = ask
         self.ticket: Ticket[list[Delivery]] = ticket
         self.is_patient = is_patient
@@ -27,7 +27,7 @@ class Waiter:
         self.timer: Timer | None = None
 
 
-class Line:
+class QueueWaiters:
     """The waiters of one queue, and when the next pass over it may find something."""
 
     __slots__ = ("_unasked", "_waiters", "has_turn", "ref", "timer", "wakes_at")

@@ -7,7 +7,7 @@ from holdfast.background import Backoff
 from holdfast.clock import Timer
 from holdfast.model.errors import Refused
 from holdfast.model.names import QueueRef
-from holdfast.model.requests import Ask
+from holdfast.model.requests import ClaimRequest
 from holdfast.runtime import Runtime
 from holdfast.stores.contract import Claims, Store
 
@@ -16,7 +16,7 @@ _log = logging.getLogger("holdfast")
 Callback = Callable[[], None]
 
 # Takes nothing, and learns when there may be something.
-_LOOK = Ask(limit=0)
+_LOOK = ClaimRequest(limit=0)
 _SOON = 0
 
 

@@ -8,7 +8,7 @@ import msgspec
 from holdfast.model.errors import ERRORS_BY_CODE, HoldfastError, Internal, StaleLease, Unavailable
 from holdfast.model.events import JournalEvent
 from holdfast.model.ids import to_uuid
-from holdfast.model.message import Envelope, Identified, Pieces, Receipt, State
+from holdfast.model.message import AboutMessage, Envelope, Pieces, Receipt, State
 from holdfast.model.policy import QueuePolicy, TenantConfig
 from holdfast.model.requests import Progress, StateDocument
 from holdfast.model.rules.lifecycle import Life
@@ -16,11 +16,11 @@ from holdfast.model.rules.lifecycle import Life
 T = TypeVar("T")
 
 
-class Enqueued(Identified, frozen=True, kw_only=True, gc=False):
+class Enqueued(AboutMessage, frozen=True, kw_only=True, gc=False):
     duplicate: bool = False
 
 
-class Delivery(Identified, frozen=True, kw_only=True, gc=False):
+class Delivery(AboutMessage, frozen=True, kw_only=True, gc=False):
     """A message in the hands of the caller that claimed it."""
 
     receipt: Receipt
@@ -98,7 +98,7 @@ class Exchanged(NamedTuple):
     deliveries: list[Delivery]
 
 
-class Part(NamedTuple):
+class PayloadPart(NamedTuple):
     """Some bytes of a payload, of `total` in all."""
 
     data: bytes
@@ -193,7 +193,7 @@ class TenantSummary(TenantConfig, frozen=True, kw_only=True):
     tenant: str
 
 
-class Changed(msgspec.Struct, frozen=True):
+class BulkResult(msgspec.Struct, frozen=True):
     """What a bulk verb did: how many it meant, how many it changed."""
 
     matched: int
@@ -223,7 +223,7 @@ class Page(list[T], Generic[T]):
     cursor: str | None = None
 
 
-class Events(list[JournalEvent]):
+class JournalEvents(list[JournalEvent]):
     """Journal events in order; `next` is the position after them, to ask for more."""
 
     next: str = ""

@@ -3,7 +3,7 @@
 from enum import StrEnum
 
 from holdfast.model.errors import InvalidArgument
-from holdfast.model.message import Identified
+from holdfast.model.message import AboutMessage
 
 
 class Event(StrEnum):
@@ -23,7 +23,7 @@ class Event(StrEnum):
     MOVED = "moved"
 
 
-class JournalEvent(Identified, frozen=True, kw_only=True, gc=False):
+class JournalEvent(AboutMessage, frozen=True, kw_only=True, gc=False):
     """What happened to one message; never its payload.
 
     enqueued_at and claimed_at stand in each event, so that wait and work time come from one row.

@@ -37,7 +37,7 @@ class Shortage(NamedTuple):
     wait_ms: int
 
 
-class Bucket:
+class TokenBucket:
     """Fills at `per_s` up to `capacity`. Whoever takes more than there is leaves a debt, which is filled up first.
 
     A call larger than the capacity is let in when the bucket is full: else it never would be, and by the debt it leaves

@@ -157,7 +157,7 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return size + headers_bytes(self.headers) if self.headers else size
 
 
-class Identified(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class AboutMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Something said of one message. The texts are made when they are read: most are not."""
 
     snowflake: int

@@ -22,7 +22,7 @@ STEP = 1_000
 DELAYED = "delayed"
 
 
-class Ask(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One caller's claim."""
 
     limit: int = 1
@@ -230,7 +230,7 @@ def parse_ids(given: object) -> list[int]:
     return [parse_id(value) for value in given]
 
 
-def check_ask(ask: Ask) -> Ask:
+def check_claim_request(ask: ClaimRequest) -> ClaimRequest:
     check_integer("limit", ask.limit, 1, MAX_BATCH)
     if ask.lease_ms is not None:
         check_integer("lease", ask.lease_ms, 1, MAX_MS)

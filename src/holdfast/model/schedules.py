@@ -48,7 +48,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     last_error: str | None = None
 
 
-class Change(msgspec.Struct, frozen=True, kw_only=True):
+class ScheduleChange(msgspec.Struct, frozen=True, kw_only=True):
     """What a caller says of a schedule; None leaves it as it is."""
 
     cron: str | None = None
@@ -98,7 +98,7 @@ class ScheduleInfo(msgspec.Struct, frozen=True, kw_only=True):
 # --- What callers say ----------------------------------------------------------------------------------------------
 
 
-def changed(name: str, was: Schedule | None, change: Change, now_ms: int, max_payload: int) -> Schedule:
+def changed(name: str, was: Schedule | None, change: ScheduleChange, now_ms: int, max_payload: int) -> Schedule:
     """The schedule as it is from now on. A schedule whose times stay the same keeps its next tick."""
     if change.message is not None:
         _check_message(change.message, name, max_payload)
@@ -132,7 +132,7 @@ def changed(name: str, was: Schedule | None, change: Change, now_ms: int, max_pa
     return replace(schedule, next_at=_next_tick(schedule, max(now_ms, last_at or 0)))
 
 
-def _times_of(was: Schedule | None, change: Change) -> tuple[str | None, str, int | None]:
+def _times_of(was: Schedule | None, change: ScheduleChange) -> tuple[str | None, str, int | None]:
     if change.cron is not None and change.every_ms is not None:
         raise InvalidArgument("a schedule has a cron line or an interval (every_ms): give one", field="every_ms")
     every_ms = None if change.every_ms is None else check_integer("every_ms", change.every_ms, LEAST_EVERY_MS, MAX_MS)

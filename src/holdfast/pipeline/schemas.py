@@ -35,7 +35,7 @@ class Field(NamedTuple):
     type: pa.DataType
 
 
-class Table(NamedTuple):
+class TableSchema(NamedTuple):
     """One table's columns, in order. Each may be null as far as Spark is concerned."""
 
     name: str
@@ -61,7 +61,7 @@ class Table(NamedTuple):
         assert isinstance(parsed, StructType)
         return parsed
 
-    def only(self, columns: Iterable[str]) -> "Table":
+    def only(self, columns: Iterable[str]) -> "TableSchema":
         """The columns named, in the order given; one that is not there is refused by its name."""
         by_name = {each.name: each for each in self.fields}
         chosen = list(columns)
@@ -70,11 +70,11 @@ class Table(NamedTuple):
                 raise InvalidArgument(
                     f"{self.name} has no column {name!r}; its columns are {', '.join(by_name)}", field=name
                 )
-        return Table(self.name, tuple(by_name[name] for name in chosen))
+        return TableSchema(self.name, tuple(by_name[name] for name in chosen))
 
 
-def _table(name: str, fields: Sequence[tuple[str, pa.DataType]]) -> Table:
-    return Table(name, tuple(Field(*each) for each in fields))
+def _table(name: str, fields: Sequence[tuple[str, pa.DataType]]) -> TableSchema:
+    return TableSchema(name, tuple(Field(*each) for each in fields))
 
 
 # One row for each transition of a message (SPEC 9.1); the payload is in none of them.
@@ -174,7 +174,7 @@ LOGGED_CALLS = _table(
 )
 
 
-def as_instants(batch: pa.RecordBatch, table: Table) -> pa.RecordBatch:
+def as_instants(batch: pa.RecordBatch, table: TableSchema) -> pa.RecordBatch:
     """A batch with the table's columns, in its types; what came as milliseconds becomes instants."""
     columns = []
     for field in table.fields:

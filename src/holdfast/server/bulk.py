@@ -7,16 +7,16 @@ from holdfast.client.blocking import Holdfast
 from holdfast.model.answers import Info
 from holdfast.model.errors import InvalidArgument
 from holdfast.model.names import QueueRef, parse_name
-from holdfast.pipeline.sources.copies import Messages
+from holdfast.pipeline.sources.copies import StoredMessages
 from holdfast.pipeline.sources.feed import Feed, HttpFeed
-from holdfast.pipeline.sources.options import Place
+from holdfast.pipeline.sources.options import StoreAddress
 from holdfast.pipeline.sources.segments import Log
 from holdfast.pipeline.sources.sink import BulkLanding, ClientLanding, Landing
 from holdfast.server.settings import OBJECT_SCHEMES, Settings
 from holdfast.service.views import info_of
 
 
-def open_feed(place: Place, tenant: str | None) -> Feed:
+def open_feed(place: StoreAddress, tenant: str | None) -> Feed:
     if place.is_http:
         return HttpFeed(place, tenant)
     if tenant is not None:
@@ -48,7 +48,7 @@ def open_log(log: str, is_over: bool) -> Log:
     return SegmentFiles(log, is_over=is_over)
 
 
-def open_messages(directory: str) -> Messages:
+def open_messages(directory: str) -> StoredMessages:
     return CopiedMessages(directory)
 
 
@@ -66,7 +66,7 @@ class CopiedMessages:
         return (info_of(each, with_payload=True) for each in self._messages.found(ref))
 
 
-def open_client(place: Place) -> Holdfast:
+def open_client(place: StoreAddress) -> Holdfast:
     """For claims, verdicts and enqueues: a server, or the databases themselves."""
     if place.is_http or place.is_postgres:
         return holdfast.open(place.address, **place.client_settings())
@@ -77,7 +77,7 @@ def open_client(place: Place) -> Holdfast:
     )
 
 
-def open_landing(place: Place) -> Landing | BulkLanding:
+def open_landing(place: StoreAddress) -> Landing | BulkLanding:
     if place.is_postgres:
         from holdfast.stores.postgres.bulk.loader import Loader
 
@@ -85,7 +85,7 @@ def open_landing(place: Place) -> Landing | BulkLanding:
     return ClientLanding(open_client, place)
 
 
-def _unknown(place: Place) -> InvalidArgument:
+def _unknown(place: StoreAddress) -> InvalidArgument:
     return InvalidArgument(
         f"{place.address[:200]} is no place of a journal: give http://host:port of a server, postgres://… of its "
         "databases, the directory of a backup, or file:///, s3://, az:// or gs:// of an object store",

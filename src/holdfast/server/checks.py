@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from holdfast.model.errors import InvalidArgument
-from holdfast.server.sources import Loaded
+from holdfast.server.sources import LoadedSettings
 
 
 class _Need(NamedTuple):
@@ -30,7 +30,7 @@ _NEEDS = (
 )
 
 
-def check_startable(loaded: Loaded) -> None:
+def check_startable(loaded: LoadedSettings) -> None:
     """Raise `InvalidArgument` for a setting that would have no effect because another one is missing."""
     for need in _NEEDS:
         if need.setting in loaded.origins and not any(name in loaded.origins for name in need.of):

@@ -18,7 +18,7 @@ from holdfast.runtime import Runtime
 from holdfast.server.kinds import without_password
 from holdfast.server.settings import Settings
 from holdfast.service.admin import AdminService
-from holdfast.service.directory import Directory
+from holdfast.service.directory import PolicyCache
 from holdfast.service.limits.admission import Admission
 from holdfast.service.limits.request_turns import RequestTurns
 from holdfast.service.operations import Services
@@ -29,7 +29,7 @@ from holdfast.stores.contract import Store
 
 if TYPE_CHECKING:
     from holdfast.service.limits.shared_buckets import SharedBuckets
-    from holdfast.stores.event_loop.link import Link
+    from holdfast.stores.event_loop.link import LoopBridge
     from holdfast.stores.postgres import PostgresStore
 
 _log = logging.getLogger("holdfast")
@@ -41,7 +41,7 @@ class Core:
     def __init__(self, store: Store, runtime: Runtime, settings: Settings, dice: Dice | None = None) -> None:
         self.store = store
         self.runtime = runtime
-        self._directory = Directory(store, runtime.clock, auto_create=settings.auto_create)
+        self._directory = PolicyCache(store, runtime.clock, auto_create=settings.auto_create)
         self.dispatcher = Dispatcher(
             store,
             runtime,
@@ -54,7 +54,7 @@ class Core:
         self._redis_url = settings.redis_url
         # The buckets that this server shares with others, if it does.
         self.shared: SharedBuckets | None = None
-        self._line: Link | None = None
+        self._line: LoopBridge | None = None
         self.refresher = Refresher(self._directory, runtime) if not store.capabilities.pushes_wakeups else None
         self.sweeper = Sweeper(store, runtime)
         self.scheduler = Scheduler(store, runtime, self.admission.enqueue)
@@ -92,9 +92,9 @@ class Core:
         # Imported here: nobody else loads the drivers.
         from holdfast.service.limits.redis_rates import RedisRates
         from holdfast.service.limits.shared_buckets import SharedBuckets
-        from holdfast.stores.event_loop.link import Link
+        from holdfast.stores.event_loop.link import LoopBridge
 
-        self._line = Link(self.runtime)
+        self._line = LoopBridge(self.runtime)
         self.shared = SharedBuckets(RedisRates(redis_url), self._line, self.runtime)
         await self.shared.start()
         self.admission.take_from(self.shared)
@@ -219,10 +219,10 @@ def _buffered_store(inner: "PostgresStore", settings: Settings) -> Store:
     if settings.redis_url is None or settings.wal_dir is None:
         raise InvalidArgument("the fast path needs both redis_url and wal_dir", field="redis_url")
     require_extra("redis", "the fast path", field="redis_url")
-    from holdfast.stores.buffered.fast_path import Terms
+    from holdfast.stores.buffered.fast_path import FastPathOptions
     from holdfast.stores.buffered.store import BufferedStore
 
-    terms = Terms(
+    terms = FastPathOptions(
         redis_url=settings.redis_url,
         wal_dir=settings.wal_dir,
         on_redis_down=settings.on_redis_down,

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-from holdfast.client.blocking import Driver, Holdfast
+from holdfast.client.blocking import BlockingDriver, Holdfast
 from holdfast.client.client import AsyncHoldfast
 from holdfast.client.transport import Transport
 from holdfast.clock import Alarm, Clock, SystemClock
@@ -61,7 +61,7 @@ def open_blocking(
         await core.open()
         return Embedded(core, runtime)
 
-    return Holdfast(AsyncHoldfast(connect), Driver(runtime.run, runtime.close, lambda: runtime.is_refusing))
+    return Holdfast(AsyncHoldfast(connect), BlockingDriver(runtime.run, runtime.close, lambda: runtime.is_refusing))
 
 
 def open_on_loop(

@@ -14,7 +14,7 @@ _log = logging.getLogger("holdfast")
 OVERTIME = 1
 
 
-class Stop:
+class ServerStop:
     """The first signal says so; the second ends the process."""
 
     _SIGNALS = (signal.SIGTERM, signal.SIGINT)

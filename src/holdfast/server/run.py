@@ -29,7 +29,7 @@ from holdfast.runtime import LoopRuntime
 from holdfast.server.capnp import CapnpServer
 from holdfast.server.compose import Core, make_store
 from holdfast.server.door import Telemetry, identity_of, make_door
-from holdfast.server.ending import OVERTIME, Stop, Watchdog, leave
+from holdfast.server.ending import OVERTIME, ServerStop, Watchdog, leave
 from holdfast.server.framed import FramedServer
 from holdfast.server.http import HttpServer
 from holdfast.server.listen import listening_sockets, make_tls, raise_bind_error, url_of
@@ -67,7 +67,7 @@ def run(settings: Settings, announce: Announce, make_door: MakeDoor = make_door,
 
 async def serve(settings: Settings, announce: Announce, make_door: MakeDoor = make_door) -> int:
     with ExitStack() as last:
-        stop, watchdog = Stop(asyncio.get_running_loop()), Watchdog()
+        stop, watchdog = ServerStop(asyncio.get_running_loop()), Watchdog()
         last.callback(stop.forget)
         last.callback(watchdog.dismiss)
         clock = SystemClock()

@@ -48,7 +48,7 @@ class Origin:
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadedSettings:
     settings: Settings
     # By name; a setting that is not here has its default.
     origins: Mapping[str, Origin]
@@ -61,7 +61,9 @@ class Loaded:
         return ((name, SETTINGS[name]) for name in self.origins)
 
 
-def load_settings(flags: Mapping[str, object], environment: Mapping[str, str], *, config: str | None = None) -> Loaded:
+def load_settings(
+    flags: Mapping[str, object], environment: Mapping[str, str], *, config: str | None = None
+) -> LoadedSettings:
     """`flags` by the settings' names, those given only. What is wrong is refused with its name and where it stood."""
     file = config or environment.get(CONFIG_VARIABLE) or None
     given: dict[str, tuple[object, Origin]] = {}
@@ -80,7 +82,7 @@ def load_settings(flags: Mapping[str, object], environment: Mapping[str, str], *
         _keep_the_stronger(secret, in_file, values, origins)
         if in_file in values:
             values[secret] = _read_secret(secret, values[in_file], origins[in_file])
-    return Loaded(Settings(**values), origins, warnings)
+    return LoadedSettings(Settings(**values), origins, warnings)
 
 
 def _from_file(path: str) -> Iterator[tuple[str, tuple[object, Origin]]]:
@@ -155,7 +157,7 @@ def _read_secret(name: str, path: str, origin: Origin) -> Secret:
     return secret
 
 
-def as_toml(loaded: Loaded) -> str:
+def as_toml(loaded: LoadedSettings) -> str:
     """The settings in force, each with where it came from; secrets masked."""
     lines: list[str] = []
     group = ""

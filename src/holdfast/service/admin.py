@@ -6,7 +6,7 @@ from typing import Any
 from msgspec.structs import asdict
 
 from holdfast.dispatch.dispatcher import Dispatcher
-from holdfast.model.answers import Changed, QueueDetail, QueueSummary, Stats, TenantSummary
+from holdfast.model.answers import BulkResult, QueueDetail, QueueSummary, Stats, TenantSummary
 from holdfast.model.errors import InvalidArgument, MessageNotFound, StoreUnavailable
 from holdfast.model.ids import parse_id, to_uuid
 from holdfast.model.message import State, check_size
@@ -27,7 +27,7 @@ from holdfast.model.requests import (
     Verb,
 )
 from holdfast.runtime import Runtime, see_through, sleep_until
-from holdfast.service.directory import Directory
+from holdfast.service.directory import PolicyCache
 from holdfast.service.views import stats_of
 from holdfast.stores.contract import QueueChange, Store
 from holdfast.stores.logic.results import being_deleted
@@ -48,7 +48,7 @@ from holdfast.wire.requests import (
 
 class AdminService:
     def __init__(
-        self, store: Store, dispatcher: Dispatcher, directory: Directory, runtime: Runtime, *, max_payload: int
+        self, store: Store, dispatcher: Dispatcher, directory: PolicyCache, runtime: Runtime, *, max_payload: int
     ) -> None:
         self._store = store
         self._dispatcher = dispatcher
@@ -145,20 +145,20 @@ class AdminService:
 
     # --- Verbs over many messages ----------------------------------------------------------------------------
 
-    async def purge(self, ref: QueueRef, request: PurgeRequest) -> Changed:
+    async def purge(self, ref: QueueRef, request: PurgeRequest) -> BulkResult:
         state = request.state
         if state not in (State.READY, State.FAILED):
             raise InvalidArgument(f"purge takes what is ready or failed, not what is {state}", field="state")
         return await self._alter(ref, Purge(state=state), EVERYTHING)
 
-    async def cancel(self, ref: QueueRef, request: CancelRequest) -> Changed:
+    async def cancel(self, ref: QueueRef, request: CancelRequest) -> BulkResult:
         return await self._alter(ref, Cancel(), request.filter)
 
-    async def reprioritise(self, ref: QueueRef, request: ReprioritiseRequest) -> Changed:
+    async def reprioritise(self, ref: QueueRef, request: ReprioritiseRequest) -> BulkResult:
         check_integer("priority", request.priority, 0, 255)
         return await self._alter(ref, Reprioritise(priority=request.priority), request.filter)
 
-    async def move(self, ref: QueueRef, request: MoveRequest) -> Changed:
+    async def move(self, ref: QueueRef, request: MoveRequest) -> BulkResult:
         to, state = request.to, request.state
         if to == ref:
             raise InvalidArgument(f"the messages are in {ref} already", field="to")
@@ -174,7 +174,7 @@ class AdminService:
         if not removed.changed:
             raise MessageNotFound(f"queue {ref} has no message {to_uuid(snowflake)}", id=to_uuid(snowflake))
 
-    async def redrive(self, ref: QueueRef, request: RedriveRequest) -> Changed:
+    async def redrive(self, ref: QueueRef, request: RedriveRequest) -> BulkResult:
         """Bring failed messages back; with an edit, only the message that it names."""
         which, edit, rate_per_s = request.filter, request.edit, request.rate_per_s
         if rate_per_s is not None:
@@ -183,12 +183,12 @@ class AdminService:
             check_size("payload", len(edit.payload), self._max_payload)
             which = Filter(ids=frozenset({edit.id}))
         if request.dry_run:
-            return Changed(await self._count(ref, State.FAILED, which), 0)
+            return BulkResult(await self._count(ref, State.FAILED, which), 0)
         if rate_per_s is None:
             return await self._alter(ref, Redrive(edit=edit), which)
         return await self._alter_paced(ref, Redrive(edit=edit), which, rate_per_s)
 
-    async def _alter(self, ref: QueueRef, verb: Verb, which: Filter) -> Changed:
+    async def _alter(self, ref: QueueRef, verb: Verb, which: Filter) -> BulkResult:
         """In atomic steps. What a step changed no longer matches: the same call again goes on where this one ended."""
         matched = changed = 0
         after: int | None = None
@@ -198,9 +198,9 @@ class AdminService:
             changed += step.changed
             after = step.after
             if after is None:
-                return Changed(matched, changed)
+                return BulkResult(matched, changed)
 
-    async def _alter_paced(self, ref: QueueRef, verb: Verb, which: Filter, rate_per_s: float) -> Changed:
+    async def _alter_paced(self, ref: QueueRef, verb: Verb, which: Filter, rate_per_s: float) -> BulkResult:
         """At most `rate_per_s` a second, in ten steps a second where the rate allows it."""
         size = max(1, min(STEP, int(rate_per_s / 10)))
         pause_ms = min(size / rate_per_s * 1_000, MAX_MS)
@@ -211,7 +211,7 @@ class AdminService:
             changed += step.changed
             after = step.after
             if after is None:
-                return Changed(changed, changed)
+                return BulkResult(changed, changed)
             steps += 1
             await sleep_until(self._runtime, start_ms + int(steps * pause_ms))
 

@@ -10,7 +10,7 @@ from holdfast.stores.contract import LimitedQueueDirectory, QueueRow, Store, Ten
 from holdfast.stores.logic.results import no_such_queue
 
 
-class Directory:
+class PolicyCache:
     """Keeps what every call is admitted by, so that nobody has to ask the store for it: loaded at the start, noted at
     each change. Only what departs from the defaults is kept."""
 

@@ -11,13 +11,13 @@ from holdfast.dispatch.dispatcher import Dispatcher
 from holdfast.model.answers import (
     Delivery,
     Enqueued,
-    Events,
     Exchanged,
     Found,
     Info,
+    JournalEvents,
     LedgerEntry,
     Page,
-    Part,
+    PayloadPart,
     Result,
     Saved,
     Stats,
@@ -36,20 +36,20 @@ from holdfast.model.names import QueueRef
 from holdfast.model.parsing.checks import check_integer, check_text
 from holdfast.model.parsing.durations import MAX_MS
 from holdfast.model.requests import (
-    Ask,
+    ClaimRequest,
     StateChange,
     Verdict,
-    check_ask,
+    check_claim_request,
     check_progress,
     check_verdicts,
     parse_listing,
 )
 from holdfast.model.rules.lifecycle import holds
 from holdfast.runtime import Runtime, sleep_until
-from holdfast.service.directory import Directory
+from holdfast.service.directory import PolicyCache
 from holdfast.service.limits.admission import Admission
 from holdfast.service.subscriptions import Subscription, Subscriptions
-from holdfast.service.uploads import Upload
+from holdfast.service.uploads import PayloadUpload
 from holdfast.service.views import info_of, stats_of
 from holdfast.service.watches import Watch, Watches
 from holdfast.stores.contract import PayloadReader, PayloadWriter, Store
@@ -81,7 +81,7 @@ class QueueService:
         self,
         store: Store,
         dispatcher: Dispatcher,
-        directory: Directory,
+        directory: PolicyCache,
         admission: Admission,
         runtime: Runtime,
         *,
@@ -110,7 +110,7 @@ class QueueService:
         check_drafts([draft for drafts in batches.values() for draft in drafts], self._max_payload)
         return {ref: await self.enqueue(ref, drafts) for ref, drafts in batches.items()}
 
-    async def upload(self, ref: QueueRef, draft: Draft, size: int | None = None) -> Upload:
+    async def upload(self, ref: QueueRef, draft: Draft, size: int | None = None) -> PayloadUpload:
         """A message whose payload is yet to come, to be enqueued after; `draft` is all the rest of it. Of a `size` that
         is known, too much is refused before any of it has come."""
         check_draft(draft, self._max_payload)
@@ -123,15 +123,15 @@ class QueueService:
 
         above = self._store.capabilities.streams_above
         enqueue = partial(self.enqueue, ref)
-        return Upload(draft, max_payload=self._max_payload, stages_above=above, stage=stage, enqueue=enqueue)
+        return PayloadUpload(draft, max_payload=self._max_payload, stages_above=above, stage=stage, enqueue=enqueue)
 
     async def read_payload(self, ref: QueueRef, delivery: Delivery) -> PayloadReader:
-        """Of a delivery that has its payload in pieces (`Ask.streams`)."""
+        """Of a delivery that has its payload in pieces (`ClaimRequest.streams`)."""
         if delivery.pieces is None:
             raise Internal("this delivery has its payload with it")
         return await self._store.payloads.read(ref, delivery.snowflake, delivery.pieces)
 
-    async def read_part(self, ref: QueueRef, receipt: Receipt, offset: int, limit: int) -> Part:
+    async def read_part(self, ref: QueueRef, receipt: Receipt, offset: int, limit: int) -> PayloadPart:
         """Up to `limit` bytes, from `offset` on, of the payload of a message that the receipt still holds."""
         check_integer("offset", offset, 0, MAX_MS)
         check_integer("limit", limit, 1, MAX_PART)
@@ -145,7 +145,7 @@ class QueueService:
         pieces = envelope.pieces
         if pieces is None:
             data = envelope.payload[offset : offset + limit]
-            return Part(data, len(envelope.payload), envelope.correlation_id)
+            return PayloadPart(data, len(envelope.payload), envelope.correlation_id)
         left = min(limit, max(0, pieces.size - offset))
         parts: list[bytes] = []
         try:
@@ -155,11 +155,11 @@ class QueueService:
                 left -= len(parts[-1])
         except MessageNotFound:  # settled while it was read
             raise _not_held(receipt) from None
-        return Part(b"".join(parts), pieces.size, envelope.correlation_id)
+        return PayloadPart(b"".join(parts), pieces.size, envelope.correlation_id)
 
-    async def claim(self, ref: QueueRef, ask: Ask, wait_ms: int | None) -> list[Delivery]:
+    async def claim(self, ref: QueueRef, ask: ClaimRequest, wait_ms: int | None) -> list[Delivery]:
         """Nothing may be awaited after the dispatcher's answer: a caller that leaves then would strand it."""
-        check_ask(ask)
+        check_claim_request(ask)
         if wait_ms is not None:
             check_integer("wait", wait_ms, 0, MAX_MS)
         if not self._directory.auto_create:
@@ -171,13 +171,15 @@ class QueueService:
             hold.delivered(deliveries)
             return deliveries
 
-    async def exchange(self, ref: QueueRef, verdicts: list[Verdict], ask: Ask, wait_ms: int | None = 0) -> Exchanged:
+    async def exchange(
+        self, ref: QueueRef, verdicts: list[Verdict], ask: ClaimRequest, wait_ms: int | None = 0
+    ) -> Exchanged:
         """Settle earlier deliveries, then claim ready messages, waiting up to `wait_ms` for one (None: for ever).
 
         Raise before anything is settled if the claim is malformed. If the claim fails once verdicts are settled, return
         their results without messages; the caller's next claim gets the error.
         """
-        check_ask(ask)
+        check_claim_request(ask)
         if wait_ms is not None:
             check_integer("wait", wait_ms, 0, MAX_MS)
         results = await self.settle(ref, verdicts) if verdicts else []
@@ -189,7 +191,7 @@ class QueueService:
             # The verdicts are written, and the caller must learn of that.
             return Exchanged(results, [])
 
-    async def stream(self, ref: QueueRef, ask: Ask, prefetch: int) -> AsyncIterator[Delivery]:
+    async def stream(self, ref: QueueRef, ask: ClaimRequest, prefetch: int) -> AsyncIterator[Delivery]:
         """Deliveries for ever, each claimed when it is asked for: nothing travels here, so nothing is sent ahead."""
         while True:
             for delivery in await self.claim(ref, replace(ask, limit=1), None):
@@ -212,8 +214,8 @@ class QueueService:
             raise StaleLease(f"message {id} is not held by this caller: claim it, or give its receipt", id=id)
         return receipt_of(found.envelope, found.life)
 
-    async def subscribe(self, ref: QueueRef, ask: Ask, prefetch: int) -> Subscription:
-        check_ask(ask)
+    async def subscribe(self, ref: QueueRef, ask: ClaimRequest, prefetch: int) -> Subscription:
+        check_claim_request(ask)
         if not self._directory.auto_create:
             await self._directory.require(ref)
         return self._subscriptions.open(ref, ask, prefetch)
@@ -310,7 +312,7 @@ class QueueService:
         counts = await self._store.counts(*ref, now_ms)
         return stats_of(counts, now_ms, waiters=self._dispatcher.waiters(ref), row=row)
 
-    async def journal(self, ref: QueueRef, request: JournalRequest) -> Events:
+    async def journal(self, ref: QueueRef, request: JournalRequest) -> JournalEvents:
         """If there is nothing behind the position, wait up to `wait_ms` for something. `until` ends a range that was
         read before."""
         after, tenant = request.after, request.tenant
@@ -326,9 +328,9 @@ class QueueService:
             after = events.next
             await sleep_until(self._runtime, min(ends_at, now_ms + _JOURNAL_POLL_MS))
 
-    async def _events(self, after: str | None, limit: int, tenant: str | None, until: str | None) -> Events:
+    async def _events(self, after: str | None, limit: int, tenant: str | None, until: str | None) -> JournalEvents:
         """A whole page. One tenant's may lie far apart among the others': then everybody has a turn in between."""
-        events = Events()
+        events = JournalEvents()
         steps = 0
         while True:
             page = await self._store.journal(after, limit - len(events), tenant, self._now_ms(), until)

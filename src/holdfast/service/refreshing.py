@@ -9,7 +9,7 @@ import math
 from holdfast.background import Backoff
 from holdfast.clock import Timer
 from holdfast.runtime import Runtime
-from holdfast.service.directory import Directory
+from holdfast.service.directory import PolicyCache
 
 REFRESH_MS = 5_000
 # After so many passes every queue was looked at.
@@ -17,7 +17,7 @@ _PASSES = 6
 
 
 class Refresher:
-    def __init__(self, directory: Directory, runtime: Runtime) -> None:
+    def __init__(self, directory: PolicyCache, runtime: Runtime) -> None:
         self._directory = directory
         self._runtime = runtime
         self._timer: Timer | None = None

@@ -4,7 +4,7 @@ from holdfast.model.errors import MessageNotFound, StoreUnavailable
 from holdfast.model.names import QueueRef, parse_name
 from holdfast.model.schedules import ScheduleInfo, changed, info_of
 from holdfast.runtime import Runtime
-from holdfast.service.directory import Directory
+from holdfast.service.directory import PolicyCache
 from holdfast.stores.contract import Store
 from holdfast.wire.requests import Nothing, ScheduleNameRequest, ScheduleRequest
 
@@ -15,7 +15,7 @@ _TRIES = 100
 
 
 class ScheduleService:
-    def __init__(self, store: Store, directory: Directory, runtime: Runtime, *, max_payload: int) -> None:
+    def __init__(self, store: Store, directory: PolicyCache, runtime: Runtime, *, max_payload: int) -> None:
         self._store = store
         self._directory = directory
         self._now_ms = runtime.clock.now_ms

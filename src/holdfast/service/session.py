@@ -8,14 +8,14 @@ from typing import TypeVar, cast
 
 from msgspec.structs import replace
 
-from holdfast.model.answers import Delivery, Enqueued, Exchanged, Part, Result, TenantSummary
+from holdfast.model.answers import Delivery, Enqueued, Exchanged, PayloadPart, Result, TenantSummary
 from holdfast.model.message import Draft, Receipt
 from holdfast.model.names import QueueRef
-from holdfast.model.requests import Ask, Verdict
+from holdfast.model.requests import ClaimRequest, Verdict
 from holdfast.service.access import ANYONE, Caller, permit
 from holdfast.service.operations import Services
 from holdfast.service.subscriptions import Subscription
-from holdfast.service.uploads import Upload
+from holdfast.service.uploads import PayloadUpload
 from holdfast.service.watches import Watch
 from holdfast.stores.contract import PayloadReader
 from holdfast.wire import operations
@@ -67,11 +67,11 @@ class Session:
             permit(self.caller, operations.ENQUEUE_EACH, ref.tenant)
         return await self._messages.enqueue_each(batches)
 
-    async def upload(self, ref: QueueRef, draft: Draft) -> Upload:
+    async def upload(self, ref: QueueRef, draft: Draft) -> PayloadUpload:
         permit(self.caller, operations.UPLOAD, ref.tenant)
         return await self._messages.upload(ref, draft)
 
-    async def claim(self, ref: QueueRef, ask: Ask, wait_ms: int | None) -> list[Delivery]:
+    async def claim(self, ref: QueueRef, ask: ClaimRequest, wait_ms: int | None) -> list[Delivery]:
         permit(self.caller, operations.CLAIM, ref.tenant)
         return await self._messages.claim(ref, self._owned(ask), wait_ms)
 
@@ -79,7 +79,9 @@ class Session:
         permit(self.caller, operations.SETTLE, ref.tenant)
         return await self._messages.settle(ref, verdicts)
 
-    async def exchange(self, ref: QueueRef, verdicts: list[Verdict], ask: Ask, wait_ms: int | None = 0) -> Exchanged:
+    async def exchange(
+        self, ref: QueueRef, verdicts: list[Verdict], ask: ClaimRequest, wait_ms: int | None = 0
+    ) -> Exchanged:
         permit(self.caller, operations.EXCHANGE, ref.tenant)
         return await self._messages.exchange(ref, verdicts, self._owned(ask), wait_ms)
 
@@ -90,7 +92,7 @@ class Session:
         owner = None if self.caller == ANYONE else self.caller.subject
         return await self._messages.held_by(ref, id, owner)
 
-    async def subscribe(self, ref: QueueRef, ask: Ask, prefetch: int) -> Subscription:
+    async def subscribe(self, ref: QueueRef, ask: ClaimRequest, prefetch: int) -> Subscription:
         permit(self.caller, operations.SUBSCRIBE, ref.tenant)
         return await self._messages.subscribe(ref, self._owned(ask), prefetch)
 
@@ -103,7 +105,7 @@ class Session:
         permit(self.caller, operations.READ_PAYLOAD, ref.tenant)
         return await self._messages.read_payload(ref, delivery)
 
-    async def read_part(self, ref: QueueRef, receipt: Receipt, offset: int, limit: int) -> Part:
+    async def read_part(self, ref: QueueRef, receipt: Receipt, offset: int, limit: int) -> PayloadPart:
         """Read a part of the payload of a message that the receipt holds; any caller may have claimed it."""
         permit(self.caller, operations.READ_PART, ref.tenant)
         return await self._messages.read_part(ref, receipt, offset, limit)
@@ -113,6 +115,6 @@ class Session:
         nothing."""
         self._messages.give_back(ref, deliveries)
 
-    def _owned(self, ask: Ask) -> Ask:
+    def _owned(self, ask: ClaimRequest) -> ClaimRequest:
         """A lease belongs to its claimer: by the name it gave, else by the credential's."""
         return replace(ask, owner=self.caller.subject) if ask.owner is None and self.caller.subject else ask

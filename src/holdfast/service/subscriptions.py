@@ -13,10 +13,10 @@ from holdfast.model.answers import Delivery, Result
 from holdfast.model.errors import RateLimited, StoreUnavailable
 from holdfast.model.message import Receipt
 from holdfast.model.names import QueueRef
-from holdfast.model.requests import Ask, Settle, Verdict
+from holdfast.model.requests import ClaimRequest, Settle, Verdict
 from holdfast.runtime import Runtime, Ticket
 
-Claim = Callable[[QueueRef, Ask, int | None], Awaitable[list[Delivery]]]
+Claim = Callable[[QueueRef, ClaimRequest, int | None], Awaitable[list[Delivery]]]
 
 
 @dataclass(slots=True)
@@ -36,7 +36,7 @@ class Subscriptions:
         self._open: dict[Subscription, None] = {}
         self._is_closed = False
 
-    def open(self, ref: QueueRef, ask: Ask, prefetch: int) -> "Subscription":
+    def open(self, ref: QueueRef, ask: ClaimRequest, prefetch: int) -> "Subscription":
         if self._is_closed:
             raise StoreUnavailable("this server is closing: subscribe again later")
         subscription = Subscription(self._runtime, self._claim, self._holders, self._open, ref, ask, prefetch)
@@ -69,7 +69,7 @@ class Subscription:
         holders: "dict[tuple[QueueRef, int], Subscription]",
         every: "dict[Subscription, None]",
         ref: QueueRef,
-        ask: Ask,
+        ask: ClaimRequest,
         prefetch: int,
     ) -> None:
         self._runtime = runtime
@@ -101,7 +101,7 @@ class Subscription:
             self._holders[self._ref, delivery.snowflake] = self
         return deliveries
 
-    async def _claim_when_allowed(self, ask: Ask, wait_ms: int | None) -> list[Delivery]:
+    async def _claim_when_allowed(self, ask: ClaimRequest, wait_ms: int | None) -> list[Delivery]:
         """A subscriber is not told to ask again later, it is made to wait: its stream has begun."""
         now_ms = self._runtime.clock.now_ms
         until_ms = None if wait_ms is None else now_ms() + wait_ms

@@ -12,7 +12,7 @@ Stage = Callable[[], Awaitable[PayloadWriter]]
 Enqueue = Callable[[list[Draft]], Awaitable[list[Enqueued]]]
 
 
-class Upload:
+class PayloadUpload:
     """What has come so far is held here while it is small, and in the store from then on, where the store can.
 
     However it ends, whoever opened it calls `close`: what was not enqueued is gone after.

@@ -32,7 +32,7 @@ from holdfast.model.events import Event, JournalEvent
 from holdfast.model.message import Draft, Pieces, Receipt, State
 from holdfast.model.names import QueueRef
 from holdfast.model.policy import QueuePolicy, TenantConfig
-from holdfast.model.requests import Ask, Filter, StateChange, Verb, Verdict
+from holdfast.model.requests import ClaimRequest, Filter, StateChange, Verb, Verdict
 from holdfast.model.schedules import Schedule, Tick
 from holdfast.runtime import Runtime
 from holdfast.telemetry.figures import Figures
@@ -341,7 +341,7 @@ class Store(Protocol):
         `Draining`, `OverQuota` or `PayloadTooLarge`.
         """
 
-    async def claim(self, ref: QueueRef, asks: list[Ask], now_ms: int) -> Claims:
+    async def claim(self, ref: QueueRef, asks: list[ClaimRequest], now_ms: int) -> Claims:
         """Serve several callers in one pass, first come first served, each with leases of its own.
 
         Return expired leases of this queue and end its overdue TTLs first. Then claim due messages by priority, visible

@@ -12,22 +12,22 @@ from typing import NamedTuple
 from holdfast.telemetry.figures import Histogram
 
 
-class Kind(StrEnum):
+class MetricKind(StrEnum):
     COUNTER = "counter"
     GAUGE = "gauge"
     HISTOGRAM = "histogram"
 
 
-class Family(NamedTuple):
+class MetricFamily(NamedTuple):
     """One metric, declared."""
 
     name: str
-    kind: Kind
+    kind: MetricKind
     help: str
     labels: tuple[str, ...] = ()
 
 
-def numbers(family: Family, samples: Iterable[tuple[str, float]]) -> Iterator[str]:
+def numbers(family: MetricFamily, samples: Iterable[tuple[str, float]]) -> Iterator[str]:
     """Lines of a counter or a gauge, each made when it is asked for; each sample comes with the text of its labels."""
     name, head = family.name, _head(family)
     for labels, value in samples:
@@ -35,12 +35,12 @@ def numbers(family: Family, samples: Iterable[tuple[str, float]]) -> Iterator[st
         head = ""
 
 
-def number(family: Family, value: float) -> str:
+def number(family: MetricFamily, value: float) -> str:
     """Of a metric without labels."""
     return f"{_head(family)}{family.name} {value}\n"
 
 
-def histograms(family: Family, samples: Mapping[str, Histogram]) -> Iterator[str]:
+def histograms(family: MetricFamily, samples: Mapping[str, Histogram]) -> Iterator[str]:
     if samples:
         yield _head(family)
         for labels, histogram in samples.items():
@@ -59,5 +59,5 @@ def _histogram(name: str, labels: str, histogram: Histogram) -> str:
     return f"{''.join(lines)}{name}_sum{where} {histogram.sum}\n{name}_count{where} {totals[-1]}\n"
 
 
-def _head(family: Family) -> str:
+def _head(family: MetricFamily) -> str:
     return f"# HELP {family.name} {family.help}\n# TYPE {family.name} {family.kind}\n"

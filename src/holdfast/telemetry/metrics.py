@@ -18,7 +18,7 @@ from holdfast.model.errors import HoldfastError
 from holdfast.model.events import Event
 from holdfast.model.names import QueueRef
 from holdfast.telemetry import declared
-from holdfast.telemetry.exposition import Family, histograms, number, numbers
+from holdfast.telemetry.exposition import MetricFamily, histograms, number, numbers
 from holdfast.telemetry.figures import Figures, Histogram
 from holdfast.telemetry.labels import OTHER, LabelSets
 from holdfast.telemetry.lag import LoopLag
@@ -235,7 +235,7 @@ class Metrics:
         if self.shares_limits is not None:
             yield number(declared.LIMITS_SHARED, int(self.shares_limits()))
 
-    def _latency_lines(self, family: Family, every: list[tuple[_Key, Histogram]]) -> Iterator[str]:
+    def _latency_lines(self, family: MetricFamily, every: list[tuple[_Key, Histogram]]) -> Iterator[str]:
         """The outcomes of one operation, and the queues without latencies of their own, are shown together."""
         together: dict[str, Histogram] = {}
         for (word, ref, _), series in every:

@@ -22,10 +22,10 @@ from holdfast.model.parsing.durations import Duration, parse_duration_ms
 from holdfast.runtime import LoopRuntime
 from holdfast.server.embedded import open_blocking
 from holdfast.testing.clock import ManualClock
-from holdfast.worker.consuming.connection import Link, carried, client_of
+from holdfast.worker.consuming.connection import WorkerConnection, carried, client_of
 from holdfast.worker.consuming.consumer import Consumer
-from holdfast.worker.consuming.crew import Crew
-from holdfast.worker.consuming.waiting import Reach, Stop
+from holdfast.worker.consuming.crew import ConsumerContext
+from holdfast.worker.consuming.waiting import Reach, WorkerStop
 from holdfast.worker.outcome import Outcome, OutcomeKind
 from holdfast.worker.worker import Worker
 
@@ -64,10 +64,10 @@ class HandlerTest:
         )
         inner = carried(self._hf._inner._connected(), self._inline)
         transport = cast("Transport", _Noting(inner, self._note_sent))
-        link = Link(transport, client_of(transport))
+        link = WorkerConnection(transport, client_of(transport))
         self._runtime = LoopRuntime(self.clock, self.clock)
-        self._stop = Stop()
-        crew = Crew(
+        self._stop = WorkerStop()
+        crew = ConsumerContext(
             self._worker.owner,
             link,
             self._runtime,

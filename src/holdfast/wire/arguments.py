@@ -10,7 +10,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import msgspec
 from msgspec.structs import asdict, fields, replace
 
-from holdfast.model.answers import Events, Info, Page
+from holdfast.model.answers import Info, JournalEvents, Page
 from holdfast.model.events import JournalEvent
 from holdfast.model.ids import parse_id, to_uuid
 from holdfast.model.message import Draft, Receipt, State
@@ -116,15 +116,15 @@ def _page_of(answer: PageAnswer) -> Page[Info]:
     return page
 
 
-def _events_of(answer: EventsAnswer) -> Events:
-    events = Events(answer.events)
+def _events_of(answer: EventsAnswer) -> JournalEvents:
+    events = JournalEvents(answer.events)
     events.next = answer.next
     return events
 
 
 _WRAPPERS: Mapping[Any, _Wrapper] = {
     Page[Info]: _Wrapper(PageAnswer, lambda page: PageAnswer(page, page.cursor), _page_of),
-    Events: _Wrapper(EventsAnswer, lambda events: EventsAnswer(events, events.next), _events_of),
+    JournalEvents: _Wrapper(EventsAnswer, lambda events: EventsAnswer(events, events.next), _events_of),
 }
 
 

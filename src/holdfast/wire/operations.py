@@ -12,15 +12,15 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.model.answers import (
-    Changed,
+    BulkResult,
     Delivery,
     Enqueued,
-    Events,
     Exchanged,
     Info,
+    JournalEvents,
     LedgerEntry,
     Page,
-    Part,
+    PayloadPart,
     QueueDetail,
     QueueSummary,
     Result,
@@ -30,7 +30,7 @@ from holdfast.model.answers import (
 )
 from holdfast.model.message import Draft, Receipt
 from holdfast.model.policy import QueuePolicy, TenantConfig
-from holdfast.model.requests import Ask, Verdict
+from holdfast.model.requests import ClaimRequest, Verdict
 from holdfast.model.schedules import ScheduleInfo
 from holdfast.model.scopes import Scope
 from holdfast.wire import requests as req
@@ -108,7 +108,7 @@ _ADD_ITEMS = _post(
     document(list[int]),
     summary="Compatible door: add items, of one or several queues",
     measured_as="enqueue",
-    body=list[compatible.Item],
+    body=list[compatible.CompatibleItem],
 )
 _LEASE_ITEMS = _post(
     "/dequeue",
@@ -143,7 +143,7 @@ ENQUEUE_EACH = _operation(
     **_HOT)
 UPLOAD = _operation("upload", Draft, Enqueued, _WRITE, "Add a message whose payload comes in parts", **_HOT)
 CLAIM = _operation(
-    "claim", Ask, list[Delivery], _READ, "Claim messages under a lease",
+    "claim", ClaimRequest, list[Delivery], _READ, "Claim messages under a lease",
     _claims("/v1/queue/dequeue"),
     _claims("/v1/queue/dequeueWithState", "Claim messages with their state documents"),
     _claims("/v1/queue/ledger/claim", "Claim under a number, or read that claim again", http.LedgerClaimRequest),
@@ -155,7 +155,7 @@ EXCHANGE = _operation(
     _claims("/v1/queue/exchange", body=http.ExchangeRequest),
     **_HOT)
 SUBSCRIBE = _operation(
-    "subscribe", Ask, list[Delivery], _READ, "Claim messages as they come, until the caller leaves",
+    "subscribe", ClaimRequest, list[Delivery], _READ, "Claim messages as they come, until the caller leaves",
     _subscribes("/v1/queue/subscribe"),
     _subscribes("/v1/queue/subscribeWithState", "Subscribe, with state documents"),
     **_HOT)
@@ -174,7 +174,7 @@ HELD_BY = _operation(
     **_HOT)
 READ_PAYLOAD = _operation("read_payload", Delivery, bytes, _READ, "Read a payload as it is delivered", **_HOT)
 READ_PART = _operation(
-    "read_part", Receipt, Part, _READ, "Read a part of the payload of a message that the caller holds",
+    "read_part", Receipt, PayloadPart, _READ, "Read a part of the payload of a message that the caller holds",
     _post("/v1/queue/payload", None, body=http.PayloadRequest, streams=((BYTES, None),),
           answer_headers=(http.PAYLOAD_BYTES,)),
     **_HOT)
@@ -204,7 +204,7 @@ GET = _operation(
     "get", req.GetRequest, Info, _READ, "Look a message up",
     _get(_QUEUE + "/messages/{id}", answers.INFO))
 JOURNAL = _operation(
-    "journal", req.JournalRequest, Events, _READ,
+    "journal", req.JournalRequest, JournalEvents, _READ,
     "Events in order, behind a position, and with `until` up to another; with `count=1` only how many",
     _get("/v1/journal", None, (), query=("after", "limit", "wait_ms", "tenant", "until", "count"),
          streams=((NDJSON, http.JournalEventOut), (ARROW, None)),
@@ -280,23 +280,23 @@ BACKUP = _operation(
 _BULK: dict[str, Any] = {"is_repeatable": False, "is_long": True}
 
 PURGE = _operation(
-    "purge", req.PurgeRequest, Changed, _ADMIN, "Remove what is ready, or what failed",
+    "purge", req.PurgeRequest, BulkResult, _ADMIN, "Remove what is ready, or what failed",
     _post(_QUEUE + "/purge", answers.CHANGED, is_body_optional=True),
     **_BULK)
 CANCEL = _operation(
-    "cancel", req.CancelRequest, Changed, _ADMIN, "Remove what is ready and matches",
+    "cancel", req.CancelRequest, BulkResult, _ADMIN, "Remove what is ready and matches",
     _post(_QUEUE + "/cancel", answers.CHANGED, is_body_optional=True),
     **_BULK)
 REPRIORITISE = _operation(
-    "reprioritise", req.ReprioritiseRequest, Changed, _ADMIN, "Give messages another priority",
+    "reprioritise", req.ReprioritiseRequest, BulkResult, _ADMIN, "Give messages another priority",
     _post(_QUEUE + "/reprioritise", answers.CHANGED),
     **_BULK)
 MOVE = _operation(
-    "move", req.MoveRequest, Changed, _ADMIN, "Move messages to another queue",
+    "move", req.MoveRequest, BulkResult, _ADMIN, "Move messages to another queue",
     _post(_QUEUE + "/move", answers.CHANGED),
     **_BULK)
 REDRIVE = _operation(
-    "redrive", req.RedriveRequest, Changed, _ADMIN, "Bring failed messages back",
+    "redrive", req.RedriveRequest, BulkResult, _ADMIN, "Bring failed messages back",
     # At a rate it takes as long as it takes.
     _post(_QUEUE + "/redrive", answers.REDRIVEN, is_body_optional=True, ends_with_caller=True),
     is_repeatable=lambda request: request.dry_run, is_long=True)

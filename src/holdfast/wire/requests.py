@@ -12,7 +12,7 @@ from holdfast.model.message import Receipt, State
 from holdfast.model.names import QueueRef
 from holdfast.model.parsing.durations import MAX_MS
 from holdfast.model.requests import EVERYTHING, Edit, Filter, Progress
-from holdfast.model.schedules import LEAST_EVERY_MS, Change
+from holdfast.model.schedules import LEAST_EVERY_MS, ScheduleChange
 from holdfast.wire.http.bodies import Positive, Priority, Whole
 
 # Time that a queue being deleted leaves to the holders of its leases, unless the caller says otherwise.
@@ -125,7 +125,7 @@ class ScheduleNameRequest(msgspec.Struct, frozen=True, kw_only=True):
     payload: bool = False
 
 
-class ScheduleRequest(Change, frozen=True, kw_only=True):
+class ScheduleRequest(ScheduleChange, frozen=True, kw_only=True):
     """Create a schedule or change the given fields of one. A new one has a message, and a cron line or an interval."""
 
     name: str

@@ -48,7 +48,7 @@ class FaultKind(StrEnum):
     UNSTARTED = "unstarted"
 
 
-class Fault(NamedTuple):
+class HandlerFault(NamedTuple):
     """Why a handler did not succeed. All but the exception can travel between processes."""
 
     kind: FaultKind
@@ -61,10 +61,10 @@ class Fault(NamedTuple):
     def is_failure(self) -> bool:
         return self.kind in (FaultKind.FAILURE, FaultKind.RETRY)
 
-    def packed(self) -> "Fault":
+    def packed(self) -> "HandlerFault":
         return self._replace(exception=None)
 
-    def unpacked(self) -> "Fault":
+    def unpacked(self) -> "HandlerFault":
         return self._replace(exception=HandlerFailed(self.text or "", self.traceback))
 
 
@@ -72,22 +72,22 @@ class BadPayload(Exception):
     """The payload is not what the handler is annotated to take."""
 
 
-def fault_of(error: BaseException) -> Fault:
+def fault_of(error: BaseException) -> HandlerFault:
     match error:
         case Retry(reason=reason, delay_ms=delay_ms):
-            return Fault(FaultKind.RETRY, bounded(reason), delay_ms, error)
+            return HandlerFault(FaultKind.RETRY, bounded(reason), delay_ms, error)
         case Defer(reason=reason, delay_ms=delay_ms):
-            return Fault(FaultKind.DEFER, None if reason is None else bounded(reason), delay_ms, error)
+            return HandlerFault(FaultKind.DEFER, None if reason is None else bounded(reason), delay_ms, error)
         case Reject(reason=reason):
-            return Fault(FaultKind.REJECT, bounded(reason), None, error)
+            return HandlerFault(FaultKind.REJECT, bounded(reason), None, error)
         case BadPayload():
-            return Fault(FaultKind.REJECT, bounded(f"bad payload: {error}"), None, error)
+            return HandlerFault(FaultKind.REJECT, bounded(f"bad payload: {error}"), None, error)
         case HandlerDied():
-            return Fault(FaultKind.FAILURE, bounded(str(error)), None, error)
+            return HandlerFault(FaultKind.FAILURE, bounded(str(error)), None, error)
         case asyncio.CancelledError():
-            return Fault(FaultKind.FAILURE, "CancelledError: the handler was cancelled from within", None, error)
+            return HandlerFault(FaultKind.FAILURE, "CancelledError: the handler was cancelled from within", None, error)
         case _:
-            return Fault(FaultKind.FAILURE, bounded(describe(error)), None, error)
+            return HandlerFault(FaultKind.FAILURE, bounded(describe(error)), None, error)
 
 
 def bad_payload(error: InvalidArgument) -> BadPayload:

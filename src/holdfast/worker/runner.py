@@ -13,12 +13,12 @@ from holdfast.dice import Dice
 from holdfast.model.rules.retry import backoff_ms
 from holdfast.runtime import LoopRuntime
 from holdfast.signals import LoopSignals
-from holdfast.worker.consuming.connection import Link, ThreadLink, link_of
+from holdfast.worker.consuming.connection import ThreadWorkerConnection, WorkerConnection, link_of
 from holdfast.worker.consuming.consumer import Consumer
-from holdfast.worker.consuming.crew import Crew
+from holdfast.worker.consuming.crew import ConsumerContext
 from holdfast.worker.consuming.missing_queues import warn_of_missing
 from holdfast.worker.consuming.verdict_sender import TROUBLE
-from holdfast.worker.consuming.waiting import Reach, Stop, first_of, log
+from holdfast.worker.consuming.waiting import Reach, WorkerStop, first_of, log
 from holdfast.worker.handlers import Handler
 from holdfast.worker.hooks import Hooks
 
@@ -55,7 +55,7 @@ class Runner:
         self._hooks = hooks
         self._clock = clock
         self._dice = dice
-        self.stop = Stop()
+        self.stop = WorkerStop()
         self.started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.client: AsyncHoldfast | None = None
         self.consumers: list[Consumer] = []
@@ -72,7 +72,7 @@ class Runner:
             if link is None:
                 return  # stopped before there was anything to connect to
             self.client = link.client
-            crew = Crew(self._owner, link, runtime, self._dice, self._hooks, reach, self.stop)
+            crew = ConsumerContext(self._owner, link, runtime, self._dice, self._hooks, reach, self.stop)
             self.consumers = [Consumer(handler, crew) for handler in self._handlers]
             await self._hooks.call("on_start", self._worker)
             try:
@@ -86,7 +86,7 @@ class Runner:
         if self.stop.error is not None:
             raise self.stop.error
 
-    async def _consume(self, link: Link) -> None:
+    async def _consume(self, link: WorkerConnection) -> None:
         log.info("worker %s started: %s", self._owner, ", ".join(str(each.options.ref) for each in self._handlers))
         async with asyncio.TaskGroup() as loops:
             for consumer in self.consumers:
@@ -128,11 +128,11 @@ class Runner:
     # --- Connecting --------------------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def _connected(self, runtime: LoopRuntime, reach: Reach) -> AsyncIterator[Link | None]:
+    async def _connected(self, runtime: LoopRuntime, reach: Reach) -> AsyncIterator[WorkerConnection | None]:
         """What was given open stays open; what the worker opens it closes."""
         if isinstance(self._where, Holdfast):
             # Each consumer's claim holds a thread while it waits; verdicts and heartbeats must not wait for one.
-            link = ThreadLink(self._where, threads=2 * len(self._handlers) + 8)
+            link = ThreadWorkerConnection(self._where, threads=2 * len(self._handlers) + 8)
             try:
                 yield link
             finally:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from holdfast.client.blocking import Driver, Holdfast
+from holdfast.client.blocking import BlockingDriver, Holdfast
 from holdfast.client.client import AsyncHoldfast
 from holdfast.client.framed.choosing import Protocol, open_chosen_on_loop, parse_protocol
 from holdfast.clock import Clock, SystemClock
@@ -73,7 +73,7 @@ class Worker:
         self._settings = settings
         self._runner: Runner | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._lent: tuple[AsyncHoldfast, Driver] | None = None
+        self._lent: tuple[AsyncHoldfast, BlockingDriver] | None = None
         self._serving: asyncio.Task[None] | None = None
         self._has_own_name = owner is None
         # It runs in the process that this one was forked from.
@@ -241,15 +241,15 @@ class Worker:
 
     # --- Inside ------------------------------------------------------------------------------------------------
 
-    def _connection(self) -> tuple[AsyncHoldfast, Driver]:
+    def _connection(self) -> tuple[AsyncHoldfast, BlockingDriver]:
         if self._lent is not None:
             return self._lent
         self._check_not_inherited()
         if self._runner is None or self._runner.client is None or self._loop is None:
             raise StoreUnavailable("the worker is not running, so it is not connected")
-        return self._runner.client, Driver(runner_on(self._loop), lambda: None)
+        return self._runner.client, BlockingDriver(runner_on(self._loop), lambda: None)
 
-    def _lend(self, client: AsyncHoldfast | None, driver: Driver | None) -> None:
+    def _lend(self, client: AsyncHoldfast | None, driver: BlockingDriver | None) -> None:
         """For tests: stand in for a connection of the worker's own."""
         self._lent = None if client is None or driver is None else (client, driver)
 

@@ -17,7 +17,7 @@ import pytest
 import holdfast
 from holdfast.cli.demo.audit import audit
 from holdfast.cli.demo.producers import KINDS, Accepted, Fate, set_policies
-from holdfast.cli.demo.workers import Held, Seat
+from holdfast.cli.demo.workers import DemoHeldMessage, Seat
 
 pytestmark = pytest.mark.slow
 
@@ -158,7 +158,7 @@ async def test_the_audit_finds_that_what_a_dead_worker_held_was_not_delivered_ag
     async with holdfast.open_async("memory://") as hf:
         [id] = await enqueued(hf)
         [message] = await hf.queue(KINDS[0].queue, tenant=KINDS[0].tenant).claim()
-        seat = Seat("worker-3", 1, held=[Held(KINDS[0], id, message.version)])
+        seat = Seat("worker-3", 1, held=[DemoHeldMessage(KINDS[0], id, message.version)])
         await message.ack()
 
         found = await audit(hf, Accepted({id.snowflake: Fate.ACKED}), [seat], is_interrupted=False)

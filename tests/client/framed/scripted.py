@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from holdfast.model.errors import HoldfastError
-from holdfast.wire.framed.frames import CONNECTION, FrameReader, Kind, write_frame
+from holdfast.wire.framed.frames import CONNECTION, FrameKind, FrameReader, write_frame
 from holdfast.wire.framed.greetings import VERSION, ServerHello, write_error, write_hello
 
 WINDOW = 100_000
@@ -25,28 +25,28 @@ class Peer:
         self.number = number
         self.writer = writer
         # Every frame of it: kind, call and body, which is decoded but for DATA.
-        self.seen: list[tuple[Kind, int, Any]] = []
+        self.seen: list[tuple[FrameKind, int, Any]] = []
         self.reads = 0
 
-    def send(self, kind: Kind, call: int = CONNECTION, value: Any = None, *, raw: bytes | None = None) -> None:
+    def send(self, kind: FrameKind, call: int = CONNECTION, value: Any = None, *, raw: bytes | None = None) -> None:
         body = b"" if raw is None and value is None else (raw or msgspec.msgpack.encode(value))
         self.writer.write(write_frame(kind, call, body))
 
     def result(self, call: int, value: Any) -> None:
-        self.writer.write(write_frame(Kind.RESULT, call, msgspec.msgpack.encode(value)))
+        self.writer.write(write_frame(FrameKind.RESULT, call, msgspec.msgpack.encode(value)))
 
     def refuse(self, call: int, error: HoldfastError) -> None:
-        self.writer.write(write_frame(Kind.ERROR, call, write_error(error)))
+        self.writer.write(write_frame(FrameKind.ERROR, call, write_error(error)))
 
-    def kinds(self) -> list[Kind]:
+    def kinds(self) -> list[FrameKind]:
         return [kind for kind, _, _ in self.seen]
 
     def calls(self) -> list[str]:
         """Return the operations that were called."""
-        return [value[0] for kind, _, value in self.seen if kind is Kind.CALL]
+        return [value[0] for kind, _, value in self.seen if kind is FrameKind.CALL]
 
 
-Script = Callable[[Peer, Kind, int, Any], Awaitable[None] | None]
+Script = Callable[[Peer, FrameKind, int, Any], Awaitable[None] | None]
 
 
 class Scripted:
@@ -61,7 +61,7 @@ class Scripted:
         return f"holdfast://127.0.0.1:{self.port}"
 
     @property
-    def seen(self) -> list[tuple[Kind, int, Any]]:
+    def seen(self) -> list[tuple[FrameKind, int, Any]]:
         return [each for peer in self.peers for each in peer.seen]
 
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -72,13 +72,13 @@ class Scripted:
             while data := await reader.read(1 << 20):
                 peer.reads += 1
                 for number, call, body in frames.feed(data):
-                    kind = Kind(number)
-                    is_raw = kind in (Kind.DATA, Kind.PING, Kind.PONG) or not body
+                    kind = FrameKind(number)
+                    is_raw = kind in (FrameKind.DATA, FrameKind.PING, FrameKind.PONG) or not body
                     value = body if is_raw else msgspec.msgpack.decode(body)
                     peer.seen.append((kind, call, value))
-                    if kind is Kind.HELLO:
-                        if self._hello is not None and peer.kinds().count(Kind.HELLO) == 1:
-                            peer.writer.write(write_frame(Kind.HELLO, CONNECTION, write_hello(self._hello)))
+                    if kind is FrameKind.HELLO:
+                        if self._hello is not None and peer.kinds().count(FrameKind.HELLO) == 1:
+                            peer.writer.write(write_frame(FrameKind.HELLO, CONNECTION, write_hello(self._hello)))
                         continue
                     if (work := self._script(peer, kind, call, value)) is not None:
                         await work

@@ -8,20 +8,20 @@ import pytest
 import holdfast
 from holdfast.clock import SystemClock
 from holdfast.model.errors import InvalidArgument, StoreUnavailable
-from holdfast.wire.framed.frames import Kind
+from holdfast.wire.framed.frames import FrameKind
 from tests.client.framed.scripted import ID, Peer, scripted, until
 from tests.doors.framed.serving import serve_framed
 
 PATIENCE_S = 30
 
 
-def enqueues(peer: Peer, kind: Kind, call: int, value: Any) -> None:
-    if kind is Kind.CALL:
+def enqueues(peer: Peer, kind: FrameKind, call: int, value: Any) -> None:
+    if kind is FrameKind.CALL:
         peer.result(call, [[ID + call]])
 
 
 def tokens(peer: Peer) -> list[str | None]:
-    return [value[1] for kind, _, value in peer.seen if kind is Kind.HELLO]
+    return [value[1] for kind, _, value in peer.seen if kind is FrameKind.HELLO]
 
 
 async def test_one_connection_carries_the_calls_of_a_turn_in_one_write() -> None:
@@ -47,8 +47,8 @@ async def test_many_calls_at_once_go_over_some_connections_more() -> None:
 async def test_calls_beyond_those_that_a_server_takes_get_another_connection() -> None:
     open_calls: list[tuple[Peer, int]] = []
 
-    def keep(peer: Peer, kind: Kind, call: int, value: Any) -> None:
-        if kind is Kind.CALL:
+    def keep(peer: Peer, kind: FrameKind, call: int, value: Any) -> None:
+        if kind is FrameKind.CALL:
             open_calls.append((peer, call))
 
     async with scripted(keep, max_calls=40) as server, holdfast.open_async(server.url) as hf:
@@ -70,18 +70,25 @@ async def test_a_token_is_told_once_and_again_when_it_changes() -> None:
             await hf.queue("q").enqueue(number)
     [peer] = server.peers
     assert tokens(peer) == ["first", "second"]
-    assert peer.kinds() == [Kind.HELLO, Kind.CALL, Kind.CALL, Kind.HELLO, Kind.CALL, Kind.CALL]
+    assert peer.kinds() == [
+        FrameKind.HELLO,
+        FrameKind.CALL,
+        FrameKind.CALL,
+        FrameKind.HELLO,
+        FrameKind.CALL,
+        FrameKind.CALL,
+    ]
 
 
 async def test_a_server_that_is_going_away_gets_no_more_calls_and_answers_those_it_has() -> None:
     held: list[tuple[Peer, int]] = []
 
-    def leave(peer: Peer, kind: Kind, call: int, value: Any) -> None:
-        if kind is not Kind.CALL:
+    def leave(peer: Peer, kind: FrameKind, call: int, value: Any) -> None:
+        if kind is not FrameKind.CALL:
             return
         if value[0] == "claim":
             held.append((peer, call))
-            peer.send(Kind.GOING_AWAY)
+            peer.send(FrameKind.GOING_AWAY)
         else:
             peer.result(call, [[ID]])
 
@@ -113,22 +120,22 @@ async def test_a_draining_server_finishes_a_framed_callers_wait() -> None:
 
 
 async def test_a_ping_is_answered_with_its_own_bytes() -> None:
-    def ping(peer: Peer, kind: Kind, call: int, value: Any) -> None:
-        if kind is Kind.CALL:
-            peer.send(Kind.PING, raw=b"still there?")
-        elif kind is Kind.PONG:
+    def ping(peer: Peer, kind: FrameKind, call: int, value: Any) -> None:
+        if kind is FrameKind.CALL:
+            peer.send(FrameKind.PING, raw=b"still there?")
+        elif kind is FrameKind.PONG:
             peer.result(1, [[ID]])
 
     async with scripted(ping) as server, holdfast.open_async(server.url) as hf:
         await hf.queue("q").enqueue(1)
-    assert (Kind.PONG, 0, b"still there?") in server.seen
+    assert (FrameKind.PONG, 0, b"still there?") in server.seen
 
 
 async def test_a_ping_to_a_blocking_caller_that_waits_is_answered() -> None:
-    def ping(peer: Peer, kind: Kind, call: int, value: Any) -> None:
-        if kind is Kind.CALL:
-            peer.send(Kind.PING, raw=b"still there?")
-        elif kind is Kind.PONG:
+    def ping(peer: Peer, kind: FrameKind, call: int, value: Any) -> None:
+        if kind is FrameKind.CALL:
+            peer.send(FrameKind.PING, raw=b"still there?")
+        elif kind is FrameKind.PONG:
             peer.result(1, [[]])
 
     def claim(url: str) -> int:
@@ -137,12 +144,12 @@ async def test_a_ping_to_a_blocking_caller_that_waits_is_answered() -> None:
 
     async with scripted(ping) as server:
         assert await asyncio.to_thread(claim, server.url) == 0
-    assert (Kind.PONG, 0, b"still there?") in server.seen
+    assert (FrameKind.PONG, 0, b"still there?") in server.seen
 
 
-async def silent(peer: Peer, kind: Kind, call: int, value: Any) -> None:
+async def silent(peer: Peer, kind: FrameKind, call: int, value: Any) -> None:
     """Say nothing, on the first connection."""
-    if peer.number and kind is Kind.CALL:
+    if peer.number and kind is FrameKind.CALL:
         peer.result(call, [[]])
 
 
@@ -150,7 +157,7 @@ async def test_a_server_that_is_silent_is_asked_and_then_left_for_another_connec
     async with scripted(silent, keepalive_ms=40) as server, holdfast.open_async(server.url, wait_round=None) as hf:
         async with asyncio.timeout(PATIENCE_S):
             assert await hf.queue("q").claim(wait=PATIENCE_S * 10) == []
-    assert Kind.PING in server.peers[0].kinds()
+    assert FrameKind.PING in server.peers[0].kinds()
     assert server.peers[1].calls() == ["claim"]
 
 
@@ -161,17 +168,17 @@ async def test_a_blocking_caller_leaves_a_silent_server_too() -> None:
 
     async with scripted(silent, keepalive_ms=40) as server, asyncio.timeout(PATIENCE_S):
         assert await asyncio.to_thread(claim, server.url) == 0
-    assert Kind.PING in server.peers[0].kinds()
+    assert FrameKind.PING in server.peers[0].kinds()
     assert server.peers[1].calls() == ["claim"]
 
 
 async def test_a_call_that_times_out_leaves_the_others_of_its_connection_alone() -> None:
     calls: list[int] = []
 
-    def slow(peer: Peer, kind: Kind, call: int, value: Any) -> None:
-        if kind is Kind.CALL and value[2] == "fast":
+    def slow(peer: Peer, kind: FrameKind, call: int, value: Any) -> None:
+        if kind is FrameKind.CALL and value[2] == "fast":
             peer.result(call, [[ID]])
-        elif kind is Kind.CALL:
+        elif kind is FrameKind.CALL:
             calls.append(call)
 
     async with scripted(slow) as server, holdfast.open_async(server.url, timeout=0.3, retries=0) as hf:
@@ -183,11 +190,11 @@ async def test_a_call_that_times_out_leaves_the_others_of_its_connection_alone()
             await slow_one
         await hf.queue("fast").enqueue(1)
     assert len(server.peers) == 1
-    assert (Kind.CANCEL, calls[0], b"") in server.seen
+    assert (FrameKind.CANCEL, calls[0], b"") in server.seen
 
 
 async def test_a_refusal_of_the_connection_is_named() -> None:
-    def refuse(peer: Peer, kind: Kind, call: int, value: Any) -> None:
+    def refuse(peer: Peer, kind: FrameKind, call: int, value: Any) -> None:
         peer.refuse(0, InvalidArgument("this server speaks versions 2-3 of the framed protocol", versions=[2, 3]))
         peer.writer.close()
 
@@ -232,16 +239,16 @@ async def test_a_call_longer_than_the_server_reads_is_refused_before_it_is_sent(
     async with scripted(enqueues, max_frame_bytes=200_000) as server:
         with pytest.raises(holdfast.PayloadTooLarge, match="200000 in one"):
             await call(server.url, [b"x" * 100_000] * 3)
-    assert [kind for kind, _, _ in server.seen] == [Kind.HELLO]
+    assert [kind for kind, _, _ in server.seen] == [FrameKind.HELLO]
 
 
 @BOTH_WAYS
 async def test_a_call_that_a_closing_server_did_not_begin_is_made_again(call: Any) -> None:
-    def once(peer: Peer, kind: Kind, number: int, value: Any) -> None:
-        if kind is Kind.CALL and not peer.number:
-            peer.send(Kind.GOING_AWAY)
+    def once(peer: Peer, kind: FrameKind, number: int, value: Any) -> None:
+        if kind is FrameKind.CALL and not peer.number:
+            peer.send(FrameKind.GOING_AWAY)
             peer.refuse(number, StoreUnavailable("this server is closing", closing=True))
-        elif kind is Kind.CALL:
+        elif kind is FrameKind.CALL:
             peer.result(number, [[ID]])
 
     async with scripted(once) as server:

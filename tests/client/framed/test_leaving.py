@@ -10,7 +10,7 @@ import pytest
 
 import holdfast
 from holdfast.model.errors import StoreUnavailable
-from holdfast.wire.framed.frames import Kind
+from holdfast.wire.framed.frames import FrameKind
 from tests.client.framed.scripted import DELIVERY, ID, RECEIPT, WINDOW, Peer, scripted, until
 from tests.client.http.test_blocking import wait_for
 from tests.client.http.test_tls import LOOPBACK
@@ -26,24 +26,24 @@ SETTLED = [[ID, True, None, True, None, "ready"]]
 def crossing(answer: Callable[[Peer, int], None]) -> Any:
     """Answer a cancelled call with a message, as if it had been on its way."""
 
-    def script(peer: Peer, kind: Kind, call: int, value: Any) -> None:
-        if kind is Kind.CANCEL:
+    def script(peer: Peer, kind: FrameKind, call: int, value: Any) -> None:
+        if kind is FrameKind.CANCEL:
             answer(peer, call)
-        elif kind is Kind.CALL and value[0] == "settle":
+        elif kind is FrameKind.CALL and value[0] == "settle":
             peer.result(call, SETTLED)
 
     return script
 
 
-def settled(seen: list[tuple[Kind, int, Any]]) -> list[Any]:
-    return [value[4] for kind, _, value in seen if kind is Kind.CALL and value[0] == "settle"]
+def settled(seen: list[tuple[FrameKind, int, Any]]) -> list[Any]:
+    return [value[4] for kind, _, value in seen if kind is FrameKind.CALL and value[0] == "settle"]
 
 
 async def test_a_message_that_crossed_the_cancel_of_its_claim_is_given_back() -> None:
     script = crossing(lambda peer, call: peer.result(call, [[DELIVERY]]))
     async with scripted(script) as server, holdfast.open_async(server.url) as hf:
         waiting = asyncio.create_task(hf.queue("q").claim(wait=PATIENCE_S))
-        await until(lambda: any(kind is Kind.CALL for kind, _, _ in server.seen))
+        await until(lambda: any(kind is FrameKind.CALL for kind, _, _ in server.seen))
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
@@ -55,7 +55,7 @@ async def test_closing_cancels_claims_and_gives_back_what_they_bring() -> None:
     async with scripted(script) as server:
         async with holdfast.open_async(server.url) as hf:
             waiting = asyncio.create_task(hf.queue("q").claim(wait=None))
-            await until(lambda: any(kind is Kind.CALL for kind, _, _ in server.seen))
+            await until(lambda: any(kind is FrameKind.CALL for kind, _, _ in server.seen))
         assert await waiting == []
     assert settled(server.seen) == [GIVEN_BACK]
 
@@ -66,7 +66,7 @@ async def test_closing_gives_back_what_the_claims_of_threads_bring() -> None:
         hf = holdfast.open(server.url)
         with ThreadPoolExecutor(1) as pool:
             waiting = pool.submit(hf.queue("q").claim, wait=None)
-            await until(lambda: any(kind is Kind.CALL for kind, _, _ in server.seen))
+            await until(lambda: any(kind is FrameKind.CALL for kind, _, _ in server.seen))
             await asyncio.to_thread(hf.close)
             assert await asyncio.wrap_future(waiting) == []
     assert settled(server.seen) == [GIVEN_BACK]
@@ -75,8 +75,8 @@ async def test_closing_gives_back_what_the_claims_of_threads_bring() -> None:
 async def test_a_message_that_comes_after_its_claim_timed_out_is_given_back() -> None:
     script = crossing(lambda peer, call: peer.result(call, [[DELIVERY]]))
 
-    def chatty(peer: Peer, kind: Kind, call: int, value: Any) -> None:
-        if kind is Kind.CALL and value[0] == "enqueue":
+    def chatty(peer: Peer, kind: FrameKind, call: int, value: Any) -> None:
+        if kind is FrameKind.CALL and value[0] == "enqueue":
             peer.result(call, [[ID]])
         else:
             script(peer, kind, call, value)
@@ -93,12 +93,12 @@ async def test_a_message_that_comes_after_its_claim_timed_out_is_given_back() ->
 
 async def test_a_subscription_that_is_left_before_its_first_message_gives_back_what_crossed() -> None:
     def item(peer: Peer, call: int) -> None:
-        peer.send(Kind.ITEM, call, [[DELIVERY]])
-        peer.send(Kind.RESULT, call, raw=b"\xc0")
+        peer.send(FrameKind.ITEM, call, [[DELIVERY]])
+        peer.send(FrameKind.RESULT, call, raw=b"\xc0")
 
     async with scripted(crossing(item)) as server, holdfast.open_async(server.url) as hf:
         reading = asyncio.ensure_future(anext(hf.queue("q").subscribe()))
-        await until(lambda: any(kind is Kind.CALL for kind, _, _ in server.seen))
+        await until(lambda: any(kind is FrameKind.CALL for kind, _, _ in server.seen))
         reading.cancel()
         with pytest.raises(asyncio.CancelledError):
             await reading
@@ -106,11 +106,11 @@ async def test_a_subscription_that_is_left_before_its_first_message_gives_back_w
 
 
 async def test_a_subscription_is_read_without_a_call_and_settled_by_one_each() -> None:
-    def send(peer: Peer, kind: Kind, call: int, value: Any) -> None:
-        if kind is Kind.CALL and value[0] == "subscribe":
-            peer.send(Kind.ITEM, call, [[DELIVERY, DELIVERY]])
-            peer.send(Kind.ITEM, call, [[DELIVERY]])
-        elif kind is Kind.CALL:
+    def send(peer: Peer, kind: FrameKind, call: int, value: Any) -> None:
+        if kind is FrameKind.CALL and value[0] == "subscribe":
+            peer.send(FrameKind.ITEM, call, [[DELIVERY, DELIVERY]])
+            peer.send(FrameKind.ITEM, call, [[DELIVERY]])
+        elif kind is FrameKind.CALL:
             peer.result(call, SETTLED)
 
     async with scripted(send) as server, holdfast.open_async(server.url) as hf:
@@ -118,7 +118,7 @@ async def test_a_subscription_is_read_without_a_call_and_settled_by_one_each() -
         for _ in range(3):
             await (await anext(messages)).ack()
         assert server.peers[0].calls() == ["subscribe", "settle", "settle", "settle"]
-        [call] = [value for kind, _, value in server.seen if kind is Kind.CALL and value[0] == "subscribe"]
+        [call] = [value for kind, _, value in server.seen if kind is FrameKind.CALL and value[0] == "subscribe"]
         assert (call[4][0], call[5]) == (3, 3)
 
 
@@ -160,12 +160,12 @@ class Uploads:
         self.came = 0
         self.most = 0
 
-    def __call__(self, peer: Peer, kind: Kind, call: int, value: Any) -> None:
+    def __call__(self, peer: Peer, kind: FrameKind, call: int, value: Any) -> None:
         key = peer.number, call
-        if kind is Kind.CALL:
+        if kind is FrameKind.CALL:
             self._allowed[key] = WINDOW
             self.came = 0
-        elif kind is Kind.DATA:
+        elif kind is FrameKind.DATA:
             self.came += len(value)
             self.most = max(self.most, len(value))
             self._allowed[key] -= len(value)
@@ -174,12 +174,12 @@ class Uploads:
                 peer.refuse(call, holdfast.PayloadTooLarge("too large"))
             elif not self._allowed[key]:
                 self._allowed[key] = WINDOW
-                peer.send(Kind.CREDIT, call, WINDOW)
-        elif kind is Kind.END and self._lost:
+                peer.send(FrameKind.CREDIT, call, WINDOW)
+        elif kind is FrameKind.END and self._lost:
             self._lost -= 1
             self.whole.append(self.came)
             peer.writer.close()
-        elif kind is Kind.END:
+        elif kind is FrameKind.END:
             self.whole.append(self.came)
             peer.result(call, [[ID], [len(self.whole) > 1], [None]])
 
@@ -226,8 +226,8 @@ async def test_an_upload_whose_answer_was_lost_is_made_again_with_a_key_alone() 
 
 
 async def test_an_upload_that_the_server_gave_up_is_raised_as_such() -> None:
-    def give_up(peer: Peer, kind: Kind, call: int, value: Any) -> None:
-        if kind is Kind.END:
+    def give_up(peer: Peer, kind: FrameKind, call: int, value: Any) -> None:
+        if kind is FrameKind.END:
             peer.refuse(call, StoreUnavailable("the disk is full"))
 
     async with scripted(give_up) as server, holdfast.open_async(server.url, retries=0) as hf:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.client.http.response import Answer, Response, whole_json_answer
+from holdfast.client.http.response import HttpReply, Response, whole_json_answer
 from holdfast.clock import SystemClock
 from holdfast.doors.http.connections.response_heads import ResponseHeads
 
@@ -23,7 +23,7 @@ def parsed(*parts: bytes) -> Response:
 
 
 def test_the_servers_usual_answer_is_read_without_the_parser() -> None:
-    assert whole_json_answer(usual()) == Answer(200, {b"x-correlation-id": b"call-7"}, BODY)
+    assert whole_json_answer(usual()) == HttpReply(200, {b"x-correlation-id": b"call-7"}, BODY)
     response = parsed(usual())
     assert response.answer == whole_json_answer(usual())
     assert response.keeps_alive

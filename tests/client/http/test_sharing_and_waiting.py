@@ -7,7 +7,7 @@ import pytest
 import holdfast
 from holdfast.client.client import AsyncHoldfast
 from holdfast.model.message import Receipt
-from holdfast.model.requests import Ask, Settle, Verdict
+from holdfast.model.requests import ClaimRequest, Settle, Verdict
 from holdfast.testing import ManualClock
 from holdfast.testing.proxy import FaultProxy
 from tests.client.http.patience import soon, until, until_waiting
@@ -86,7 +86,7 @@ async def test_verdicts_ride_on_the_next_claim(server: Server, hf: AsyncHoldfast
         Verdict(settle=Settle.RELEASE, receipt=receipts[2]),
     ]
     before = len(server.requests.seen)
-    exchanged = await q._messages.exchange(q.ref, verdicts, Ask(limit=10))
+    exchanged = await q._messages.exchange(q.ref, verdicts, ClaimRequest(limit=10))
     assert len(server.requests.seen) == before + 1
     assert [(each.ok, each.state) for each in exchanged.results] == [
         (True, "succeeded"),
@@ -94,7 +94,7 @@ async def test_verdicts_ride_on_the_next_claim(server: Server, hf: AsyncHoldfast
         (True, "ready"),
     ]
     assert [each.payload for each in exchanged.deliveries] == [b"3", b"4"]
-    again = await q._messages.exchange(q.ref, verdicts[:1], Ask(limit=10))
+    again = await q._messages.exchange(q.ref, verdicts[:1], ClaimRequest(limit=10))
     assert [(each.ok, each.error) for each in again.results] == [(False, "stale_lease")]
 
 
@@ -104,7 +104,7 @@ async def test_an_embedded_queue_takes_verdicts_with_a_claim_too() -> None:
         await q.enqueue([1, 2])
         [m] = await q.claim()
         verdict = Verdict(settle=Settle.ACK, receipt=Receipt.parse(m.receipt))
-        results, deliveries = await q._messages.exchange(q.ref, [verdict], Ask(limit=10))
+        results, deliveries = await q._messages.exchange(q.ref, [verdict], ClaimRequest(limit=10))
         assert [each.ok for each in results] == [True]
         assert [each.payload for each in deliveries] == [b"2"]
 
@@ -118,7 +118,7 @@ async def test_verdicts_on_a_claim_over_its_rate_are_heard_of(where: str, server
         [m] = await q.claim()
         await q.set_policy(limits={"read_ops_per_s": 0})
         verdict = Verdict(settle=Settle.ACK, receipt=Receipt.parse(m.receipt))
-        results, deliveries = await soon(q._messages.exchange(q.ref, [verdict], Ask(limit=10)))
+        results, deliveries = await soon(q._messages.exchange(q.ref, [verdict], ClaimRequest(limit=10)))
         assert ([each.ok for each in results], deliveries) == ([True], [])
         with pytest.raises(holdfast.RateLimited):  # a minute is more than a call waits
             await soon(q.claim())

@@ -16,7 +16,7 @@ import pytest
 
 from holdfast.model.errors import HoldfastError
 from holdfast.model.events import Event
-from holdfast.model.requests import Ask, Settle, Verdict
+from holdfast.model.requests import ClaimRequest, Settle, Verdict
 from holdfast.stores.buffered.store import BufferedStore
 from tests.postgres.server import PostgresServer
 from tests.redis.buffered import REF, now_ms, opened, put, take
@@ -106,7 +106,7 @@ class Consumer:
 
     async def _take(self) -> int:
         acked = set(self.acked)
-        claims = await self._store.claim(REF, [Ask(limit=50)], now_ms())
+        claims = await self._store.claim(REF, [ClaimRequest(limit=50)], now_ms())
         numbers = [int(each.payload) for each in claims.per_ask[0]]
         self.delivered.update(numbers)
         self.resurrected.update(number for number in numbers if number in acked and number >= 0)

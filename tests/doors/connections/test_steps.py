@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from holdfast.doors.sockets.steps import Done, Rest, begin
+from holdfast.doors.sockets.steps import RemainingSteps, StepsDone, begin
 
 
 async def at_once() -> int:
@@ -13,7 +13,7 @@ async def at_once() -> int:
 
 async def test_what_need_not_wait_is_done_in_its_first_step() -> None:
     begun = begin(at_once())
-    assert isinstance(begun, Done)
+    assert isinstance(begun, StepsDone)
     assert begun.value == 7
 
 
@@ -26,7 +26,7 @@ async def test_what_waits_goes_on_with_what_it_waited_for() -> None:
         return 7
 
     begun = begin(work())
-    assert isinstance(begun, Rest)
+    assert isinstance(begun, RemainingSteps)
     first.set()
     asyncio.get_running_loop().call_soon(second.set)
     assert await begun == 7
@@ -42,7 +42,7 @@ async def test_a_cancellation_reaches_what_waits_and_is_raised() -> None:
             has_let_go.set()
 
     begun = begin(work())
-    assert isinstance(begun, Rest)
+    assert isinstance(begun, RemainingSteps)
     task = asyncio.create_task(begun.wait())
     await asyncio.sleep(0)
     task.cancel()
@@ -61,7 +61,7 @@ async def test_what_outlives_a_cancellation_may_wait_again_be_cancelled_again_an
         return 7
 
     begun = begin(work())
-    assert isinstance(begun, Rest)
+    assert isinstance(begun, RemainingSteps)
     task = asyncio.create_task(begun.wait())
     for _ in range(2):
         await asyncio.sleep(0)

@@ -11,9 +11,9 @@ import msgspec
 
 from holdfast.model.answers import Delivery, Enqueued, Result
 from holdfast.model.errors import HoldfastError
-from holdfast.model.requests import Ask
+from holdfast.model.requests import ClaimRequest
 from holdfast.wire.framed import answers, greetings
-from holdfast.wire.framed.frames import CONNECTION, Frame, FrameReader, Kind, write_frame
+from holdfast.wire.framed.frames import CONNECTION, Frame, FrameKind, FrameReader, write_frame
 from holdfast.wire.framed.greetings import ClientHello, ServerHello
 
 PATIENCE_S = 20.0
@@ -37,7 +37,7 @@ class Peer:
     def open(self, *places: Any, number: int | None = None) -> int:
         """Send a CALL, and return its number."""
         number = next(self._numbers) if number is None else number
-        self.write(Kind.CALL, number, msgspec.msgpack.encode(places))
+        self.write(FrameKind.CALL, number, msgspec.msgpack.encode(places))
         return number
 
     async def next_of(self, *calls: int) -> Frame:
@@ -63,15 +63,15 @@ class Peer:
     async def result(self, call: int) -> bytes:
         """Return the body of a call's RESULT; raise its ERROR."""
         kind, _, body = await self.next_of(call)
-        if kind == Kind.ERROR:
+        if kind == FrameKind.ERROR:
             raise greetings.read_error(body)
-        assert kind == Kind.RESULT, kind
+        assert kind == FrameKind.RESULT, kind
         return body
 
     async def refusal(self, *places: Any) -> HoldfastError:
         """Return the error that a call is answered by."""
         kind, _, body = await self.next_of(self.open(*places))
-        assert kind == Kind.ERROR, (kind, body)
+        assert kind == FrameKind.ERROR, (kind, body)
         return greetings.read_error(body)
 
     # --- Calls -----------------------------------------------------------------------------------------------------
@@ -79,11 +79,11 @@ class Peer:
     async def hello(self, token: str | None = None) -> ServerHello:
         self.greet(token)
         kind, _, body = await self.next_of(CONNECTION)
-        assert kind == Kind.HELLO, greetings.read_error(body)
+        assert kind == FrameKind.HELLO, greetings.read_error(body)
         return greetings.read_server_hello(body)
 
     def greet(self, token: str | None = None) -> None:
-        self.write(Kind.HELLO, body=greetings.write_hello(ClientHello(1, token, "by hand")))
+        self.write(FrameKind.HELLO, body=greetings.write_hello(ClientHello(1, token, "by hand")))
 
     async def call(self, *places: Any) -> bytes:
         return await self.result(self.open(*places))
@@ -140,7 +140,7 @@ async def greeted(port: int, token: str | None = None, tls: ssl.SSLContext | Non
 
 
 def ask(**fields: Any) -> tuple[Any, ...]:
-    return msgspec.structs.astuple(Ask(**fields))
+    return msgspec.structs.astuple(ClaimRequest(**fields))
 
 
 async def eventually(condition: Callable[[], bool]) -> None:

@@ -9,7 +9,7 @@ import pytest
 from holdfast.model.requests import Settle
 from holdfast.testing import ManualClock
 from holdfast.wire.framed import answers
-from holdfast.wire.framed.frames import CONNECTION, Kind
+from holdfast.wire.framed.frames import CONNECTION, FrameKind
 from tests.doors.framed.frames_by_hand import ask, connected, greeted
 from tests.doors.framed.serving import serve_framed
 
@@ -37,7 +37,7 @@ async def test_calls_need_not_wait_for_the_hello(clock: ManualClock) -> None:
     async with serve_framed(clock) as server, connected(server.port) as peer:
         peer.greet()
         await peer.enqueue(b"hi")
-        assert (await peer.next_of(CONNECTION))[0] == Kind.HELLO
+        assert (await peer.next_of(CONNECTION))[0] == FrameKind.HELLO
 
 
 async def test_answers_come_as_they_are_ready_and_not_in_order(clock: ManualClock) -> None:
@@ -89,7 +89,7 @@ async def test_a_cancelled_exchange_answers_its_results(clock: ManualClock) -> N
         await peer.enqueue(b"1")
         [first] = await peer.claim()
         call = peer.open("exchange", "acme", "jobs", None, [1], [["ack", first.receipt]], None)
-        peer.write(Kind.CANCEL, call)
+        peer.write(FrameKind.CANCEL, call)
         [result], deliveries = answers.read_claimed(await peer.result(call))
         assert (result.ok, deliveries) == (True, [])
 
@@ -173,7 +173,7 @@ async def test_calls_are_measured_by_operation_queue_and_outcome(clock: ManualCl
         await peer.enqueue(b"1")
         await peer.claim()
         call = peer.open_claim(None)
-        peer.write(Kind.CANCEL, call)
+        peer.write(FrameKind.CANCEL, call)
         await peer.claimed(call)
         await peer.refusal("enqueue", "acme", "jobs", None, [["text"]])
         await peer.refusal("get", "acme", "jobs", None, {"id": "x"})

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.testing import ManualClock
-from holdfast.wire.framed.frames import FrameReader, Kind
+from holdfast.wire.framed.frames import FrameKind, FrameReader
 from tests.doors.framed.frames_by_hand import connected
 from tests.doors.framed.serving import serve_framed
 
@@ -30,6 +30,6 @@ async def test_a_door_answers_the_example_as_the_page_says(clock: ManualClock) -
             answers += 1
             told_kind, _, told = await peer.next_of(call)
             assert told_kind == kind
-            if kind == Kind.RESULT and call != 3:  # the receipt of the page's ack is of another message
+            if kind == FrameKind.RESULT and call != 3:  # the receipt of the page's ack is of another message
                 assert lengths(msgspec.msgpack.decode(told)) == lengths(msgspec.msgpack.decode(body))
     assert answers == 5

@@ -15,18 +15,18 @@ from hypothesis import strategies as st
 from holdfast.clock import SystemClock
 from holdfast.testing import ManualClock
 from holdfast.wire.framed import greetings
-from holdfast.wire.framed.frames import CONNECTION, Frame, Kind, write_frame
+from holdfast.wire.framed.frames import CONNECTION, Frame, FrameKind, write_frame
 from holdfast.wire.framed.greetings import ClientHello, write_hello
 from tests.doors.framed.frames_by_hand import Peer, connected, eventually, greeted
 from tests.doors.framed.serving import FramedServer, serve_framed
 from tests.seeds import run_seed
 
-HELLO = write_frame(Kind.HELLO, CONNECTION, write_hello(ClientHello(1)))
+HELLO = write_frame(FrameKind.HELLO, CONNECTION, write_hello(ClientHello(1)))
 encode = msgspec.msgpack.encode
 
 
 def call(*places: Any, number: int = 1) -> bytes:
-    return write_frame(Kind.CALL, number, encode(places))
+    return write_frame(FrameKind.CALL, number, encode(places))
 
 
 @asynccontextmanager
@@ -45,7 +45,7 @@ async def attacked(caplog: pytest.LogCaptureFixture) -> AsyncIterator[FramedServ
 async def last_words(peer: Peer) -> str:
     """Return what the server says on call 0 before it closes the connection."""
     kind, number, body = (await peer.end())[-1]
-    assert (kind, number) == (Kind.ERROR, CONNECTION)
+    assert (kind, number) == (FrameKind.ERROR, CONNECTION)
     error = greetings.read_error(body)
     assert error.code == "invalid_argument"
     return error.message
@@ -59,20 +59,20 @@ async def last_words(peer: Peer) -> str:
         (b"\0\0\0\0\1\0\0\0\0", "begins with its length"),
         (HELLO + b"\xff\xff\xff\xff\2\0\0\0\1", "begins with its length"),
         (call("stats", None, None, None), "first frame is not HELLO"),
-        (write_frame(Kind.PING, 0), "first frame is not HELLO"),
-        (write_frame(Kind.HELLO, 0, b"\xc1"), "the body of HELLO"),
-        (write_frame(Kind.HELLO, 0, encode({"version": 1})), "the body of HELLO"),
-        (write_frame(Kind.HELLO, 0, encode([2])), "speaks version 1"),
-        (HELLO + write_frame(Kind.CALL, 1, b"\xc1"), "not MessagePack"),
-        (HELLO + write_frame(Kind.CALL, 1, b""), "not MessagePack"),
-        (HELLO + write_frame(Kind.CALL, 1, encode(["stats", None, None, None])[:-1]), "not MessagePack"),
+        (write_frame(FrameKind.PING, 0), "first frame is not HELLO"),
+        (write_frame(FrameKind.HELLO, 0, b"\xc1"), "the body of HELLO"),
+        (write_frame(FrameKind.HELLO, 0, encode({"version": 1})), "the body of HELLO"),
+        (write_frame(FrameKind.HELLO, 0, encode([2])), "speaks version 1"),
+        (HELLO + write_frame(FrameKind.CALL, 1, b"\xc1"), "not MessagePack"),
+        (HELLO + write_frame(FrameKind.CALL, 1, b""), "not MessagePack"),
+        (HELLO + write_frame(FrameKind.CALL, 1, encode(["stats", None, None, None])[:-1]), "not MessagePack"),
         (HELLO + call("stats", None, None, None, number=0), "number of its own"),
         (HELLO + call("claim", None, None, None, [1], None) * 2, "number of its own"),
         (HELLO + write_frame(99, 1), "kind 99"),
-        (HELLO + write_frame(Kind.RESULT, 1), "kind 9"),
-        (HELLO + write_frame(Kind.CREDIT, 1, encode(5)), "kind 6"),
-        (HELLO + write_frame(Kind.PING, 0, b"x" * 65), "PING"),
-        (HELLO + call("claim", None, None, None, [1], None) + write_frame(Kind.DATA, 1, b"x"), "no upload"),
+        (HELLO + write_frame(FrameKind.RESULT, 1), "kind 9"),
+        (HELLO + write_frame(FrameKind.CREDIT, 1, encode(5)), "kind 6"),
+        (HELLO + write_frame(FrameKind.PING, 0, b"x" * 65), "PING"),
+        (HELLO + call("claim", None, None, None, [1], None) + write_frame(FrameKind.DATA, 1, b"x"), "no upload"),
     ],
 )
 async def test_what_is_not_the_protocol_is_told_and_ends_its_connection(
@@ -88,7 +88,7 @@ async def test_what_is_not_the_protocol_is_told_and_ends_its_connection(
 async def test_the_versions_that_the_server_speaks_are_told(clock: ManualClock) -> None:
     async with serve_framed(clock) as server, connected(server.port) as peer:
         for _ in range(2):
-            peer.write(Kind.HELLO, CONNECTION, encode([7]))
+            peer.write(FrameKind.HELLO, CONNECTION, encode([7]))
         [(_, _, body)] = await peer.end()
         assert greetings.read_error(body).facts["versions"] == [1]
 
@@ -96,7 +96,11 @@ async def test_the_versions_that_the_server_speaks_are_told(clock: ManualClock) 
 async def test_calls_before_the_mistake_are_answered(clock: ManualClock) -> None:
     async with serve_framed(clock) as server, connected(server.port) as peer:
         peer.writer.write(HELLO + call("enqueue", None, None, None, [[b"x"]]) + b"GET / HTTP/1.1\r\n")
-        assert [frame[:2] for frame in await peer.end()] == [(Kind.HELLO, 0), (Kind.RESULT, 1), (Kind.ERROR, 0)]
+        assert [frame[:2] for frame in await peer.end()] == [
+            (FrameKind.HELLO, 0),
+            (FrameKind.RESULT, 1),
+            (FrameKind.ERROR, 0),
+        ]
 
 
 async def test_a_server_that_drains_has_nothing_more_to_say_to_a_refused_caller(
@@ -107,7 +111,7 @@ async def test_a_server_that_drains_has_nothing_more_to_say_to_a_refused_caller(
         peer.writer.write(b"GET / HTTP/1.1\r\n")
         await eventually(lambda: connection.is_refused)
         server.door.begin_drain()
-        assert [kind for kind, *_ in await peer.end()] == [Kind.ERROR]
+        assert [kind for kind, *_ in await peer.end()] == [FrameKind.ERROR]
         assert not [each for each in caplog.records if each.levelno >= logging.ERROR]
 
 
@@ -231,9 +235,9 @@ async def test_a_recorded_conversation_cut_anywhere_leaves_nothing_waiting() -> 
             call("claim", None, "jobs", None, [5], None, number=2),
             call("subscribe", None, "other", None, [5], 5, number=3),
             call("upload", None, "jobs", None, [b""], number=4),
-            write_frame(Kind.DATA, 4, b"y" * 300),
-            write_frame(Kind.CANCEL, 3),
-            write_frame(Kind.END, 4),
+            write_frame(FrameKind.DATA, 4, b"y" * 300),
+            write_frame(FrameKind.CANCEL, 3),
+            write_frame(FrameKind.END, 4),
             call("stats", None, "jobs", None, number=5),
         ]
     )

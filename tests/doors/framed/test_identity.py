@@ -14,7 +14,7 @@ from holdfast.model.message import Receipt
 from holdfast.testing import ManualClock
 from holdfast.wire.framed import greetings
 from holdfast.wire.framed.calls import HOT_CALLS, NAMED, operation_of
-from holdfast.wire.framed.frames import CONNECTION, Kind, write_frame
+from holdfast.wire.framed.frames import CONNECTION, FrameKind, write_frame
 from holdfast.wire.operation import Target
 from holdfast.wire.operations import OPERATIONS
 from tests.doors.access_rows import SCOPES, TOKENS
@@ -58,9 +58,9 @@ async def guarded(clock: ManualClock) -> AsyncIterator[FramedServer]:
 async def code_of(peer: Peer, name: str, tenant: str | None = "acme") -> str:
     call = peer.open(name, tenant, "jobs", None, *ARGUMENTS.get(name, ()))
     if name == "upload":
-        peer.write(Kind.END, call)
+        peer.write(FrameKind.END, call)
     kind, _, body = await peer.next_of(call)
-    return greetings.read_error(body).code if kind == Kind.ERROR else "ok"
+    return greetings.read_error(body).code if kind == FrameKind.ERROR else "ok"
 
 
 # --- Tokens ----------------------------------------------------------------------------------------------------------
@@ -129,7 +129,7 @@ async def test_a_later_hello_changes_the_caller_of_later_calls_alone(guarded: Fr
         peer.greet(None)
         third = peer.open("enqueue", "acme", "jobs", None, [[b"x"]])
         kinds = [(await peer.next_of(call))[0] for call in (first, second, third)]
-        assert kinds == [Kind.ERROR, Kind.RESULT, Kind.ERROR]
+        assert kinds == [FrameKind.ERROR, FrameKind.RESULT, FrameKind.ERROR]
 
 
 async def test_a_token_ends_on_a_connection_too(clock: ManualClock) -> None:
@@ -147,9 +147,9 @@ async def test_a_token_ends_on_a_connection_too(clock: ManualClock) -> None:
 async def test_a_large_frame_is_not_read_for_a_caller_without_a_good_credential(guarded: FramedServer) -> None:
     async with greeted(guarded.port, "made up") as peer:
         [connection] = guarded.door.connections
-        peer.writer.write(write_frame(Kind.CALL, 1, b"x" * (8 << 20)))
+        peer.writer.write(write_frame(FrameKind.CALL, 1, b"x" * (8 << 20)))
         kind, number, body = (await peer.end())[-1]
-        assert (kind, number, greetings.read_error(body).code) == (Kind.ERROR, CONNECTION, "unauthenticated")
+        assert (kind, number, greetings.read_error(body).code) == (FrameKind.ERROR, CONNECTION, "unauthenticated")
         assert connection.reader.held < 1 << 20
 
 

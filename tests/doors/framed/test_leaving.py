@@ -7,7 +7,7 @@ import struct
 from holdfast.clock import SystemClock
 from holdfast.testing import ManualClock
 from holdfast.wire.framed import answers
-from holdfast.wire.framed.frames import Kind
+from holdfast.wire.framed.frames import FrameKind
 from tests.doors.connections.connections import Run
 from tests.doors.framed.frames_by_hand import Peer, ask, connected, eventually, greeted
 from tests.doors.framed.serving import FramedServer, serve_framed
@@ -21,7 +21,7 @@ async def test_a_cancelled_claim_answers_no_messages_and_claims_none(clock: Manu
     async with serve_framed(clock) as server, greeted(server.port) as peer:
         call = peer.open_claim(None)
         await eventually(lambda: waiters(server) == 1)
-        peer.write(Kind.CANCEL, call)
+        peer.write(FrameKind.CANCEL, call)
         assert await peer.claimed(call) == []
         await peer.enqueue(b"x")
         assert (await peer.stats())["ready"] == 1
@@ -31,7 +31,7 @@ async def test_a_cancel_right_behind_its_claim_is_heard(clock: ManualClock) -> N
     async with serve_framed(clock) as server, greeted(server.port) as peer:
         calls = [peer.open_claim(None) for _ in range(50)]
         for call in calls:
-            peer.write(Kind.CANCEL, call)
+            peer.write(FrameKind.CANCEL, call)
         for call in calls:
             assert await peer.claimed(call) == []
         await peer.enqueue(b"x")
@@ -43,15 +43,15 @@ async def test_a_cancel_that_comes_too_late_is_ignored(clock: ManualClock) -> No
         await peer.enqueue(b"x")
         call = peer.open_claim(None)
         assert len(await peer.claimed(call)) == 1
-        peer.write(Kind.CANCEL, call)
-        peer.write(Kind.CANCEL, 99)
+        peer.write(FrameKind.CANCEL, call)
+        peer.write(FrameKind.CANCEL, 99)
         assert (await peer.stats())["in_flight"] == 1
 
 
 async def test_a_cancelled_enqueue_is_carried_out_and_answered(clock: ManualClock) -> None:
     async with serve_framed(clock) as server, greeted(server.port) as peer:
         call = peer.open("enqueue", "acme", "jobs", None, [[b"x"]])
-        peer.write(Kind.CANCEL, call)
+        peer.write(FrameKind.CANCEL, call)
         assert len(answers.read_enqueued(await peer.result(call))) == 1
 
 
@@ -62,9 +62,9 @@ async def test_a_cancelled_redrive_stops_and_says_so(clock: ManualClock) -> None
             await peer.settle(["nack", delivery.receipt, "boom", None, False, True])
         call = peer.open("redrive", "acme", "jobs", None, {"rate_per_s": 0.001})
         await eventually(lambda: waiters(server) == 1)
-        peer.write(Kind.CANCEL, call)
+        peer.write(FrameKind.CANCEL, call)
         kind, _, body = await peer.next_of(call)
-        assert kind == Kind.ERROR
+        assert kind == FrameKind.ERROR
         assert b"cancelled" in body
 
 
@@ -130,8 +130,8 @@ def test_deliveries_that_did_not_fit_into_the_socket_go_back_uncounted(run: Run)
             assert (await watching.stats())["in_flight"] == 1
             await reset(peer)
             await eventually(lambda: len(server.door.connections) == 1)
-            [again] = await watching.claim()
-            assert again.attempt == 1
+            again = await watching.claimed(watching.open_claim(None))
+            assert [delivery.attempt for delivery in again] == [1]
 
     run(test())
 

@@ -8,13 +8,13 @@ import msgspec
 import pytest
 
 from holdfast.clock import SystemClock
-from holdfast.doors.framed.call import Call
+from holdfast.doors.framed.call import FramedCall
 from holdfast.doors.framed.connection import MAX_CALLS, FramedConnection
 from holdfast.doors.sockets import response_writer
 from holdfast.model.names import QueueRef
 from holdfast.testing import ManualClock
 from holdfast.wire.framed import greetings
-from holdfast.wire.framed.frames import CONNECTION, Kind, write_frame
+from holdfast.wire.framed.frames import CONNECTION, FrameKind, write_frame
 from holdfast.wire.framed.greetings import ClientHello, write_hello
 from tests.doors.connections.connections import Run
 from tests.doors.connections.test_connection import RecordedTransport, settled
@@ -28,7 +28,7 @@ async def test_one_call_more_than_may_be_open_is_refused_and_the_others_stay(clo
             peer.open_claim(None)
         error = await peer.refusal("stats", None, None, None)
         assert (error.code, error.facts["limit"]) == ("rate_limited", MAX_CALLS)
-        peer.write(Kind.CANCEL, 1)
+        peer.write(FrameKind.CANCEL, 1)
         assert await peer.claimed(1) == []
         await peer.enqueue(b"x")
         assert [each.payload for each in await peer.claimed(2)] == [b"x"]
@@ -95,8 +95,9 @@ def test_a_caller_that_reads_slowly_keeps_its_connection(run: Run, monkeypatch: 
     [
         b"",
         b"\0",
-        write_frame(Kind.HELLO, CONNECTION, write_hello(ClientHello(1))) + b"\0\0\x10\0\2",
-        write_frame(Kind.HELLO, CONNECTION, write_hello(ClientHello(1))) + write_frame(Kind.CALL, 1, b"x" * 99)[:-1],
+        write_frame(FrameKind.HELLO, CONNECTION, write_hello(ClientHello(1))) + b"\0\0\x10\0\2",
+        write_frame(FrameKind.HELLO, CONNECTION, write_hello(ClientHello(1)))
+        + write_frame(FrameKind.CALL, 1, b"x" * 99)[:-1],
     ],
     ids=["no hello", "half a hello", "half a head", "half a body"],
 )
@@ -104,13 +105,13 @@ async def test_a_caller_that_stalls_in_a_frame_is_told_and_loses_its_connection(
     async with serve_framed(SystemClock(), patience_s=0.1) as server, connected(server.port) as peer:
         peer.writer.write(sent)
         *_, (kind, number, body) = await peer.end()
-        assert (kind, number) == (Kind.ERROR, CONNECTION)
+        assert (kind, number) == (FrameKind.ERROR, CONNECTION)
         assert "did not arrive" in greetings.read_error(body).message
 
 
 async def test_a_large_frame_that_goes_on_arriving_is_waited_for(clock: ManualClock) -> None:
     async with serve_framed(clock, patience_s=0.05) as server, greeted(server.port) as peer:
-        frame = write_frame(Kind.CALL, 1, b"x" * (1 << 20))
+        frame = write_frame(FrameKind.CALL, 1, b"x" * (1 << 20))
         [connection] = server.door.connections
         for at in range(0, len(frame) - 1, 64 << 10):
             peer.writer.write(frame[at : min(at + (64 << 10), len(frame) - 1)])
@@ -125,11 +126,11 @@ async def test_a_silent_connection_is_asked_whether_it_is_there_and_lost_if_it_i
     async with serve_framed(SystemClock(), keepalive_s=0.1) as server, greeted(server.port) as watching:
         async with greeted(server.port) as peer:
             peer.open_claim(None)
-            assert (await peer.next_of(CONNECTION))[0] == Kind.PING
+            assert (await peer.next_of(CONNECTION))[0] == FrameKind.PING
             with pytest.raises((EOFError, ConnectionError)):
                 await peer.next_of(CONNECTION)
-        watching.write(Kind.PONG)
-        assert {kind for kind, *_ in await watching.end()} == {Kind.PING}
+        watching.write(FrameKind.PONG)
+        assert {kind for kind, *_ in await watching.end()} == {FrameKind.PING}
         assert not server.core.dispatcher.waiters(QueueRef("acme", "jobs"))
 
 
@@ -138,16 +139,16 @@ async def test_a_connection_that_answers_is_kept() -> None:
         call = peer.open_claim(None)
         for _ in range(4):  # longer than a silent one would be kept
             kind, _, body = await peer.next_of(CONNECTION)
-            assert kind == Kind.PING
-            peer.write(Kind.PONG, CONNECTION, body)
+            assert kind == FrameKind.PING
+            peer.write(FrameKind.PONG, CONNECTION, body)
         await peer.enqueue(b"x")
         assert len(await peer.claimed(call)) == 1
 
 
 async def test_a_ping_is_answered_with_its_bytes(clock: ManualClock) -> None:
     async with serve_framed(clock) as server, greeted(server.port) as peer:
-        peer.write(Kind.PING, CONNECTION, b"are you there")
-        assert await peer.next_of(CONNECTION) == (Kind.PONG, CONNECTION, b"are you there")
+        peer.write(FrameKind.PING, CONNECTION, b"are you there")
+        assert await peer.next_of(CONNECTION) == (FrameKind.PONG, CONNECTION, b"are you there")
 
 
 # --- Writes and tasks ------------------------------------------------------------------------------------------------
@@ -157,11 +158,11 @@ async def test_the_calls_of_one_read_make_no_tasks_and_are_answered_by_one_write
     async with serve_framed(clock) as server:
         connection, transport = FramedConnection(server.door), RecordedTransport()
         connection.connection_made(transport)
-        connection.data_received(write_frame(Kind.HELLO, CONNECTION, write_hello(ClientHello(1))))
+        connection.data_received(write_frame(FrameKind.HELLO, CONNECTION, write_hello(ClientHello(1))))
         transport.writes.clear()
         before = asyncio.all_tasks()
         body = msgspec.msgpack.encode(["enqueue", "acme", "jobs", None, [[b"x"]]])
-        connection.data_received(b"".join(write_frame(Kind.CALL, number, body) for number in range(1, 21)))
+        connection.data_received(b"".join(write_frame(FrameKind.CALL, number, body) for number in range(1, 21)))
         assert asyncio.all_tasks() == before
         await settled()
         assert len(transport.writes) == 1
@@ -182,8 +183,8 @@ async def test_calls_leave_nothing_to_the_garbage_collector(clock: ManualClock) 
                 await peer.refusal("get", "acme", "jobs", None, {"id": "none"})
                 call = peer.open_claim(None, queue="empty")
                 await peer.enqueue(b"x")
-                peer.write(Kind.CANCEL, call)
+                peer.write(FrameKind.CANCEL, call)
                 await peer.claimed(call)
-            assert not [each for each in gc.get_objects() if isinstance(each, Call)]
+            assert not [each for each in gc.get_objects() if isinstance(each, FramedCall)]
         finally:
             gc.enable()

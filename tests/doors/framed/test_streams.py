@@ -8,7 +8,7 @@ from holdfast.clock import SystemClock
 from holdfast.model.answers import Delivery
 from holdfast.testing import ManualClock
 from holdfast.wire.framed import answers
-from holdfast.wire.framed.frames import Kind
+from holdfast.wire.framed.frames import FrameKind
 from tests.doors.connections.connections import Run
 from tests.doors.framed.frames_by_hand import Peer, ask, eventually, greeted
 from tests.doors.framed.serving import serve_framed
@@ -24,7 +24,7 @@ async def items(peer: Peer, call: int, count: int) -> list[Delivery]:
     deliveries: list[Delivery] = []
     while len(deliveries) < count:
         kind, _, body = await peer.next_of(call)
-        assert kind == Kind.ITEM
+        assert kind == FrameKind.ITEM
         deliveries += answers.read_claimed(body).deliveries
     return deliveries
 
@@ -54,7 +54,7 @@ async def test_a_cancelled_stream_ends_with_its_result_and_claims_no_more(clock:
         await peer.enqueue(b"1")
         call = subscribe(peer)
         await items(peer, call, 1)
-        peer.write(Kind.CANCEL, call)
+        peer.write(FrameKind.CANCEL, call)
         assert await peer.result(call) == b"\xc0"
         await peer.enqueue(b"2")
         stats = await peer.stats()
@@ -67,7 +67,7 @@ async def test_a_full_stream_can_be_cancelled(clock: ManualClock) -> None:
         call = subscribe(peer, 1)
         await items(peer, call, 1)
         await eventually(lambda: waiters(server) == 1)
-        peer.write(Kind.CANCEL, call)
+        peer.write(FrameKind.CANCEL, call)
         assert await peer.result(call) == b"\xc0"
 
 

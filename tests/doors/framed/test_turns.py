@@ -8,7 +8,7 @@ from holdfast.clock import SystemClock
 from holdfast.doors.framed.connection import FramedConnection
 from holdfast.service.limits.request_turns import MAX_AT_ONCE, MAX_AT_ONCE_EACH, UNIDENTIFIED, RequestTurns
 from holdfast.testing import ManualClock
-from holdfast.wire.framed.frames import CONNECTION, FrameReader, Kind, write_frame
+from holdfast.wire.framed.frames import CONNECTION, FrameKind, FrameReader, write_frame
 from holdfast.wire.framed.greetings import ClientHello, write_hello
 from tests.doors.connections.hand_loop import HandLoop
 from tests.doors.connections.test_connection import RecordedTransport, settled
@@ -20,7 +20,7 @@ TOKENS = Tokens({name: caller(name, "admin") for name in ("flood", "quiet", *(f"
 
 
 def enqueue(number: int, payload: bytes = b"x") -> bytes:
-    return write_frame(Kind.CALL, number, msgspec.msgpack.encode(["enqueue", None, "jobs", None, [[payload]]]))
+    return write_frame(FrameKind.CALL, number, msgspec.msgpack.encode(["enqueue", None, "jobs", None, [[payload]]]))
 
 
 class Turns:
@@ -33,7 +33,7 @@ class Turns:
     def connect(self, server: FramedServer, token: str) -> tuple[FramedConnection, RecordedTransport]:
         connection, transport = server.door.connect(), RecordedTransport()
         connection.connection_made(transport)
-        connection.data_received(write_frame(Kind.HELLO, CONNECTION, write_hello(ClientHello(1, token))))
+        connection.data_received(write_frame(FrameKind.HELLO, CONNECTION, write_hello(ClientHello(1, token))))
         return connection, transport
 
     async def contend(self, server: FramedServer) -> None:
@@ -49,7 +49,7 @@ class Turns:
 
 def answers_in(transport: RecordedTransport) -> list[int]:
     frames = FrameReader(1 << 30).feed(b"".join(transport.writes))
-    return [number for kind, number, _ in frames if kind == Kind.RESULT]
+    return [number for kind, number, _ in frames if kind == FrameKind.RESULT]
 
 
 async def test_frames_over_a_tenants_share_wait_for_turns_and_lose_nothing(clock: ManualClock) -> None:

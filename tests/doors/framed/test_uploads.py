@@ -9,7 +9,7 @@ from holdfast.doors.framed import uploads
 from holdfast.doors.framed.uploads import MAX_UPLOADS, WINDOW_BYTES
 from holdfast.testing import ManualClock
 from holdfast.wire.framed import answers, greetings
-from holdfast.wire.framed.frames import Kind
+from holdfast.wire.framed.frames import FrameKind
 from tests.doors.framed.frames_by_hand import Peer, ask, eventually, greeted
 from tests.doors.framed.serving import serve_framed
 
@@ -25,23 +25,23 @@ async def send(peer: Peer, call: int, payload: bytes, *, part_bytes: int = 64 <<
         part = payload[: min(part_bytes, window)]
         if not part:
             kind, _, body = await peer.next_of(call)
-            assert kind == Kind.CREDIT, greetings.read_error(body)
+            assert kind == FrameKind.CREDIT, greetings.read_error(body)
             window += greetings.read_credit(body)
             credit += greetings.read_credit(body)
             continue
-        peer.write(Kind.DATA, call, part)
+        peer.write(FrameKind.DATA, call, part)
         payload, window = payload[len(part) :], window - len(part)
     return credit
 
 
 async def finish(peer: Peer, call: int) -> bytes:
     """Send the end, and return the body of the RESULT; raise the ERROR."""
-    peer.write(Kind.END, call)
+    peer.write(FrameKind.END, call)
     while True:
         kind, _, body = await peer.next_of(call)
-        if kind == Kind.RESULT:
+        if kind == FrameKind.RESULT:
             return body
-        if kind == Kind.ERROR:
+        if kind == FrameKind.ERROR:
             raise greetings.read_error(body)
 
 
@@ -83,9 +83,9 @@ async def test_a_large_payload_is_left_apart_and_read_in_parts(clock: ManualCloc
 async def test_an_upload_in_one_write_needs_no_turns(clock: ManualClock) -> None:
     async with serve_framed(clock) as server, greeted(server.port) as peer:
         call = begin(peer)
-        peer.write(Kind.DATA, call, b"he")
-        peer.write(Kind.DATA, call)
-        peer.write(Kind.DATA, call, b"llo")
+        peer.write(FrameKind.DATA, call, b"he")
+        peer.write(FrameKind.DATA, call)
+        peer.write(FrameKind.DATA, call, b"llo")
         await finish(peer, call)
         assert [each.payload for each in await peer.claim()] == [b"hello"]
 
@@ -93,7 +93,7 @@ async def test_an_upload_in_one_write_needs_no_turns(clock: ManualClock) -> None
 async def test_more_than_the_window_is_refused_and_the_connection_goes_on(clock: ManualClock) -> None:
     async with serve_framed(clock, max_payload=8 << 20) as server, greeted(server.port) as peer:
         call = begin(peer)
-        peer.write(Kind.DATA, call, b"x" * (WINDOW_BYTES + 1))
+        peer.write(FrameKind.DATA, call, b"x" * (WINDOW_BYTES + 1))
         with pytest.raises(greetings.HoldfastError, match="window") as caught:
             await finish(peer, call)
         assert caught.value.code == "invalid_argument"
@@ -103,20 +103,20 @@ async def test_more_than_the_window_is_refused_and_the_connection_goes_on(clock:
 async def test_a_payload_that_is_too_large_is_refused_before_its_end(clock: ManualClock) -> None:
     async with serve_framed(clock, max_payload=1_000) as server, greeted(server.port) as peer:
         call = begin(peer)
-        peer.write(Kind.DATA, call, b"x" * 1_001)
+        peer.write(FrameKind.DATA, call, b"x" * 1_001)
         kind, _, body = await peer.next_of(call)
-        assert (kind, greetings.read_error(body).code) == (Kind.ERROR, "payload_too_large")
+        assert (kind, greetings.read_error(body).code) == (FrameKind.ERROR, "payload_too_large")
         # What was under way is dropped.
-        peer.write(Kind.DATA, call, b"x")
-        peer.write(Kind.END, call)
+        peer.write(FrameKind.DATA, call, b"x")
+        peer.write(FrameKind.END, call)
         assert await peer.claim() == []
 
 
 async def test_a_cancelled_upload_enqueues_nothing(clock: ManualClock) -> None:
     async with serve_framed(clock) as server, greeted(server.port) as peer:
         call = begin(peer)
-        peer.write(Kind.DATA, call, b"x")
-        peer.write(Kind.CANCEL, call)
+        peer.write(FrameKind.DATA, call, b"x")
+        peer.write(FrameKind.CANCEL, call)
         with pytest.raises(greetings.HoldfastError) as caught:
             await finish(peer, call)
         assert (caught.value.code, caught.value.facts["cancelled"]) == ("store_unavailable", True)
@@ -126,7 +126,7 @@ async def test_a_cancelled_upload_enqueues_nothing(clock: ManualClock) -> None:
 async def test_an_upload_whose_caller_leaves_enqueues_nothing(clock: ManualClock) -> None:
     async with serve_framed(clock) as server, greeted(server.port) as watching:
         async with greeted(server.port) as peer:
-            peer.write(Kind.DATA, begin(peer), b"x")
+            peer.write(FrameKind.DATA, begin(peer), b"x")
             await peer.writer.drain()
         await eventually(lambda: ("upload", "left") in [(name, out) for name, _, out in server.requests.seen])
         assert await watching.claim() == []
@@ -136,7 +136,7 @@ async def test_an_upload_that_does_not_go_on_is_given_up(clock: ManualClock, mon
     monkeypatch.setattr(uploads, "UPLOAD_PATIENCE_S", 0.05)
     async with serve_framed(clock) as server, greeted(server.port) as peer:
         kind, _, body = await peer.next_of(begin(peer))
-        assert (kind, greetings.read_error(body).code) == (Kind.ERROR, "invalid_argument")
+        assert (kind, greetings.read_error(body).code) == (FrameKind.ERROR, "invalid_argument")
 
 
 async def test_uploads_of_one_connection_are_bounded(clock: ManualClock) -> None:
@@ -144,7 +144,7 @@ async def test_uploads_of_one_connection_are_bounded(clock: ManualClock) -> None
         for _ in range(MAX_UPLOADS):
             begin(peer)
         kind, _, body = await peer.next_of(begin(peer))
-        assert (kind, greetings.read_error(body).code) == (Kind.ERROR, "rate_limited")
+        assert (kind, greetings.read_error(body).code) == (FrameKind.ERROR, "rate_limited")
 
 
 async def test_a_message_with_a_payload_of_its_own_is_no_upload(clock: ManualClock) -> None:

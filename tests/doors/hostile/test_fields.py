@@ -172,7 +172,7 @@ SAMPLES = (
     Sample(QueuePolicy, "PUT", QUEUE, POLICY),
     Sample(TenantConfig, "PUT", "/v1/tenants/acme", TENANT),
     Sample(
-        list[compatible.Item],
+        list[compatible.CompatibleItem],
         "POST",
         "/enqueue",
         [{**WHERE, "payload": "YQ==", "priority": 1, "deliver_after": "2030-01-01T00:00:00Z", "idempotency_key": "k"}],
@@ -182,7 +182,7 @@ SAMPLES = (
     Sample(compatible.NackIn, "POST", "/nack", {**WHERE, "id": "READY", "receipt": "RECEIPT", "error": "e"}),
 )
 # Of a body in parts: test_hostile_parts.py.
-ELSEWHERE = {wire_types.MetaIn, wire_types.Request}
+ELSEWHERE = {wire_types.MetaIn, wire_types.QueueRequest}
 
 # Of each JSON type, and numbers beyond every range.
 VALUES: tuple[Any, ...] = (

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.client.http.connection import Connection
+from holdfast.client.http.connection import HttpClientConnection
 from holdfast.client.remote.lost import Lost
 from holdfast.clock import SystemClock
 from holdfast.testing import ManualClock
@@ -116,7 +116,7 @@ async def test_slow_connections_serve_what_they_were_asked(proxy: FaultProxy) ->
 async def test_a_connection_that_was_reset_just_now_is_left_like_any_other() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         loop = asyncio.get_running_loop()
-        _, connection = await loop.create_connection(Connection, *listener.getsockname())
+        _, connection = await loop.create_connection(HttpClientConnection, *listener.getsockname())
         accepted, _ = listener.accept()
         calling = asyncio.create_task(connection.call([b"request"], None))
         await asyncio.sleep(0)

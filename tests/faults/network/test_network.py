@@ -4,8 +4,8 @@ import sys
 
 import pytest
 
-from holdfast.client.http.calls import HttpCalls, Request
-from holdfast.client.http.response import Answer
+from holdfast.client.http.calls import HttpCalls, HttpRequest
+from holdfast.client.http.response import HttpReply
 from holdfast.testing.proxy import Kind
 from tests.faults.network.network import ROUND, run_network_faults, run_round
 from tests.machinery.outcomes import PartOutcome
@@ -23,7 +23,7 @@ def test_network_faults_lose_nothing_bring_nothing_back_and_lease_nothing_twice(
 def test_a_client_that_repeats_what_it_must_not_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     attempt = HttpCalls.attempt
 
-    async def repeat_anything(calls: HttpCalls, request: Request) -> Answer:
+    async def repeat_anything(calls: HttpCalls, request: HttpRequest) -> HttpReply:
         request.is_repeatable = True
         return await attempt(calls, request)
 

@@ -10,7 +10,7 @@ from holdfast.client.client import AsyncHoldfast
 from holdfast.model.errors import HoldfastError
 from holdfast.model.message import NewMessage, Receipt
 from holdfast.model.names import QueueRef
-from holdfast.model.requests import Ask, Settle, Verdict
+from holdfast.model.requests import ClaimRequest, Settle, Verdict
 from tests.machinery import history as h
 from tests.machinery.history.recording import AsyncCaller
 from tests.machinery.history.scripts import Recorder, digest, is_unknown
@@ -124,7 +124,7 @@ class Client:
         recorder.say(h.Claim(n=claim, queue=queue))
         tenant, _, name = queue.partition("/")
         verdicts = [_verdict(verb, receipt) for _, verb, receipt in calls]
-        ask = Ask(limit=dice.choice([1, 3]), lease_ms=dice.choice(LEASES_MS))
+        ask = ClaimRequest(limit=dice.choice([1, 3]), lease_ms=dice.choice(LEASES_MS))
         try:
             answer = await self._hf._connected().messages.exchange(QueueRef(tenant, name), verdicts, ask)
         except HoldfastError as error:

@@ -22,7 +22,7 @@ import msgspec
 
 from holdfast.clock import steady_s
 from holdfast.model.errors import StoreUnavailable
-from holdfast.stores.rocks.log.frames import Header, Kind, header_at
+from holdfast.stores.rocks.log.frames import FrameHeader, LogPartKind, header_at
 from holdfast.stores.rocks.log.segments import DIRECTORY as LOG
 from holdfast.stores.rocks.log.segments import FIRST_FRAME_AT, list_segments, segment_path
 from holdfast.stores.rocks.recovery.marker import MARKER, boot_id
@@ -180,7 +180,7 @@ def _places(segment: Path, step: int) -> Iterable[int]:
 
 class _Frame(NamedTuple):
     file: str
-    header: Header
+    header: FrameHeader
 
 
 def _frames(store: Path, log: Path) -> list[_Frame]:
@@ -192,8 +192,8 @@ def _frames(store: Path, log: Path) -> list[_Frame]:
     ]
 
 
-def _headers(raw: bytes, generation: int) -> list[Header]:
-    found: list[Header] = []
+def _headers(raw: bytes, generation: int) -> list[FrameHeader]:
+    found: list[FrameHeader] = []
     at = FIRST_FRAME_AT
     while (header := header_at(raw, at, generation)) is not None:
         found.append(header)
@@ -300,7 +300,7 @@ def _judge(damage: Damage, read: list[str] | str, undamaged: Path) -> Aftermath:
 
 def _has_last_commit(store: str, undamaged: Path, log: Path) -> bool:
     """Return whether the last frame of a log is of the store's last commit, which may be half of a link."""
-    return store not in _SHARDS or _frames(undamaged, log)[-1].header.kind == Kind.LINKED
+    return store not in _SHARDS or _frames(undamaged, log)[-1].header.kind == LogPartKind.LINKED
 
 
 def _spares_last_body(damage: Damage, undamaged: Path) -> bool:

@@ -14,13 +14,13 @@ from holdfast.model.events import Event
 from holdfast.model.ids import IdMaker
 from holdfast.model.message import Draft, Receipt, State
 from holdfast.model.names import QueueRef
-from holdfast.model.requests import Ask, Verdict
+from holdfast.model.requests import ClaimRequest, Verdict
 from holdfast.model.rules.lifecycle import Change
 from holdfast.stores.contract import Claims
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.memory.directory import MemoryDirectory
 from holdfast.stores.memory.journal import MemoryJournal
-from holdfast.stores.memory.queue import Entry, Shelf
+from holdfast.stores.memory.queue import MemoryMessage, MemoryQueue
 from holdfast.stores.memory.unit import MemoryUnits
 from tests.machinery.history.rules import Rule
 
@@ -61,7 +61,7 @@ class DropsMessages(Mutant):
     breaks = Rule.LOST
 
     class units_class(FaultyUnits):
-        def add_one(self, queue: Shelf, draft: Draft, id: int, reason: str | None) -> None:
+        def add_one(self, queue: MemoryQueue, draft: Draft, id: int, reason: str | None) -> None:
             super().add_one(queue, draft, id, reason)
             if draft.group is None and self._is_turn(5):
                 self._directory.drop(queue, queue.entries[id])
@@ -73,7 +73,7 @@ class DropsExpired(Mutant):
     breaks = Rule.LOST
 
     class units_class(FaultyUnits):
-        def apply_one(self, queue: Shelf, entry: Entry, change: Change) -> None:
+        def apply_one(self, queue: MemoryQueue, entry: MemoryMessage, change: Change) -> None:
             if change.event is Event.EXPIRED and entry.envelope.group is None and self._is_turn(3):
                 change = Change(None, change.event)
             super().apply_one(queue, entry, change)
@@ -85,7 +85,7 @@ class Resurrects(Mutant):
     breaks = Rule.RESURRECTED
 
     class units_class(FaultyUnits):
-        def apply_one(self, queue: Shelf, entry: Entry, change: Change) -> None:
+        def apply_one(self, queue: MemoryQueue, entry: MemoryMessage, change: Change) -> None:
             super().apply_one(queue, entry, change)
             if change.event is Event.SUCCEEDED and entry.life.version == 1 and self._is_turn(3):
                 entry.life = replace(entry.life, state=State.READY, lease=None)
@@ -98,7 +98,7 @@ class LeasesTwice(Mutant):
     breaks = Rule.DOUBLE_LEASE
 
     class units_class(FaultyUnits):
-        async def take_due(self, queue: Shelf, limits: list[int]) -> list[list[Entry]]:
+        async def take_due(self, queue: MemoryQueue, limits: list[int]) -> list[list[MemoryMessage]]:
             held = [queue.entries[id] for _, id in queue.leases if queue.entries[id].envelope.group is None]
             taken = await super().take_due(queue, limits)
             if held and len(taken[0]) < limits[0] and self._is_turn(3):
@@ -115,7 +115,7 @@ class ForgetsExpiry(Mutant):
     class units_class(FaultyUnits):
         _while_ms = 200
 
-        def apply_one(self, queue: Shelf, entry: Entry, change: Change) -> None:
+        def apply_one(self, queue: MemoryQueue, entry: MemoryMessage, change: Change) -> None:
             if change.event is Event.CLAIMED and change.life is not None and change.life.lease is not None:
                 lease = change.life.lease
                 lease = replace(lease, expires_at=lease.expires_at + self._while_ms)
@@ -123,7 +123,7 @@ class ForgetsExpiry(Mutant):
             super().apply_one(queue, entry, change)
 
         async def deliveries(
-            self, queue: Shelf, entries: list[Entry], *, with_state: bool, streams: bool
+            self, queue: MemoryQueue, entries: list[MemoryMessage], *, with_state: bool, streams: bool
         ) -> list[Delivery]:
             deliveries = await super().deliveries(queue, entries, with_state=with_state, streams=streams)
             return [replace(each, lease_expires_at=each.lease_expires_at - self._while_ms) for each in deliveries]
@@ -168,7 +168,7 @@ class ReusesVersions(Mutant):
     breaks = Rule.VERSION
 
     class units_class(FaultyUnits):
-        def apply_one(self, queue: Shelf, entry: Entry, change: Change) -> None:
+        def apply_one(self, queue: MemoryQueue, entry: MemoryMessage, change: Change) -> None:
             if change.event is Event.CLAIMED and change.life is not None and entry.life.version and self._is_turn(2):
                 change = change._replace(life=replace(change.life, version=entry.life.version))
             super().apply_one(queue, entry, change)
@@ -180,7 +180,9 @@ class IgnoresKeys(Mutant):
     breaks = Rule.DUPLICATED
 
     class units_class(FaultyUnits):
-        async def known_keys(self, queue: Shelf, drafts: list[Draft], firsts: Mapping[str, int]) -> dict[str, Enqueued]:
+        async def known_keys(
+            self, queue: MemoryQueue, drafts: list[Draft], firsts: Mapping[str, int]
+        ) -> dict[str, Enqueued]:
             return {}
 
 
@@ -190,7 +192,7 @@ class StoresTwice(Mutant):
     breaks = Rule.DUPLICATED
 
     class units_class(FaultyUnits):
-        def add_one(self, queue: Shelf, draft: Draft, id: int, reason: str | None) -> None:
+        def add_one(self, queue: MemoryQueue, draft: Draft, id: int, reason: str | None) -> None:
             super().add_one(queue, draft, id, reason)
             if draft.key is None and draft.group is None and self._is_turn(5):
                 [twin] = self._ids.take(1, self.now_ms)
@@ -204,7 +206,7 @@ class Corrupts(Mutant):
 
     class units_class(FaultyUnits):
         async def deliveries(
-            self, queue: Shelf, entries: list[Entry], *, with_state: bool, streams: bool
+            self, queue: MemoryQueue, entries: list[MemoryMessage], *, with_state: bool, streams: bool
         ) -> list[Delivery]:
             deliveries = await super().deliveries(queue, entries, with_state=with_state, streams=streams)
             return [
@@ -219,7 +221,7 @@ class SwapsPayloads(Mutant):
 
     class units_class(FaultyUnits):
         async def deliveries(
-            self, queue: Shelf, entries: list[Entry], *, with_state: bool, streams: bool
+            self, queue: MemoryQueue, entries: list[MemoryMessage], *, with_state: bool, streams: bool
         ) -> list[Delivery]:
             deliveries = await super().deliveries(queue, entries, with_state=with_state, streams=streams)
             if len(deliveries) > 1:
@@ -234,7 +236,7 @@ class _Leaks(Mutant):
     def _is_other(self, ref: QueueRef, other: QueueRef) -> bool:
         raise NotImplementedError
 
-    async def claim(self, ref: QueueRef, asks: list[Ask], now_ms: int) -> Claims:
+    async def claim(self, ref: QueueRef, asks: list[ClaimRequest], now_ms: int) -> Claims:
         claims = await super().claim(ref, asks, now_ms)
         if not any(claims.per_ask) and self._is_turn(4) and self._met < 100:
             for tenant in await self._directory.list_tenants():
@@ -264,7 +266,7 @@ class NeverGivesUp(Mutant):
     breaks = Rule.OVER_BUDGET
 
     class units_class(FaultyUnits):
-        def apply_one(self, queue: Shelf, entry: Entry, change: Change) -> None:
+        def apply_one(self, queue: MemoryQueue, entry: MemoryMessage, change: Change) -> None:
             if change.life is not None and change.life.state is State.READY:
                 change = change._replace(life=replace(change.life, failures=0, expiries=0))
             super().apply_one(queue, entry, change)
@@ -277,7 +279,7 @@ class ForgetsAttempts(Mutant):
 
     class units_class(FaultyUnits):
         async def deliveries(
-            self, queue: Shelf, entries: list[Entry], *, with_state: bool, streams: bool
+            self, queue: MemoryQueue, entries: list[MemoryMessage], *, with_state: bool, streams: bool
         ) -> list[Delivery]:
             deliveries = await super().deliveries(queue, entries, with_state=with_state, streams=streams)
             return [replace(each, attempt=1) for each in deliveries]
@@ -289,7 +291,7 @@ class ForgetsGroups(Mutant):
     breaks = Rule.GROUP_ORDER
 
     class units_class(FaultyUnits):
-        def add_one(self, queue: Shelf, draft: Draft, id: int, reason: str | None) -> None:
+        def add_one(self, queue: MemoryQueue, draft: Draft, id: int, reason: str | None) -> None:
             super().add_one(queue, replace(draft, group=None), id, reason)
 
 
@@ -309,7 +311,7 @@ class Strands(Mutant):
     breaks = Rule.STUCK
 
     class units_class(FaultyUnits):
-        async def ended(self, queue: Shelf, limit: int) -> tuple[list[Entry], list[Entry]]:
+        async def ended(self, queue: MemoryQueue, limit: int) -> tuple[list[MemoryMessage], list[MemoryMessage]]:
             if queue.leases and queue.leases[0][0] <= self.now_ms and self._is_turn(3):
                 entry = queue.entries[queue.leases[0][1]]
                 assert entry.life.lease is not None
@@ -348,7 +350,7 @@ class ForgetsEvents(Mutant):
     breaks = Rule.JOURNAL
 
     class units_class(FaultyUnits):
-        def apply_one(self, queue: Shelf, entry: Entry, change: Change) -> None:
+        def apply_one(self, queue: MemoryQueue, entry: MemoryMessage, change: Change) -> None:
             if change.event is Event.SUCCEEDED and self._is_turn(5):
                 change = change._replace(event=None)
             super().apply_one(queue, entry, change)
@@ -359,7 +361,7 @@ class Refuses(Mutant):
 
     breaks = Rule.REFUSED
 
-    async def claim(self, ref: QueueRef, asks: list[Ask], now_ms: int) -> Claims:
+    async def claim(self, ref: QueueRef, asks: list[ClaimRequest], now_ms: int) -> Claims:
         if self._is_turn(10):
             raise StoreUnavailable("this store has a headache", outcome="nothing happened")
         return await super().claim(ref, asks, now_ms)

@@ -10,7 +10,7 @@ from holdfast.runtime import Runtime
 from holdfast.stores.contract import Capabilities, Listener
 from holdfast.stores.memory.directory import MemoryDirectory
 from holdfast.stores.memory.journal import MemoryJournal
-from holdfast.stores.memory.queue import Entry, Shelf
+from holdfast.stores.memory.queue import MemoryMessage, MemoryQueue
 from holdfast.stores.memory.store import MemoryStore
 from holdfast.stores.memory.unit import MemoryUnits
 
@@ -46,15 +46,15 @@ class DurableUnits(MemoryUnits):
             self.unsynced.pop()  # it changed nothing
         return result
 
-    def version_floor(self, entry: Entry) -> int:
+    def version_floor(self, entry: MemoryMessage) -> int:
         return self.floor
 
-    def apply_one(self, queue: Shelf, entry: Entry, change: Change) -> None:
+    def apply_one(self, queue: MemoryQueue, entry: MemoryMessage, change: Change) -> None:
         before = entry.life
         super().apply_one(queue, entry, change)
         self.unsynced[-1].append(lambda: self._undo(queue, entry, before))
 
-    def _undo(self, queue: Shelf, entry: Entry, life: Life) -> None:
+    def _undo(self, queue: MemoryQueue, entry: MemoryMessage, life: Life) -> None:
         if entry.envelope.id in queue.entries:
             queue.change(entry, life)
         else:

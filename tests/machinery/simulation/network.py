@@ -14,7 +14,7 @@ from holdfast.dice import Dice
 from holdfast.model.answers import Delivery
 from holdfast.model.errors import HoldfastError, Internal, StoreUnavailable
 from holdfast.model.names import QueueRef
-from holdfast.model.requests import Ask, Settle, Verdict
+from holdfast.model.requests import ClaimRequest, Settle, Verdict
 from holdfast.server.compose import Core
 from holdfast.service.access import Caller
 from holdfast.service.session import Session
@@ -296,7 +296,7 @@ class Remote:
 class Subscriber(Remote):
     """Its claims are the next messages of a subscription."""
 
-    async def claim(self, ref: QueueRef, ask: Ask, wait_ms: int | None) -> list[Delivery]:
+    async def claim(self, ref: QueueRef, ask: ClaimRequest, wait_ms: int | None) -> list[Delivery]:
         deliveries: list[Delivery] = await self._network.call(self, self._who, "next", (ref, ask, wait_ms))
         return deliveries
 
@@ -309,7 +309,7 @@ class Bookkeeper(Remote):
         self._name = name
         self._numbers: dict[QueueRef, int] = {}
 
-    async def claim(self, ref: QueueRef, ask: Ask, wait_ms: int | None) -> list[Delivery]:
+    async def claim(self, ref: QueueRef, ask: ClaimRequest, wait_ms: int | None) -> list[Delivery]:
         number = self._numbers.setdefault(ref, 0)
         numbered = replace(ask, ledger=(self._name, number))
         deliveries: list[Delivery] = await self._network.call(self, self._who, "claim", (ref, numbered, wait_ms))

@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 import holdfast
 from holdfast.clock import steady_s
 from holdfast.pipeline.jobs.archive import ENDS, WRITER
-from holdfast.pipeline.lake.lake import Kind, Lake
+from holdfast.pipeline.lake.lake import Lake, LakeKind
 from holdfast.pipeline.lake.tables import EVENTS, MESSAGES
 from holdfast.pipeline.schemas import INSTANT
 from holdfast.testing import ManualClock
@@ -65,7 +65,7 @@ def run_archive_kills(total: int, *, seed: int, progress: Progress = say_nothing
     dice, began, rounds = random.Random(seed), steady_s(), 0
     while outcome.done < total:
         own = dice.getrandbits(32)
-        kind = (Kind.DELTA, Kind.PARQUET)[rounds % 2]
+        kind = (LakeKind.DELTA, LakeKind.PARQUET)[rounds % 2]
         with tempfile.TemporaryDirectory(prefix="holdfast-archive-kills-") as place:
             before = outcome.done
             tally = archive_under_kills(
@@ -92,7 +92,7 @@ def archive_under_kills(
     *,
     kills: int,
     seed: int,
-    kind: Kind = Kind.DELTA,
+    kind: LakeKind = LakeKind.DELTA,
     finish: Callable[[Path, Lake], None] | None = None,
     progress: Callable[[int], None] = lambda done: None,
 ) -> Tally:
@@ -162,7 +162,7 @@ def _struck(home: Path, lake: Lake, rows: int, *, after: int, delay_s: float) ->
 def _progress(lake: Lake) -> tuple[int, int]:
     """Commits of events, and batches whose files were begun, by what lies there."""
     table = Path(lake.table(EVENTS).directory)
-    log = table / ("_delta_log" if lake.kind is Kind.DELTA else "_log")
+    log = table / ("_delta_log" if lake.kind is LakeKind.DELTA else "_log")
     return len(list(log.glob("*.json"))), len(list(Path(lake.table(EVENTS).new_files).glob("*")))
 
 

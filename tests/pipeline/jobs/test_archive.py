@@ -13,7 +13,7 @@ from holdfast.pipeline.jobs import archive as job
 from holdfast.pipeline.jobs.archive import archive
 from holdfast.pipeline.jobs.journals import OpenedJournal
 from holdfast.pipeline.lake.contract import Mark
-from holdfast.pipeline.lake.lake import Kind, Lake
+from holdfast.pipeline.lake.lake import Lake, LakeKind
 from holdfast.pipeline.lake.tables import EVENTS, MESSAGES
 from holdfast.testing import ManualClock
 from tests.pipeline.journal_made import facts_of, journal_of, make_traffic, rows_of, store
@@ -38,9 +38,9 @@ def busy(tmp_path: Path, clock: ManualClock) -> Iterator[holdfast.Holdfast]:
         yield hf
 
 
-@pytest.mark.parametrize("kind", [Kind.DELTA, Kind.PARQUET])
+@pytest.mark.parametrize("kind", [LakeKind.DELTA, LakeKind.PARQUET])
 def test_the_lake_s_events_are_the_journal_s_wherever_the_archive_died(
-    spark: Any, busy: holdfast.Holdfast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Kind
+    spark: Any, busy: holdfast.Holdfast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: LakeKind
 ) -> None:
     """It dies before and after each write and each commit of a batch, and is started again each time."""
     lake, journal = Lake(str(tmp_path / "lake"), kind), OpenedJournal(busy)
@@ -59,9 +59,9 @@ def test_the_lake_s_events_are_the_journal_s_wherever_the_archive_died(
     assert _ends_in(spark, lake) == _ends_of(events)
 
 
-@pytest.mark.parametrize("kind", list(Kind))
+@pytest.mark.parametrize("kind", list(LakeKind))
 def test_of_two_archives_at_once_the_first_to_commit_says_where_a_batch_ends(
-    spark: Any, busy: holdfast.Holdfast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Kind
+    spark: Any, busy: holdfast.Holdfast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: LakeKind
 ) -> None:
     """One has written its files when the other takes the batch, and ends it elsewhere."""
     lake, journal = Lake(str(tmp_path / "lake"), kind), OpenedJournal(busy)

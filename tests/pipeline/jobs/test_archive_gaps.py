@@ -12,7 +12,7 @@ import pytest
 import holdfast
 from holdfast.pipeline.jobs.archive import archive
 from holdfast.pipeline.jobs.archive_gaps import RULE, find_gaps
-from holdfast.pipeline.jobs.journals import Journal, OpenedJournal, SourceJournal
+from holdfast.pipeline.jobs.journals import ArchiveJournal, OpenedJournal, SourceJournal
 from holdfast.pipeline.lake.delta import DeltaFiles
 from holdfast.pipeline.lake.lake import Lake
 from holdfast.pipeline.lake.tables import EVENTS, MESSAGES, VIOLATIONS
@@ -76,7 +76,7 @@ def test_of_databases_the_last_event_that_was_read_must_still_be_there(postgres:
         with holdfast.open(",".join(urls)) as hf:
             for number in range(12):
                 hf.queue(f"q{number}").enqueue([b"x"] * 2)
-            journals: list[Journal] = [OpenedJournal(hf), SourceJournal({"url": ",".join(urls)}, open_feed)]
+            journals: list[ArchiveJournal] = [OpenedJournal(hf), SourceJournal({"url": ",".join(urls)}, open_feed)]
             position = journals[1].ahead(None, 8)
             assert position is not None
             ends = [int(part) for part in position.split("-")]

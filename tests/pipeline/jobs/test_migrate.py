@@ -9,7 +9,7 @@ import pytest
 
 import holdfast
 from holdfast.clock import SystemClock
-from holdfast.stores.rocks.legacy.message_import import LegacyIntake
+from holdfast.stores.rocks.legacy.message_import import LegacyImport
 from holdfast.stores.rocks.legacy.migration import LegacyMigration
 from holdfast.stores.rocks.verify.store_check import verify
 from tests.machinery.legacy.databases import LegacyWriter, make_legacy
@@ -62,12 +62,12 @@ def test_a_message_lost_on_the_way_into_its_place_is_found_out_and_nothing_is_re
 ) -> None:
     path = tmp_path / "old"
     make_legacy(path, 60, seed=run_seed(), now_s=now_s(), is_damaged=False)
-    put = LegacyIntake.put
+    put = LegacyImport.put
 
-    async def lose_one(self: LegacyIntake, messages: Any, progress: Any, at: int) -> None:
+    async def lose_one(self: LegacyImport, messages: Any, progress: Any, at: int) -> None:
         await put(self, messages[1:], progress, at)
 
-    monkeypatch.setattr(LegacyIntake, "put", lose_one)
+    monkeypatch.setattr(LegacyImport, "put", lose_one)
     code, _, err = run("migrate", "--url", path)
 
     assert (code != 0, "Nothing was removed" in err) == (True, True)

@@ -7,19 +7,19 @@ from typing import Any
 import pytest
 
 from holdfast.model.errors import InvalidArgument
-from holdfast.pipeline.lake.contract import Mark, NewFile, Table
-from holdfast.pipeline.lake.lake import Kind, Lake
+from holdfast.pipeline.lake.contract import LakeTable, Mark, NewFile
+from holdfast.pipeline.lake.lake import Lake, LakeKind
 from holdfast.pipeline.lake.tables import EVENTS, VIOLATIONS, TableShape
 from tests.pipeline.audit.test_rules import life
 from tests.pipeline.journal_made import frame_of
 
 
-@pytest.fixture(params=list(Kind))
+@pytest.fixture(params=list(LakeKind))
 def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
     return Lake(str(tmp_path / "lake"), request.param)
 
 
-def made(table: Table, name: str, rows: int = 3) -> NewFile:
+def made(table: LakeTable, name: str, rows: int = 3) -> NewFile:
     """A file as Spark would have written it."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -81,7 +81,7 @@ def test_two_writers_at_once_commit_a_batch_once(lake: Lake, monkeypatch: pytest
 def test_a_lake_keeps_the_format_it_was_begun_with(lake: Lake) -> None:
     lake.table(VIOLATIONS).append([], writer="w", mark=Mark(1, "1"))
     assert Lake(lake.place).kind is lake.kind
-    other = next(kind for kind in Kind if kind is not lake.kind)
+    other = next(kind for kind in LakeKind if kind is not lake.kind)
     with pytest.raises(InvalidArgument, match=f"has {lake.kind} tables: leave the format out"):
         Lake(lake.place, other)
 
@@ -118,11 +118,11 @@ def test_small_files_are_joined_and_rows_marks_and_days_stay(spark: Any, lake: L
     day = str(lake.read(spark, EVENTS).first().day)
     assert lake.read(spark, EVENTS, [day]).count() == sum(str(row[-1]) == day for row in before)
     # Without a word of Holdfast: Parquet readers and Delta readers see the same rows.
-    if lake.kind is Kind.DELTA:
+    if lake.kind is LakeKind.DELTA:
         from deltalake import DeltaTable
 
         assert DeltaTable(lake.table(EVENTS).directory).to_pyarrow_table().num_rows == 18
-    elif lake.kind is Kind.ICEBERG:
+    elif lake.kind is LakeKind.ICEBERG:
         from pyiceberg.catalog.sql import SqlCatalog
 
         catalog = SqlCatalog("lake", uri=f"sqlite:///{lake.place}/iceberg-catalog.db")

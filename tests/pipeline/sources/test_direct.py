@@ -13,7 +13,7 @@ from holdfast.pipeline.schemas import EVENTS, MESSAGES, as_instants
 from holdfast.pipeline.sources.claims import Claim, ClaimStreamReader, claiming_of
 from holdfast.pipeline.sources.drafts import shape_of
 from holdfast.pipeline.sources.journal import end_of, walk
-from holdfast.pipeline.sources.options import Place
+from holdfast.pipeline.sources.options import StoreAddress
 from holdfast.pipeline.sources.sink import Writing, write_rows
 from holdfast.server.bulk import open_client, open_feed, open_landing
 from tests.postgres.server import PostgresServer
@@ -41,7 +41,7 @@ def make_traffic(hf: holdfast.Holdfast) -> list[str]:
     return [str(each) for each in ids]
 
 
-def events_of(place: Place, *, tenant: str | None = None, step: int = 10) -> list[dict[str, Any]]:
+def events_of(place: StoreAddress, *, tenant: str | None = None, step: int = 10) -> list[dict[str, Any]]:
     feed = open_feed(place, tenant)
     try:
         ranges = walk(feed, None, step=step).ranges
@@ -75,7 +75,7 @@ def test_the_journal_of_databases_is_what_the_client_reads_there(databases: str)
     with holdfast.open(databases) as hf:
         make_traffic(hf)
         told = as_rows(hf.journal(limit=10_000))
-        place = Place(databases)
+        place = StoreAddress(databases)
 
         assert in_order(events_of(place)) == in_order(told)
         assert {row["shard"] for row in told} == {0, 1}
@@ -85,7 +85,7 @@ def test_the_journal_of_databases_is_what_the_client_reads_there(databases: str)
 def test_a_range_of_databases_is_the_same_whatever_comes_later(databases: str) -> None:
     with holdfast.open(databases) as hf:
         make_traffic(hf)
-        feed = open_feed(Place(databases), None)
+        feed = open_feed(StoreAddress(databases), None)
         end = end_of(feed, None)
         assert end is not None
         before = [batch.to_pylist() for batch in feed.read(None, end)]
@@ -101,7 +101,7 @@ def test_a_position_of_the_client_is_one_of_the_feed_and_the_other_way_round(dat
         make_traffic(hf)
         position = hf.journal(limit=10_000).next
         ids = make_traffic(hf)
-        feed = open_feed(Place(databases), None)
+        feed = open_feed(StoreAddress(databases), None)
         end = end_of(feed, position)
         assert end is not None
 
@@ -116,7 +116,7 @@ def test_a_server_over_databases_gives_a_range_again_exactly(databases: str) -> 
     """Of several databases a page's end depends on when it was read: the range is asked for by its end."""
     with Served("--store", databases) as served, holdfast.open(served.url) as hf:
         make_traffic(hf)
-        feed = open_feed(Place(served.url), None)
+        feed = open_feed(StoreAddress(served.url), None)
         walked = walk(feed, None, step=10)
         before = [[batch.to_pylist() for batch in feed.read(each.after, each.until)] for each in walked.ranges]
         make_traffic(hf)
@@ -127,7 +127,7 @@ def test_a_server_over_databases_gives_a_range_again_exactly(databases: str) -> 
         feed.close()
         position = walked.position
         assert position is not None
-        direct = open_feed(Place(databases), None)
+        direct = open_feed(StoreAddress(databases), None)
         rows = [row for batch in direct.read(None, position) for row in batch.to_pylist()]
         direct.close()
         assert in_order(rows) == in_order([row for pages in before for page in pages for row in page])
@@ -137,13 +137,13 @@ def test_a_store_that_is_named_in_part_is_refused(databases: str) -> None:
     with holdfast.open(databases) as hf:
         make_traffic(hf)
     with pytest.raises(holdfast.InvalidArgument, match="name each of them once"):
-        open_feed(Place(databases.split(",")[1]), None)
+        open_feed(StoreAddress(databases.split(",")[1]), None)
 
 
 def test_databases_are_claimed_from_and_written_to_without_a_server(databases: str) -> None:
     table = pa.table({"payload": [f"m{n}" for n in range(40)], "key": [f"k{n}" for n in range(40)]})
     shape = shape_of(table.schema, tenant=None, queue="in", key_columns=(), dedup=True, content_type=None)
-    writing = Writing(Place(databases), shape, 15, None)
+    writing = Writing(StoreAddress(databases), shape, 15, None)
     assert write_rows(writing, open_landing, table.to_batches()).enqueued == 40
     assert write_rows(writing, open_landing, table.to_batches()).enqueued == 0
     claiming = claiming_of({"url": databases, "queue": "in", "consumer": "spark", "rowsPerPartition": "30"})
@@ -167,12 +167,12 @@ def test_a_backup_is_read_in_many_processes_while_its_store_is_in_use(spark: Any
         told = as_rows(hf.journal(limit=10_000))
         hf.backup(str(copy))
         with pytest.raises(holdfast.StoreUnavailable, match=r"is in use by process .*holdfast backup"):
-            open_feed(Place(str(store)), None)
+            open_feed(StoreAddress(str(store)), None)
 
         journal = spark.read.format("holdfast_journal").options(url=str(copy), rowsPerPartition=11).load()
         messages = spark.read.format("holdfast").options(url=str(copy), tenant="*", queue="*")
 
-        assert in_order(events_of(Place(str(copy)))) == in_order(told)
+        assert in_order(events_of(StoreAddress(str(copy)))) == in_order(told)
         assert journal.count() == len(told)
         rows = messages.load().collect()
         assert {row.id for row in rows} == {*ids, large} - {ids[n] for n in range(0, len(ids), 7)}
@@ -185,8 +185,8 @@ def test_a_backup_is_read_in_many_processes_while_its_store_is_in_use(spark: Any
 
 def test_what_is_no_store_is_refused(tmp_path: Path) -> None:
     with pytest.raises(holdfast.InvalidArgument, match="holds no store"):
-        open_feed(Place(str(tmp_path)), None)
+        open_feed(StoreAddress(str(tmp_path)), None)
     with pytest.raises(holdfast.InvalidArgument, match="is no place of a journal"):
-        open_feed(Place("ftp://x"), None)
+        open_feed(StoreAddress("ftp://x"), None)
     with pytest.raises(holdfast.InvalidArgument, match="cannot be shared by Spark's processes"):
-        open_client(Place(str(tmp_path)))
+        open_client(StoreAddress(str(tmp_path)))

@@ -6,23 +6,23 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.pipeline.lake.lake import Kind, Lake
+from holdfast.pipeline.lake.lake import Lake, LakeKind
 from holdfast.pipeline.lake.tables import EVENTS, VIOLATIONS
 from holdfast.pipeline.sources.lake_sink import target_of
 from tests.pipeline.sources.test_journal import drain, end_of, forget_commits
 from tests.server.served import Served
 
 
-def archive(spark: Any, served: Served, start: str, directory: Path, kind: Kind) -> Any:
+def archive(spark: Any, served: Served, start: str, directory: Path, kind: LakeKind) -> Any:
     source = spark.readStream.format("holdfast_journal").options(url=served.url, startingPosition=start, maxRows=40)
     writer = source.load().writeStream.format("holdfast_lake")
     writer = writer.options(path=str(directory / "lake"), table="events", writer="archive", lakeFormat=kind.value)
     return drain(writer.option("checkpointLocation", str(directory / "checkpoint")))
 
 
-@pytest.mark.parametrize("kind", [Kind.DELTA, Kind.ICEBERG])
+@pytest.mark.parametrize("kind", [LakeKind.DELTA, LakeKind.ICEBERG])
 def test_a_batch_that_is_run_again_adds_nothing(
-    spark: Any, served: Served, hf: holdfast.Holdfast, queue_name: str, tmp_path: Path, kind: Kind
+    spark: Any, served: Served, hf: holdfast.Holdfast, queue_name: str, tmp_path: Path, kind: LakeKind
 ) -> None:
     start = end_of(hf)
     hf.queue(queue_name).enqueue([b"x"] * 70)

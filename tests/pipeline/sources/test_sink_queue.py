@@ -14,7 +14,7 @@ from pyspark import TaskContext, cloudpickle
 import holdfast
 from holdfast.client.options import drafts_of as client_drafts_of
 from holdfast.pipeline.sources.drafts import drafts_of, is_plain, messages_of, rows_of, shape_of
-from holdfast.pipeline.sources.options import Place
+from holdfast.pipeline.sources.options import StoreAddress
 from holdfast.pipeline.sources.queue import QueueSource
 from holdfast.pipeline.sources.sink import ClientLanding, Writing, write_rows
 from holdfast.server.bulk import open_client, open_landing
@@ -104,7 +104,7 @@ def test_two_attempts_of_one_task_at_once_write_each_row_once(
     """What speculation does, with the rows in opposite order."""
     table = pa.table({"payload": [f"m{n}" for n in range(3_000)], "key": [f"k{n}" for n in range(3_000)]})
     shape = shape_of(table.schema, tenant=None, queue=queue_name, key_columns=(), dedup=True, content_type=None)
-    writing = Writing(Place(served.url), shape, 200, None)
+    writing = Writing(StoreAddress(served.url), shape, 200, None)
     orders = [table, table.take(list(range(2_999, -1, -1)))]
     written: list[int] = []
 
@@ -131,7 +131,7 @@ class DyingLoader(Loader):
             raise RuntimeError("killed after it had written")
 
 
-def open_dying_loader(place: Place) -> DyingLoader:
+def open_dying_loader(place: StoreAddress) -> DyingLoader:
     return DyingLoader(place.databases, max_payload=1 << 20)
 
 
@@ -314,7 +314,7 @@ def test_a_bulk_has_as_many_rows_and_bytes_as_suit_a_transaction_whatever_sparks
         table = pa.table({"payload": payloads, "key": [str(n) for n in range(len(payloads))]})
         recording = Recording()
         written = write_rows(
-            Writing(Place("postgres://x"), shape, batch_size, None),
+            Writing(StoreAddress("postgres://x"), shape, batch_size, None),
             lambda place: recording,
             table.to_batches(max_chunksize=of),
         )

@@ -24,9 +24,9 @@ from holdfast.model.names import QueueRef
 from holdfast.model.policy import Quotas, TenantConfig
 from holdfast.model.requests import EVERYTHING, Cancel, Move, Purge, Reprioritise
 from holdfast.server.embedded import open_blocking
-from holdfast.stores.buffered.fast_path import Terms
+from holdfast.stores.buffered.fast_path import FastPathOptions
 from holdfast.stores.buffered.log.log_disk import Disk
-from holdfast.stores.buffered.log.wal import Place
+from holdfast.stores.buffered.log.wal import WalPosition
 from holdfast.stores.buffered.redis_keys import buffer_key, field_of, place_of
 from holdfast.stores.buffered.store import BufferedStore
 from holdfast.stores.contract import QueueChange
@@ -263,7 +263,7 @@ async def test_what_does_not_belong_in_a_buffer_is_not_stored(
         await put(store, b"theirs", ref=other)
         with redis.Redis(port=redis_server.port) as client:
             [(_, body)] = client.hgetall(buffer_key(other)).items()
-            places = [Place(UUID(int=number), 1, number, 0) for number in range(3)]
+            places = [WalPosition(UUID(int=number), 1, number, 0) for number in range(3)]
             for place, wrong in zip(places, (body, b"\xc1 not a call", body), strict=True):
                 client.hset(buffer_key(REF), field_of(place), wrong)
             client.hset(buffer_key(REF), "not a field", b"")
@@ -478,8 +478,8 @@ def test_no_two_queues_share_a_key(one: tuple[str, str], other: tuple[str, str])
     assert all(key.count(":") == 3 for key in keys)
 
 
-@given(st.builds(Place, st.uuids(), st.integers(0, 2**63 - 1), st.integers(0, 65_535), st.integers(0, 2**63)))
-def test_a_field_names_one_place(place: Place) -> None:
+@given(st.builds(WalPosition, st.uuids(), st.integers(0, 2**63 - 1), st.integers(0, 65_535), st.integers(0, 2**63)))
+def test_a_field_names_one_place(place: WalPosition) -> None:
     assert place_of(field_of(place).encode()) == place
 
 
@@ -493,7 +493,7 @@ def test_any_field_is_a_place_or_none(field: bytes) -> None:
 
 def test_threads_that_call_share_the_log(urls: list[str], redis_server: RedisServer, tmp_path: Path) -> None:
     inner = PostgresStore(urls, SystemDice(), journal_retention_ms=WEEK_MS)
-    store = BufferedStore(inner, Terms(redis_url=redis_server.url, wal_dir=str(tmp_path)))
+    store = BufferedStore(inner, FastPathOptions(redis_url=redis_server.url, wal_dir=str(tmp_path)))
     with open_blocking("", {}, store=store) as hf:
         queue = hf.queue("mail")
         queue.enqueue(b"first")

@@ -13,7 +13,7 @@ from holdfast.model.answers import Delivery
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.message import State
 from holdfast.model.names import QueueRef
-from holdfast.model.requests import EVERYTHING, Ask, Cancel, Move, Purge, Reprioritise, Settle, Verdict
+from holdfast.model.requests import EVERYTHING, Cancel, ClaimRequest, Move, Purge, Reprioritise, Settle, Verdict
 from holdfast.stores.buffered import prefetcher as prefetching
 from holdfast.stores.buffered import redis_cache
 from holdfast.stores.buffered.prefetcher import Prefetcher
@@ -65,7 +65,7 @@ async def fill(store: BufferedStore, *payloads: bytes, **options: Any) -> list[i
 
 
 async def claim(store: BufferedStore, limit: int = 1) -> list[Delivery]:
-    claims = await store.claim(REF, [Ask(limit=limit)], now_ms())
+    claims = await store.claim(REF, [ClaimRequest(limit=limit)], now_ms())
     return claims.per_ask[0]
 
 
@@ -219,7 +219,7 @@ async def test_a_direct_claim_takes_what_is_reserved_and_the_pop_does_not(
 ) -> None:
     async with opened(urls, redis_server.url, tmp_path) as store:
         await fill(store, b"a", b"b", b"c")
-        direct = await store._inner.claim(REF, [Ask(limit=1)], now_ms())
+        direct = await store._inner.claim(REF, [ClaimRequest(limit=1)], now_ms())
         assert payloads(direct.per_ask[0]) == [b"a"]
         assert payloads(await claim(store)) == [b"b"]
         assert prefetcher(store).missed == 1
@@ -235,7 +235,7 @@ async def test_a_popped_message_is_not_claimed_twice_though_its_reservation_is_o
         popped = await prefetcher(store).pop(REF, [1])
         expire(redis_server)
         assert payloads(await claim(store, 2)) == [b"a", b"b"]
-        asks = [Ask(limit=1)]
+        asks = [ClaimRequest(limit=1)]
         assert await prefetcher(store).claim(REF, asks, popped, now_ms()) is None, "the pop came too late"
 
 
@@ -245,9 +245,9 @@ async def test_what_was_claimed_and_given_back_is_not_what_was_reserved(
     async with opened(urls, redis_server.url, tmp_path) as store:
         await fill(store, b"a", b"b")
         stale = await prefetcher(store).pop(REF, [1])
-        [held] = (await store._inner.claim(REF, [Ask(limit=1)], now_ms())).per_ask[0]
+        [held] = (await store._inner.claim(REF, [ClaimRequest(limit=1)], now_ms())).per_ask[0]
         await store.settle(REF, [Verdict(settle=Settle.RELEASE, receipt=held.receipt)], now_ms())
-        assert await prefetcher(store).claim(REF, [Ask(limit=1)], stale, now_ms()) is None
+        assert await prefetcher(store).claim(REF, [ClaimRequest(limit=1)], stale, now_ms()) is None
         [again] = await claim(store)
         assert (again.payload, again.receipt.version) == (b"a", 2), "it keeps its place, before what was reserved"
 
@@ -257,7 +257,7 @@ async def test_a_pause_after_the_reservation_holds(urls: list[str], redis_server
         await fill(store, b"a", b"b")
         popped = await prefetcher(store).pop(REF, [1])
         await store.directory.change_queue(REF, QueueChange(is_paused=True), now_ms())
-        assert await prefetcher(store).claim(REF, [Ask(limit=1)], popped, now_ms()) is None
+        assert await prefetcher(store).claim(REF, [ClaimRequest(limit=1)], popped, now_ms()) is None
         assert await claim(store) == []
         await store.directory.change_queue(REF, QueueChange(is_paused=False), now_ms())
         assert payloads(await claim(store)) == [b"a"], "what was popped in vain keeps its place"
@@ -284,7 +284,7 @@ async def test_a_deleted_queue_gives_nothing_of_what_was_reserved(
         await fill(store, b"a", b"b")
         popped = await prefetcher(store).pop(REF, [1])
         await store.directory.change_queue(REF, QueueChange(drain_until=now_ms()), now_ms())
-        assert await prefetcher(store).claim(REF, [Ask(limit=1)], popped, now_ms()) is None
+        assert await prefetcher(store).claim(REF, [ClaimRequest(limit=1)], popped, now_ms()) is None
         while await store.directory.find_queue(REF) is not None:
             await store.sweep(100, now_ms())
         await put(store, b"new")
@@ -311,7 +311,7 @@ async def test_what_another_popped_is_not_waited_for(
         await fill(store, b"a", b"b")
         first = await prefetcher(store).pop(REF, [1])
         assert payloads(await claim(store)) == [b"b"], "as of two workers at once"
-        claims = await prefetcher(store).claim(REF, [Ask(limit=1)], first, now_ms())
+        claims = await prefetcher(store).claim(REF, [ClaimRequest(limit=1)], first, now_ms())
         assert claims is not None
         assert payloads(claims.per_ask[0]) == [b"a"]
 
@@ -321,7 +321,7 @@ async def test_the_end_of_a_lease_comes_before_the_reserved(
 ) -> None:
     async with opened(urls, redis_server.url, tmp_path) as store:
         await put(store, b"a", b"b")
-        first = await store.claim(REF, [Ask(limit=1, lease_ms=30)], now_ms())
+        first = await store.claim(REF, [ClaimRequest(limit=1, lease_ms=30)], now_ms())
         await prefetcher(store).reserve_once(REF)
         await asyncio.sleep(0.05)
         [again, second] = await claim(store, 2)
@@ -391,7 +391,7 @@ async def test_a_large_payload_comes_by_a_reservation_too_whole_or_part_by_part(
     async with opened(urls, redis_server.url, tmp_path) as store:
         await fill(store, b"a", large, large, b"d")
         assert payloads(await claim(store, 2)) == [b"a", large]
-        claims = await store.claim(REF, [Ask(limit=2, streams=True)], now_ms())
+        claims = await store.claim(REF, [ClaimRequest(limit=2, streams=True)], now_ms())
         apart, small = claims.per_ask[0]
         assert (apart.payload, small.payload) == (b"", b"d")
         assert apart.pieces is not None

@@ -19,7 +19,7 @@ from holdfast.stores.buffered.log.reader import SegmentFile, read_calls, segment
 from holdfast.stores.buffered.log.segments import LogDamaged
 from holdfast.stores.buffered.log.wal import Wal
 from holdfast.stores.formats.logged_enqueue import LoggedBatch, encode_call, log_call
-from holdfast.stores.postgres.landing.flushing import Flushed, flush, landed
+from holdfast.stores.postgres.landing.flushing import FlushResult, flush, landed
 from tests.postgres.landing_calls import REF, Log
 from tests.postgres.server import PostgresServer
 from tests.redis.buffered import now_ms, opened, put, take
@@ -187,12 +187,12 @@ async def _know(store: Any) -> None:
     assert await take(store) == [b"first"]
 
 
-def flush_all(urls: list[str], path: Path) -> Flushed:
+def flush_all(urls: list[str], path: Path) -> FlushResult:
     """What a job does, once."""
-    total = Flushed(0, 0, 0)
+    total = FlushResult(0, 0, 0)
     for file in segment_files(path):
         done = flush(urls, read_calls(file).batches)
-        total = Flushed(*(one + other for one, other in zip(total, done, strict=True)))
+        total = FlushResult(*(one + other for one, other in zip(total, done, strict=True)))
     return total
 
 

@@ -8,7 +8,7 @@ import pytest
 import pytest_asyncio
 
 from holdfast.dice import Dice
-from holdfast.stores.buffered.fast_path import Terms
+from holdfast.stores.buffered.fast_path import FastPathOptions
 from holdfast.stores.buffered.store import BufferedStore
 from holdfast.stores.postgres import PostgresStore
 from holdfast.testing import EmbeddedSubject, Subject
@@ -48,7 +48,9 @@ def _subject(
 ) -> Iterator[Subject]:
     def make_store(dice: Dice) -> BufferedStore:
         inner = kept.lend_to(PostgresStore(urls, dice, journal_retention_ms=WEEK_MS, goes_by_caller=True))
-        terms = Terms(redis_url=redis.url, wal_dir=str(path / "log"), segment_bytes=64 << 10, prefetch_batch=50)
+        terms = FastPathOptions(
+            redis_url=redis.url, wal_dir=str(path / "log"), segment_bytes=64 << 10, prefetch_batch=50
+        )
         return kind(inner, terms)
 
     yield EmbeddedSubject(make_store)

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from holdfast.stores.buffered.log.records import (
     HEADER_BYTES,
-    Header,
-    Kind,
-    Record,
+    LogRecord,
+    RecordKind,
+    SegmentHeader,
     WrongFormat,
     decode_header,
     decode_record,
@@ -20,26 +20,26 @@ from holdfast.stores.buffered.log.records import (
 )
 
 U64 = st.integers(0, 2**64 - 1)
-headers = st.builds(Header, node=st.uuids(), epoch=U64, segment=U64, first=U64)
+headers = st.builds(SegmentHeader, node=st.uuids(), epoch=U64, segment=U64, first=U64)
 records = st.builds(
-    Record,
+    LogRecord,
     sequence=U64,
     synced=U64,
     lane=st.integers(0, 2**16 - 1),
     place=U64,
-    kind=st.sampled_from(Kind),
+    kind=st.sampled_from(RecordKind),
     body=st.binary(max_size=200),
 )
-HEADER = Header(UUID(int=1), 2, 3, 4)
+HEADER = SegmentHeader(UUID(int=1), 2, 3, 4)
 
 
 @given(headers)
-def test_a_header_is_read_as_it_was_written(header: Header) -> None:
+def test_a_header_is_read_as_it_was_written(header: SegmentHeader) -> None:
     assert decode_header(encode_header(header)) == header
 
 
 @given(headers, st.data())
-def test_a_header_with_any_bit_changed_is_none(header: Header, data: st.DataObject) -> None:
+def test_a_header_with_any_bit_changed_is_none(header: SegmentHeader, data: st.DataObject) -> None:
     raw = bytearray(encode_header(header))
     bit = data.draw(st.integers(0, 8 * len(raw) - 1))
     raw[bit // 8] ^= 1 << bit % 8
@@ -57,7 +57,7 @@ def test_a_header_of_another_format_is_named() -> None:
 
 
 @given(headers, st.integers(0, 2**40), st.lists(records, max_size=5))
-def test_records_are_read_as_they_were_written(header: Header, start: int, written: list[Record]) -> None:
+def test_records_are_read_as_they_were_written(header: SegmentHeader, start: int, written: list[LogRecord]) -> None:
     start %= 1_000
     raw = b"\x00" * start
     for record in written:
@@ -71,7 +71,7 @@ def test_records_are_read_as_they_were_written(header: Header, start: int, writt
 
 
 @given(records, st.data())
-def test_a_record_with_any_bit_changed_is_none(record: Record, data: st.DataObject) -> None:
+def test_a_record_with_any_bit_changed_is_none(record: LogRecord, data: st.DataObject) -> None:
     raw = bytearray(encode_record(HEADER, HEADER_BYTES, record))
     bit = data.draw(st.integers(0, 8 * len(raw) - 1))
     raw[bit // 8] ^= 1 << bit % 8
@@ -81,13 +81,13 @@ def test_a_record_with_any_bit_changed_is_none(record: Record, data: st.DataObje
 
 
 @given(records, st.integers(0, 300))
-def test_a_record_cut_short_is_none(record: Record, cut: int) -> None:
+def test_a_record_cut_short_is_none(record: LogRecord, cut: int) -> None:
     raw = encode_record(HEADER, 0, record)
     assert decode_record(HEADER, raw[: min(cut, len(raw) - 1)], 0) is None
 
 
 @given(records, headers, st.integers(0, 100))
-def test_a_record_of_another_place_or_opening_is_none(record: Record, other: Header, offset: int) -> None:
+def test_a_record_of_another_place_or_opening_is_none(record: LogRecord, other: SegmentHeader, offset: int) -> None:
     raw = b"\x00" * offset + encode_record(HEADER, 0, record)
     if offset:
         assert decode_record(HEADER, raw, offset) is None

@@ -6,15 +6,15 @@ import pytest
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.names import QueueRef
 from holdfast.runtime import LoopRuntime, Runtime, ThreadRuntime
-from holdfast.stores.event_loop.driver import Driver, on_driver, on_driver_with_notices
-from holdfast.stores.event_loop.link import Link
+from holdfast.stores.event_loop.driver import LoopDriver, on_driver, on_driver_with_notices
+from holdfast.stores.event_loop.link import LoopBridge
 from holdfast.stores.event_loop.notices import Notices
 from holdfast.testing import ManualClock
 
 REF = QueueRef("acme", "mail")
 
 
-class Told(Driver):
+class Told(LoopDriver):
     """A driver that keeps what it would tell its listener."""
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class Told(Driver):
 
 
 class Part:
-    def __init__(self, driver: Driver) -> None:
+    def __init__(self, driver: LoopDriver) -> None:
         self.driver = driver
         self.gate: asyncio.Event | None = None
 
@@ -76,7 +76,7 @@ async def driven_by_the_loop(check: Callable[[Told, Part], Awaitable[None]]) -> 
 
 def opened(runtime: Runtime) -> Told:
     driver = Told()
-    driver.open(Link(runtime))
+    driver.open(LoopBridge(runtime))
     return driver
 
 

@@ -4,19 +4,19 @@ import pytest
 
 from holdfast.model.message import State
 from holdfast.model.rules.lifecycle import Life
-from holdfast.stores.indexes.queue_orders import Orders
+from holdfast.stores.indexes.queue_orders import QueueOrders
 
 
 def ready(priority: int, visible_at: int) -> Life:
     return Life(state=State.READY, priority=priority, visible_at=visible_at)
 
 
-def in_order(orders: Orders) -> list[int]:
+def in_order(orders: QueueOrders) -> list[int]:
     return [id for level in orders.levels.values() for _, id in level]
 
 
 def test_a_queue_that_ran_empty_has_no_next_claim() -> None:
-    orders = Orders()
+    orders = QueueOrders()
     orders.arrange(1, ready(100, 5), None, 0)
     assert orders.next_at() == 5
     orders.disarrange(1, ready(100, 5), None, 0)
@@ -25,7 +25,7 @@ def test_a_queue_that_ran_empty_has_no_next_claim() -> None:
 
 
 def test_a_queue_that_ran_empty_orders_its_next_messages_by_priority() -> None:
-    orders = Orders()
+    orders = QueueOrders()
     orders.arrange(1, ready(100, 5), None, 0)
     orders.disarrange(1, ready(100, 5), None, 0)
     orders.arrange(2, ready(200, 3), None, 0)
@@ -37,7 +37,7 @@ def test_a_queue_that_ran_empty_orders_its_next_messages_by_priority() -> None:
 
 @pytest.mark.parametrize("emptied_first", [0, 255])
 def test_many_priorities_leave_at_most_one_empty_level(emptied_first: int) -> None:
-    orders = Orders()
+    orders = QueueOrders()
     priorities = range(256) if emptied_first == 0 else range(255, -1, -1)
     for priority in priorities:
         orders.arrange(priority, ready(priority, 0), None, 0)
@@ -49,7 +49,7 @@ def test_many_priorities_leave_at_most_one_empty_level(emptied_first: int) -> No
 
 
 def test_the_next_claim_is_due_when_a_lease_ends_or_a_head_of_a_group_expires() -> None:
-    orders = Orders()
+    orders = QueueOrders()
     orders.arrange(1, ready(100, 50), None, 0)
     orders.arrange(2, Life(state=State.IN_FLIGHT), None, 40)
     assert orders.next_at() == 40

@@ -9,7 +9,7 @@ from holdfast.model.errors import StoreUnavailable
 from holdfast.model.message import Draft, Receipt
 from holdfast.model.names import QueueRef
 from holdfast.model.policy import TenantConfig
-from holdfast.model.requests import Ask, Settle, Verdict
+from holdfast.model.requests import ClaimRequest, Settle, Verdict
 from holdfast.stores.contract import QueueChange
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing import EmbeddedSubject, Subject
@@ -40,7 +40,7 @@ async def test_a_closed_store_refuses_every_call_on_tenants_queues_and_messages(
         lambda: store.directory.create_queue(QueueRef("acme", "other"), 0),
         lambda: store.directory.change_queue(ref, QueueChange(is_paused=True), 0),
         lambda: store.enqueue(ref, [Draft(payload=b"a")], 0, auto_create=True),
-        lambda: store.claim(ref, [Ask(limit=1)], 0),
+        lambda: store.claim(ref, [ClaimRequest(limit=1)], 0),
         lambda: store.settle(ref, [Verdict(settle=Settle.ACK, receipt=receipt)], 0),
         lambda: store.get(ref, 1),
         lambda: store.peek(ref, 1, 0),

@@ -3,7 +3,15 @@
 import random
 from collections.abc import AsyncIterator, Sequence
 
-from holdfast.stores.objects.buckets.bucket import Bucket, Changed, Item, Read, Stamp, Unanswered, Upload
+from holdfast.stores.objects.buckets.bucket import (
+    Bucket,
+    ListedObject,
+    ObjectUpload,
+    ObjectVersion,
+    PreconditionFailed,
+    Read,
+    Unanswered,
+)
 
 # What a conditional write may answer beside the truth.
 REFUSED = "refused though nobody was there"
@@ -70,33 +78,33 @@ class FaultyBucket:
         self._check()
         return await self._inner.written_at(key)
 
-    async def create(self, key: str, content: bytes) -> Stamp:
+    async def create(self, key: str, content: bytes) -> ObjectVersion:
         fault = self._begin_write()
         self._refuse_before(fault)
         stamp = await self._inner.create(key, content)
         self._recent = [*self._recent, key][-5:]
         return self._answer(fault, stamp)
 
-    async def replace(self, key: str, content: bytes, etag: str) -> Stamp:
+    async def replace(self, key: str, content: bytes, etag: str) -> ObjectVersion:
         fault = self._begin_write()
         self._refuse_before(fault)
         return self._answer(fault, await self._inner.replace(key, content, etag))
 
-    async def put(self, key: str, content: bytes) -> Stamp:
+    async def put(self, key: str, content: bytes) -> ObjectVersion:
         self._begin_write()
         return await self._inner.put(key, content)
 
     def _refuse_before(self, fault: str | None) -> None:
         if fault == REFUSED:
-            raise Changed(fault)
+            raise PreconditionFailed(fault)
         if fault == UNANSWERED_BEFORE:
             raise Unanswered(fault)
 
-    def _answer(self, fault: str | None, stamp: Stamp) -> Stamp:
+    def _answer(self, fault: str | None, stamp: ObjectVersion) -> ObjectVersion:
         if fault == UNANSWERED_AFTER:
             raise Unanswered(fault)
         if fault == CHANGED_AFTER:
-            raise Changed(fault)
+            raise PreconditionFailed(fault)
         return stamp
 
     async def copy(self, source: str, target: str) -> None:
@@ -112,7 +120,7 @@ class FaultyBucket:
         self._begin_write()
         await self._inner.delete_exactly(key, etag)
 
-    async def pages(self, prefix: str, after: str | None = None) -> AsyncIterator[list[Item]]:
+    async def pages(self, prefix: str, after: str | None = None) -> AsyncIterator[list[ListedObject]]:
         self._check()
         is_late = self._lists_late and self._dice is not None and self._dice.random() < self._rate
         hidden = set(self._recent) if is_late else set()
@@ -120,7 +128,7 @@ class FaultyBucket:
             self._check()
             yield [item for item in page if item.key not in hidden]
 
-    async def upload(self, key: str) -> Upload:
+    async def upload(self, key: str) -> ObjectUpload:
         self._begin_write()
         return await self._inner.upload(key)
 

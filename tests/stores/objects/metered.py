@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from typing import NamedTuple
 
-from holdfast.stores.objects.buckets.bucket import Bucket, Item, Read, Stamp, Upload
+from holdfast.stores.objects.buckets.bucket import Bucket, ListedObject, ObjectUpload, ObjectVersion, Read
 
 
 class Calls(NamedTuple):
@@ -45,15 +45,15 @@ class MeteredBucket:
         self._counted["reads"] += 1
         return await self._inner.written_at(key)
 
-    async def create(self, key: str, content: bytes) -> Stamp:
+    async def create(self, key: str, content: bytes) -> ObjectVersion:
         self._counted["writes"] += 1
         return await self._inner.create(key, content)
 
-    async def replace(self, key: str, content: bytes, etag: str) -> Stamp:
+    async def replace(self, key: str, content: bytes, etag: str) -> ObjectVersion:
         self._counted["writes"] += 1
         return await self._inner.replace(key, content, etag)
 
-    async def put(self, key: str, content: bytes) -> Stamp:
+    async def put(self, key: str, content: bytes) -> ObjectVersion:
         self._counted["writes"] += 1
         return await self._inner.put(key, content)
 
@@ -70,7 +70,7 @@ class MeteredBucket:
         self._counted["deletes"] += 1
         await self._inner.delete_exactly(key, etag)
 
-    async def pages(self, prefix: str, after: str | None = None) -> AsyncIterator[list[Item]]:
+    async def pages(self, prefix: str, after: str | None = None) -> AsyncIterator[list[ListedObject]]:
         self._counted["lists"] += 1
         is_first = True
         async for page in self._inner.pages(prefix, after):
@@ -78,7 +78,7 @@ class MeteredBucket:
             is_first = False
             yield page
 
-    async def upload(self, key: str) -> Upload:
+    async def upload(self, key: str) -> ObjectUpload:
         self._counted["writes"] += 1
         return await self._inner.upload(key)
 

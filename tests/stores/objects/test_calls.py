@@ -14,7 +14,7 @@ from holdfast.runtime import LoopRuntime
 from holdfast.server.embedded import Embedded
 from holdfast.stores.objects import ObjectStore
 from holdfast.stores.objects.buckets.cloud import MemoryBucket
-from holdfast.stores.objects.operations.follow_up import Tidying
+from holdfast.stores.objects.operations.follow_up import FollowUp
 from holdfast.testing import EmbeddedSubject
 from tests.stores.objects.metered import Calls, MeteredBucket
 
@@ -53,10 +53,10 @@ class Bill:
 def tidied_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     """By sweeps alone: else it is the machine's speed that says which call it falls into."""
 
-    async def never(self: Tidying) -> None:
+    async def never(self: FollowUp) -> None:
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(Tidying, "run", never)
+    monkeypatch.setattr(FollowUp, "run", never)
 
 
 async def _bill() -> dict[str, Calls]:

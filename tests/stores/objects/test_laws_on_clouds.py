@@ -6,7 +6,7 @@ from contextlib import suppress
 import pytest
 
 from holdfast.stores.objects import ObjectStore, make_bucket
-from holdfast.stores.objects.buckets.bucket import Changed
+from holdfast.stores.objects.buckets.bucket import PreconditionFailed
 from holdfast.testing import EmbeddedSubject, Subject
 from holdfast.testing.laws import StoreLaws
 from holdfast.testing.laws.lifecycle.dead_letters import DeadLetterLaws
@@ -30,7 +30,7 @@ async def _count_up(cloud: Emulator, writers: int, times: int) -> int:
         for _ in range(times):
             while True:
                 was = await bucket.read("count")
-                with suppress(Changed):
+                with suppress(PreconditionFailed):
                     await bucket.replace("count", b"%d" % (int(was.content) + 1), was.stamp.etag)
                     break
 
@@ -47,7 +47,7 @@ async def test_an_emulated_cloud_lets_one_of_two_conditional_writes_through(
     bucket = make_bucket(emulator.new_url())
 
     async def create(number: int) -> bool:
-        with suppress(Changed):
+        with suppress(PreconditionFailed):
             await bucket.create("only", b"%d" % number)
             return True
         return False

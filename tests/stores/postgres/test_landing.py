@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.clock import SystemClock
 from holdfast.model.names import QueueRef
-from holdfast.model.requests import Ask, Settle, Verdict
+from holdfast.model.requests import ClaimRequest, Settle, Verdict
 from holdfast.stores.contract import QueueChange
 from holdfast.stores.formats.logged_enqueue import LoggedCall, decode_call, encode_call
 from holdfast.stores.postgres import PostgresStore
@@ -40,7 +40,7 @@ async def queue_id(store: PostgresStore, ref: QueueRef = REF) -> int:
 
 
 async def drain_claims(store: PostgresStore) -> list[bytes]:
-    claims = await store.claim(REF, [Ask(limit=10_000)], now_ms())
+    claims = await store.claim(REF, [ClaimRequest(limit=10_000)], now_ms())
     await store.settle(REF, [Verdict(settle=Settle.ACK, receipt=each.receipt) for each in claims.per_ask[0]], now_ms())
     return [each.payload for each in claims.per_ask[0]]
 

@@ -12,7 +12,7 @@ from holdfast.model.errors import OverQuota, StoreUnavailable
 from holdfast.model.message import Draft, State
 from holdfast.model.names import QueueRef
 from holdfast.model.policy import Quotas, TenantConfig
-from holdfast.model.requests import EVERYTHING, Ask, Filter, Move, Settle, Verdict
+from holdfast.model.requests import EVERYTHING, ClaimRequest, Filter, Move, Settle, Verdict
 from holdfast.runtime import LoopRuntime
 from holdfast.stores.event_loop.notices import Notices
 from holdfast.stores.postgres import PostgresStore
@@ -148,7 +148,7 @@ async def test_an_upkeep_that_comes_while_a_queue_gets_its_first_group_waits_and
             await admit_groups(mover, key)
             upkeep = asyncio.create_task(store._upkeep.end_on(shard, key, 100, now, Notices()))
             assert await until_done_or_waiting(watch, upkeep, 1)
-            settling = asyncio.create_task(store.claim(target, [Ask()], now))
+            settling = asyncio.create_task(store.claim(target, [ClaimRequest()], now))
             claims = await settling
             assert len(claims.per_ask[0]) == 1, "a claim of a queue without groups goes on"
             await mover.execute(SQL["has_groups"], key, 1)
@@ -185,7 +185,7 @@ async def test_messages_that_go_to_another_database_take_their_part_of_the_quota
         assert await move(store, now, HERE, AWAY) == 10, "it is no more than before"
         await fill(store, now, HERE, AWAY)
         assert await kept(store, now) == 10
-        [deliveries] = (await store.claim(AWAY, [Ask(limit=4)], now)).per_ask
+        [deliveries] = (await store.claim(AWAY, [ClaimRequest(limit=4)], now)).per_ask
         await store.settle(AWAY, [Verdict(settle=Settle.ACK, receipt=each.receipt) for each in deliveries], now)
         await fill(store, now, HERE, AWAY)
         assert await kept(store, now) == 10
@@ -202,7 +202,7 @@ async def test_dead_letters_too(urls: list[str]) -> None:
         await store.directory.put_tenant("acme", TenantConfig(quotas=Quotas(max_bytes=5)))
         await store.directory.create_queue(AWAY, now)
         await put(store, now, 5)
-        [deliveries] = (await store.claim(HERE, [Ask(limit=5)], now)).per_ask
+        [deliveries] = (await store.claim(HERE, [ClaimRequest(limit=5)], now)).per_ask
         verdicts = [Verdict(settle=Settle.NACK, receipt=each.receipt, final=True) for each in deliveries]
         await store.settle(HERE, verdicts, now)
         assert await move(store, now, HERE, AWAY, state=State.FAILED) == 5
@@ -249,7 +249,7 @@ async def test_of_a_move_only_what_went_takes_its_part_along(urls: list[str], mo
         decide = store._moving._decide
 
         async def claimed_before(*args: Any) -> Any:
-            await store.claim(HERE, [Ask(limit=7)], now)
+            await store.claim(HERE, [ClaimRequest(limit=7)], now)
             return await decide(*args)
 
         monkeypatch.setattr(store._moving, "_decide", claimed_before)

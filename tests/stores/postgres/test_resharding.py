@@ -13,17 +13,17 @@ from holdfast.model.errors import HoldfastError, InvalidArgument, StoreUnavailab
 from holdfast.model.message import Draft
 from holdfast.model.names import QueueRef
 from holdfast.model.policy import QueuePolicy, Quotas, TenantConfig
-from holdfast.model.requests import Ask, Settle, Verdict
+from holdfast.model.requests import ClaimRequest, Settle, Verdict
 from holdfast.stores.buffered.log.reader import read_calls, segment_files
 from holdfast.stores.contract import QueueChange
 from holdfast.stores.postgres import PostgresStore
 from holdfast.stores.postgres.cluster import resharding
-from holdfast.stores.postgres.cluster.cluster import Cluster
-from holdfast.stores.postgres.cluster.database import Shard
+from holdfast.stores.postgres.cluster.cluster import PostgresCluster
+from holdfast.stores.postgres.cluster.database import PostgresDatabase
 from holdfast.stores.postgres.cluster.resharding import Resharding, even_plan, reshard
 from holdfast.stores.postgres.cluster.slots import SLOTS, slot_of, spread
 from holdfast.stores.postgres.landing.flushing import flush
-from holdfast.stores.postgres.queues.quota_grants import Grants
+from holdfast.stores.postgres.queues.quota_grants import QuotaGrants
 from holdfast.stores.postgres.schema.migrations import migrate
 from holdfast.stores.postgres.schema.statements import SQL
 from tests.postgres.landing_calls import connected, opened
@@ -62,7 +62,7 @@ async def put(store: Any, *payloads: bytes, ref: QueueRef = REF, **options: Any)
 
 
 async def take(store: Any, limit: int = 1_000, ref: QueueRef = REF) -> list[bytes]:
-    claims = await store.claim(ref, [Ask(limit=limit)], now_ms())
+    claims = await store.claim(ref, [ClaimRequest(limit=limit)], now_ms())
     verdicts = [Verdict(settle=Settle.ACK, receipt=each.receipt) for each in claims.per_ask[0]]
     assert all(result.ok for result in await store.settle(ref, verdicts, now_ms()))
     return [each.payload for each in claims.per_ask[0]]
@@ -93,13 +93,13 @@ def test_an_even_plan_moves_no_more_than_it_must() -> None:
 async def test_a_queue_goes_whole_and_servers_follow_it(urls: list[str]) -> None:
     async with opened(urls) as store, opened(urls) as other:
         await put(store, b"failed")
-        [failed] = (await store.claim(REF, [Ask()], now_ms())).per_ask[0]
+        [failed] = (await store.claim(REF, [ClaimRequest()], now_ms())).per_ask[0]
         await store.settle(REF, [Verdict(settle=Settle.NACK, receipt=failed.receipt, final=True)], now_ms())
         await put(store, *(b"%d" % number for number in range(5)), key=None)
         keyed = await put(store, b"keyed", key="k")
         await put(store, b"later", delay_ms=3_600_000)
         await store.directory.change_queue(REF, QueueChange(policy=QueuePolicy(max_retries=7)), now_ms())
-        held = (await other.claim(REF, [Ask(limit=1, lease_ms=60_000)], now_ms())).per_ask[0]
+        held = (await other.claim(REF, [ClaimRequest(limit=1, lease_ms=60_000)], now_ms())).per_ask[0]
         before = await store.counts(*REF, now_ms())
 
         await move(urls)
@@ -135,16 +135,16 @@ async def test_calls_on_a_queue_on_its_way_are_refused_and_change_nothing(urls: 
     async with opened(urls) as store:
         await put(store, b"a")
         await put(store, b"elsewhere", ref=OTHER)
-        [held] = (await store.claim(REF, [Ask()], now_ms())).per_ask[0]
-        cluster = Cluster(urls)
+        [held] = (await store.claim(REF, [ClaimRequest()], now_ms())).per_ask[0]
+        cluster = PostgresCluster(urls)
         await cluster.open()
-        mover = Resharding(cluster, Grants(cluster))
+        mover = Resharding(cluster, QuotaGrants(cluster))
         async with mover.alone():
             await mover._hold(SLOT, cluster.shards[SOURCE], cluster.shards[TARGET])
             calls = [
                 lambda: put(store, b"b"),
                 lambda: put(store, b"b", key="k"),
-                lambda: store.claim(REF, [Ask()], now_ms()),
+                lambda: store.claim(REF, [ClaimRequest()], now_ms()),
                 lambda: store.settle(REF, [Verdict(settle=Settle.ACK, receipt=held.receipt)], now_ms()),
                 lambda: store.settle(REF, [Verdict(settle=Settle.NACK, receipt=held.receipt)], now_ms()),
                 lambda: store.directory.change_queue(REF, QueueChange(is_paused=True), now_ms()),
@@ -157,7 +157,7 @@ async def test_calls_on_a_queue_on_its_way_are_refused_and_change_nothing(urls: 
             await store.sweep(100, now_ms())
             assert await take(store, ref=OTHER) == [b"elsewhere"], "others go on"
         with pytest.raises(StoreUnavailable, match="by another process"):
-            async with mover.alone(), Resharding(cluster, Grants(cluster)).alone():
+            async with mover.alone(), Resharding(cluster, QuotaGrants(cluster)).alone():
                 pass
         await cluster.close()
         await move(urls)
@@ -173,15 +173,15 @@ class _Cut(Exception):
 def _cutting(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
     """The `after`th step on a database is the last: it is carried out, and nothing that follows."""
     left = [after]
-    use = Shard.use
+    use = PostgresDatabase.use
 
-    async def cut(self: Shard, work: Any) -> Any:
+    async def cut(self: PostgresDatabase, work: Any) -> Any:
         if left[0] <= 0:
             raise _Cut
         left[0] -= 1
         return await use(self, work)
 
-    monkeypatch.setattr(Shard, "use", cut)
+    monkeypatch.setattr(PostgresDatabase, "use", cut)
 
 
 @pytest.mark.slow
@@ -230,9 +230,9 @@ async def test_what_nobody_finishes_a_sweep_finishes_or_calls_off(
 async def test_a_move_that_was_called_off_cannot_be_decided(urls: list[str]) -> None:
     async with opened(urls) as store:
         await put(store, b"a")
-        cluster = Cluster(urls)
+        cluster = PostgresCluster(urls)
         await cluster.open()
-        mover = Resharding(cluster, Grants(cluster))
+        mover = Resharding(cluster, QuotaGrants(cluster))
         source, target = cluster.shards[SOURCE], cluster.shards[TARGET]
         async with mover.alone():
             await mover._hold(SLOT, source, target)
@@ -298,7 +298,7 @@ async def test_nothing_is_lost_or_doubled_under_traffic(urls: list[str]) -> None
 
         async def consume(store: PostgresStore) -> None:
             while len(got) < total:
-                claims = await patiently(lambda: store.claim(REF, [Ask(limit=5, lease_ms=60_000)], now_ms()))
+                claims = await patiently(lambda: store.claim(REF, [ClaimRequest(limit=5, lease_ms=60_000)], now_ms()))
                 verdicts = [Verdict(settle=Settle.ACK, receipt=each.receipt) for each in claims.per_ask[0]]
                 if verdicts:
                     results = await patiently(lambda verdicts=verdicts: store.settle(REF, verdicts, now_ms()))
@@ -370,7 +370,7 @@ async def test_payloads_in_pieces_go_along_though_it_is_cut_off_and_readers_foll
     payload = bytes(range(256)) * (6 << 10)
     async with opened(urls) as store:
         await put(store, payload, b"small")
-        [delivery] = (await store.claim(REF, [Ask(streams=True, lease_ms=60_000)], now_ms())).per_ask[0]
+        [delivery] = (await store.claim(REF, [ClaimRequest(streams=True, lease_ms=60_000)], now_ms())).per_ask[0]
         assert delivery.pieces is not None
         reader = await store.payloads.read(REF, delivery.snowflake, delivery.pieces)
         parts = [await anext(reader)]

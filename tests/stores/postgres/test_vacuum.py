@@ -7,7 +7,7 @@ import pytest
 from holdfast.clock import SystemClock
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.message import Draft
-from holdfast.model.requests import Ask, Settle, Verdict
+from holdfast.model.requests import ClaimRequest, Settle, Verdict
 from holdfast.stores.postgres import PostgresStore
 from holdfast.stores.postgres.cluster import vacuum
 from tests.postgres.landing_calls import REF, connected, opened
@@ -23,7 +23,7 @@ async def work(store: PostgresStore, number: int) -> None:
     """So many messages, from their enqueue to their ack."""
     now_ms = SystemClock().now_ms()
     await store.enqueue(REF, [Draft(payload=b"x")] * number, now_ms, auto_create=True)
-    [given] = (await store.claim(REF, [Ask(limit=number)], now_ms)).per_ask
+    [given] = (await store.claim(REF, [ClaimRequest(limit=number)], now_ms)).per_ask
     verdicts = [Verdict(settle=Settle.ACK, receipt=each.receipt) for each in given]
     assert all(result.ok for result in await store.settle(REF, verdicts, now_ms))
 

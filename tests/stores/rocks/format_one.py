@@ -15,7 +15,7 @@ from rocksdict import Rdict, WriteBatch
 
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.engine.layers import InLog, Layer
-from holdfast.stores.rocks.log.frames import Kind, body_of, header_at
+from holdfast.stores.rocks.log.frames import LogPartKind, body_of, header_at
 from holdfast.stores.rocks.log.segments import DIRECTORY as LOG
 from holdfast.stores.rocks.log.segments import FIRST_FRAME_AT, list_segments, segment_path
 from holdfast.stores.rocks.recovery.marker import MARKER, boot_id
@@ -84,7 +84,7 @@ def _frames_of(store: Path) -> Iterator[tuple[int, int, Layer]]:
         while (header := header_at(raw, at, generation)) is not None:
             body = body_of(raw, header)
             assert body is not None
-            if header.kind == Kind.CHANGES:
+            if header.kind == LogPartKind.CHANGES:
                 changes = Layer()
                 changes.replay(body, generation, header.body_at)
                 _read_large_values(changes, raw)

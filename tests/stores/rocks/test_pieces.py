@@ -21,8 +21,8 @@ from holdfast.model.errors import (
 )
 from holdfast.model.message import Draft, Receipt
 from holdfast.model.names import QueueRef
-from holdfast.model.requests import Ask
-from holdfast.service.uploads import Upload
+from holdfast.model.requests import ClaimRequest
+from holdfast.service.uploads import PayloadUpload
 from holdfast.stores.contract import PayloadReader
 from holdfast.stores.payloads.pieces import PIECE
 from holdfast.stores.rocks import RocksStore, keys
@@ -63,11 +63,11 @@ class Store:
 
     # --- In ----------------------------------------------------------------------------------------------------
 
-    def upload(self, ref: QueueRef = MAIL, **options: Any) -> Upload:
-        upload: Upload = self.run(core_of(self.hf).messages.upload(ref, Draft(payload=b"", **options)))
+    def upload(self, ref: QueueRef = MAIL, **options: Any) -> PayloadUpload:
+        upload: PayloadUpload = self.run(core_of(self.hf).messages.upload(ref, Draft(payload=b"", **options)))
         return upload
 
-    def write(self, upload: Upload, payload: bytes = PAYLOAD) -> Upload:
+    def write(self, upload: PayloadUpload, payload: bytes = PAYLOAD) -> PayloadUpload:
         for start in range(0, len(payload), PART):
             self.run(upload.write(payload[start : start + PART]))
         return upload
@@ -79,7 +79,7 @@ class Store:
         finally:
             upload.close()
 
-    def finish(self, upload: Upload, ref: QueueRef = MAIL) -> Enqueued:
+    def finish(self, upload: PayloadUpload, ref: QueueRef = MAIL) -> Enqueued:
         [enqueued] = self.run(core_of(self.hf).messages.enqueue(ref, [self.run(upload.finish())]))
         assert isinstance(enqueued, Enqueued)
         return enqueued
@@ -87,7 +87,7 @@ class Store:
     # --- Out ---------------------------------------------------------------------------------------------------
 
     def claim(self, ref: QueueRef = MAIL) -> Delivery:
-        [delivery] = self.run(core_of(self.hf).messages.claim(ref, Ask(streams=True), 0))
+        [delivery] = self.run(core_of(self.hf).messages.claim(ref, ClaimRequest(streams=True), 0))
         assert isinstance(delivery, Delivery)
         return delivery
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import holdfast
 from holdfast.cli.demo.producers import KINDS, Accepted, Fate
-from holdfast.cli.demo.workers import Held, Seat
+from holdfast.cli.demo.workers import DemoHeldMessage, Seat
 from holdfast.model.answers import Info
 from holdfast.model.events import Event, JournalEvent
 
@@ -126,7 +126,7 @@ def _is_as_expected(end: str | None, story: _Story, fate: Fate) -> bool:
     return (story.last.error or "").startswith("bad payload") == (fate is Fate.BAD_PAYLOAD)
 
 
-def _is_redelivered(story: _Story, held: Held) -> bool:
+def _is_redelivered(story: _Story, held: DemoHeldMessage) -> bool:
     """Its lease ran out, no sooner verdict came, and it was claimed again under a higher version."""
     return held.version in story.expired_versions and max(story.claimed_versions) > held.version
 

@@ -42,7 +42,7 @@ class Task(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class Kind:
+class DemoQueue:
     """One queue of the demo and what its messages are like."""
 
     tenant: str
@@ -63,11 +63,11 @@ class Kind:
 
 
 KINDS = (
-    Kind("acme", "orders", batch=12, seconds=(0.005, 0.03), hopeless=0.02),
-    Kind("acme", "emails", batch=8, seconds=(0.01, 0.05), delayed=0.1, failing=0.08, bad=0.02),
+    DemoQueue("acme", "orders", batch=12, seconds=(0.005, 0.03), hopeless=0.02),
+    DemoQueue("acme", "emails", batch=8, seconds=(0.01, 0.05), delayed=0.1, failing=0.08, bad=0.02),
     # Long enough that whoever is killed is in the middle of some.
-    Kind("globex", "thumbnails", batch=4, seconds=(0.2, 0.5), failing=0.05),
-    Kind("initech", "ledger", batch=8, seconds=(0.002, 0.01), groups=16),
+    DemoQueue("globex", "thumbnails", batch=4, seconds=(0.2, 0.5), failing=0.05),
+    DemoQueue("initech", "ledger", batch=8, seconds=(0.002, 0.01), groups=16),
 )
 
 
@@ -96,7 +96,7 @@ class Producers:
         self._is_stopping.set()
         await asyncio.gather(*self._tasks)
 
-    async def _produce(self, kind: Kind, dice: random.Random) -> None:
+    async def _produce(self, kind: DemoQueue, dice: random.Random) -> None:
         queue = self._hf.queue(kind.queue, tenant=kind.tenant)
         while not self._is_stopping.is_set():
             if (await queue.stats()).ready < _MOST_READY:
@@ -119,7 +119,7 @@ async def set_policies(hf: holdfast.AsyncHoldfast) -> None:
         )
 
 
-def make_message(kind: Kind, dice: random.Random) -> tuple[holdfast.NewMessage, Fate]:
+def make_message(kind: DemoQueue, dice: random.Random) -> tuple[holdfast.NewMessage, Fate]:
     fate = next(_fates(kind, dice))
     fails = _EVERY_TIME if fate is Fate.USED_UP else dice.randint(1, 2) if dice.random() < kind.failing else 0
     payload: Any = Task(dice.randrange(1_000_000), round(dice.uniform(*kind.seconds), 3), fails)
@@ -134,7 +134,7 @@ def make_message(kind: Kind, dice: random.Random) -> tuple[holdfast.NewMessage, 
     return message, fate
 
 
-def _fates(kind: Kind, dice: random.Random) -> Iterator[Fate]:
+def _fates(kind: DemoQueue, dice: random.Random) -> Iterator[Fate]:
     if dice.random() < kind.hopeless:
         yield Fate.USED_UP
     if dice.random() < kind.bad:

@@ -11,7 +11,7 @@ import holdfast
 from holdfast.cli.demo.audit import Audit, audit
 from holdfast.cli.demo.producers import LEASE_S, Producers, set_policies
 from holdfast.cli.demo.view import View
-from holdfast.cli.demo.workers import Crew, Held, Seat, crew_of, is_delivered_again
+from holdfast.cli.demo.workers import DemoHeldMessage, DemoWorkers, Seat, crew_of, is_delivered_again
 from holdfast.model.extras import has_extra
 from holdfast.signals import LoopSignals
 
@@ -44,14 +44,14 @@ async def run(path: Path, view: View, *, seconds: float, seed: int, is_one_proce
 class _Course:
     """What happens when: messages flow for two thirds of the time; the rest is for what is still under way."""
 
-    def __init__(self, hf: holdfast.AsyncHoldfast, crew: Crew, producers: Producers, view: View) -> None:
+    def __init__(self, hf: holdfast.AsyncHoldfast, crew: DemoWorkers, producers: Producers, view: View) -> None:
         self._hf = hf
         self._crew = crew
         self._producers = producers
         self._view = view
         self._seat: Seat | None = None
         # What the killed worker held and nobody has claimed since.
-        self._missing: list[Held] = []
+        self._missing: list[DemoHeldMessage] = []
         self._is_stopped = False
 
     async def run(self, seconds: float, interrupted: asyncio.Event) -> None:

@@ -13,7 +13,7 @@ from rich.text import Text
 import holdfast
 from holdfast.cli.demo.audit import Audit
 from holdfast.cli.demo.producers import KINDS, Accepted
-from holdfast.cli.demo.workers import Crew, Seat, held_by
+from holdfast.cli.demo.workers import DemoWorkers, Seat, held_by
 from holdfast.clock import SystemClock
 from holdfast.model.answers import Stats
 from holdfast.stores.rocks.verify.store_check import Report
@@ -38,7 +38,7 @@ class View:
         is_live = self._console.is_terminal and not is_quiet
         self._live = Live(console=self._console, auto_refresh=False) if is_live else None
         self._hf: holdfast.AsyncHoldfast | None = None
-        self._crew: Crew | None = None
+        self._crew: DemoWorkers | None = None
         self._accepted = Accepted()
 
     @contextmanager
@@ -50,7 +50,7 @@ class View:
             self._live.update(Text("holdfast demo: starting the workers"), refresh=True)
             yield
 
-    def begin(self, hf: holdfast.AsyncHoldfast, crew: Crew, accepted: Accepted) -> None:
+    def begin(self, hf: holdfast.AsyncHoldfast, crew: DemoWorkers, accepted: Accepted) -> None:
         self._hf, self._crew, self._accepted = hf, crew, accepted
         self._started_at = self._clock.now_ms()
         where = "this process" if crew.is_played else "processes " + ", ".join(str(seat.pid) for seat in crew.seats)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 import holdfast
-from holdfast.cli.demo.producers import KINDS, LEASE_S, Kind, Task
+from holdfast.cli.demo.producers import KINDS, LEASE_S, DemoQueue, Task
 from holdfast.cli.demo.worker_process import STARTED, handle, make_worker
 from holdfast.model.errors import MessageNotFound, Unavailable
 from holdfast.model.ids import MessageId
@@ -27,10 +27,10 @@ _LOOK_S = 0.05
 _OUTCOMES = frozenset(OutcomeKind)
 
 
-class Held(NamedTuple):
+class DemoHeldMessage(NamedTuple):
     """A message in a worker's hands, and the version under which it is there."""
 
-    kind: Kind
+    kind: DemoQueue
     id: MessageId
     version: int
 
@@ -43,11 +43,11 @@ class Seat:
     pid: int
     told: Counter[str] = field(default_factory=Counter)
     # What it held when it died; None: it did not.
-    held: list["Held"] | None = None
+    held: list["DemoHeldMessage"] | None = None
     is_killed: bool = False
 
 
-class Crew(Protocol):
+class DemoWorkers(Protocol):
     seats: list[Seat]
     is_played: bool
 
@@ -61,15 +61,17 @@ class Crew(Protocol):
         """Let the others finish what they hold."""
 
 
-async def held_by(hf: holdfast.AsyncHoldfast, owner: str) -> list[Held]:
-    found: list[Held] = []
+async def held_by(hf: holdfast.AsyncHoldfast, owner: str) -> list[DemoHeldMessage]:
+    found: list[DemoHeldMessage] = []
     for kind in KINDS:
         page = await hf.queue(kind.queue, tenant=kind.tenant).list(state=State.IN_FLIGHT, limit=1_000)
-        found += [Held(kind, MessageId(info.snowflake), info.version) for info in page if info.owner == owner]
+        found += [
+            DemoHeldMessage(kind, MessageId(info.snowflake), info.version) for info in page if info.owner == owner
+        ]
     return found
 
 
-async def is_delivered_again(hf: holdfast.AsyncHoldfast, held: Held) -> bool:
+async def is_delivered_again(hf: holdfast.AsyncHoldfast, held: DemoHeldMessage) -> bool:
     """Whether it was claimed since; a message that is gone was acked by whoever claimed it."""
     try:
         info = await hf.queue(held.kind.queue, tenant=held.kind.tenant).get(held.id)
@@ -78,7 +80,7 @@ async def is_delivered_again(hf: holdfast.AsyncHoldfast, held: Held) -> bool:
     return info.version > held.version
 
 
-async def _held_for_good(hf: holdfast.AsyncHoldfast, owner: str) -> list[Held]:
+async def _held_for_good(hf: holdfast.AsyncHoldfast, owner: str) -> list[DemoHeldMessage]:
     """What a worker that does nothing any more holds, once what it had sent is dealt with."""
     held = await held_by(hf, owner)
     while True:
@@ -91,7 +93,7 @@ async def _held_for_good(hf: holdfast.AsyncHoldfast, owner: str) -> list[Held]:
 
 async def _kill_in_the_middle(
     hf: holdfast.AsyncHoldfast, owner: str, halt: Callable[[], Awaitable[None]], go_on: Callable[[], None]
-) -> list[Held]:
+) -> list[DemoHeldMessage]:
     """Halt the worker at a moment at which it holds messages."""
     while True:
         await halt()
@@ -101,7 +103,7 @@ async def _kill_in_the_middle(
         await asyncio.sleep(_LOOK_S)
 
 
-class ProcessCrew:
+class ProcessDemoWorkers:
     is_played = False
 
     def __init__(self, hf: holdfast.AsyncHoldfast) -> None:
@@ -189,7 +191,7 @@ class ProcessCrew:
         self._ready[seat.name].set()
 
 
-class TaskCrew:
+class TaskDemoWorkers:
     """Workers in this process. The one that dies is a task that is cancelled: it gives nothing back."""
 
     is_played = True
@@ -252,17 +254,19 @@ class TaskCrew:
 
 
 @asynccontextmanager
-async def crew_of(hf: holdfast.AsyncHoldfast, tasks: asyncio.TaskGroup, *, is_one_process: bool) -> AsyncIterator[Crew]:
+async def crew_of(
+    hf: holdfast.AsyncHoldfast, tasks: asyncio.TaskGroup, *, is_one_process: bool
+) -> AsyncIterator[DemoWorkers]:
     """Workers at work."""
     if is_one_process:
-        played = TaskCrew(hf)
+        played = TaskDemoWorkers(hf)
         await played.start(tasks)
         yield played
         return
     from holdfast.cli.demo.http_door import door_of
 
     async with door_of(hf) as url:
-        crew = ProcessCrew(hf)
+        crew = ProcessDemoWorkers(hf)
         try:
             await crew.start(url, tasks)
             yield crew

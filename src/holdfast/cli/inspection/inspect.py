@@ -12,7 +12,7 @@ from holdfast.cli.inspection.queues import Id, info_row, write_payload_of
 from holdfast.cli.inspection.tail import details_of, event_row
 from holdfast.cli.inspection.timeline import Timeline, timeline_of
 from holdfast.cli.output import echo_json, instant, payload_fields, relative, size
-from holdfast.cli.session import Session
+from holdfast.cli.session import CommandSession
 from holdfast.clock import SystemClock
 from holdfast.model.errors import MessageNotFound, QueueNotFound
 from holdfast.model.ids import EPOCH_MS, parse_id, to_uuid
@@ -30,7 +30,7 @@ _INSTANTS = ("enqueued_at", "visible_at", "claimed_at", "lease_expires_at", "set
 
 
 def inspect(
-    cli: Session,
+    cli: CommandSession,
     id: Id,
     queue: Annotated[
         str | None, typer.Option("--queue", metavar="QUEUE", help="Default: look through the tenant's queues.")
@@ -74,7 +74,7 @@ def inspect(
     _show_timeline(timeline, found.ref)
 
 
-def _find(cli: Session, snowflake: int, events: int) -> "tuple[holdfast.Queue, Info]":
+def _find(cli: CommandSession, snowflake: int, events: int) -> "tuple[holdfast.Queue, Info]":
     tenant = cli.place.tenant
     names = [each.queue for each in cli.hf.queues(tenant=tenant)]
     for name in names[:_MOST_QUEUES]:
@@ -91,7 +91,7 @@ def _find(cli: Session, snowflake: int, events: int) -> "tuple[holdfast.Queue, I
     )
 
 
-def _last_seen(cli: Session, snowflake: int, events: int) -> str:
+def _last_seen(cli: CommandSession, snowflake: int, events: int) -> str:
     """Say how a message ended that is no longer stored, if the journal still has it. Its id tells its time."""
     enqueued_at = (snowflake >> 22) + EPOCH_MS
     seen = timeline_of(cli.hf, cli.place.tenant, snowflake, enqueued_at, events).events if events else []

@@ -8,7 +8,7 @@ import typer
 from holdfast.cli.inspection.queues import info_row, pages
 from holdfast.cli.operator.queues import FILTER, ErrorContains, Headers, Ids, OfPriority, OlderThan, filter_of
 from holdfast.cli.output import relative
-from holdfast.cli.session import QueueName, Session
+from holdfast.cli.session import CommandSession, QueueName
 from holdfast.clock import SystemClock
 from holdfast.model.message import State
 
@@ -25,7 +25,7 @@ class Listed(StrEnum):
 
 
 def list_(
-    cli: Session,
+    cli: CommandSession,
     queue: QueueName,
     state: Annotated[
         Listed | None,

@@ -8,7 +8,7 @@ import msgspec
 import typer
 
 from holdfast.cli.output import payload_fields, preview
-from holdfast.cli.session import QueueName, Session
+from holdfast.cli.session import CommandSession, QueueName
 
 if TYPE_CHECKING:
     from holdfast.model.answers import Info, Page
@@ -22,7 +22,7 @@ OptionalQueue = Annotated[
 ]
 
 
-def stats(cli: Session, queue: OptionalQueue = None) -> None:
+def stats(cli: CommandSession, queue: OptionalQueue = None) -> None:
     """What is ready, delayed, in flight and failed: exact counts of a queue, or of a tenant."""
     if queue is None:
         tenant = cli.hf.tenant(cli.place.tenant)
@@ -32,7 +32,7 @@ def stats(cli: Session, queue: OptionalQueue = None) -> None:
     cli.output.record({"tenant": found.ref.tenant, "queue": found.ref.queue, **msgspec.to_builtins(found.stats())})
 
 
-def queues(cli: Session) -> None:
+def queues(cli: CommandSession) -> None:
     """The tenant's queues with their counts."""
     found = cli.hf.queues(tenant=cli.place.tenant)
     cli.output.rows(map(queue_row, found), empty=f"tenant {cli.place.tenant} has no queues")
@@ -44,7 +44,7 @@ def queue_row(summary: Any) -> dict[str, Any]:
 
 
 def tenants(
-    cli: Session,
+    cli: CommandSession,
     name: Annotated[
         str | None, typer.Argument(metavar="[TENANT]", help="One tenant, with its counts.", show_default=False)
     ] = None,
@@ -77,7 +77,7 @@ def _tenant_row(summary: Any) -> dict[str, Any]:
 
 
 def peek(
-    cli: Session,
+    cli: CommandSession,
     queue: QueueName,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many.")] = 5,
 ) -> None:
@@ -85,7 +85,7 @@ def peek(
     cli.output.rows((_peek_row(cli, each) for each in cli.queue(queue).peek(limit)), empty="nothing is ready")
 
 
-def _peek_row(cli: Session, info: "Info") -> dict[str, Any]:
+def _peek_row(cli: CommandSession, info: "Info") -> dict[str, Any]:
     row = {
         "id": info.id,
         "priority": info.priority,
@@ -100,14 +100,14 @@ def _peek_row(cli: Session, info: "Info") -> dict[str, Any]:
     return with_payload(cli, row, info)
 
 
-def with_payload(cli: Session, row: dict[str, Any], info: "Info") -> dict[str, Any]:
+def with_payload(cli: CommandSession, row: dict[str, Any], info: "Info") -> dict[str, Any]:
     if cli.output.is_json:
         return {**row, **payload_fields(info.payload, is_json=info.is_json)}
     return {**row, "payload": preview(info.payload)}
 
 
 def get(
-    cli: Session,
+    cli: CommandSession,
     queue: QueueName,
     id: Id,
     payload: Annotated[bool, typer.Option("--payload", help="Write the payload alone, byte for byte.")] = False,

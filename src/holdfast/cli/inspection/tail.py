@@ -12,13 +12,13 @@ import typer
 
 from holdfast.cli.failures import complain, printable
 from holdfast.cli.output import duration, echo_json
-from holdfast.cli.session import Session
+from holdfast.cli.session import CommandSession
 from holdfast.model.errors import InvalidArgument, Throttled, Unavailable
 from holdfast.model.events import Event, JournalEvent
 
 if TYPE_CHECKING:
     import holdfast
-    from holdfast.model.answers import Events
+    from holdfast.model.answers import JournalEvents
 
 PAGE = 1_000
 _POLL_S = 0.25
@@ -39,7 +39,7 @@ _STYLES = {
 
 
 def tail(
-    cli: Session,
+    cli: CommandSession,
     queue: Annotated[
         list[str] | None, typer.Option("--queue", metavar="QUEUE", help="Of it alone; several times for several.")
     ] = None,
@@ -104,7 +104,9 @@ def start_of(hf: "holdfast.Holdfast", last: int, tenant: str | None) -> str | No
     return _walk(hf, last, tenant)
 
 
-def halve(hf: "holdfast.Holdfast", tenant: str | None, is_before: Callable[["Events"], bool], low: int = 0) -> int:
+def halve(
+    hf: "holdfast.Holdfast", tenant: str | None, is_before: Callable[["JournalEvents"], bool], low: int = 0
+) -> int:
     """Return the first position from `low` on for which `is_before`, given the next event behind it, is false.
 
     Positions rise with the events, so a few dozen looks are enough. Reading a week of events would take too long.
@@ -136,7 +138,7 @@ def _walk(hf: "holdfast.Holdfast", last: int, tenant: str | None) -> str | None:
     return hf.journal(start, held - last, tenant=tenant).next if held > last else start
 
 
-def show(cli: Session, events: Iterable[JournalEvent]) -> None:
+def show(cli: CommandSession, events: Iterable[JournalEvent]) -> None:
     for each in events:
         if cli.output.is_json:
             echo_json(event_row(each))

@@ -11,7 +11,7 @@ import typer
 
 from holdfast.cli.inspection.tail import start_of
 from holdfast.cli.output import table_of
-from holdfast.cli.session import Session
+from holdfast.cli.session import CommandSession
 from holdfast.clock import steady_s
 from holdfast.model.answers import QueueSummary
 from holdfast.model.errors import Forbidden
@@ -53,7 +53,7 @@ class Rates:
 
 
 def top(
-    cli: Session,
+    cli: CommandSession,
     once: Annotated[bool, typer.Option("--once", help="Print one frame and end.")] = False,
     interval: Annotated[
         float, typer.Option("--interval", "-i", min=0.1, max=3_600, help="Seconds between looks.")
@@ -78,7 +78,7 @@ def top(
     _live(cli, tenant, rates, interval)
 
 
-def _live(cli: Session, tenant: str | None, rates: Rates, interval: float) -> None:
+def _live(cli: CommandSession, tenant: str | None, rates: Rates, interval: float) -> None:
     from rich.live import Live
     from rich.text import Text
 
@@ -118,7 +118,7 @@ def _row(tenant: str, each: QueueSummary, rates: dict[_Key, float]) -> dict[str,
     }
 
 
-def _visible(cli: Session, tenant: str | None) -> str | None:
+def _visible(cli: CommandSession, tenant: str | None) -> str | None:
     """None for an operator, who sees all; anybody else sees the own tenant."""
     if tenant is None:
         try:

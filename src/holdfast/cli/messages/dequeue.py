@@ -10,7 +10,7 @@ import typer
 from holdfast.cli.failures import NOTHING_THERE, Usage, exit_code
 from holdfast.cli.messages.shell_variables import PREFIX, as_exports, as_failure, clean_up, variables_of, write_payload
 from holdfast.cli.output import payload_fields
-from holdfast.cli.session import QueueName, Session, duration
+from holdfast.cli.session import CommandSession, QueueName, duration
 from holdfast.model.errors import HoldfastError
 from holdfast.model.parsing.durations import parse_duration_ms
 
@@ -34,7 +34,7 @@ OfQueue = Annotated[
 
 
 def dequeue(
-    cli: Session,
+    cli: CommandSession,
     queue: QueueName,
     block: Annotated[
         str | None,
@@ -87,7 +87,9 @@ def dequeue(
         _hand_over(cli, message, payload_out, stateful=stateful)
 
 
-def _hand_over(cli: Session, message: "holdfast.BlockingMessage", payload_out: str | None, *, stateful: bool) -> None:
+def _hand_over(
+    cli: CommandSession, message: "holdfast.BlockingMessage", payload_out: str | None, *, stateful: bool
+) -> None:
     path = None
     try:
         if payload_out == "-":
@@ -147,14 +149,14 @@ def delivery_row(message: "holdfast.Message", path: str | None, *, with_state: b
 # --- Verdicts ------------------------------------------------------------------------------------------------------
 
 
-def ack(cli: Session, receipt: ReceiptArgument = None, queue: OfQueue = None) -> None:
+def ack(cli: CommandSession, receipt: ReceiptArgument = None, queue: OfQueue = None) -> None:
     """Done: the message is never delivered again. The payload's temporary file is removed."""
     settled = taken(cli, receipt, queue)
     _tell(cli, settled, "acked", settled.queue.ack([settled.receipt]))
 
 
 def nack(
-    cli: Session,
+    cli: CommandSession,
     receipt: ReceiptArgument = None,
     queue: OfQueue = None,
     error: Annotated[str | None, typer.Option("--error", "-e", metavar="TEXT", help="Why; it is kept.")] = None,
@@ -170,19 +172,19 @@ def nack(
     _tell(cli, settled, "nacked", results)
 
 
-def extend(cli: Session, receipt: ReceiptArgument = None, queue: OfQueue = None, lease: Lease = None) -> None:
+def extend(cli: CommandSession, receipt: ReceiptArgument = None, queue: OfQueue = None, lease: Lease = None) -> None:
     """Hold it longer: the lease runs out so long from now."""
     settled = taken(cli, receipt, queue)
     _tell(cli, settled, "extended", settled.queue.extend([settled.receipt], duration(lease)), is_over=False)
 
 
-def release(cli: Session, receipt: ReceiptArgument = None, queue: OfQueue = None) -> None:
+def release(cli: CommandSession, receipt: ReceiptArgument = None, queue: OfQueue = None) -> None:
     """Give it back as if it had never been taken: nothing is counted."""
     settled = taken(cli, receipt, queue)
     _tell(cli, settled, "released", settled.queue.release([settled.receipt]))
 
 
-class Taken:
+class CurrentMessage:
     """What a command after `dequeue` is about."""
 
     def __init__(self, queue: "holdfast.Queue", receipt: str, *, is_from_dequeue: bool) -> None:
@@ -191,7 +193,7 @@ class Taken:
         self.is_from_dequeue = is_from_dequeue
 
 
-def taken(cli: Session, receipt: str | None, queue: str | None) -> Taken:
+def taken(cli: CommandSession, receipt: str | None, queue: str | None) -> CurrentMessage:
     left = {name: os.environ.get(PREFIX + name) or None for name in ("RECEIPT", "NAME", "TENANT")}
     token = receipt or left["RECEIPT"]
     if token is None:
@@ -203,10 +205,12 @@ def taken(cli: Session, receipt: str | None, queue: str | None) -> Taken:
     is_said = "/" in name or cli.place.origin("tenant").startswith("flag")
     if queue is None and not is_said and left["TENANT"] is not None:
         name = f"{left['TENANT']}/{name}"
-    return Taken(cli.queue(name), token, is_from_dequeue=token == left["RECEIPT"])
+    return CurrentMessage(cli.queue(name), token, is_from_dequeue=token == left["RECEIPT"])
 
 
-def _tell(cli: Session, settled: Taken, verb: str, results: "list[Result]", *, is_over: bool = True) -> None:
+def _tell(
+    cli: CommandSession, settled: CurrentMessage, verb: str, results: "list[Result]", *, is_over: bool = True
+) -> None:
     [result] = results
     if not result.ok:
         raise result.failure()

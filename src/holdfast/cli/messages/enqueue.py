@@ -13,7 +13,7 @@ import typer
 
 from holdfast.cli.failures import Usage
 from holdfast.cli.payload import TEXT, AsText, Payload, opened, typed
-from holdfast.cli.session import QueueName, Session, duration
+from holdfast.cli.session import CommandSession, QueueName, duration
 from holdfast.clock import steady_s
 from holdfast.model.errors import HoldfastError, InvalidArgument
 from holdfast.model.ids import MessageId
@@ -34,7 +34,7 @@ Header = Annotated[
 
 
 def enqueue(
-    cli: Session,
+    cli: CommandSession,
     queue: QueueName,
     payload: Annotated[
         str | None,
@@ -108,7 +108,7 @@ def enqueue(
             _send(cli, queue, repeat(message, count or 1), given, rate=rate, total=count or 1)
 
 
-def _upload(cli: Session, name: str, payload: Payload, options: dict[str, Any]) -> MessageId:
+def _upload(cli: CommandSession, name: str, payload: Payload, options: dict[str, Any]) -> MessageId:
     """As it is: what kind of payload it is cannot be seen without reading all of it."""
     queue = cli.queue(name)
     bar = cli.progress(f"to {queue.ref}", payload.size, after_s=_PATIENCE_S)
@@ -117,7 +117,7 @@ def _upload(cli: Session, name: str, payload: Payload, options: dict[str, Any]) 
 
 
 def _send(
-    cli: Session,
+    cli: CommandSession,
     name: str,
     messages: "Iterator[holdfast.NewMessage]",
     options: dict[str, Any],
@@ -174,7 +174,7 @@ def _messages_of_lines(
                 raise type(error)(f"line {number:,} of the input: {error}") from None
 
 
-def _print(cli: Session, ids: list[MessageId]) -> None:
+def _print(cli: CommandSession, ids: list[MessageId]) -> None:
     if cli.output.is_json:
         cli.output.rows(
             {

@@ -20,7 +20,7 @@ from holdfast.cli.messages.shell_variables import new_payload_file, variables_of
 from holdfast.cli.messages.worker import say_log
 from holdfast.cli.output import duration as duration_text
 from holdfast.cli.output import echo_json
-from holdfast.cli.session import QueueName, Session, duration
+from holdfast.cli.session import CommandSession, QueueName, duration
 from holdfast.client.message import Message
 from holdfast.clock import SystemClock
 from holdfast.model.errors import QueueNotFound, StoreUnavailable, Throttled, Unavailable
@@ -37,7 +37,7 @@ _PLACEHOLDER = "{}"
 
 
 def run(
-    cli: Session,
+    cli: CommandSession,
     queue: QueueName,
     command: Annotated[
         list[str],
@@ -104,7 +104,7 @@ def run(
         worker.run()
 
 
-def _check_welcome(cli: Session, queue: str) -> None:
+def _check_welcome(cli: CommandSession, queue: str) -> None:
     """What can never succeed is said now. A server that is away comes back: the worker waits for it."""
     if not cli.place.is_remote:
         if cli.place.is_directory and not Path(cli.place.url).exists():
@@ -234,7 +234,7 @@ def _ending(code: int) -> str:
 # --- Telling of it -------------------------------------------------------------------------------------------------
 
 
-def _tell(cli: Session, message: Message, outcome: Outcome) -> None:
+def _tell(cli: CommandSession, message: Message, outcome: Outcome) -> None:
     row: dict[str, Any] = {
         "id": str(message.id),
         "outcome": str(outcome.kind),

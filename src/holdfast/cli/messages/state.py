@@ -9,11 +9,11 @@ from holdfast.cli.failures import Usage
 from holdfast.cli.messages.dequeue import OfQueue, taken
 from holdfast.cli.messages.shell_variables import PREFIX, as_exports, state_text
 from holdfast.cli.payload import read_payload
-from holdfast.cli.session import Session
+from holdfast.cli.session import CommandSession
 
 
 def state(
-    cli: Session,
+    cli: CommandSession,
     document: Annotated[str, typer.Argument(metavar="DOCUMENT|-|@FILE", help="JSON; -: from stdin.")],
     receipt: Annotated[
         str | None, typer.Option(metavar="RECEIPT", help=f"Default: ${PREFIX}RECEIPT, as `dequeue` left it.")

@@ -10,7 +10,7 @@ from holdfast.cli.failures import Usage
 from holdfast.cli.inspection.queues import info_row, listed, with_payload
 from holdfast.cli.operator.queues import ErrorContains, Headers, Ids, OfPriority, OlderThan, filter_of, tell_changed
 from holdfast.cli.payload import AsText, typed
-from holdfast.cli.session import QueueName, Session, Yes
+from holdfast.cli.session import CommandSession, QueueName, Yes
 from holdfast.model.errors import MessageNotFound
 from holdfast.model.message import State
 
@@ -27,7 +27,7 @@ class Action(StrEnum):
 
 
 def dlq(
-    cli: Session,
+    cli: CommandSession,
     queue: QueueName,
     action: Annotated[Action, typer.Argument(help="What to do with them.")] = Action.LIST,
     ids: Annotated[
@@ -91,7 +91,7 @@ def letter_row(info: "Info") -> dict[str, Any]:
 
 
 def redrive(
-    cli: Session,
+    cli: CommandSession,
     queue: QueueName,
     ids: Ids = None,
     error_contains: ErrorContains = None,

@@ -7,12 +7,12 @@ import typer
 
 from holdfast.cli.failures import Usage
 from holdfast.cli.messages.enqueue import pairs_of
-from holdfast.cli.session import QueueName, Session, Yes, duration
+from holdfast.cli.session import CommandSession, QueueName, Yes, duration
 from holdfast.model.parsing.durations import parse_duration_ms
 from holdfast.model.policy import QueuePolicy, Quotas, TenantConfig
 
 if TYPE_CHECKING:
-    from holdfast.model.answers import Changed
+    from holdfast.model.answers import BulkResult
     from holdfast.model.names import QueueRef
 
 FILTER = "Which messages"
@@ -57,7 +57,7 @@ def filter_of(
 
 
 def policy(
-    cli: Session,
+    cli: CommandSession,
     queue: QueueName,
     changes: Annotated[
         list[str] | None,
@@ -116,25 +116,25 @@ def _change(name: str, text: str) -> tuple[str, Any]:
     return name, value
 
 
-def pause(cli: Session, queue: QueueName) -> None:
+def pause(cli: CommandSession, queue: QueueName) -> None:
     """Stop claims: they find nothing, and wait. Messages still come in; those in flight go on."""
     found = cli.queue(queue)
     found.pause()
     _tell(cli, found.ref, f"paused {found.ref}: holdfast resume {queue} lets it go on", is_paused=True)
 
 
-def resume(cli: Session, queue: QueueName) -> None:
+def resume(cli: CommandSession, queue: QueueName) -> None:
     """Let a paused queue go on."""
     found = cli.queue(queue)
     found.resume()
     _tell(cli, found.ref, f"resumed {found.ref}", is_paused=False)
 
 
-def _tell(cli: Session, ref: "QueueRef", said: str, *, is_paused: bool) -> None:
+def _tell(cli: CommandSession, ref: "QueueRef", said: str, *, is_paused: bool) -> None:
     cli.output.done(said, {"tenant": ref.tenant, "queue": ref.queue, "paused": is_paused})
 
 
-def purge(cli: Session, queue: QueueName, state: InState = "ready", yes: Yes = False) -> None:
+def purge(cli: CommandSession, queue: QueueName, state: InState = "ready", yes: Yes = False) -> None:
     """Remove everything that is ready, delayed too; or everything that failed. Never what is in flight."""
     found = cli.queue(queue)
     stats = found.stats()
@@ -144,7 +144,7 @@ def purge(cli: Session, queue: QueueName, state: InState = "ready", yes: Yes = F
 
 
 def cancel(
-    cli: Session,
+    cli: CommandSession,
     queue: QueueName,
     ids: Ids = None,
     older_than: OlderThan = None,
@@ -162,7 +162,7 @@ def cancel(
 
 
 def move(
-    cli: Session,
+    cli: CommandSession,
     queue: QueueName,
     to: Annotated[str, typer.Argument(metavar="TO", help="Another queue, or TENANT/QUEUE.", show_default=False)],
     state: InState = "ready",
@@ -181,7 +181,7 @@ def move(
 
 
 def reprioritise(
-    cli: Session,
+    cli: CommandSession,
     queue: QueueName,
     to: Annotated[int, typer.Argument(metavar="PRIORITY", help="0-255, lower first.", show_default=False)],
     ids: Ids = None,
@@ -196,7 +196,7 @@ def reprioritise(
 
 
 def delete(
-    cli: Session,
+    cli: CommandSession,
     queue: QueueName,
     force_after: Annotated[
         str, typer.Option(metavar="DURATION", help="So long may what is in flight still be settled.")
@@ -215,7 +215,7 @@ def delete(
     )
 
 
-def tell_changed(cli: Session, ref: "QueueRef", verb: str, changed: "Changed") -> None:
+def tell_changed(cli: CommandSession, ref: "QueueRef", verb: str, changed: "BulkResult") -> None:
     more = "" if changed.matched == changed.changed else f" of {changed.matched:,} that match"
     cli.output.done(
         f"{verb} {changed.changed:,}{more} ({ref})",

@@ -8,7 +8,7 @@ import typer
 from holdfast.cli.failures import Usage
 from holdfast.cli.messages.enqueue import Header, pairs_of
 from holdfast.cli.payload import AsText, read_payload, typed
-from holdfast.cli.session import QueueName, Session, Yes, duration
+from holdfast.cli.session import CommandSession, QueueName, Yes, duration
 from holdfast.model.errors import MessageNotFound
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def schedule(
-    cli: Session,
+    cli: CommandSession,
     queue: QueueName,
     name: Annotated[
         str | None, typer.Argument(metavar="[NAME]", help="Of one schedule. Left out: list all.", show_default=False)

@@ -26,7 +26,7 @@ from holdfast.cli.pipeline.spark_session import (
     snapshot_of,
     spark_session,
 )
-from holdfast.cli.session import Session, client_command
+from holdfast.cli.session import CommandSession, client_command
 
 _OBSERVE = "Observe"
 _LAKE = "The lake"
@@ -45,7 +45,7 @@ Days = Annotated[
 
 
 def archive(
-    cli: Session,
+    cli: CommandSession,
     lake: LakeAt,
     lake_format: LakeFormat = None,
     batch_rows: Annotated[int, typer.Option(min=1, metavar="N", help="Events in one commit.")] = 500_000,

@@ -122,11 +122,11 @@ def _wanted(urls: list[str], onto: int | None) -> dict[int, int]:
     """The slots that have to move for each database, or the first so many, to own as many as any other."""
     import asyncio
 
-    from holdfast.stores.postgres.cluster.cluster import Cluster
+    from holdfast.stores.postgres.cluster.cluster import PostgresCluster
     from holdfast.stores.postgres.cluster.resharding import wanted_moves
 
     async def look() -> dict[int, int]:
-        cluster = Cluster(urls)
+        cluster = PostgresCluster(urls)
         try:
             await cluster.open()
             return wanted_moves(cluster, onto)

@@ -9,19 +9,19 @@ import typer
 from holdfast.cli.failures import Usage, printable
 from holdfast.cli.output import Output, echo_json
 from holdfast.cli.pipeline.spark_session import shown_progress
-from holdfast.cli.session import Session
+from holdfast.cli.session import CommandSession
 
 if TYPE_CHECKING:
     from holdfast.stores.rocks.legacy.survey import Survey
 
 
-def is_legacy_place(cli: Session) -> bool:
+def is_legacy_place(cli: CommandSession) -> bool:
     from holdfast.stores.rocks.legacy.files import is_legacy
 
     return cli.place.is_directory and is_legacy(Path(cli.place.url))
 
 
-def migrate_in_place(cli: Session, accept_unreadable: int, *, dry_run: bool) -> None:
+def migrate_in_place(cli: CommandSession, accept_unreadable: int, *, dry_run: bool) -> None:
     """Make the directory a store, without Spark: only one process can have the directory open.
 
     Counts and a hash of all contents must agree before the old files are removed; otherwise the command fails and

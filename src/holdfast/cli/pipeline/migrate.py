@@ -21,17 +21,17 @@ from holdfast.cli.pipeline.spark_session import (
     snapshot_of,
     spark_session,
 )
-from holdfast.cli.session import Session
+from holdfast.cli.session import CommandSession
 from holdfast.cli.stores.db import AcceptUnreadable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from holdfast.pipeline.jobs.targets import Target
+    from holdfast.pipeline.jobs.targets import WriteTarget
 
 
 def migrate(
-    cli: Session,
+    cli: CommandSession,
     to: Annotated[
         str | None,
         typer.Option(
@@ -107,7 +107,7 @@ def migrate(
 @contextmanager
 def _new_store(
     spark: "SparkSession", to: str, token: str | None, tenant: str, queue: str
-) -> "Iterator[tuple[Target, Callable[[], AbstractContextManager[DataFrame]]]]":
+) -> "Iterator[tuple[WriteTarget, Callable[[], AbstractContextManager[DataFrame]]]]":
     """Where the messages go, and how they are read back from there."""
     import holdfast
     from holdfast.pipeline.jobs.migrate import snapshot_of_opened, snapshot_of_source
@@ -121,5 +121,5 @@ def _new_store(
         yield OpenedTarget(opened), lambda: snapshot_of_opened(spark, opened, tenant, queue)
 
 
-def _is_same(to: str, cli: Session) -> bool:
+def _is_same(to: str, cli: CommandSession) -> bool:
     return "://" not in to and cli.place.is_directory and Path(to).resolve() == Path(cli.place.url).resolve()

@@ -24,7 +24,7 @@ from holdfast.cli.pipeline.spark_session import (
     spark_session,
     target_of,
 )
-from holdfast.cli.session import QueueName, Session, client_command
+from holdfast.cli.session import CommandSession, QueueName, client_command
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -56,7 +56,7 @@ AnyQueue = Annotated[str, typer.Argument(metavar="[QUEUE]", help="A queue's name
 
 
 def load(
-    cli: Session,
+    cli: CommandSession,
     queue: QueueName,
     paths: Annotated[list[str], typer.Argument(metavar="PATH...", help="Files or directories that Spark can read.")],
     format: Annotated[
@@ -117,7 +117,7 @@ def load(
 
 
 def drain(
-    cli: Session,
+    cli: CommandSession,
     queue: QueueName,
     lake: LakeAt,
     lake_format: LakeFormat = None,
@@ -150,7 +150,7 @@ def drain(
 
 
 def replay(
-    cli: Session,
+    cli: CommandSession,
     lake: LakeAt,
     lake_format: LakeFormat = None,
     queue: Annotated[
@@ -202,7 +202,7 @@ def replay(
 
 
 def triage(
-    cli: Session,
+    cli: CommandSession,
     queue: AnyQueue = "*/*",
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Show so many clusters.")] = 50,
     error_contains: Containing = None,
@@ -232,7 +232,7 @@ def triage(
 
 
 def redrive(
-    cli: Session,
+    cli: CommandSession,
     queue: AnyQueue = "*/*",
     cluster: Cluster = None,
     error_contains: Containing = None,
@@ -267,7 +267,7 @@ def register(app: typer.Typer) -> None:
         client_command(app, MOVE, may_create=job in (load, replay))(job)
 
 
-def _letters(spark: "SparkSession", cli: Session, queue: str) -> "DataFrame":
+def _letters(spark: "SparkSession", cli: CommandSession, queue: str) -> "DataFrame":
     from holdfast.pipeline.jobs.failed_messages import letters_of_opened, letters_of_source
 
     tenant, name = parts(queue)
@@ -281,7 +281,7 @@ def parts(queue: str) -> tuple[str, str]:
     return tenant or "default", name or _EVERY
 
 
-def _require_server(cli: Session, job: str) -> None:
+def _require_server(cli: CommandSession, job: str) -> None:
     if not is_shared(cli):
         raise Usage(
             f"{job} claims from Spark's own processes, which cannot share {cli.place.url}: serve it, give its URL"

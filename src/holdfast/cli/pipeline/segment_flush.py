@@ -3,14 +3,14 @@
 from functools import partial
 from pathlib import Path
 
-from holdfast.pipeline.jobs.flush import FlushSegment, Segment, SegmentDone
+from holdfast.pipeline.jobs.flush import FlushSegment, SegmentDone, SegmentToFlush
 
 
-def segments_of(directories: list[Path]) -> list[Segment]:
+def segments_of(directories: list[Path]) -> list[SegmentToFlush]:
     from holdfast.stores.buffered.log.reader import segment_files
 
     return [
-        Segment(path=str(file.path), number=file.number)
+        SegmentToFlush(path=str(file.path), number=file.number)
         for directory in directories
         for file in segment_files(directory)
     ]
@@ -20,13 +20,13 @@ def flusher(urls: list[str], *, is_over: bool, is_dry_run: bool) -> FlushSegment
     return partial(flush_segment, urls, is_over, is_dry_run)
 
 
-def flush_segment(urls: list[str], is_over: bool, is_dry_run: bool, segment: Segment) -> SegmentDone:
+def flush_segment(urls: list[str], is_over: bool, is_dry_run: bool, segment: SegmentToFlush) -> SegmentDone:
     from holdfast.stores.buffered.log.reader import SegmentFile, read_calls
-    from holdfast.stores.postgres.landing.flushing import Flushed, flush, landed
+    from holdfast.stores.postgres.landing.flushing import FlushResult, flush, landed
 
     reading = read_calls(SegmentFile(Path(segment.path), segment.number), segment.start, is_over=is_over)
     calls = [call for batch in reading.batches for _, call in batch.calls]
-    done = Flushed(0, 0, 0) if is_dry_run or not reading.batches else flush(urls, reading.batches)
+    done = FlushResult(0, 0, 0) if is_dry_run or not reading.batches else flush(urls, reading.batches)
     open_calls = 0
     for node, epoch, lane in {(each.node, each.epoch, each.lane) for each in reading.batches}:
         places = [] if is_dry_run else landed(urls, node, epoch, lane)

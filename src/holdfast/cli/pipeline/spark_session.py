@@ -10,14 +10,14 @@ import typer
 
 from holdfast.cli.failures import Usage
 from holdfast.cli.output import Output, echo_json
-from holdfast.cli.session import Session
+from holdfast.cli.session import CommandSession
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from holdfast.pipeline.jobs.journals import Journal
+    from holdfast.pipeline.jobs.journals import ArchiveJournal
     from holdfast.pipeline.jobs.progress import Check, Progress
-    from holdfast.pipeline.jobs.targets import Target
+    from holdfast.pipeline.jobs.targets import WriteTarget
     from holdfast.pipeline.lake.lake import Lake
 
 # As `holdfast verify`: something is not as it must be.
@@ -83,16 +83,16 @@ def settings_of(given: list[str] | None, option: str) -> dict[str, str]:
 
 
 def lake_of(place: str, format: str | None) -> "Lake":
-    from holdfast.pipeline.lake.lake import Kind, Lake
+    from holdfast.pipeline.lake.lake import Lake, LakeKind
 
-    if format is not None and format not in list(Kind):
-        raise Usage(f"--lake-format {format!r} is not known: give {' or '.join(Kind)}")
+    if format is not None and format not in list(LakeKind):
+        raise Usage(f"--lake-format {format!r} is not known: give {' or '.join(LakeKind)}")
     # Spark and delta-rs are told the same place, whatever the directory they run in.
     at = place if "://" in place else str(Path(place).absolute())
-    return Lake(at, None if format is None else Kind(format))
+    return Lake(at, None if format is None else LakeKind(format))
 
 
-def journal_of(cli: Session) -> "Journal":
+def journal_of(cli: CommandSession) -> "ArchiveJournal":
     """A server's journal is read by Spark's tasks; that of a store which one process has open, by this one."""
     from holdfast.pipeline.jobs.journals import OpenedJournal, SourceJournal
 
@@ -104,7 +104,9 @@ def journal_of(cli: Session) -> "Journal":
 
 
 @contextmanager
-def snapshot_of(cli: Session, spark: "SparkSession", tenant: str = "*", queue: str = "*") -> "Iterator[DataFrame]":
+def snapshot_of(
+    cli: CommandSession, spark: "SparkSession", tenant: str = "*", queue: str = "*"
+) -> "Iterator[DataFrame]":
     """The messages that stand in the store, with their payloads."""
     from holdfast.pipeline.jobs.migrate import snapshot_of_opened, snapshot_of_source
 
@@ -115,14 +117,14 @@ def snapshot_of(cli: Session, spark: "SparkSession", tenant: str = "*", queue: s
         yield snapshot
 
 
-def target_of(cli: Session) -> "Target":
+def target_of(cli: CommandSession) -> "WriteTarget":
     """Where a job enqueues: a server is written to by Spark's tasks, a store that one process has open by this one."""
     from holdfast.pipeline.jobs.targets import OpenedTarget, SinkTarget
 
     return SinkTarget(source_options(cli)) if is_shared(cli) else OpenedTarget(cli.hf)
 
 
-def is_shared(cli: Session) -> bool:
+def is_shared(cli: CommandSession) -> bool:
     """Whether Spark's tasks reach it by themselves: a server, or databases whose URL may stand in a plan."""
     url = cli.place.url
     if not url.lower().startswith(("postgres://", "postgresql://")):
@@ -130,7 +132,7 @@ def is_shared(cli: Session) -> bool:
     return not any(urlsplit(each).password for each in url.split(","))
 
 
-def source_options(cli: Session) -> dict[str, str]:
+def source_options(cli: CommandSession) -> dict[str, str]:
     options = {"url": cli.place.url}
     return options if cli.place.token is None else {**options, "token": cli.place.token}
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from holdfast.cli.session import Session
+from holdfast.cli.session import CommandSession
 from holdfast.clock import steady_s
 from holdfast.model.errors import HoldfastError
 
@@ -21,7 +21,7 @@ _LEASE = "10m"
 
 
 def bench(
-    cli: Session,
+    cli: CommandSession,
     messages: Annotated[int, typer.Option("--messages", "-n", min=10, help="So many in batches.")] = 5_000,
     singles: Annotated[int, typer.Option("--singles", min=1, help="So many one by one.")] = 300,
     batch: Annotated[int, typer.Option("--batch", "-b", min=1, max=10_000, help="Messages in a batch.")] = 100,
@@ -90,10 +90,10 @@ def _measure(step: str, total: int, several: int, act: Callable[[int], int]) -> 
 
 
 @contextmanager
-def _subject(cli: Session) -> Iterator["holdfast.Queue"]:
+def _subject(cli: CommandSession) -> Iterator["holdfast.Queue"]:
     if "url" not in cli.place.origins:
         with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as directory:
-            inner = Session(replace(cli.place, url=f"{directory}/store"), cli.output, may_create=True)
+            inner = CommandSession(replace(cli.place, url=f"{directory}/store"), cli.output, may_create=True)
             try:
                 yield inner.queue("bench")
             finally:

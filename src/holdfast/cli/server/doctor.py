@@ -18,7 +18,7 @@ from holdfast.cli.failures import REFUSED
 from holdfast.cli.inspection.tail import start_of
 from holdfast.cli.output import size
 from holdfast.cli.server.probe import Probe, probe
-from holdfast.cli.session import Session
+from holdfast.cli.session import CommandSession
 from holdfast.clock import SystemClock, steady_s
 from holdfast.model.errors import HoldfastError, InvalidArgument, StoreUnavailable
 from holdfast.model.events import Event
@@ -45,7 +45,7 @@ class Finding(NamedTuple):
     advice: str = ""
 
 
-def doctor(cli: Session) -> None:
+def doctor(cli: CommandSession) -> None:
     """Check versions, settings, the clock, the disk, and the server or store. Exit code 4: something is wrong."""
     findings = list(_examine(cli))
     cli.output.rows(each._asdict() for each in findings)
@@ -53,7 +53,7 @@ def doctor(cli: Session) -> None:
         raise typer.Exit(REFUSED)
 
 
-def _examine(cli: Session) -> Iterator[Finding]:
+def _examine(cli: CommandSession) -> Iterator[Finding]:
     yield from _versions()
     yield from _settings(cli)
     yield _clock()
@@ -79,7 +79,7 @@ def _versions() -> Iterator[Finding]:
         yield Finding("server extra", OK, "not installed", f"to serve: {install_command('server')}")
 
 
-def _settings(cli: Session) -> Iterator[Finding]:
+def _settings(cli: CommandSession) -> Iterator[Finding]:
     from holdfast.server.kinds import Url
     from holdfast.server.setting import Setting
     from holdfast.server.sources import load_settings
@@ -122,7 +122,7 @@ def _clock() -> Finding:
 # --- The disk ------------------------------------------------------------------------------------------------------
 
 
-def _data_directory(cli: Session) -> Path | None:
+def _data_directory(cli: CommandSession) -> Path | None:
     """The store's, or the nearest that exists; of a server elsewhere there is none here."""
     from holdfast.server.settings import DEFAULT_DATA
 
@@ -178,7 +178,7 @@ def _time(act: Callable[[], None]) -> float:
 # --- The server, or the store --------------------------------------------------------------------------------------
 
 
-def _server(cli: Session, seen: Probe) -> Iterator[Finding]:
+def _server(cli: CommandSession, seen: Probe) -> Iterator[Finding]:
     place = cli.place
     if seen.error is not None:
         yield Finding("server", BAD, seen.error, "is `holdfast serve` running there, and is the URL right?")
@@ -204,14 +204,14 @@ def _server(cli: Session, seen: Probe) -> Iterator[Finding]:
     yield from _welcome(cli)
 
 
-def _store(cli: Session) -> Iterator[Finding]:
+def _store(cli: CommandSession) -> Iterator[Finding]:
     if not Path(cli.place.url).exists():
         yield Finding("store", WARN, f"there is none at {cli.place.url} yet", "the first enqueue makes it")
         return
     yield from _welcome(cli)
 
 
-def _welcome(cli: Session) -> Iterator[Finding]:
+def _welcome(cli: CommandSession) -> Iterator[Finding]:
     """Look at the queues of every tenant that this caller sees, or of the one that was given."""
     try:
         tenants = _tenants(cli)
@@ -241,19 +241,19 @@ def _welcome(cli: Session) -> Iterator[Finding]:
     yield from _leases(cli)
 
 
-def _tenants(cli: Session) -> list[str]:
+def _tenants(cli: CommandSession) -> list[str]:
     if not _is_of_every_tenant(cli):
         return [cli.place.tenant]
     # A store without a queue has no tenants yet.
     return sorted(each.tenant for each in cli.hf.tenants()) or [cli.place.tenant]
 
 
-def _is_of_every_tenant(cli: Session) -> bool:
+def _is_of_every_tenant(cli: CommandSession) -> bool:
     """Return whether no tenant was given: an operator, and anyone without identities, then means all of them."""
     return cli.place.origin("tenant") == "default"
 
 
-def _leases(cli: Session) -> Iterator[Finding]:
+def _leases(cli: CommandSession) -> Iterator[Finding]:
     tenant = None if _is_of_every_tenant(cli) else cli.place.tenant
     try:
         page = cli.hf.journal(start_of(cli.hf, _EVENTS, tenant), _EVENTS, tenant=tenant)

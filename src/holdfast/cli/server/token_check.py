@@ -31,7 +31,7 @@ _ABILITIES = {
 _YEAR_9999_S = 253_370_764_800
 
 
-class Verdict(NamedTuple):
+class TokenVerdict(NamedTuple):
     caller: "Caller | None" = None
     # The key that signed the token, also where its claims are refused.
     key: str | None = None
@@ -50,7 +50,7 @@ def explain(settings: "Settings", key: bytes | None, token: bytes, *, as_json: b
     """Print it. Exit with 4 if a server with these settings would refuse the token, with 2 if that cannot be known."""
     said = _read(token)
     has_keys = key is not None or settings.jwt_secret is not None or settings.jwt_keys is not None
-    verdict = asyncio.run(_judge(settings, key, token)) if has_keys else Verdict()
+    verdict = asyncio.run(_judge(settings, key, token)) if has_keys else TokenVerdict()
     accepted = None if not has_keys else verdict.caller is not None
     if as_json:
         echo_json(_as_json(said, verdict, accepted))
@@ -62,7 +62,7 @@ def explain(settings: "Settings", key: bytes | None, token: bytes, *, as_json: b
         raise typer.Exit(REFUSED)
 
 
-async def _judge(settings: "Settings", key: bytes | None, token: bytes) -> Verdict:
+async def _judge(settings: "Settings", key: bytes | None, token: bytes) -> TokenVerdict:
     async with verifying_identity(settings) as identity:
         signing = None if key is None else read_private_key(key, identity)
         if identity is not None:
@@ -71,14 +71,14 @@ async def _judge(settings: "Settings", key: bytes | None, token: bytes) -> Verdi
         return await _verdict(identity_of_key(signing, settings), "--key", token)
 
 
-async def _verdict(identity: "TokenIdentity", name: str, token: bytes) -> Verdict:
+async def _verdict(identity: "TokenIdentity", name: str, token: bytes) -> TokenVerdict:
     signed_by: str | None = None
     try:
         signed = await identity.verify_signature(token)
         signed_by = _describe(signed.key, signed.keys, name)
-        return Verdict(identity.identify(signed.payload).caller, signed_by)
+        return TokenVerdict(identity.identify(signed.payload).caller, signed_by)
     except Unauthenticated as error:
-        return Verdict(None, signed_by, str(error.facts.get("reason", error.code)), error.message)
+        return TokenVerdict(None, signed_by, str(error.facts.get("reason", error.code)), error.message)
 
 
 def _describe(key: "Key", keys: "KeySet", name: str) -> str:
@@ -108,7 +108,7 @@ def _object(document: bytes) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def _as_json(said: _Unverified, verdict: Verdict, accepted: bool | None) -> dict[str, Any]:
+def _as_json(said: _Unverified, verdict: TokenVerdict, accepted: bool | None) -> dict[str, Any]:
     return {
         "accepted": accepted,
         "reason": verdict.reason,
@@ -121,7 +121,7 @@ def _as_json(said: _Unverified, verdict: Verdict, accepted: bool | None) -> dict
     }
 
 
-def _as_record(said: _Unverified, verdict: Verdict, accepted: bool | None) -> dict[str, Any]:
+def _as_record(said: _Unverified, verdict: TokenVerdict, accepted: bool | None) -> dict[str, Any]:
     refusal = "no" if verdict.message is None else f"no: {verdict.message} ({verdict.reason})"
     record: dict[str, Any] = {
         "accepted": {True: "yes", False: refusal, None: "unknown"}[accepted],

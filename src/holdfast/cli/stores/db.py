@@ -13,7 +13,7 @@ from holdfast.cli.failures import Usage
 from holdfast.model.extras import require_extra
 
 if TYPE_CHECKING:
-    from holdfast.stores.rocks.legacy.migration import Migrated
+    from holdfast.stores.rocks.legacy.migration import LegacyMigrationResult
 
 db = typer.Typer(
     name="db",
@@ -98,7 +98,7 @@ def _migrate_directory(directory: Path, accept_unreadable: int, *, json: bool) -
         echo_migrated(migrated)
 
 
-def echo_migrated(migrated: "Migrated") -> None:
+def echo_migrated(migrated: "LegacyMigrationResult") -> None:
     if not migrated.is_done:
         typer.echo(f"{migrated.path} is a store of this layout already: nothing to do")
         return

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from holdfast.client.capnp.link import Link
-from holdfast.client.capnp.links import Links
+from holdfast.client.capnp.link import CapnpClientConnection
+from holdfast.client.capnp.links import CapnpClientConnections
 from holdfast.client.remote.calls import GONE_S, LEAVE_S, Calls
 from holdfast.client.remote.lost import Lost, lost_error
 from holdfast.client.remote.settings import RemoteSettings
@@ -23,7 +23,7 @@ _UPLOADS = 3
 Heard = Callable[[Any], Awaitable[None]]
 
 
-class Request(msgspec.Struct):
+class CapnpRequest(msgspec.Struct):
     method: str
     fill: Callable[[Any], None]
     is_repeatable: bool = True
@@ -38,14 +38,14 @@ class Request(msgspec.Struct):
     heard_late: Heard | None = None
 
 
-class CapnpCalls(Calls[Request, Any]):
+class CapnpCalls(Calls[CapnpRequest, Any]):
     def __init__(self, url: str, settings: RemoteSettings) -> None:
         self._tickets = itertools.count(1)
         super().__init__(url, settings, LoopTasks)
 
     def begin(self) -> None:
         super().begin()
-        self.links = Links(self.url, self.settings)
+        self.links = CapnpClientConnections(self.url, self.settings)
 
     def forked(self) -> None:
         """The library would end the parent's calls as it frees its connections: they are kept."""
@@ -55,7 +55,7 @@ class CapnpCalls(Calls[Request, Any]):
     def error_in(self, answer: Any) -> HoldfastError | None:
         return read_error(answer.error) if answer._has("error") else None
 
-    def failure_in(self, request: Request, answer: Any, tries: Callable[[], Tries]) -> Failure | None:
+    def failure_in(self, request: CapnpRequest, answer: Any, tries: Callable[[], Tries]) -> Failure | None:
         error = self.error_in(answer)
         if not isinstance(error, RateLimited | StoreUnavailable):
             return None
@@ -71,7 +71,7 @@ class CapnpCalls(Calls[Request, Any]):
 
     # --- One try ---------------------------------------------------------------------------------------------------
 
-    async def attempt(self, request: Request) -> Any:
+    async def attempt(self, request: CapnpRequest) -> Any:
         link = self.links.choose()
         link.under_way += 1
         try:
@@ -79,7 +79,7 @@ class CapnpCalls(Calls[Request, Any]):
         finally:
             link.under_way -= 1
 
-    async def _attempt_over(self, link: Link, request: Request) -> Any:
+    async def _attempt_over(self, link: CapnpClientConnection, request: CapnpRequest) -> Any:
         queues = await link.queues()
         sent = getattr(queues, f"{request.method}_request")()
         ticket = 0
@@ -95,7 +95,7 @@ class CapnpCalls(Calls[Request, Any]):
 
     # --- Calls that go out bit by bit ------------------------------------------------------------------------------
 
-    async def answer(self, link: Link, promise: Any) -> Any:
+    async def answer(self, link: CapnpClientConnection, promise: Any) -> Any:
         """Return the answer of one try. Raise `Lost`, or the server's error."""
         answer = await link.answer(promise, self.timeout_s)
         self._standing.was_answered = True
@@ -125,7 +125,13 @@ class _Poll:
     """A poll that may be left: then its answer is heard out, and what is in it given back."""
 
     def __init__(
-        self, calls: CapnpCalls, link: Link, queues: Any, ticket: int, answer: "asyncio.Future[Any]", heard: Heard
+        self,
+        calls: CapnpCalls,
+        link: CapnpClientConnection,
+        queues: Any,
+        ticket: int,
+        answer: "asyncio.Future[Any]",
+        heard: Heard,
     ) -> None:
         self._calls = calls
         self._link = link

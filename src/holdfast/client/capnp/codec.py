@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.client.capnp.calls import CapnpCalls, Request
+from holdfast.client.capnp.calls import CapnpCalls, CapnpRequest
 from holdfast.client.capnp.shapes import (
     deliveries_of,
     enqueued_of,
@@ -19,10 +19,10 @@ from holdfast.client.capnp.shapes import (
 )
 from holdfast.client.capnp.uploads import CapnpUpload
 from holdfast.client.http.failures import strange_answer
-from holdfast.model.answers import Delivery, Enqueued, Exchanged, Part, Result
+from holdfast.model.answers import Delivery, Enqueued, Exchanged, PayloadPart, Result
 from holdfast.model.message import Draft, Receipt
 from holdfast.model.names import QueueRef
-from holdfast.model.requests import Ask, Settle, Verdict
+from holdfast.model.requests import ClaimRequest, Settle, Verdict
 from holdfast.wire.capnp.arguments import CAPNP_BINDINGS
 from holdfast.wire.operation import Operation
 from holdfast.wire.operations import DELETE, QUEUES, STATS
@@ -39,13 +39,15 @@ class CapnpCodec:
 
     # --- Enqueue ---------------------------------------------------------------------------------------------------
 
-    def enqueue(self, ref: QueueRef, drafts: list[Draft], *, is_shared: bool) -> Request:
+    def enqueue(self, ref: QueueRef, drafts: list[Draft], *, is_shared: bool) -> CapnpRequest:
         def fill(request: Any) -> None:
             write_ref(request, ref)
             write_drafts(request, drafts)
 
         # Only messages that all have keys may be sent again.
-        return Request("add", fill, is_repeatable=all(draft.key is not None for draft in drafts), is_shared=is_shared)
+        return CapnpRequest(
+            "add", fill, is_repeatable=all(draft.key is not None for draft in drafts), is_shared=is_shared
+        )
 
     def enqueued(self, answer: Any) -> list[Enqueued]:
         return enqueued_of(answer)
@@ -59,18 +61,18 @@ class CapnpCodec:
     def claim(
         self,
         ref: QueueRef,
-        ask: Ask,
+        ask: ClaimRequest,
         wait_ms: int | None,
         verdicts: list[Verdict],
         heard_late: Callable[[Any], Awaitable[None]],
-    ) -> Request:
+    ) -> CapnpRequest:
         def fill(request: Any) -> None:
             write_ref(request, ref)
             write_ask(request, ask, wait_ms)
             if verdicts:
                 write_verdicts(request, verdicts)
 
-        return Request("poll", fill, wait_ms=wait_ms, heard_late=heard_late)
+        return CapnpRequest("poll", fill, wait_ms=wait_ms, heard_late=heard_late)
 
     def claimed(self, answer: Any, verdicts: list[Verdict]) -> Exchanged:
         return Exchanged(results_of(answer) if verdicts else [], deliveries_of(answer))
@@ -78,26 +80,26 @@ class CapnpCodec:
     def deliveries(self, answer: Any) -> list[Delivery]:
         return deliveries_of(answer)
 
-    def read_part(self, ref: QueueRef, receipt: Receipt, offset: int, limit: int) -> Request:
+    def read_part(self, ref: QueueRef, receipt: Receipt, offset: int, limit: int) -> CapnpRequest:
         def fill(request: Any) -> None:
             write_ref(request, ref)
             request.receipt = str(receipt)
             request.offset = offset
             request.limit = limit
 
-        return Request("readPart", fill)
+        return CapnpRequest("readPart", fill)
 
-    def part(self, answer: Any) -> Part:
-        return Part(answer.data, answer.total, answer.correlationId)
+    def part(self, answer: Any) -> PayloadPart:
+        return PayloadPart(answer.data, answer.total, answer.correlationId)
 
     # --- Verdicts --------------------------------------------------------------------------------------------------
 
-    def settle(self, ref: QueueRef, verdicts: list[Verdict], *, is_last: bool) -> Request:
+    def settle(self, ref: QueueRef, verdicts: list[Verdict], *, is_last: bool) -> CapnpRequest:
         def fill(request: Any) -> None:
             write_ref(request, ref)
             write_verdicts(request, verdicts)
 
-        return Request("settle", fill, is_last=is_last)
+        return CapnpRequest("settle", fill, is_last=is_last)
 
     def settled(self, answer: Any, verdicts: list[Verdict]) -> list[Result]:
         if (error := self._calls.error_in(answer)) is not None:
@@ -106,10 +108,10 @@ class CapnpCodec:
 
     # --- Other operations: by name, but for the few that have a method of their own --------------------------------
 
-    def operate(self, operation: Operation[Any, Any], ref: QueueRef, request: Any) -> Request:
+    def operate(self, operation: Operation[Any, Any], ref: QueueRef, request: Any) -> CapnpRequest:
         if not operation.is_by_name:
             method, write, _ = _METHODS[operation.name]
-            return Request(method, lambda out: write(out, ref, request), is_long=operation.is_long)
+            return CapnpRequest(method, lambda out: write(out, ref, request), is_long=operation.is_long)
         arguments = CAPNP_BINDINGS[operation.name].write(request)
 
         def fill(out: Any) -> None:
@@ -117,7 +119,7 @@ class CapnpCodec:
             out.operation = operation.name
             out.arguments = arguments
 
-        return Request("operate", fill, is_long=operation.is_long)
+        return CapnpRequest("operate", fill, is_long=operation.is_long)
 
     def operated(self, operation: Operation[Any, Any], request: Any, answer: Any) -> Any:
         if not operation.is_by_name:

@@ -20,7 +20,7 @@ _TRAVERSAL_WORDS = 1 << 30
 _CONNECT_S = 10.0
 
 
-class Link:
+class CapnpClientConnection:
     """One connection at a time carries its calls: each is answered as soon as it is done, in no order."""
 
     def __init__(self, url: str, settings: RemoteSettings) -> None:

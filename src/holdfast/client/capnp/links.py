@@ -4,7 +4,7 @@ Over one connection both sides work in turns: what is answered together is asked
 meanwhile. Over several one side's work fills the other's pauses.
 """
 
-from holdfast.client.capnp.link import Link
+from holdfast.client.capnp.link import CapnpClientConnection
 from holdfast.client.remote.settings import RemoteSettings
 
 MOST = 4
@@ -12,19 +12,19 @@ MOST = 4
 FEW = 16
 
 
-class Links:
+class CapnpClientConnections:
     def __init__(self, url: str, settings: RemoteSettings) -> None:
         self._url = url
         self._settings = settings
-        self._links = [Link(url, settings)]
+        self._links = [CapnpClientConnection(url, settings)]
 
-    def choose(self) -> Link:
+    def choose(self) -> CapnpClientConnection:
         """The first that carries little, else the one that carries least."""
         for link in self._links:
             if link.under_way < FEW:
                 return link
         if len(self._links) < MOST:
-            self._links.append(Link(self._url, self._settings))
+            self._links.append(CapnpClientConnection(self._url, self._settings))
             return self._links[-1]
         return min(self._links, key=lambda link: link.under_way)
 

@@ -10,7 +10,7 @@ from holdfast.model import ids
 from holdfast.model.answers import Delivery, Enqueued, QueueSummary, Result, Stats
 from holdfast.model.message import BYTES, DEFAULT_PRIORITY, Draft, Pieces, Receipt, State
 from holdfast.model.names import QueueRef
-from holdfast.model.requests import Ask, Settle, StateDocument, Verdict
+from holdfast.model.requests import ClaimRequest, Settle, StateDocument, Verdict
 from holdfast.wire.capnp.schema import FOR_EVER
 from holdfast.wire.http.bodies import StateOut
 
@@ -72,7 +72,7 @@ def _write_options(out: Any, options: dict[str, Any]) -> None:
         setattr(out, name, value)
 
 
-def write_ask(poll: Any, ask: Ask, wait_ms: int | None) -> None:
+def write_ask(poll: Any, ask: ClaimRequest, wait_ms: int | None) -> None:
     poll.numItems = ask.limit
     poll.waitMs = FOR_EVER if wait_ms is None else wait_ms
     poll.leaseMs = ask.lease_ms or 0

@@ -4,7 +4,7 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 from holdfast.client.capnp.calls import CapnpCalls
-from holdfast.client.capnp.link import Link
+from holdfast.client.capnp.link import CapnpClientConnection
 from holdfast.client.capnp.shapes import enqueued_of, write_draft, write_ref
 from holdfast.client.remote.lost import Lost
 from holdfast.client.transport import Interrupted
@@ -24,7 +24,7 @@ class CapnpUpload:
         self._calls = calls
         self._ref = ref
         self._draft = draft
-        self._link: Link | None = None
+        self._link: CapnpClientConnection | None = None
         self._sink: Any = None
         self._tries = 0
 
@@ -59,7 +59,7 @@ class CapnpUpload:
         except Lost as lost:
             self._lose(lost)
 
-    async def _begun(self) -> tuple[Link, Any]:
+    async def _begun(self) -> tuple[CapnpClientConnection, Any]:
         if self._link is None or self._sink is None:
             self._calls.check_open()
             self._link = self._calls.links.choose()

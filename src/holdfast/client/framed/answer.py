@@ -3,17 +3,17 @@
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
-from holdfast.wire.framed.frames import Kind
+from holdfast.wire.framed.frames import FrameKind
 from holdfast.wire.framed.greetings import ServerHello
 
 # Kind and body.
 Answer = tuple[int, bytes]
 
 # As plain numbers: comparing enum members costs several times as much.
-RESULT: Final = int(Kind.RESULT)
-ERROR: Final = int(Kind.ERROR)
-ITEM: Final = int(Kind.ITEM)
-CREDIT: Final = int(Kind.CREDIT)
+RESULT: Final = int(FrameKind.RESULT)
+ERROR: Final = int(FrameKind.ERROR)
+ITEM: Final = int(FrameKind.ITEM)
+CREDIT: Final = int(FrameKind.CREDIT)
 
 # A server is trusted with the size of its answers.
 LONGEST_FRAME: Final = 1 << 31

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 from holdfast.client.framed.answer import ITEM, RESULT, Answer
 from holdfast.client.remote.lost import Lost
-from holdfast.wire.framed.frames import Kind, write_frame
+from holdfast.wire.framed.frames import FrameKind, write_frame
 from holdfast.wire.framed.greetings import ServerHello
 
 if TYPE_CHECKING:
-    from holdfast.client.framed.connection import Connection
+    from holdfast.client.framed.connection import FramedClientConnection
 
 
-class Call:
+class LoopOpenCall:
     """`answer.OpenCall`, on a loop."""
 
     __slots__ = (
@@ -31,7 +31,7 @@ class Call:
         "sent_at",
     )
 
-    def __init__(self, connection: "Connection") -> None:
+    def __init__(self, connection: "FramedClientConnection") -> None:
         self._connection = connection
         self.number = 0
         self.is_over = True
@@ -81,7 +81,7 @@ class Call:
             waiter.set_exception(Lost("this client is closed", was_sent=True))
         self._is_left = True
         if not self.is_over:
-            connection.write(write_frame(Kind.CANCEL, self.number))
+            connection.write(write_frame(FrameKind.CANCEL, self.number))
         try:
             while not self.is_over:
                 await self._wait(limit_s)
@@ -95,7 +95,7 @@ class Call:
         if not self.is_over and self.late is None and not self._is_left:
             self.frames.clear()
             self.late = late or _ignore
-            self._connection.write(write_frame(Kind.CANCEL, self.number))
+            self._connection.write(write_frame(FrameKind.CANCEL, self.number))
 
     async def _wait(self, limit_s: float | None) -> None:
         """Wait for a frame, or the end of the connection. Raise `Lost` when the time is over."""

@@ -7,7 +7,7 @@ import msgspec
 
 from holdfast.client.framed.answer import ERROR, ITEM, Answer, Calling, OpenCall
 from holdfast.client.framed.greeting import Greeting
-from holdfast.client.framed.links import Links
+from holdfast.client.framed.links import FramedClientConnections
 from holdfast.client.framed.sockets import make_socket_pool
 from holdfast.client.remote.calls import GONE_S, LEAVE_S, Calls
 from holdfast.client.remote.lost import Lost
@@ -25,7 +25,7 @@ _HEAD_BYTES = 5
 Heard = Callable[[Answer], Awaitable[None]]
 
 
-class Request(msgspec.Struct):
+class FramedRequest(msgspec.Struct):
     # The body of a CALL frame.
     body: bytes
     is_repeatable: bool = True
@@ -43,7 +43,7 @@ class Request(msgspec.Struct):
     call: OpenCall | None = None
 
 
-class FramedCalls(Calls[Request, Answer]):
+class FramedCalls(Calls[FramedRequest, Answer]):
     def __init__(self, url: str, settings: RemoteSettings, *, in_threads: bool, is_upgrade: bool) -> None:
         """`in_threads`: calls are made by the calling threads, and never suspend. Else they are the running loop's.
 
@@ -60,7 +60,7 @@ class FramedCalls(Calls[Request, Answer]):
         if self._in_threads:
             self.connections = make_socket_pool(settings.address, settings.tls, settings.pool, self._greeting)
         else:
-            self.connections = Links(settings.address, settings.tls, self._greeting)
+            self.connections = FramedClientConnections(settings.address, settings.tls, self._greeting)
 
     def forked(self) -> None:
         self._inherited.append(self.connections)
@@ -71,7 +71,7 @@ class FramedCalls(Calls[Request, Answer]):
     def error_in(self, answer: Answer) -> HoldfastError | None:
         return read_error(answer[1]) if answer[0] == ERROR else None
 
-    def failure_in(self, request: Request, answer: Answer, tries: Callable[[], Tries]) -> Failure | None:
+    def failure_in(self, request: FramedRequest, answer: Answer, tries: Callable[[], Tries]) -> Failure | None:
         if answer[0] != ERROR:
             return None
         return self.refusal(read_error(answer[1]), tries, is_shared=request.is_shared)
@@ -98,7 +98,7 @@ class FramedCalls(Calls[Request, Answer]):
             repeats_undone=repeats_undone,
         )
 
-    async def attempt(self, request: Request) -> Answer:
+    async def attempt(self, request: FramedRequest) -> Answer:
         wait_ms = request.wait_ms
         is_long = wait_ms != 0 or request.is_long or request.is_stream
         limit_s = None if request.is_long or wait_ms is None else self.timeout_s + wait_ms / 1_000
@@ -113,7 +113,7 @@ class FramedCalls(Calls[Request, Answer]):
             self.connections.put_back(call, is_long=is_long)
 
     async def _attempt_leaving(
-        self, request: Request, call: OpenCall, limit_s: float | None, heard: Heard, *, is_long: bool
+        self, request: FramedRequest, call: OpenCall, limit_s: float | None, heard: Heard, *, is_long: bool
     ) -> Answer:
         """Make a try of a call that may be left: what is in its answer then is given back."""
         is_kept = False

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from holdfast.client.client import AsyncHoldfast
 from holdfast.client.framed.transport import FramedTransport
-from holdfast.client.http.calls import HttpCalls, Request
+from holdfast.client.http.calls import HttpCalls, HttpRequest
 from holdfast.client.http.transport import HttpTransport
 from holdfast.client.remote.lost import Lost
 from holdfast.client.remote.settings import RemoteSettings, parse_settings
@@ -86,7 +86,7 @@ async def _offered(settings: RemoteSettings, reasons: list[str]) -> list[_Way]:
     address = settings.address
     calls = HttpCalls(replace(settings, retries=0, timeout_ms=min(settings.timeout_ms, _ASK_MS)))
     try:
-        offer = _offer.decode((await calls.ask(Request("GET", _HEALTH, []))).body)
+        offer = _offer.decode((await calls.ask(HttpRequest("GET", _HEALTH, []))).body)
     except HoldfastError as error:
         if isinstance(error, StoreUnavailable) and error.facts.get("outcome") == "nothing happened":
             raise

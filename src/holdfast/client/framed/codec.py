@@ -4,14 +4,14 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from holdfast.client.framed.answer import Answer
-from holdfast.client.framed.calls import FramedCalls, Request
+from holdfast.client.framed.calls import FramedCalls, FramedRequest
 from holdfast.client.framed.uploads import FramedUpload
 from holdfast.client.http.failures import strange_answer
-from holdfast.model.answers import Delivery, Enqueued, Exchanged, Part, Result
+from holdfast.model.answers import Delivery, Enqueued, Exchanged, PayloadPart, Result
 from holdfast.model.message import Draft, Receipt
 from holdfast.model.names import QueueRef
 from holdfast.model.parsing.durations import MAX_MS
-from holdfast.model.requests import Ask, Settle, Verdict
+from holdfast.model.requests import ClaimRequest, Settle, Verdict
 from holdfast.wire.framed.answers import read_claimed, read_enqueued, read_part, read_results
 from holdfast.wire.framed.calls import (
     NAMED,
@@ -38,10 +38,10 @@ class FramedCodec:
 
     # --- Enqueue ---------------------------------------------------------------------------------------------------
 
-    def enqueue(self, ref: QueueRef, drafts: list[Draft], *, is_shared: bool) -> Request:
+    def enqueue(self, ref: QueueRef, drafts: list[Draft], *, is_shared: bool) -> FramedRequest:
         # Only messages that all have keys may be sent again.
         is_repeatable = all(draft.key is not None for draft in drafts)
-        return Request(write_enqueue(ref, drafts), is_repeatable=is_repeatable, is_shared=is_shared)
+        return FramedRequest(write_enqueue(ref, drafts), is_repeatable=is_repeatable, is_shared=is_shared)
 
     def enqueued(self, answer: Answer) -> list[Enqueued]:
         return self._read(read_enqueued, answer)
@@ -55,13 +55,13 @@ class FramedCodec:
     def claim(
         self,
         ref: QueueRef,
-        ask: Ask,
+        ask: ClaimRequest,
         wait_ms: int | None,
         verdicts: list[Verdict],
         heard_late: Callable[[Answer], Awaitable[None]],
-    ) -> Request:
+    ) -> FramedRequest:
         body = write_exchange(ref, ask, verdicts, wait_ms) if verdicts else write_claim(ref, ask, wait_ms)
-        return Request(body, wait_ms=wait_ms, heard_late=heard_late)
+        return FramedRequest(body, wait_ms=wait_ms, heard_late=heard_late)
 
     def claimed(self, answer: Answer, verdicts: list[Verdict]) -> Exchanged:
         exchanged = self._read(read_claimed, answer)
@@ -72,16 +72,16 @@ class FramedCodec:
     def deliveries(self, answer: Answer) -> list[Delivery]:
         return self._read(read_claimed, answer).deliveries
 
-    def read_part(self, ref: QueueRef, receipt: Receipt, offset: int, limit: int) -> Request:
-        return Request(write_read_part(ref, receipt, offset, limit))
+    def read_part(self, ref: QueueRef, receipt: Receipt, offset: int, limit: int) -> FramedRequest:
+        return FramedRequest(write_read_part(ref, receipt, offset, limit))
 
-    def part(self, answer: Answer) -> Part:
+    def part(self, answer: Answer) -> PayloadPart:
         return self._read(read_part, answer)
 
     # --- Verdicts --------------------------------------------------------------------------------------------------
 
-    def settle(self, ref: QueueRef, verdicts: list[Verdict], *, is_last: bool) -> Request:
-        return Request(write_settle(ref, verdicts), is_last=is_last)
+    def settle(self, ref: QueueRef, verdicts: list[Verdict], *, is_last: bool) -> FramedRequest:
+        return FramedRequest(write_settle(ref, verdicts), is_last=is_last)
 
     def settled(self, answer: Answer, verdicts: list[Verdict]) -> list[Result]:
         if (error := self._calls.error_in(answer)) is not None:
@@ -93,8 +93,8 @@ class FramedCodec:
 
     # --- Other operations: by name ---------------------------------------------------------------------------------
 
-    def operate(self, operation: Operation[Any, Any], ref: QueueRef, request: Any) -> Request:
-        return Request(write_named(operation, ref, request), is_long=operation.is_long)
+    def operate(self, operation: Operation[Any, Any], ref: QueueRef, request: Any) -> FramedRequest:
+        return FramedRequest(write_named(operation, ref, request), is_long=operation.is_long)
 
     def operated(self, operation: Operation[Any, Any], request: Any, answer: Answer) -> Any:
         return self._read(NAMED[operation.name].read_answer, answer)

@@ -6,11 +6,11 @@ from collections.abc import Callable, Collection
 from typing import Final, cast
 
 from holdfast.client.framed.answer import ERROR, KEEPALIVE_S, LONGEST_FRAME, RESULT, SILENCES
-from holdfast.client.framed.call import Call
+from holdfast.client.framed.call import LoopOpenCall
 from holdfast.client.framed.greeting import Greeting, Known, check_first, read_upgrade
 from holdfast.client.framed.time_limits import TimeLimits
 from holdfast.client.remote.lost import Lost, Reused
-from holdfast.wire.framed.frames import CONNECTION, FrameReader, Kind, write_frame
+from holdfast.wire.framed.frames import CONNECTION, FrameKind, FrameReader, write_frame
 from holdfast.wire.framed.greetings import ServerHello, read_error, read_server_hello
 
 _LAST_NUMBER: Final = 0xFFFF_FFFF
@@ -20,8 +20,8 @@ _BUSY: Final = 4
 _QUIET_S: Final = 0.001
 
 
-class Connection(asyncio.Protocol):
-    def __init__(self, greeting: Greeting, over: Callable[["Connection"], None]) -> None:
+class FramedClientConnection(asyncio.Protocol):
+    def __init__(self, greeting: Greeting, over: Callable[["FramedClientConnection"], None]) -> None:
         """`over` is called when it has ended."""
         self.loop = asyncio.get_running_loop()
         self._greeting = greeting
@@ -30,7 +30,7 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._reader = FrameReader(LONGEST_FRAME)
         # Open calls by their number.
-        self._calls: dict[int, Call] = {}
+        self._calls: dict[int, LoopOpenCall] = {}
         self._last = 0
         # Frames of this turn of the loop, which leave together.
         self._out: list[bytes] = []
@@ -57,7 +57,7 @@ class Connection(asyncio.Protocol):
         )
 
     @property
-    def calls(self) -> Collection[Call]:
+    def calls(self) -> Collection[LoopOpenCall]:
         """The calls that are open."""
         return self._calls.values()
 
@@ -97,7 +97,7 @@ class Connection(asyncio.Protocol):
 
     # --- Calls -----------------------------------------------------------------------------------------------------
 
-    def open(self, call: Call, body: bytes) -> None:
+    def open(self, call: LoopOpenCall, body: bytes) -> None:
         if not self.is_usable:
             raise Lost("the connection is closed" if self._end is None else self._end.reason, was_sent=False)
         calls, number = self._calls, self._last
@@ -109,7 +109,7 @@ class Connection(asyncio.Protocol):
         hello = b"" if self._known.is_greeted and not self._greeting.is_renewed else self._greeting.due(self._known)
         call.is_over = False
         calls[number] = call
-        frame = write_frame(Kind.CALL, number, body)
+        frame = write_frame(FrameKind.CALL, number, body)
         self.write(hello + frame if hello else frame)
 
     def write(self, data: bytes) -> None:
@@ -144,7 +144,7 @@ class Connection(asyncio.Protocol):
         now = self.loop.time()
         if self._pinged_at is None and now - self.heard_at >= keepalive_s:
             self._pinged_at = now
-            self.write(write_frame(Kind.PING, CONNECTION))
+            self.write(write_frame(FrameKind.PING, CONNECTION))
         elif self._pinged_at is not None and now - self._pinged_at >= keepalive_s * (SILENCES - 1):
             self._lose("the server is silent")
             return
@@ -227,7 +227,7 @@ class Connection(asyncio.Protocol):
     def _take_own(self, kind: int, body: bytes) -> None:
         """Take a frame of the connection itself. Kinds that later servers send are ignored."""
         match kind:
-            case Kind.HELLO:
+            case FrameKind.HELLO:
                 try:
                     self._said = read_server_hello(body)
                 except ValueError as error:
@@ -235,11 +235,11 @@ class Connection(asyncio.Protocol):
                 self._schedule_keepalive(self._said.keepalive_ms / 1_000)
                 if self._hello is not None and not self._hello.done():
                     self._hello.set_result(self._said)
-            case Kind.PING:
-                self.write(write_frame(Kind.PONG, CONNECTION, body))
-            case Kind.ERROR:
+            case FrameKind.PING:
+                self.write(write_frame(FrameKind.PONG, CONNECTION, body))
+            case FrameKind.ERROR:
                 raise Lost(read_error(body).message, was_sent=self._said is not None)
-            case Kind.GOING_AWAY:
+            case FrameKind.GOING_AWAY:
                 self._is_going_away = True
 
     def _lose(self, reason: str, *, was_sent: bool = True) -> None:

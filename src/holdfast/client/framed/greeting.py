@@ -4,7 +4,7 @@ from typing import Final
 
 from holdfast.client.remote.lost import Lost
 from holdfast.client.remote.settings import RemoteSettings, check_token
-from holdfast.wire.framed.frames import CONNECTION, Kind, write_frame
+from holdfast.wire.framed.frames import CONNECTION, FrameKind, write_frame
 from holdfast.wire.framed.greetings import UPGRADE_NAME, UPGRADE_PATH, VERSION, ClientHello, write_hello
 
 # The longest first frame of a server, HELLO or ERROR, as its length counts it. Anything longer is another protocol.
@@ -40,7 +40,7 @@ class Greeting:
 
     def hello(self, token: str | None) -> bytes:
         """Return the frame that tells the server the token."""
-        return write_frame(Kind.HELLO, CONNECTION, write_hello(ClientHello(VERSION, token, "holdfast-python")))
+        return write_frame(FrameKind.HELLO, CONNECTION, write_hello(ClientHello(VERSION, token, "holdfast-python")))
 
     def due(self, known: "Known") -> bytes:
         """Return the HELLO to send before the next call: empty if the server knows the current token."""

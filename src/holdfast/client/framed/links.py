@@ -3,8 +3,8 @@
 import asyncio
 import ssl
 
-from holdfast.client.framed.call import Call
-from holdfast.client.framed.connection import Connection
+from holdfast.client.framed.call import LoopOpenCall
+from holdfast.client.framed.connection import FramedClientConnection
 from holdfast.client.framed.greeting import Greeting
 from holdfast.client.http.pool import CONNECT_S, watch_peer
 from holdfast.client.remote.lost import Lost
@@ -17,7 +17,7 @@ _MOST = 4
 _FEW = 32
 
 
-class Links:
+class FramedClientConnections:
     """`answer.Calling`, on a loop."""
 
     def __init__(self, address: Address, tls: ssl.SSLContext | None, greeting: Greeting) -> None:
@@ -26,12 +26,12 @@ class Links:
         self._greeting = greeting
         self._loop = asyncio.get_running_loop()
         # New calls go to these. Connections that the server is leaving have only their own calls.
-        self._links: list[Connection] = []
-        self._open: set[Connection] = set()
-        self._connecting: asyncio.Task[Connection] | None = None
+        self._links: list[FramedClientConnection] = []
+        self._open: set[FramedClientConnection] = set()
+        self._connecting: asyncio.Task[FramedClientConnection] | None = None
         self._is_closed = False
 
-    async def take(self, *, is_long: bool, timeout_s: float, is_fresh: bool = False) -> Call:
+    async def take(self, *, is_long: bool, timeout_s: float, is_fresh: bool = False) -> LoopOpenCall:
         connection = self._choose()
         if connection is not None and connection.has_unread():
             # The loop hears of its end behind this task: nothing is to be sent into a connection that is gone.
@@ -42,12 +42,12 @@ class Links:
             made = await self._another(timeout_s)
             # Chosen anew, because others waited for the same. One that ended at once says why.
             connection = self._choose() if made.is_usable else made
-        return Call(connection)
+        return LoopOpenCall(connection)
 
-    def put_back(self, call: Call, *, is_long: bool) -> None:
+    def put_back(self, call: LoopOpenCall, *, is_long: bool) -> None:
         call.give_up(None)
 
-    def let_go(self, call: Call, *, is_long: bool) -> None:
+    def let_go(self, call: LoopOpenCall, *, is_long: bool) -> None:
         """Do nothing: calls are not counted here."""
 
     def close(self) -> None:
@@ -57,9 +57,9 @@ class Links:
         for connection in list(self._open):
             connection.close()
 
-    def _choose(self) -> Connection | None:
+    def _choose(self) -> FramedClientConnection | None:
         """Return the first connection that carries little, else the one that carries least; None to make another."""
-        best: Connection | None = None
+        best: FramedClientConnection | None = None
         for connection in self._links:
             if connection.is_usable:
                 if connection.under_way < _FEW:
@@ -71,7 +71,7 @@ class Links:
         most = best.most_calls
         return best if most is None or best.under_way < most else None
 
-    async def _another(self, timeout_s: float) -> Connection:
+    async def _another(self, timeout_s: float) -> FramedClientConnection:
         """Return another connection, made once for all who need one now."""
         if self._is_closed:
             raise Lost("this client is closed", was_sent=False)
@@ -89,17 +89,17 @@ class Links:
                 raise Lost("this client is closed", was_sent=False) from None
             raise
 
-    def _connected(self, connecting: "asyncio.Task[Connection]") -> None:
+    def _connected(self, connecting: "asyncio.Task[FramedClientConnection]") -> None:
         self._connecting = None
         if not connecting.cancelled():
             connecting.exception()  # its callers raise it, if there are any left
 
-    async def _connect(self, timeout_s: float) -> Connection:
+    async def _connect(self, timeout_s: float) -> FramedClientConnection:
         address, connection = self._address, None
         try:
             async with asyncio.timeout(min(timeout_s, CONNECT_S)):
                 transport, connection = await self._loop.create_connection(
-                    lambda: Connection(self._greeting, self._ended),
+                    lambda: FramedClientConnection(self._greeting, self._ended),
                     address.host,
                     address.port,
                     ssl=self._tls,
@@ -120,5 +120,5 @@ class Links:
         self._links.append(connection)
         return connection
 
-    def _ended(self, connection: Connection) -> None:
+    def _ended(self, connection: FramedClientConnection) -> None:
         self._open.discard(connection)

@@ -5,22 +5,22 @@ from collections.abc import AsyncIterator
 from msgspec.structs import replace
 
 from holdfast.client.framed.answer import Answer
-from holdfast.client.framed.calls import FramedCalls, Request
+from holdfast.client.framed.calls import FramedCalls, FramedRequest
 from holdfast.client.framed.codec import FramedCodec
 from holdfast.client.framed.streams import stream
 from holdfast.client.remote.messages import RemoteMessages
-from holdfast.client.transport import Interrupted, Operations
+from holdfast.client.transport import Interrupted, OperationCalls
 from holdfast.model.answers import Delivery, Enqueued
 from holdfast.model.message import Draft
 from holdfast.model.names import QueueRef
-from holdfast.model.requests import Ask
+from holdfast.model.requests import ClaimRequest
 
 # Larger payloads go in parts: a frame is in the server's memory as a whole, and may be too long for it.
 _UPLOAD_ABOVE = 1 << 20
 
 
-class FramedMessages(RemoteMessages[Request, Answer]):
-    def __init__(self, calls: FramedCalls, codec: FramedCodec, operations: Operations) -> None:
+class FramedMessages(RemoteMessages[FramedRequest, Answer]):
+    def __init__(self, calls: FramedCalls, codec: FramedCodec, operations: OperationCalls) -> None:
         super().__init__(calls, codec, operations)
         self._framed = calls
 
@@ -41,5 +41,5 @@ class FramedMessages(RemoteMessages[Request, Answer]):
         finally:
             await upload.abandon()
 
-    def stream(self, ref: QueueRef, ask: Ask, prefetch: int) -> AsyncIterator[Delivery]:
+    def stream(self, ref: QueueRef, ask: ClaimRequest, prefetch: int) -> AsyncIterator[Delivery]:
         return stream(self._framed, self.give_back, ref, ask, prefetch)

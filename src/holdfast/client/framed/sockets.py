@@ -18,7 +18,7 @@ from holdfast.client.http.socket_pool import SocketPool
 from holdfast.client.remote.lost import Lost, Reused
 from holdfast.client.remote.settings import Address
 from holdfast.clock import steady_s
-from holdfast.wire.framed.frames import CONNECTION, FrameReader, Kind, write_frame
+from holdfast.wire.framed.frames import CONNECTION, FrameKind, FrameReader, write_frame
 from holdfast.wire.framed.greetings import ServerHello, read_error, read_server_hello
 
 _CLOSED: Final = "the connection was closed"
@@ -34,7 +34,7 @@ class _Phase(Enum):
     SENT = auto()
 
 
-class SocketConnection:
+class FramedSocketConnection:
     """`answer.OpenCall`, again and again."""
 
     def __init__(self, sock: socket.socket, greeting: Greeting, timeout_s: float) -> None:
@@ -127,7 +127,7 @@ class SocketConnection:
         known, greeting = self._known, self._greeting
         hello = b"" if known.is_greeted and not greeting.is_renewed else greeting.due(known)
         self._phase = _Phase.SENDING
-        self._send(hello + write_frame(Kind.CALL, number, body))
+        self._send(hello + write_frame(FrameKind.CALL, number, body))
         self._phase = _Phase.SENT
 
     def _hear(self, limit_s: float | None) -> Answer:
@@ -193,7 +193,7 @@ class SocketConnection:
                         raise
                 if silent_s >= keepalive_s * SILENCES:
                     raise
-            self._socket.send(write_frame(Kind.PING, CONNECTION))
+            self._socket.send(write_frame(FrameKind.PING, CONNECTION))
 
     def _take_received(self) -> None:
         data = self._received[-1]
@@ -221,17 +221,17 @@ class SocketConnection:
     def _take_own(self, kind: int, body: bytes) -> None:
         """Take a frame of the connection itself. Kinds that later servers send are ignored."""
         match kind:
-            case Kind.HELLO:
+            case FrameKind.HELLO:
                 try:
                     self._said = read_server_hello(body)
                 except ValueError as error:
                     raise Lost(f"its hello is not understood: {error}", was_sent=False) from None
                 self._keepalive_s = self._said.keepalive_ms / 1_000
-            case Kind.PING:
-                self._send(write_frame(Kind.PONG, CONNECTION, body))
-            case Kind.ERROR:
+            case FrameKind.PING:
+                self._send(write_frame(FrameKind.PONG, CONNECTION, body))
+            case FrameKind.ERROR:
                 raise Lost(read_error(body).message, was_sent=self._said is not None)
-            case Kind.GOING_AWAY:
+            case FrameKind.GOING_AWAY:
                 self._is_going_away = True
 
     # --- Sending ---------------------------------------------------------------------------------------------------
@@ -274,7 +274,7 @@ class SocketConnection:
         self._is_left = True
         until_s = steady_s() + limit_s
         if self._phase is _Phase.SENT:
-            self._send(write_frame(Kind.CANCEL, self._number))
+            self._send(write_frame(FrameKind.CANCEL, self._number))
         else:
             self._socket.shut_down()
         # The caller's thread, if it waits in a read, wakes by the answer to the cancel.
@@ -319,11 +319,11 @@ def _is_final(answer: Answer) -> bool:
 
 def make_socket_pool(
     address: Address, tls: ssl.SSLContext | None, size: int, greeting: Greeting
-) -> SocketPool[SocketConnection]:
+) -> SocketPool[FramedSocketConnection]:
     """Return the connections of a client whose calls are made by threads."""
 
-    def make(sock: socket.socket, timeout_s: float) -> SocketConnection:
-        connection = SocketConnection(sock, greeting, timeout_s)
+    def make(sock: socket.socket, timeout_s: float) -> FramedSocketConnection:
+        connection = FramedSocketConnection(sock, greeting, timeout_s)
         if greeting.upgrade:
             connection.upgrade(timeout_s)
         return connection

@@ -7,7 +7,7 @@ from functools import partial
 from msgspec.structs import replace
 
 from holdfast.client.framed.answer import ERROR, ITEM, Answer, OpenCall
-from holdfast.client.framed.calls import FramedCalls, Request
+from holdfast.client.framed.calls import FramedCalls, FramedRequest
 from holdfast.client.http.failures import strange_answer
 from holdfast.client.remote.calls import LEAVE_S
 from holdfast.client.remote.lost import Lost
@@ -15,7 +15,7 @@ from holdfast.clock import steady_s
 from holdfast.model.answers import Delivery
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.names import QueueRef
-from holdfast.model.requests import Ask, check_ask
+from holdfast.model.requests import ClaimRequest, check_claim_request
 from holdfast.wire.framed.answers import read_claimed
 from holdfast.wire.framed.calls import write_subscribe
 from holdfast.wire.framed.greetings import read_error
@@ -24,13 +24,13 @@ GiveBack = Callable[[QueueRef, list[Delivery]], Awaitable[None]]
 
 
 async def stream(
-    calls: FramedCalls, give_back: GiveBack, ref: QueueRef, ask: Ask, prefetch: int
+    calls: FramedCalls, give_back: GiveBack, ref: QueueRef, ask: ClaimRequest, prefetch: int
 ) -> AsyncIterator[Delivery]:
     """Yield deliveries until the client is closed.
 
     What was sent ahead and never asked for is given back when the reader leaves.
     """
-    check_ask(ask)
+    check_claim_request(ask)
     wait_ms = calls.settings.wait_round_ms
     body = write_subscribe(ref, replace(ask, limit=prefetch), prefetch, wait_ms)
 
@@ -38,7 +38,7 @@ async def stream(
         if answer[0] == ITEM:
             await give_back(ref, _deliveries_in(calls, answer))
 
-    request = Request(body, wait_ms=wait_ms, is_stream=True, heard_late=hear_late)
+    request = FramedRequest(body, wait_ms=wait_ms, is_stream=True, heard_late=hear_late)
     failures = 0
     while True:
         try:
@@ -66,7 +66,7 @@ async def stream(
             await calls.pause(failures, 0)
 
 
-def _is_over(delivery: Delivery, ask: Ask, read_at: float) -> bool:
+def _is_over(delivery: Delivery, ask: ClaimRequest, read_at: float) -> bool:
     """Whether its lease ran out while it waited for the reader, as far as this machine's own clock can tell."""
     return ask.lease_ms is not None and (steady_s() - read_at) * 1_000 >= ask.lease_ms
 

@@ -8,21 +8,21 @@ from math import inf
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from holdfast.client.framed.call import Call
-    from holdfast.client.framed.connection import Connection
+    from holdfast.client.framed.call import LoopOpenCall
+    from holdfast.client.framed.connection import FramedClientConnection
 
 # A loop may ring a timer this much too early.
 _EARLY_S: Final = 0.001
 
 
 class TimeLimits:
-    def __init__(self, connection: "Connection") -> None:
+    def __init__(self, connection: "FramedClientConnection") -> None:
         self._connection = connection
         self._loop = connection.loop
         self._at = inf
         self._timer: asyncio.TimerHandle | None = None
 
-    def watch(self, call: "Call", limit_s: float) -> None:
+    def watch(self, call: "LoopOpenCall", limit_s: float) -> None:
         """Let the caller that waits now wait no longer than this."""
         now = call.sent_at = self._loop.time()
         call.deadline = now + limit_s

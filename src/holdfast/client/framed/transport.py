@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Self
 from urllib.parse import urlsplit
 
-from holdfast.client.blocking import Driver, Holdfast
+from holdfast.client.blocking import BlockingDriver, Holdfast
 from holdfast.client.client import AsyncHoldfast
 from holdfast.client.framed.calls import FramedCalls
 from holdfast.client.framed.codec import FramedCodec
@@ -53,7 +53,7 @@ def open_framed_on_loop(url: str, settings: Mapping[str, Any]) -> AsyncHoldfast:
 def open_framed(url: str, settings: Mapping[str, Any]) -> Holdfast:
     """Open for blocking use: each call is made in the calling thread, on a socket of its own."""
     inner = _open(url, parse_framed_settings(url, settings), in_threads=True)
-    return Holdfast(inner, Driver(run_inline, lambda: None))
+    return Holdfast(inner, BlockingDriver(run_inline, lambda: None))
 
 
 def parse_framed_settings(url: str, settings: Mapping[str, Any]) -> RemoteSettings:

@@ -13,7 +13,7 @@ from holdfast.model.message import Draft
 from holdfast.model.names import QueueRef
 from holdfast.wire.framed.answers import read_enqueued
 from holdfast.wire.framed.calls import write_upload
-from holdfast.wire.framed.frames import Kind
+from holdfast.wire.framed.frames import FrameKind
 from holdfast.wire.framed.greetings import read_credit, read_error
 
 # Of a payload in one frame: other calls on the connection get their turn in between.
@@ -45,14 +45,14 @@ class FramedUpload:
             while not self._credit:
                 await self._hear_credit(call)
             size = min(len(rest), self._credit, _PIECE)
-            await self._send(call, Kind.DATA, bytes(rest[:size]))
+            await self._send(call, FrameKind.DATA, bytes(rest[:size]))
             self._credit -= size
             rest = rest[size:]
 
     async def enqueue(self) -> Enqueued:
         call = await self._begun()
         self._is_whole = True
-        await self._send(call, Kind.END, b"")
+        await self._send(call, FrameKind.END, b"")
         while (answer := await self._hear(call))[0] != RESULT:
             pass
         self._call = None

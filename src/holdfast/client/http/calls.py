@@ -8,10 +8,10 @@ import msgspec
 
 from holdfast.client.http.connection import JOINED_BYTES, AnyConnection
 from holdfast.client.http.failures import UNAVAILABLE, answer_error, has_results, is_closing, retry_after_ms
-from holdfast.client.http.pool import Pool
-from holdfast.client.http.response import Answer
+from holdfast.client.http.pool import HttpPool
+from holdfast.client.http.response import HttpReply
 from holdfast.client.http.socket_pool import SocketPool
-from holdfast.client.http.sockets import SocketConnection
+from holdfast.client.http.sockets import HttpSocketConnection
 from holdfast.client.remote.calls import GONE_S, LEAVE_S, Calls
 from holdfast.client.remote.lost import Lost, Reused
 from holdfast.client.remote.settings import RemoteSettings, check_token
@@ -23,10 +23,10 @@ JSON_TYPE = b"application/json"
 # Heads of requests that are kept ready: there are few paths, but for those with a name or an id in them.
 _MOST_HEADS = 64
 
-Heard = Callable[[Answer], Awaitable[None]]
+Heard = Callable[[HttpReply], Awaitable[None]]
 
 
-class Request(msgspec.Struct):
+class HttpRequest(msgspec.Struct):
     method: str
     path: str
     body: list[bytes]
@@ -65,10 +65,10 @@ class AnyPool(Protocol):
     def close(self) -> None: ...
 
 
-class HttpCalls(Calls[Request, Answer]):
+class HttpCalls(Calls[HttpRequest, HttpReply]):
     def __init__(self, settings: RemoteSettings, *, in_threads: bool = False) -> None:
         """`in_threads`: calls are made by the calling threads, and never suspend. Else they are the running loop's."""
-        self._make_pool: Callable[..., AnyPool] = partial(SocketPool, SocketConnection) if in_threads else Pool
+        self._make_pool: Callable[..., AnyPool] = partial(SocketPool, HttpSocketConnection) if in_threads else HttpPool
         address, token = settings.address, settings.token
         self._prefix = address.prefix
         self._host = f"Host: {address.authority}\r\nUser-Agent: holdfast\r\n".encode()
@@ -88,10 +88,10 @@ class HttpCalls(Calls[Request, Answer]):
 
     # --- A call ----------------------------------------------------------------------------------------------------
 
-    def error_in(self, answer: Answer) -> HoldfastError | None:
+    def error_in(self, answer: HttpReply) -> HoldfastError | None:
         return None if answer.status < 300 else answer_error(self.url, answer)
 
-    def failure_in(self, request: Request, answer: Answer, tries: Callable[[], Tries]) -> Failure | None:
+    def failure_in(self, request: HttpRequest, answer: HttpReply, tries: Callable[[], Tries]) -> Failure | None:
         status = answer.status
         if status != 429 and status not in UNAVAILABLE:
             return None
@@ -100,7 +100,7 @@ class HttpCalls(Calls[Request, Answer]):
         return self.refusal(answer, tries(), is_shared=request.is_shared)
 
     def refusal(
-        self, answer: Answer, tries: Tries, *, is_shared: bool = False, repeats_undone: bool = True
+        self, answer: HttpReply, tries: Tries, *, is_shared: bool = False, repeats_undone: bool = True
     ) -> Failure | None:
         """Return None for a refusal that another try would not change."""
         if answer.status != 429 and answer.status not in UNAVAILABLE:
@@ -116,7 +116,7 @@ class HttpCalls(Calls[Request, Answer]):
             repeats_undone=repeats_undone,
         )
 
-    async def attempt(self, request: Request) -> Answer:
+    async def attempt(self, request: HttpRequest) -> HttpReply:
         wait_ms, heard = request.wait_ms, request.heard_late
         is_long = wait_ms != 0 or request.is_long or request.is_stream
         parts = self._written(request)
@@ -180,7 +180,7 @@ class HttpCalls(Calls[Request, Answer]):
 
     # --- Requests --------------------------------------------------------------------------------------------------
 
-    def _written(self, request: Request) -> list[bytes]:
+    def _written(self, request: HttpRequest) -> list[bytes]:
         """Return the request's bytes, as one part if it is small."""
         body, path = request.body, request.path
         if len(body) != 1 or request.method != "POST" or request.accept or request.content_type is not JSON_TYPE:
@@ -206,7 +206,7 @@ class HttpCalls(Calls[Request, Answer]):
         return f"{method} {self._prefix}{path} HTTP/1.1\r\n".encode() + self._host + credential + rest
 
 
-def _framing(request: Request) -> bytes:
+def _framing(request: HttpRequest) -> bytes:
     accept = b"Accept: %b\r\n" % request.accept if request.accept else b""
     if not request.body:
         return accept + (b"\r\n" if request.method in ("GET", "DELETE") else b"Content-Length: 0\r\n\r\n")

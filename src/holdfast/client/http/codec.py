@@ -6,16 +6,16 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from holdfast.client.http.calls import HttpCalls, Request
+from holdfast.client.http.calls import HttpCalls, HttpRequest
 from holdfast.client.http.failures import answer_error, strange_answer
-from holdfast.client.http.response import Answer
+from holdfast.client.http.response import HttpReply
 from holdfast.client.http.shapes import enqueued_of, receipt_in, verdict_in
-from holdfast.client.http.uploads import PATH, Form, HttpUpload
-from holdfast.model.answers import Delivery, Enqueued, Events, Exchanged, Part, Result
+from holdfast.client.http.uploads import PATH, HttpUpload, MultipartForm
+from holdfast.model.answers import Delivery, Enqueued, Exchanged, JournalEvents, PayloadPart, Result
 from holdfast.model.message import Draft, Receipt
 from holdfast.model.names import QueueRef
 from holdfast.model.parsing.durations import MAX_MS
-from holdfast.model.requests import Ask, Settle, Verdict
+from holdfast.model.requests import ClaimRequest, Settle, Verdict
 from holdfast.wire.http.bodies import (
     PAYLOAD_BYTES,
     DequeueAnswer,
@@ -33,7 +33,7 @@ from holdfast.wire.http.bodies import (
     SettleRequest,
     encode,
 )
-from holdfast.wire.http.bodies import Request as Document
+from holdfast.wire.http.bodies import QueueRequest as Document
 from holdfast.wire.http.drafts import is_json, is_plain, message_in
 from holdfast.wire.http.routes import RouteBinding, bound
 from holdfast.wire.http.shapes import delivery_of, event_of, result_of
@@ -65,17 +65,17 @@ class HttpCodec:
 
     # --- Enqueue ---------------------------------------------------------------------------------------------------
 
-    def enqueue(self, ref: QueueRef, drafts: list[Draft], *, is_shared: bool) -> Request:
+    def enqueue(self, ref: QueueRef, drafts: list[Draft], *, is_shared: bool) -> HttpRequest:
         if len(drafts) == 1 and is_plain(drafts[0]):
             start = self._starts.get(ref) or self._start(ref)
-            return Request("POST", PATH, [b"%b%b}]}" % (start, drafts[0].payload)], is_repeatable=False)
+            return HttpRequest("POST", PATH, [b"%b%b}]}" % (start, drafts[0].payload)], is_repeatable=False)
         is_repeatable = all(draft.key is not None for draft in drafts)
         if len(drafts) == 1 and len(drafts[0].payload) > _PARTS_ABOVE and not is_json(drafts[0]):
-            form = Form(ref, drafts[0])
+            form = MultipartForm(ref, drafts[0])
             parts = [form.before, drafts[0].payload, form.after]
-            return Request("POST", PATH, parts, content_type=form.content_type, is_repeatable=is_repeatable)
+            return HttpRequest("POST", PATH, parts, content_type=form.content_type, is_repeatable=is_repeatable)
         document = EnqueueRequest(tenant=ref.tenant, queue=ref.queue, messages=[message_in(each) for each in drafts])
-        return Request("POST", PATH, [encode(document)], is_repeatable=is_repeatable, is_shared=is_shared)
+        return HttpRequest("POST", PATH, [encode(document)], is_repeatable=is_repeatable, is_shared=is_shared)
 
     def _start(self, ref: QueueRef) -> bytes:
         empty = encode(EnqueueRequest(tenant=ref.tenant, queue=ref.queue, messages=[]))
@@ -84,7 +84,7 @@ class HttpCodec:
         start = self._starts[ref] = empty.removesuffix(b"]}") + b'{"payload":'
         return start
 
-    def enqueued(self, answer: Answer) -> list[Enqueued]:
+    def enqueued(self, answer: HttpReply) -> list[Enqueued]:
         try:
             return [enqueued_of(each) for each in _enqueued.decode(answer.body).messages]
         except msgspec.DecodeError:
@@ -99,11 +99,11 @@ class HttpCodec:
     def claim(
         self,
         ref: QueueRef,
-        ask: Ask,
+        ask: ClaimRequest,
         wait_ms: int | None,
         verdicts: list[Verdict],
-        heard_late: Callable[[Answer], Awaitable[None]],
-    ) -> Request:
+        heard_late: Callable[[HttpReply], Awaitable[None]],
+    ) -> HttpRequest:
         document = DequeueRequest(
             tenant=ref.tenant,
             queue=ref.queue,
@@ -116,15 +116,15 @@ class HttpCodec:
         )
         path = "/v1/queue/dequeueWithState" if ask.with_state else "/v1/queue/dequeue"
         if ask.ledger is None:
-            return Request("POST", path, [encode(document)], wait_ms=wait_ms, heard_late=heard_late)
+            return HttpRequest("POST", path, [encode(document)], wait_ms=wait_ms, heard_late=heard_late)
         # What is claimed under a number stays claimed: whoever left reads it again by its number.
         consumer, number = ask.ledger
         numbered = LedgerClaimRequest(
             consumer=consumer, number=number, with_state=ask.with_state, **msgspec.structs.asdict(document)
         )
-        return Request("POST", "/v1/queue/ledger/claim", [encode(numbered)], wait_ms=wait_ms)
+        return HttpRequest("POST", "/v1/queue/ledger/claim", [encode(numbered)], wait_ms=wait_ms)
 
-    def claimed(self, answer: Answer, verdicts: list[Verdict]) -> Exchanged:
+    def claimed(self, answer: HttpReply, verdicts: list[Verdict]) -> Exchanged:
         document = self._dequeued(answer)
         results = [] if document.results is UNSET else document.results
         if len(results) != len(verdicts):
@@ -134,32 +134,32 @@ class HttpCodec:
             [delivery_of(each) for each in document.messages],
         )
 
-    def deliveries(self, answer: Answer) -> list[Delivery]:
+    def deliveries(self, answer: HttpReply) -> list[Delivery]:
         return [delivery_of(each) for each in self._dequeued(answer).messages]
 
-    def _dequeued(self, answer: Answer) -> DequeueAnswer:
+    def _dequeued(self, answer: HttpReply) -> DequeueAnswer:
         try:
             return _dequeued.decode(answer.body)
         except msgspec.DecodeError:
             raise strange_answer(self._url) from None
 
-    def read_part(self, ref: QueueRef, receipt: Receipt, offset: int, limit: int) -> Request:
+    def read_part(self, ref: QueueRef, receipt: Receipt, offset: int, limit: int) -> HttpRequest:
         document = PayloadRequest(tenant=ref.tenant, queue=ref.queue, receipt=str(receipt), offset=offset, limit=limit)
-        return Request("POST", "/v1/queue/payload", [encode(document)])
+        return HttpRequest("POST", "/v1/queue/payload", [encode(document)])
 
-    def part(self, answer: Answer) -> Part:
+    def part(self, answer: HttpReply) -> PayloadPart:
         total = answer.headers.get(_PAYLOAD_BYTES, b"")
         if not total.isdigit():
             raise strange_answer(self._url)
-        return Part(answer.body, int(total), answer.headers.get(b"x-correlation-id", b"").decode("latin-1"))
+        return PayloadPart(answer.body, int(total), answer.headers.get(b"x-correlation-id", b"").decode("latin-1"))
 
     # --- Verdicts --------------------------------------------------------------------------------------------------
 
-    def settle(self, ref: QueueRef, verdicts: list[Verdict], *, is_last: bool) -> Request:
+    def settle(self, ref: QueueRef, verdicts: list[Verdict], *, is_last: bool) -> HttpRequest:
         path, document = _settling(ref, verdicts[0].settle if verdicts else Settle.ACK, verdicts)
-        return Request("POST", path, [encode(document)], is_last=is_last, has_results=True)
+        return HttpRequest("POST", path, [encode(document)], is_last=is_last, has_results=True)
 
-    def settled(self, answer: Answer, verdicts: list[Verdict]) -> list[Result]:
+    def settled(self, answer: HttpReply, verdicts: list[Verdict]) -> list[Result]:
         if answer.status not in (200, 409, 503):
             raise answer_error(self._url, answer)
         try:
@@ -172,12 +172,12 @@ class HttpCodec:
 
     # --- Other operations ------------------------------------------------------------------------------------------
 
-    def operate(self, operation: Operation[Any, Any], ref: QueueRef, request: Any) -> Request:
+    def operate(self, operation: Operation[Any, Any], ref: QueueRef, request: Any) -> HttpRequest:
         binding = _binding_of(operation, request)
         path, body = binding.write(ref, request)
-        return Request(binding.route.method, path, [] if body is None else [body], is_long=operation.is_long)
+        return HttpRequest(binding.route.method, path, [] if body is None else [body], is_long=operation.is_long)
 
-    def operated(self, operation: Operation[Any, Any], request: Any, answer: Answer) -> Any:
+    def operated(self, operation: Operation[Any, Any], request: Any, answer: HttpReply) -> Any:
         shape = _binding_of(operation, request).route.answer
         try:
             return _events_of(answer) if shape is None else shape.read(answer.body)
@@ -193,9 +193,9 @@ def _binding_of(operation: Operation[Any, Any], request: Any) -> RouteBinding[An
     raise AssertionError(f"{operation.name} has no route for {request!r}")
 
 
-def _events_of(answer: Answer) -> Events:
+def _events_of(answer: HttpReply) -> JournalEvents:
     """The journal is the one answer that is not a single document."""
-    events = Events(event_of(each) for each in _events.decode_lines(answer.body))
+    events = JournalEvents(event_of(each) for each in _events.decode_lines(answer.body))
     events.next = answer.headers.get(b"x-journal-next", b"").decode()
     return events
 

@@ -9,7 +9,7 @@ import select
 from collections import deque
 from typing import Protocol, TypeVar, cast
 
-from holdfast.client.http.response import Answer, Response
+from holdfast.client.http.response import HttpReply, Response
 from holdfast.client.remote.lost import Lost
 from holdfast.clock import steady_s
 
@@ -44,7 +44,7 @@ class AnyConnection(Protocol):
     def is_readable(self) -> bool:
         """Whether an idle connection has something to say that nobody has heard yet: its end, most likely."""
 
-    async def call(self, request: list[bytes], timeout_s: float | None, *, is_stream: bool = False) -> Answer:
+    async def call(self, request: list[bytes], timeout_s: float | None, *, is_stream: bool = False) -> HttpReply:
         """Return the whole answer; for a stream that begins well its head, and the rest is for `read`."""
 
     def begin(self) -> None:
@@ -53,7 +53,7 @@ class AnyConnection(Protocol):
     async def send(self, parts: list[bytes], timeout_s: float) -> None:
         """Send more of a request that goes out bit by bit, until there is room for what follows or the call is over."""
 
-    async def answer(self, timeout_s: float | None) -> Answer:
+    async def answer(self, timeout_s: float | None) -> HttpReply:
         """Return the answer to a call that was begun. `Lost`."""
 
     async def read(self) -> bytes:
@@ -62,7 +62,7 @@ class AnyConnection(Protocol):
     def unread(self) -> bytes:
         """Return what of a stream has come and was not read."""
 
-    async def leave(self, timeout_s: float) -> Answer | None:
+    async def leave(self, timeout_s: float) -> HttpReply | None:
         """Tell the server that the caller left, and return what it had answered by then; None if it had not.
 
         Only the sending half is closed: a server that had answered already has its answer read, one that had not
@@ -77,13 +77,13 @@ class AnyConnection(Protocol):
         """Close it in the middle of a call whose answer nobody waits for."""
 
 
-class Connection(asyncio.Protocol):
+class HttpClientConnection(asyncio.Protocol):
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._response: Response | None = None
         # Of the call that is under way, or was the last.
-        self._waiter: asyncio.Future[Answer] | None = None
+        self._waiter: asyncio.Future[HttpReply] | None = None
         # When each part of a stream came.
         self._came_at: deque[float] = deque()
         self.part_at = 0.0
@@ -120,7 +120,7 @@ class Connection(asyncio.Protocol):
 
     # --- Calls -----------------------------------------------------------------------------------------------------
 
-    async def call(self, request: list[bytes], timeout_s: float | None, *, is_stream: bool = False) -> Answer:
+    async def call(self, request: list[bytes], timeout_s: float | None, *, is_stream: bool = False) -> HttpReply:
         self.begin(is_stream=is_stream)
         transport = cast(asyncio.Transport, self._transport)
         if len(request) == 1:
@@ -151,8 +151,8 @@ class Connection(asyncio.Protocol):
         if self._room is not None:
             await self._wait_for(self._room, timeout_s)
 
-    async def answer(self, timeout_s: float | None) -> Answer:
-        return await self._wait_for(cast("asyncio.Future[Answer]", self._waiter), timeout_s)
+    async def answer(self, timeout_s: float | None) -> HttpReply:
+        return await self._wait_for(cast("asyncio.Future[HttpReply]", self._waiter), timeout_s)
 
     async def _wait_for(self, waiter: "asyncio.Future[T]", timeout_s: float | None) -> T:
         timer = None if timeout_s is None else self._loop.call_later(timeout_s, self._time_out, timeout_s)
@@ -180,7 +180,7 @@ class Connection(asyncio.Protocol):
     def unread(self) -> bytes:
         return b"" if self._response is None else self._response.unread()
 
-    async def leave(self, timeout_s: float) -> Answer | None:
+    async def leave(self, timeout_s: float) -> HttpReply | None:
         transport, response = cast(asyncio.Transport, self._transport), self._response
         if response is not None and response.answer is None and self._end is None and transport.can_write_eof():
             waiter, self._waiter = self._waiter, self._loop.create_future()
@@ -258,7 +258,7 @@ class Connection(asyncio.Protocol):
     def _note_parts(self, response: Response) -> None:
         """Parts of a stream came, or its head: they are for `read`, and not more of them than it keeps up with."""
         if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(Answer(response.status, response.headers, b""))
+            self._waiter.set_result(HttpReply(response.status, response.headers, b""))
         now_s, before = steady_s(), self._unread
         for at in range(len(self._came_at), len(response.parts)):
             self._unread += len(response.parts[at])
@@ -272,7 +272,7 @@ class Connection(asyncio.Protocol):
             self._end = "the server closed the connection after its answer"
             cast(asyncio.Transport, self._transport).close()
         if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(cast(Answer, response.answer))
+            self._waiter.set_result(cast(HttpReply, response.answer))
         self.resume_writing()
         self._tell_more()
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.client.http.response import Answer
+from holdfast.client.http.response import HttpReply
 from holdfast.model.errors import (
     Forbidden,
     HoldfastError,
@@ -22,7 +22,7 @@ UNAVAILABLE = frozenset({502, 503, 504})
 _any = msgspec.json.Decoder()
 
 
-def answer_error(url: str, answer: Answer) -> HoldfastError:
+def answer_error(url: str, answer: HttpReply) -> HoldfastError:
     """The error in an answer. What is not one of ours comes from something else at that URL."""
     document = _document(answer.body)
     if isinstance(document, dict) and isinstance(document.get("error"), dict) and "code" in document["error"]:
@@ -59,20 +59,20 @@ def strange_answer(url: str) -> InvalidArgument:
     )
 
 
-def retry_after_ms(answer: Answer) -> int | None:
+def retry_after_ms(answer: HttpReply) -> int | None:
     """Whole seconds; a date, which the header may hold too, is not looked at."""
     given = answer.headers.get(b"retry-after", b"")
     return int(given) * 1_000 if given.isdigit() and len(given) < 7 else None
 
 
-def is_closing(answer: Answer) -> bool:
+def is_closing(answer: HttpReply) -> bool:
     """The server refused the call because it is on its way out: it did nothing of it."""
     document = _document(answer.body)
     error: Any = document.get("error") if isinstance(document, dict) else None
     return isinstance(error, dict) and error.get("closing") is True
 
 
-def has_results(answer: Answer) -> bool:
+def has_results(answer: HttpReply) -> bool:
     """Return whether an answer to verdicts says what became of each, whatever its status."""
     document = _document(answer.body)
     return isinstance(document, dict) and isinstance(document.get("results"), list)

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
 
-from holdfast.client.http.calls import HttpCalls, Request
+from holdfast.client.http.calls import HttpCalls, HttpRequest
 from holdfast.client.http.failures import strange_answer
-from holdfast.client.http.response import Answer
+from holdfast.client.http.response import HttpReply
 from holdfast.client.remote.settings import parse_settings
 from holdfast.runtime import run_inline
 from holdfast.wire.arrow import ARROW_STREAM, JOURNAL_COUNT, JOURNAL_NEXT
@@ -30,9 +30,9 @@ class JournalCalls:
             raise strange_answer(self._calls.url)
         return answer.body, answer.headers[JOURNAL_NEXT].decode()
 
-    def _ask(self, fields: dict[str, str | int | None], accept: bytes) -> Answer:
+    def _ask(self, fields: dict[str, str | int | None], accept: bytes) -> HttpReply:
         given = {name: value for name, value in {**fields, "tenant": self._tenant}.items() if value is not None}
-        request = Request("GET", f"/v1/journal?{urlencode(given)}", [], accept=accept)
+        request = HttpRequest("GET", f"/v1/journal?{urlencode(given)}", [], accept=accept)
         answer = run_inline(self._calls.ask(request))
         if JOURNAL_NEXT not in answer.headers or JOURNAL_COUNT not in answer.headers:
             raise strange_answer(self._calls.url)

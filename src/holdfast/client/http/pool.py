@@ -5,7 +5,7 @@ import contextlib
 import socket
 import ssl
 
-from holdfast.client.http.connection import Connection
+from holdfast.client.http.connection import HttpClientConnection
 from holdfast.client.remote.lost import Lost
 from holdfast.client.remote.settings import Address
 
@@ -18,18 +18,18 @@ CONNECT_S = 10.0
 _KEEP_ALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 
 
-class Pool:
+class HttpPool:
     def __init__(self, address: Address, tls: ssl.SSLContext | None, size: int) -> None:
         self._address = address
         self._tls = tls
         self._size = size
-        self._idle: list[Connection] = []
-        self._busy: set[Connection] = set()
+        self._idle: list[HttpClientConnection] = []
+        self._busy: set[HttpClientConnection] = set()
         self._room = asyncio.Semaphore(size)
         self._loop = asyncio.get_running_loop()
         self._is_closed = False
 
-    async def take(self, *, is_long: bool, timeout_s: float | None, is_fresh: bool = False) -> Connection:
+    async def take(self, *, is_long: bool, timeout_s: float | None, is_fresh: bool = False) -> HttpClientConnection:
         """A connection for one call, an idle one where there is one (and it need not be a fresh one). Calls that wait
         long do not count: however many of them there are, a verdict still finds its way."""
         if not is_long:
@@ -45,7 +45,7 @@ class Pool:
             connection.close()
         return connection
 
-    def put_back(self, connection: Connection, *, is_long: bool) -> None:
+    def put_back(self, connection: HttpClientConnection, *, is_long: bool) -> None:
         self._busy.discard(connection)
         if not is_long:
             self._room.release()
@@ -56,7 +56,7 @@ class Pool:
         else:
             connection.close()
 
-    def let_go(self, connection: Connection, *, is_long: bool) -> None:
+    def let_go(self, connection: HttpClientConnection, *, is_long: bool) -> None:
         """Its caller left: whoever hears out its answer closes it."""
         self._busy.discard(connection)
         if not is_long:
@@ -68,7 +68,7 @@ class Pool:
             connection.close()
         self._idle.clear()
 
-    def _take_idle(self) -> Connection | None:
+    def _take_idle(self) -> HttpClientConnection | None:
         oldest = self._loop.time() - IDLE_S
         # The one used last comes first: under less load the others grow old and are closed here.
         while self._idle and self._idle[0].idle_since < oldest:
@@ -80,14 +80,14 @@ class Pool:
             connection.close()
         return None
 
-    async def _connect(self, timeout_s: float | None) -> Connection:
+    async def _connect(self, timeout_s: float | None) -> HttpClientConnection:
         if self._is_closed:
             raise Lost("this client is closed", was_sent=False)
         address = self._address
         try:
             async with asyncio.timeout(min(timeout_s or CONNECT_S, CONNECT_S)):
                 transport, connection = await self._loop.create_connection(
-                    Connection,
+                    HttpClientConnection,
                     address.host,
                     address.port,
                     ssl=self._tls,

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import httptools
 
 
-class Answer(NamedTuple):
+class HttpReply(NamedTuple):
     status: int
     # Names in lower case.
     headers: dict[bytes, bytes]
@@ -26,7 +26,7 @@ _JSON_HEAD = re.compile(
 _CORRELATION_ID = b"x-correlation-id"
 
 
-def whole_json_answer(data: bytes) -> Answer | None:
+def whole_json_answer(data: bytes) -> HttpReply | None:
     """Return the answer if `data` is a JSON document under the usual head, all of it and nothing else.
 
     Of its headers only the correlation id is kept: the others say nothing that the caller does not know.
@@ -34,7 +34,7 @@ def whole_json_answer(data: bytes) -> Answer | None:
     head = _JSON_HEAD.match(data)
     if head is None or head.end() + int(head[1]) != len(data):
         return None
-    return Answer(200, {_CORRELATION_ID: head[2]}, data[head.end() :])
+    return HttpReply(200, {_CORRELATION_ID: head[2]}, data[head.end() :])
 
 
 class Response:
@@ -44,7 +44,7 @@ class Response:
     _parser: httptools.HttpResponseParser | None = None
     status = 0
     is_head_read = False
-    answer: Answer | None = None
+    answer: HttpReply | None = None
     keeps_alive = False
 
     def __init__(self, *, is_stream: bool) -> None:
@@ -111,6 +111,6 @@ class Response:
     def on_message_complete(self) -> None:
         if not self.is_head_read or self._parser is None:
             return
-        self.answer = Answer(self.status, self.headers, b"" if self.is_streaming else self.unread())
+        self.answer = HttpReply(self.status, self.headers, b"" if self.is_streaming else self.unread())
         self.keeps_alive = self._parser.should_keep_alive()
         self._parser = None  # the two hold each other

@@ -13,7 +13,7 @@ import threading
 from typing import Any
 
 from holdfast.client.http.connection import JOINED_BYTES
-from holdfast.client.http.response import Answer, Response
+from holdfast.client.http.response import HttpReply, Response
 from holdfast.client.remote.lost import Lost
 from holdfast.clock import steady_s
 
@@ -23,7 +23,7 @@ _ONE_READ = (_READ_BYTES,)
 _CLOSED = "the connection was closed"
 
 
-class SocketConnection:
+class HttpSocketConnection:
     def __init__(self, sock: socket.socket, timeout_s: float) -> None:
         """`timeout_s`: for the network to take what is sent."""
         self._socket = sock
@@ -68,7 +68,7 @@ class SocketConnection:
 
     # --- Calls -----------------------------------------------------------------------------------------------------
 
-    async def call(self, request: list[bytes], timeout_s: float | None, *, is_stream: bool = False) -> Answer:
+    async def call(self, request: list[bytes], timeout_s: float | None, *, is_stream: bool = False) -> HttpReply:
         self.begin(is_stream=is_stream)
         with self._using:
             if len(request) == 1 and len(request[0]) <= JOINED_BYTES:
@@ -92,7 +92,7 @@ class SocketConnection:
             if not self.is_over:
                 self._send_and_listen(parts, timeout_s)
 
-    async def answer(self, timeout_s: float | None) -> Answer:
+    async def answer(self, timeout_s: float | None) -> HttpReply:
         with self._using:
             return self._hear(timeout_s)
 
@@ -115,7 +115,7 @@ class SocketConnection:
     def unread(self) -> bytes:
         return self._response.unread()
 
-    def _hear(self, timeout_s: float | None) -> Answer:
+    def _hear(self, timeout_s: float | None) -> HttpReply:
         """Return the answer, or the head of a stream. Its caller holds the lock."""
         response = self._response
         if not self.is_over:
@@ -133,7 +133,7 @@ class SocketConnection:
             self._is_calling = False
             raise self._error
         if response.answer is None:
-            return Answer(response.status, response.headers, b"")
+            return HttpReply(response.status, response.headers, b"")
         self._is_calling = False
         return response.answer
 
@@ -251,7 +251,7 @@ class SocketConnection:
 
     # --- Leaving ---------------------------------------------------------------------------------------------------
 
-    async def leave(self, timeout_s: float) -> Answer | None:
+    async def leave(self, timeout_s: float) -> HttpReply | None:
         self._is_left = True
         until_s = steady_s() + timeout_s
         self._shut_down(socket.SHUT_RDWR if self._is_tls else socket.SHUT_WR)
@@ -270,7 +270,7 @@ class SocketConnection:
             self._end = self._end or _CLOSED
             self._using.release()
 
-    def _hear_out(self, until_s: float) -> Answer | None:
+    def _hear_out(self, until_s: float) -> HttpReply | None:
         """Read what the server had answered before it saw its caller leave."""
         if not self._response.is_streaming:
             # From its first byte: the caller may have been interrupted in the middle of the parser.

@@ -5,7 +5,7 @@ from functools import partial
 
 import msgspec
 
-from holdfast.client.http.calls import HttpCalls, Request
+from holdfast.client.http.calls import HttpCalls, HttpRequest
 from holdfast.client.http.connection import AnyConnection
 from holdfast.client.http.failures import strange_answer
 from holdfast.client.remote.calls import LEAVE_S
@@ -13,7 +13,7 @@ from holdfast.client.remote.lost import Lost
 from holdfast.clock import steady_s
 from holdfast.model.answers import Delivery
 from holdfast.model.names import QueueRef
-from holdfast.model.requests import Ask, check_ask
+from holdfast.model.requests import ClaimRequest, check_claim_request
 from holdfast.wire.http.bodies import DeliveryOut, SubscribeRequest, encode
 from holdfast.wire.http.shapes import delivery_of
 
@@ -23,10 +23,10 @@ _delivery = msgspec.json.Decoder(DeliveryOut)
 
 
 async def stream(
-    calls: HttpCalls, give_back: GiveBack, ref: QueueRef, ask: Ask, prefetch: int
+    calls: HttpCalls, give_back: GiveBack, ref: QueueRef, ask: ClaimRequest, prefetch: int
 ) -> AsyncIterator[Delivery]:
     """Deliveries for ever. What was sent ahead and never asked for is given back when the reader leaves."""
-    check_ask(ask)
+    check_claim_request(ask)
     document = SubscribeRequest(
         tenant=ref.tenant,
         queue=ref.queue,
@@ -37,7 +37,7 @@ async def stream(
         payloads_apart=ask.streams,
     )
     path = "/v1/queue/subscribeWithState" if ask.with_state else "/v1/queue/subscribe"
-    request = Request("POST", path, [encode(document)], is_stream=True)
+    request = HttpRequest("POST", path, [encode(document)], is_stream=True)
     failures = 0
     while True:
         await calls.ask_for_ever(request)
@@ -60,7 +60,7 @@ async def stream(
             await calls.pause(failures, 0)
 
 
-def _is_over(delivery: Delivery, ask: Ask, read_at: float) -> bool:
+def _is_over(delivery: Delivery, ask: ClaimRequest, read_at: float) -> bool:
     """Whether its lease ran out while it waited for the reader, as far as this machine's own clock can tell."""
     return ask.lease_ms is not None and (steady_s() - read_at) * 1_000 >= ask.lease_ms
 

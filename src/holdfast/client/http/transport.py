@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.client.blocking import Driver, Holdfast
+from holdfast.client.blocking import BlockingDriver, Holdfast
 from holdfast.client.client import AsyncHoldfast
 from holdfast.client.http.calls import HttpCalls
 from holdfast.client.http.codec import HttpCodec
@@ -33,7 +33,7 @@ def open_http_on_loop(url: str, settings: Mapping[str, Any]) -> AsyncHoldfast:
 
 def open_http(url: str, settings: Mapping[str, Any]) -> Holdfast:
     """Open for blocking use: each call is made in the calling thread, on a socket of its own."""
-    return Holdfast(_open(parse_settings(url, settings), in_threads=True), Driver(run_inline, lambda: None))
+    return Holdfast(_open(parse_settings(url, settings), in_threads=True), BlockingDriver(run_inline, lambda: None))
 
 
 def _open(settings: RemoteSettings, *, in_threads: bool) -> AsyncHoldfast:

@@ -8,7 +8,7 @@ import msgspec
 from holdfast.client.http.calls import HttpCalls
 from holdfast.client.http.connection import AnyConnection
 from holdfast.client.http.failures import answer_error, strange_answer
-from holdfast.client.http.response import Answer
+from holdfast.client.http.response import HttpReply
 from holdfast.client.http.shapes import enqueued_of
 from holdfast.client.remote.lost import Lost
 from holdfast.client.remote.tries import Failure
@@ -25,7 +25,7 @@ _enqueued = msgspec.json.Decoder(EnqueueAnswer)
 _HEAD = b'--%b\r\nContent-Disposition: form-data; name="%b"\r\nContent-Type: %b\r\n\r\n'
 
 
-class Form:
+class MultipartForm:
     """What stands around the payload."""
 
     def __init__(self, ref: QueueRef, draft: Draft) -> None:
@@ -46,7 +46,7 @@ class HttpUpload:
 
     def __init__(self, calls: HttpCalls, ref: QueueRef, draft: Draft, size: int | None) -> None:
         self._calls = calls
-        self._form = form = Form(ref, draft)
+        self._form = form = MultipartForm(ref, draft)
         self._length = None if size is None else len(form.before) + size + len(form.after)
         self._tries = calls.tries(is_repeatable=draft.key is not None)
         self._pause_ms = 0
@@ -115,7 +115,7 @@ class HttpUpload:
         if connection.is_over and not is_last:
             await self._hear(connection)
 
-    async def _hear(self, connection: AnyConnection) -> Answer:
+    async def _hear(self, connection: AnyConnection) -> HttpReply:
         """Return the answer, if it is a success."""
         try:
             answer = await connection.answer(self._calls.timeout_s)

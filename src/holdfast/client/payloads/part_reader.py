@@ -17,7 +17,7 @@ PART = 1 << 20
 Target = BinaryIO | str | os.PathLike[str]
 
 
-class Reading:
+class PayloadCursor:
     """The position in a payload that is being read.
 
     Length and checksum are compared before the last part is returned. A part that was lost is asked for again by its

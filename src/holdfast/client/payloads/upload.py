@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 from holdfast.client.options import draft_of_bytes
 from holdfast.client.payloads.upload_sources import Opened, open_source, open_source_async
 from holdfast.client.tracing import with_trace
-from holdfast.client.transport import Interrupted, Messages
+from holdfast.client.transport import Interrupted, MessageCalls
 from holdfast.model.answers import Enqueued
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.message import Draft
 from holdfast.model.names import QueueRef
 
 if TYPE_CHECKING:
-    from holdfast.client.blocking import Run
+    from holdfast.client.blocking import RunCoroutine
 
 
 def draft_of(options: Mapping[str, Any]) -> Draft:
@@ -27,7 +27,7 @@ def draft_of(options: Mapping[str, Any]) -> Draft:
     return draft
 
 
-async def upload(messages: Messages, ref: QueueRef, source: Any, draft: Draft) -> Enqueued:
+async def upload(messages: MessageCalls, ref: QueueRef, source: Any, draft: Draft) -> Enqueued:
     """Send a source's payload; start again from its first byte after an interruption, if the source can be rewound."""
     opened = await open_source_async(source)
     try:
@@ -47,7 +47,7 @@ async def upload(messages: Messages, ref: QueueRef, source: Any, draft: Draft) -
         opened.close()
 
 
-def upload_blocking(run: "Run", messages: Messages, ref: QueueRef, source: Any, draft: Draft) -> Enqueued:
+def upload_blocking(run: "RunCoroutine", messages: MessageCalls, ref: QueueRef, source: Any, draft: Draft) -> Enqueued:
     """Send a source's payload from the calling thread; `run` makes each call."""
     opened = open_source(source)
     try:

@@ -10,7 +10,7 @@ import msgspec
 from holdfast.client.remote.lost import Lost
 from holdfast.client.remote.settings import RemoteSettings
 from holdfast.client.remote.tasks import Tasks
-from holdfast.client.remote.tries import Failure, Standing, Tries
+from holdfast.client.remote.tries import Failure, RetryState, Tries
 from holdfast.dice import SystemDice
 from holdfast.forking import listen_for_forks
 from holdfast.model.errors import HoldfastError, StoreUnavailable
@@ -39,7 +39,7 @@ Req = TypeVar("Req", bound=AnyRequest)
 Ans = TypeVar("Ans")
 
 
-class Told(msgspec.Struct, Generic[Ans]):
+class Reply(msgspec.Struct, Generic[Ans]):
     """An answer. `is_unsure`: an earlier try of the same call went unanswered, and may have been carried out."""
 
     answer: Ans
@@ -53,7 +53,7 @@ class Calls(ABC, Generic[Req, Ans]):
         self.url = url
         self.settings = settings
         self.timeout_s = settings.timeout_ms / 1_000
-        self._standing = Standing(url, settings.timeout_ms, settings.retries, SystemDice().roll)
+        self._standing = RetryState(url, settings.timeout_ms, settings.retries, SystemDice().roll)
         self._make_tasks = make_tasks
         self._inherited: list[object] = []
         self.begin()
@@ -103,7 +103,7 @@ class Calls(ABC, Generic[Req, Ans]):
             return outcome
         return self.checked(await self._try_on(request, outcome))
 
-    async def tell(self, request: Req) -> Told[Ans]:
+    async def tell(self, request: Req) -> Reply[Ans]:
         """Return the answer to a call, be it a refusal, tried again where that is safe."""
         return await self._try_on(request, await self._try(request))
 
@@ -115,7 +115,7 @@ class Calls(ABC, Generic[Req, Ans]):
         except Lost as lost:
             return lost
 
-    async def _try_on(self, request: Req, outcome: Ans | Lost) -> Told[Ans]:
+    async def _try_on(self, request: Req, outcome: Ans | Lost) -> Reply[Ans]:
         """Return the answer that stands in the end, given the outcome of the first try."""
         standing = self._standing
         tries: Tries | None = None
@@ -133,7 +133,7 @@ class Calls(ABC, Generic[Req, Ans]):
                 failure = self.failure_in(request, outcome, tries_of_call)
                 standing.was_answered = True
                 if failure is None:
-                    return Told(outcome, tries is not None and tries.is_unsure)
+                    return Reply(outcome, tries is not None and tries.is_unsure)
             if not request.is_last:
                 standing.check_open()
             if failure.pause_ms is None:
@@ -142,7 +142,7 @@ class Calls(ABC, Generic[Req, Ans]):
                 await self.tasks.sleep(failure.pause_ms / 1_000)
             outcome = await self._try(request)
 
-    def checked(self, told: Told[Ans]) -> Ans:
+    def checked(self, told: Reply[Ans]) -> Ans:
         """Return an answer if it is a success, else raise its error."""
         error = self.error_in(told.answer)
         if error is None:

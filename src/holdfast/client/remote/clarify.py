@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from holdfast.client.transport import Operations
+from holdfast.client.transport import OperationCalls
 from holdfast.model.answers import Result
 from holdfast.model.errors import HoldfastError, StaleLease
 from holdfast.model.message import MAX_ERROR, State
@@ -12,7 +12,7 @@ from holdfast.wire.operations import GET
 from holdfast.wire.requests import GetRequest
 
 
-async def clarify(operations: Operations, ref: QueueRef, verdict: Verdict, result: Result) -> Result:
+async def clarify(operations: OperationCalls, ref: QueueRef, verdict: Verdict, result: Result) -> Result:
     """A repeated verdict that was refused as stale: was it the first try, unanswered, that settled the message?
 
     A message that is still there tells: its version is this lease's unless somebody claimed it since. One that is gone

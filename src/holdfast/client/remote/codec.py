@@ -3,11 +3,11 @@
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, TypeVar
 
-from holdfast.client.transport import Upload
-from holdfast.model.answers import Delivery, Enqueued, Exchanged, Part, Result
+from holdfast.client.transport import TransportUpload
+from holdfast.model.answers import Delivery, Enqueued, Exchanged, PayloadPart, Result
 from holdfast.model.message import Draft, Receipt
 from holdfast.model.names import QueueRef
-from holdfast.model.requests import Ask, Settle, Verdict
+from holdfast.model.requests import ClaimRequest, Settle, Verdict
 from holdfast.wire.operation import Operation
 
 Req_co = TypeVar("Req_co", covariant=True)
@@ -34,7 +34,7 @@ class Codec(Protocol[Req_co, Ans]):
     def claim(
         self,
         ref: QueueRef,
-        ask: Ask,
+        ask: ClaimRequest,
         wait_ms: int | None,
         verdicts: list[Verdict],
         heard_late: Callable[[Ans], Awaitable[None]],
@@ -53,10 +53,10 @@ class Codec(Protocol[Req_co, Ans]):
 
     def read_part(self, ref: QueueRef, receipt: Receipt, offset: int, limit: int) -> Req_co: ...
 
-    def part(self, answer: Ans) -> Part: ...
+    def part(self, answer: Ans) -> PayloadPart: ...
 
     def operate(self, operation: Operation[Any, Any], ref: QueueRef, request: Any) -> Req_co: ...
 
     def operated(self, operation: Operation[Any, Any], request: Any, answer: Ans) -> Any: ...
 
-    def upload(self, ref: QueueRef, draft: Draft, size: int | None) -> Upload: ...
+    def upload(self, ref: QueueRef, draft: Draft, size: int | None) -> TransportUpload: ...

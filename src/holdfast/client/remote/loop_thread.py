@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeVar, cast
 
-from holdfast.client.blocking import Driver, Holdfast
+from holdfast.client.blocking import BlockingDriver, Holdfast
 from holdfast.client.client import AsyncHoldfast
 from holdfast.client.transport import Transport
 from holdfast.forking import cut_off, listen_for_forks
@@ -30,7 +30,7 @@ def open_in_thread(inner: AsyncHoldfast) -> Holdfast:
             cast("Renewable", inner._transport).begin()
 
     thread = LoopThread(begin)
-    return Holdfast(inner, Driver(thread.run, thread.close, lambda: thread.is_inherited))
+    return Holdfast(inner, BlockingDriver(thread.run, thread.close, lambda: thread.is_inherited))
 
 
 class LoopThread:

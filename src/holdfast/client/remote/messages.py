@@ -10,16 +10,16 @@ from holdfast.client.remote.coalesce import Coalescer
 from holdfast.client.remote.codec import Codec
 from holdfast.client.remote.requests import check_exchange, with_waited
 from holdfast.client.remote.streams import PollStream, PollStreams
-from holdfast.client.transport import Operations, Upload
+from holdfast.client.transport import OperationCalls, TransportUpload
 from holdfast.clock import steady_s
 from holdfast.forking import listen_for_forks
-from holdfast.model.answers import Delivery, Enqueued, Exchanged, Part, Result
+from holdfast.model.answers import Delivery, Enqueued, Exchanged, PayloadPart, Result
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.message import Draft, Receipt, check_draft, check_drafts
 from holdfast.model.names import QueueRef
 from holdfast.model.parsing.checks import check_integer
 from holdfast.model.parsing.durations import MAX_MS
-from holdfast.model.requests import Ask, Settle, Verdict, check_ask, check_verdicts
+from holdfast.model.requests import ClaimRequest, Settle, Verdict, check_claim_request, check_verdicts
 
 Req = TypeVar("Req", bound=AnyRequest)
 Ans = TypeVar("Ans")
@@ -33,7 +33,7 @@ _MOST_COALESCERS = 1_000
 
 
 class RemoteMessages(Generic[Req, Ans]):
-    def __init__(self, calls: Calls[Req, Ans], codec: Codec[Req, Ans], operations: Operations) -> None:
+    def __init__(self, calls: Calls[Req, Ans], codec: Codec[Req, Ans], operations: OperationCalls) -> None:
         self._calls = calls
         self._codec = codec
         self._operations = operations
@@ -75,16 +75,16 @@ class RemoteMessages(Generic[Req, Ans]):
         request = self._codec.enqueue(ref, drafts, is_shared=is_shared and len(drafts) > 1)
         return self._codec.enqueued(await self._calls.ask(request))
 
-    async def upload(self, ref: QueueRef, draft: Draft, size: int | None = None) -> Upload:
+    async def upload(self, ref: QueueRef, draft: Draft, size: int | None = None) -> TransportUpload:
         check_draft(draft, _ANY_SIZE)
         return self._codec.upload(ref, draft, size)
 
     # --- Claims ----------------------------------------------------------------------------------------------------
 
-    async def claim(self, ref: QueueRef, ask: Ask, wait_ms: int | None) -> list[Delivery]:
+    async def claim(self, ref: QueueRef, ask: ClaimRequest, wait_ms: int | None) -> list[Delivery]:
         """One request after the other until something comes or the wait is over: a proxy, or a connection that died
         unnoticed, keeps a claim from its messages for a round at most."""
-        check_ask(ask)
+        check_claim_request(ask)
         if wait_ms is not None:
             check_integer("wait", wait_ms, 0, MAX_MS)
         calls, codec = self._calls, self._codec
@@ -104,13 +104,15 @@ class RemoteMessages(Generic[Req, Ans]):
             if until_s is not None:
                 wait_ms = max(0, int((until_s - steady_s()) * 1_000))
 
-    async def exchange(self, ref: QueueRef, verdicts: list[Verdict], ask: Ask, wait_ms: int | None = 0) -> Exchanged:
+    async def exchange(
+        self, ref: QueueRef, verdicts: list[Verdict], ask: ClaimRequest, wait_ms: int | None = 0
+    ) -> Exchanged:
         """Verdicts that ride on a claim. Those that a claim cannot carry go before it."""
         check_exchange(verdicts, ask, wait_ms)
         exchanged = await self._exchange(ref, verdicts, ask)
         return await with_waited(exchanged, wait_ms, lambda: self.claim(ref, ask, wait_ms))
 
-    async def _exchange(self, ref: QueueRef, verdicts: list[Verdict], ask: Ask) -> Exchanged:
+    async def _exchange(self, ref: QueueRef, verdicts: list[Verdict], ask: ClaimRequest) -> Exchanged:
         if not verdicts or not self._can_ride(verdicts):
             results = await self.settle(ref, verdicts) if verdicts else []
             return Exchanged(results, await self.claim(ref, ask, 0))
@@ -129,7 +131,7 @@ class RemoteMessages(Generic[Req, Ans]):
             return self._wait_round_ms
         return min(wait_ms, self._wait_round_ms or self._codec.longest_wait_ms)
 
-    async def _hear_late(self, ref: QueueRef, ask: Ask, answer: Ans) -> None:
+    async def _hear_late(self, ref: QueueRef, ask: ClaimRequest, answer: Ans) -> None:
         # What is claimed under a number stays claimed: whoever left reads it again by its number.
         if ask.ledger is None:
             await self.give_back(ref, self._codec.deliveries(answer))
@@ -140,14 +142,14 @@ class RemoteMessages(Generic[Req, Ans]):
             unseen = [Verdict(settle=Settle.UNSEND, receipt=delivery.receipt) for delivery in deliveries]
             await self._settle(ref, unseen, is_last=True)
 
-    async def read_part(self, ref: QueueRef, receipt: Receipt, offset: int, limit: int) -> Part:
+    async def read_part(self, ref: QueueRef, receipt: Receipt, offset: int, limit: int) -> PayloadPart:
         return self._codec.part(await self._calls.ask(self._codec.read_part(ref, receipt, offset, limit)))
 
     # --- Streams ---------------------------------------------------------------------------------------------------
 
-    def stream(self, ref: QueueRef, ask: Ask, prefetch: int) -> AsyncIterator[Delivery]:
+    def stream(self, ref: QueueRef, ask: ClaimRequest, prefetch: int) -> AsyncIterator[Delivery]:
         """One claim after the other. A protocol in which the server sends deliveries by itself has its own."""
-        check_ask(ask)
+        check_claim_request(ask)
         return self._streams.read(
             PollStream(ref, ask, prefetch, self._calls.tasks), self._calls, self.claim, self.give_back
         )

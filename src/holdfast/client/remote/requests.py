@@ -11,7 +11,7 @@ from holdfast.model.answers import Delivery, Exchanged
 from holdfast.model.errors import HoldfastError, InvalidArgument
 from holdfast.model.parsing.checks import check_integer
 from holdfast.model.parsing.durations import MAX_MS
-from holdfast.model.requests import Ask, Verdict, check_ask, check_verdicts
+from holdfast.model.requests import ClaimRequest, Verdict, check_claim_request, check_verdicts
 from holdfast.wire.operation import Operation
 from holdfast.wire.operations import BACKUP
 from holdfast.wire.requests import ConfigureRequest
@@ -48,9 +48,9 @@ def written(operation: Operation[R, Any], write: Callable[[], T]) -> T:
         raise InvalidArgument(f"{operation.name} cannot be sent: {error}") from None
 
 
-def check_exchange(verdicts: list[Verdict], ask: Ask, wait_ms: int | None) -> None:
+def check_exchange(verdicts: list[Verdict], ask: ClaimRequest, wait_ms: int | None) -> None:
     """Refuse a malformed exchange before anything is sent."""
-    check_ask(ask)
+    check_claim_request(ask)
     check_verdicts(verdicts, field="verdicts")
     if wait_ms is not None:
         check_integer("wait", wait_ms, 0, MAX_MS)

@@ -13,16 +13,16 @@ from holdfast.client.remote.unsettled import Unsettled
 from holdfast.clock import steady_s
 from holdfast.model.answers import Delivery, Result
 from holdfast.model.names import QueueRef
-from holdfast.model.requests import Ask, Verdict
+from holdfast.model.requests import ClaimRequest, Verdict
 
-Claim = Callable[[QueueRef, Ask, int | None], Awaitable[list[Delivery]]]
+Claim = Callable[[QueueRef, ClaimRequest, int | None], Awaitable[list[Delivery]]]
 GiveBack = Callable[[QueueRef, list[Delivery]], Any]
 
 
 class PollStream:
     """What one reader of a queue holds and is about to be given: `prefetch` deliveries at most."""
 
-    def __init__(self, ref: QueueRef, ask: Ask, prefetch: int, tasks: Tasks) -> None:
+    def __init__(self, ref: QueueRef, ask: ClaimRequest, prefetch: int, tasks: Tasks) -> None:
         self.ref = ref
         self._ask = ask
         self.unsettled = Unsettled(prefetch, ask.lease_ms, tasks.event())
@@ -36,7 +36,7 @@ class PollStream:
         """Whether its next claim is about to be made: its reader has taken everything."""
         return not self.upcoming and not self._is_claiming and not self.is_over
 
-    def ask_for(self, more: int) -> Ask:
+    def ask_for(self, more: int) -> ClaimRequest:
         """Return a claim for what there is room for once so many have been settled."""
         return replace(self._ask, limit=max(1, self.unsettled.room() + more))
 

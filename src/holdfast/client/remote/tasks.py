@@ -24,7 +24,7 @@ Work = Coroutine[Any, Any, None]
 Send = Callable[[list[In]], Awaitable[list[Out]]]
 
 
-class Event(Protocol):
+class WakeFlag(Protocol):
     """Something to wait for, again and again."""
 
     def set(self) -> None: ...
@@ -55,7 +55,7 @@ class Tasks(Protocol):
 
     def coalescer(self, send: Send[In, Out], size_of: Callable[[In], int]) -> Coalescer[In, Out]: ...
 
-    def event(self) -> Event: ...
+    def event(self) -> WakeFlag: ...
 
 
 class LoopTasks:
@@ -83,8 +83,8 @@ class LoopTasks:
     def coalescer(self, send: Send[In, Out], size_of: Callable[[In], int]) -> Coalescer[In, Out]:
         return LoopCoalescer(send, size_of, self.spawn)
 
-    def event(self) -> Event:
-        return _LoopEvent()
+    def event(self) -> WakeFlag:
+        return _LoopWakeFlag()
 
     def _start(self, work: Work) -> "asyncio.Task[None]":
         task = asyncio.get_running_loop().create_task(work)
@@ -128,8 +128,8 @@ class ThreadTasks:
     def coalescer(self, send: Send[In, Out], size_of: Callable[[In], int]) -> Coalescer[In, Out]:
         return ThreadCoalescer(send, size_of)
 
-    def event(self) -> Event:
-        return _ThreadEvent()
+    def event(self) -> WakeFlag:
+        return _ThreadWakeFlag()
 
     def _start(self, work: Work) -> threading.Thread | None:
         thread = threading.Thread(target=lambda: self._run(work), name="holdfast-client", daemon=True)
@@ -151,7 +151,7 @@ class ThreadTasks:
             self._threads.discard(threading.current_thread())
 
 
-class _LoopEvent:
+class _LoopWakeFlag:
     def __init__(self) -> None:
         self._event = asyncio.Event()
         self.set, self.clear = self._event.set, self._event.clear
@@ -162,7 +162,7 @@ class _LoopEvent:
                 await self._event.wait()
 
 
-class _ThreadEvent:
+class _ThreadWakeFlag:
     def __init__(self) -> None:
         self._event = threading.Event()
         self.set, self.clear = self._event.set, self._event.clear

@@ -17,7 +17,7 @@ _TIMEOUTS = 1
 
 
 @dataclass(slots=True)
-class Standing:
+class RetryState:
     """What all calls of a client know of it and of its server."""
 
     url: str
@@ -51,7 +51,7 @@ class Failure:
 class Tries:
     """`is_repeatable`: carried out twice, the call does no more than once."""
 
-    def __init__(self, standing: Standing, *, is_repeatable: bool) -> None:
+    def __init__(self, standing: RetryState, *, is_repeatable: bool) -> None:
         self._standing = standing
         self._is_repeatable = is_repeatable
         self._retries = 0

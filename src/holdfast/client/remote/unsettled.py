@@ -4,7 +4,7 @@ Over HTTP the server keeps count. Here a stream is one poll after the other, so 
 through it, and by leases that have run out, as far as this machine can tell.
 """
 
-from holdfast.client.remote.tasks import Event
+from holdfast.client.remote.tasks import WakeFlag
 from holdfast.clock import SystemClock, steady_s
 from holdfast.model.answers import Delivery, Result
 from holdfast.model.message import Receipt
@@ -14,7 +14,7 @@ from holdfast.model.requests import Settle, Verdict
 class Unsettled:
     """Of one stream: at most `most` deliveries."""
 
-    def __init__(self, most: int, lease_ms: int | None, change: Event) -> None:
+    def __init__(self, most: int, lease_ms: int | None, change: WakeFlag) -> None:
         """`lease_ms`: as the stream asked for. None: the queue's, which only the deliveries tell."""
         self._most = most
         self._lease_ms = lease_ms

@@ -8,7 +8,7 @@ from typing import Any
 import capnp
 
 from holdfast.clock import steady_s
-from holdfast.doors.capnp.connection import Connection, first_line
+from holdfast.doors.capnp.connection import CapnpConnection, first_line
 from holdfast.model.errors import HoldfastError, Internal, InvalidArgument, StoreUnavailable
 from holdfast.model.message import normalise_correlation_id
 from holdfast.model.names import QueueRef
@@ -24,12 +24,12 @@ _OUTSIDERS = frozenset({"unauthenticated", "forbidden"})
 _NO_HEADERS: Mapping[bytes, bytes] = {}
 
 
-class Call:
+class CapnpCall:
     """What a method is given. `params` and `results` are pycapnp's."""
 
     __slots__ = ("connection", "correlation_id", "headers", "operation", "params", "queue", "results", "session")
 
-    def __init__(self, operation: str, connection: Connection, session: Session, context: Any) -> None:
+    def __init__(self, operation: str, connection: CapnpConnection, session: Session, context: Any) -> None:
         # As which it is measured.
         self.operation = operation
         self.connection = connection
@@ -68,21 +68,21 @@ class Call:
             }
 
 
-Work = Callable[[Call], Awaitable[None]]
+Work = Callable[[CapnpCall], Awaitable[None]]
 
 
-async def run(operation: str, work: Work, connection: Connection, context: Any) -> None:
+async def run(operation: str, work: Work, connection: CapnpConnection, context: Any) -> None:
     """From its credential to its answer. Nothing is raised: the library would show the caller a traceback."""
     door = connection.door
     started_at = steady_s()
-    call: Call | None = None
+    call: CapnpCall | None = None
     outcome = "ok"
     task = asyncio.current_task()
     assert task is not None
     connection.take_in_hand(task)
     try:
         session = door.anyone or await door.session_of(connection.headers, connection.peer)
-        call = Call(operation, connection, session, context)
+        call = CapnpCall(operation, connection, session, context)
         if door.is_draining:
             # `closing` tells a caller that nothing of its call was done.
             raise StoreUnavailable("this server is closing: ask another, or this one again later", closing=True)

@@ -10,7 +10,7 @@ import capnp
 from holdfast.doors.identity import PeerCertificate, peer_of
 from holdfast.model.answers import Delivery
 from holdfast.service.limits.request_turns import TurnTaken
-from holdfast.service.uploads import Upload
+from holdfast.service.uploads import PayloadUpload
 from holdfast.telemetry.log import printable
 from holdfast.wire.capnp.frames import Frames, Malformed
 from holdfast.wire.capnp.stream import Stream
@@ -36,16 +36,16 @@ def first_line(error: BaseException) -> str:
     return str(error).partition("\n")[0][:200]
 
 
-class Connection:
+class CapnpConnection:
     """`bootstrap` makes the capability that its caller talks to."""
 
-    def __init__(self, door: "CapnpDoor", bootstrap: Callable[["Connection"], Any]) -> None:
+    def __init__(self, door: "CapnpDoor", bootstrap: Callable[["CapnpConnection"], Any]) -> None:
         self.door = door
         self.headers: Mapping[bytes, bytes] = {}
         self.peer: PeerCertificate | None = None
         # Claims that wait, by their tickets, and uploads that have not ended.
         self.tickets: dict[int, asyncio.Future[list[Delivery]]] = {}
-        self.uploads: set[Upload] = set()
+        self.uploads: set[PayloadUpload] = set()
         self._bootstrap = bootstrap
         self._calls: set[asyncio.Task[Any]] = set()
         self._rpc: Any = None

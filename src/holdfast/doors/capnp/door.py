@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from typing import Any
 
-from holdfast.doors.capnp.connection import Connection
+from holdfast.doors.capnp.connection import CapnpConnection
 from holdfast.doors.capnp.methods import Queues
 from holdfast.doors.identity import Identity, Open, PeerCertificate
 from holdfast.service.access import ANYONE, Caller
@@ -40,7 +40,7 @@ class CapnpDoor:
         self.observer = observer
         self.tracing = tracing
         self.names = QueueRefs()
-        self.connections: set[Connection] = set()
+        self.connections: set[CapnpConnection] = set()
         # Of one message: room for the largest payload, or for a large batch of small ones.
         self.max_bytes = max(16 << 20, max_payload + (1 << 20))
         # A message that has begun must go on arriving.
@@ -78,7 +78,7 @@ class CapnpDoor:
             self._servers.append(await loop.create_server(self._connect, sock=each, ssl=tls, backlog=_BACKLOG))
 
     def _connect(self) -> Stream:
-        return Connection(self, Queues).stream
+        return CapnpConnection(self, Queues).stream
 
     def in_hand(self) -> "set[asyncio.Future[Any]]":
         """The calls that are not answered yet."""

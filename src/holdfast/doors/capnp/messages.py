@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 from typing import Any
 
-from holdfast.doors.capnp.calls import Call
+from holdfast.doors.capnp.calls import CapnpCall
 from holdfast.doors.capnp.shapes import (
     ask_of,
     draft_with,
@@ -20,20 +20,20 @@ from holdfast.model.errors import InvalidArgument, QueueNotFound, StaleLease
 from holdfast.model.ids import to_uuid
 from holdfast.model.message import Draft, Receipt
 from holdfast.model.names import QueueRef
-from holdfast.model.requests import Ask, Settle, Verdict
-from holdfast.service.uploads import Upload
+from holdfast.model.requests import ClaimRequest, Settle, Verdict
+from holdfast.service.uploads import PayloadUpload
 from holdfast.wire.capnp.schema import FOR_EVER
 
 # --- Add -----------------------------------------------------------------------------------------------------------
 
 
-async def add(call: Call) -> None:
+async def add(call: CapnpCall) -> None:
     call.read_context()
     ref = call.ref()
     write_enqueued(call.results, await enqueue(call, ref, drafts_of(call.params, call.correlation_id)))
 
 
-async def enqueue(call: Call, ref: QueueRef, drafts: list[Draft]) -> list[Enqueued]:
+async def enqueue(call: CapnpCall, ref: QueueRef, drafts: list[Draft]) -> list[Enqueued]:
     """In the caller's trace, if it has one."""
     if not call.tracing.is_on and not call.headers:
         return await call.session.enqueue(ref, drafts)
@@ -43,7 +43,7 @@ async def enqueue(call: Call, ref: QueueRef, drafts: list[Draft]) -> list[Enqueu
         return enqueued
 
 
-async def begin_upload(call: Call) -> tuple[Upload, QueueRef]:
+async def begin_upload(call: CapnpCall) -> tuple[PayloadUpload, QueueRef]:
     call.read_context()
     ref = call.ref()
     draft = draft_with(call.params.options, call.correlation_id)
@@ -55,7 +55,7 @@ async def begin_upload(call: Call) -> tuple[Upload, QueueRef]:
 # --- Poll ----------------------------------------------------------------------------------------------------------
 
 
-async def poll(call: Call) -> None:
+async def poll(call: CapnpCall) -> None:
     call.read_context()
     params = call.params
     ref, ask = call.ref(), ask_of(params)
@@ -76,7 +76,7 @@ async def poll(call: Call) -> None:
         write_results(call.results, results)
 
 
-async def _claim(call: Call, ref: QueueRef, ask: Ask, wait_ms: int | None) -> list[Delivery]:
+async def _claim(call: CapnpCall, ref: QueueRef, ask: ClaimRequest, wait_ms: int | None) -> list[Delivery]:
     if wait_ms == 0:
         return await call.session.claim(ref, ask, 0)
     call.operation = "claim_wait"
@@ -102,7 +102,7 @@ async def _claim(call: Call, ref: QueueRef, ask: Ask, wait_ms: int | None) -> li
     return [] if working.cancelled() else working.result()
 
 
-async def read_part(call: Call) -> None:
+async def read_part(call: CapnpCall) -> None:
     params = call.params
     ref = call.ref()
     part = await call.session.read_part(ref, Receipt.parse(params.receipt), params.offset, params.limit)
@@ -114,31 +114,31 @@ async def read_part(call: Call) -> None:
 # --- Verdicts ------------------------------------------------------------------------------------------------------
 
 
-async def settle(call: Call) -> None:
+async def settle(call: CapnpCall) -> None:
     call.read_context()
     ref = call.ref()
     verdicts = await _verdicts(call, ref, call.params.verdicts)
     write_results(call.results, await _settle(call, ref, verdicts))
 
 
-async def ack(call: Call) -> None:
+async def ack(call: CapnpCall) -> None:
     await _settle_one(call, Settle.ACK)
 
 
-async def remove(call: Call) -> None:
+async def remove(call: CapnpCall) -> None:
     """Of a message that its caller holds."""
     await _settle_one(call, Settle.REMOVE)
 
 
-async def release(call: Call) -> None:
+async def release(call: CapnpCall) -> None:
     await _settle_one(call, Settle.RELEASE)
 
 
-async def extend(call: Call) -> None:
+async def extend(call: CapnpCall) -> None:
     await _settle_one(call, Settle.EXTEND, lease_ms=call.params.extendMs or None)
 
 
-async def nack(call: Call) -> None:
+async def nack(call: CapnpCall) -> None:
     params = call.params
     await _settle_one(
         call,
@@ -150,7 +150,7 @@ async def nack(call: Call) -> None:
     )
 
 
-async def _settle_one(call: Call, kind: Settle, **more: Any) -> None:
+async def _settle_one(call: CapnpCall, kind: Settle, **more: Any) -> None:
     ref = call.ref()
     receipt = await _receipt(call, ref, call.params)
     results = await _settle(call, ref, [Verdict(settle=kind, receipt=receipt, **more)])
@@ -159,11 +159,11 @@ async def _settle_one(call: Call, kind: Settle, **more: Any) -> None:
         raise _not_held(receipt.id) if results[0].is_stale else results[0].failure()
 
 
-async def _verdicts(call: Call, ref: QueueRef, given: Any) -> list[Verdict]:
+async def _verdicts(call: CapnpCall, ref: QueueRef, given: Any) -> list[Verdict]:
     return [verdict_of(each, await _receipt(call, ref, each)) for each in given]
 
 
-async def _receipt(call: Call, ref: QueueRef, given: Any) -> Receipt:
+async def _receipt(call: CapnpCall, ref: QueueRef, given: Any) -> Receipt:
     """By its receipt, or as what the caller holds by the message's id alone."""
     receipt = Receipt.parse(given.receipt) if given.receipt else None
     if not given.messageId:
@@ -181,7 +181,7 @@ async def _receipt(call: Call, ref: QueueRef, given: Any) -> Receipt:
     return receipt
 
 
-async def _settle(call: Call, ref: QueueRef, verdicts: list[Verdict]) -> list[Result]:
+async def _settle(call: CapnpCall, ref: QueueRef, verdicts: list[Verdict]) -> list[Result]:
     results = await call.session.settle(ref, verdicts)
     call.tracing.settle(call.headers, ref, verdicts, results)
     return results

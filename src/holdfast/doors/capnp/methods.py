@@ -3,20 +3,20 @@
 from typing import Any
 
 from holdfast.doors.capnp import messages, queues
-from holdfast.doors.capnp.calls import Call, run
-from holdfast.doors.capnp.connection import Connection
+from holdfast.doors.capnp.calls import CapnpCall, run
+from holdfast.doors.capnp.connection import CapnpConnection
 from holdfast.doors.capnp.operations import operate
 from holdfast.doors.capnp.shapes import write_enqueued
 from holdfast.model.errors import InvalidArgument
 from holdfast.model.names import QueueRef
-from holdfast.service.uploads import Upload
+from holdfast.service.uploads import PayloadUpload
 from holdfast.wire.capnp.schema import SCHEMA, VERSION
 
 
 class Queues(SCHEMA.Queues.Server):  # type: ignore[misc]  # pycapnp has no types
     """What a connection begins with. pycapnp calls `NAME_context` for the method NAME."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: CapnpConnection) -> None:
         self._connection = connection
 
     async def add_context(self, context: Any) -> None:
@@ -64,7 +64,7 @@ class Queues(SCHEMA.Queues.Server):  # type: ignore[misc]  # pycapnp has no type
     async def operate_context(self, context: Any) -> None:
         await run("operate", operate, self._connection, context)
 
-    async def _upload(self, call: Call) -> None:
+    async def _upload(self, call: CapnpCall) -> None:
         if len(self._connection.uploads) >= _MOST_UPLOADS:
             raise InvalidArgument(f"a connection has at most {_MOST_UPLOADS} uploads at a time")
         call.results.sink = Sink(self._connection, *await messages.begin_upload(call))
@@ -91,7 +91,7 @@ class Queues(SCHEMA.Queues.Server):  # type: ignore[misc]  # pycapnp has no type
 class Sink(SCHEMA.Sink.Server):  # type: ignore[misc]
     """An upload. It ends with its connection, if not before."""
 
-    def __init__(self, connection: Connection, upload: Upload, queue: QueueRef) -> None:
+    def __init__(self, connection: CapnpConnection, upload: PayloadUpload, queue: QueueRef) -> None:
         self._connection = connection
         self._upload = upload
         self._queue = queue
@@ -105,12 +105,12 @@ class Sink(SCHEMA.Sink.Server):  # type: ignore[misc]
     async def abandon_context(self, context: Any) -> None:
         self._close()
 
-    async def _write(self, call: Call) -> None:
+    async def _write(self, call: CapnpCall) -> None:
         self._check_open()
         call.queue = self._queue
         await self._upload.write(call.params.part)
 
-    async def _finish(self, call: Call) -> None:
+    async def _finish(self, call: CapnpCall) -> None:
         self._check_open()
         call.queue = self._queue
         try:
@@ -128,7 +128,7 @@ class Sink(SCHEMA.Sink.Server):  # type: ignore[misc]
         self._upload.close()
 
 
-async def _nothing_more(call: Call) -> None:
+async def _nothing_more(call: CapnpCall) -> None:
     """Who it is was found out before."""
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.doors.capnp.calls import Call
+from holdfast.doors.capnp.calls import CapnpCall
 from holdfast.model.errors import InvalidArgument
 from holdfast.model.names import QueueRef
 from holdfast.telemetry.log import printable
@@ -13,7 +13,7 @@ from holdfast.wire.operation import Target
 from holdfast.wire.operations import OPERATIONS
 
 
-async def operate(call: Call) -> None:
+async def operate(call: CapnpCall) -> None:
     name = call.params.operation
     binding = CAPNP_BINDINGS.get(name)
     if binding is None:

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from holdfast.doors.capnp.calls import Call
+from holdfast.doors.capnp.calls import CapnpCall
 from holdfast.doors.capnp.shapes import write_stats
 from holdfast.model.errors import InvalidArgument
 from holdfast.model.names import DEFAULT, QueueRef, parse_name
@@ -12,7 +12,7 @@ from holdfast.wire.requests import ConfigureRequest, DeleteRequest, Nothing
 _policy = msgspec.json.Decoder(dict[str, object])
 
 
-async def create(call: Call) -> None:
+async def create(call: CapnpCall) -> None:
     ref = call.ref()
     try:
         changes = _policy.decode(call.params.policy or b"{}")
@@ -21,21 +21,21 @@ async def create(call: Call) -> None:
     await call.session.call(SET_POLICY, ref, ConfigureRequest(changes=changes))
 
 
-async def delete(call: Call) -> None:
+async def delete(call: CapnpCall) -> None:
     ref = call.ref()
     given_ms = call.params.forceAfterMs
     request = DeleteRequest() if given_ms == -1 else DeleteRequest(force_after_ms=given_ms)
     await call.session.call(DELETE, ref, request)
 
 
-async def list_queues(call: Call) -> None:
+async def list_queues(call: CapnpCall) -> None:
     tenant = parse_name("tenant", call.params.tenant or call.session.caller.own_tenant)
     queues = await call.session.call(QUEUES, QueueRef(tenant, DEFAULT), Nothing())
     for out, queue in zip(call.results.init("queues", len(queues)), queues, strict=True):
         write_stats(out, queue)
 
 
-async def stats(call: Call) -> None:
+async def stats(call: CapnpCall) -> None:
     ref = call.ref()
     found = await call.session.call(STATS, ref, Nothing())
     out = call.results.init("stats")

@@ -12,7 +12,7 @@ from holdfast.model import ids
 from holdfast.model.answers import Delivery, Enqueued, QueueSummary, Result, Stats
 from holdfast.model.errors import InvalidArgument
 from holdfast.model.message import BYTES, JSON, Draft, Receipt, normalise_correlation_id
-from holdfast.model.requests import Ask, Settle, StateDocument, Verdict
+from holdfast.model.requests import ClaimRequest, Settle, StateDocument, Verdict
 from holdfast.wire.http.bodies import StateOut, encode
 
 _FORMS = {"typed": None, "json": True, "bytes": False}
@@ -61,8 +61,8 @@ def _options_of(options: Any, correlation_id: str | None) -> dict[str, Any]:
     }
 
 
-def ask_of(poll: Any) -> Ask:
-    return Ask(
+def ask_of(poll: Any) -> ClaimRequest:
+    return ClaimRequest(
         limit=poll.numItems or 1,
         lease_ms=poll.leaseMs or None,
         owner=poll.owner or None,

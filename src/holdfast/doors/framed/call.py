@@ -6,15 +6,15 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.clock import steady_s
-from holdfast.doors.sockets.steps import Done, Rest, begin
+from holdfast.doors.sockets.steps import RemainingSteps, StepsDone, begin
 from holdfast.model.errors import HoldfastError, Internal, InvalidArgument, StoreUnavailable
 from holdfast.model.message import normalise_correlation_id
 from holdfast.model.names import QueueRef
 from holdfast.service.limits.request_turns import UNIDENTIFIED
 from holdfast.service.session import Session
 from holdfast.telemetry.trace import Tracing
-from holdfast.wire.framed.calls import FramedCall, operation_of
-from holdfast.wire.framed.frames import Kind
+from holdfast.wire.framed.calls import CallFrame, operation_of
+from holdfast.wire.framed.frames import FrameKind
 from holdfast.wire.framed.greetings import write_error
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 GiveBack = Callable[[], None]
-Handler = Callable[["Call", Any], Coroutine[Any, Any, bytes]]
+Handler = Callable[["FramedCall", Any], Coroutine[Any, Any, bytes]]
 
 _OUTSIDERS = frozenset({"unauthenticated", "forbidden"})
 _NO_HEADERS: Mapping[bytes, bytes] = {}
@@ -36,7 +36,7 @@ class CallerLeft(Exception):
     """The connection is lost: there is nobody to answer."""
 
 
-class Call:
+class FramedCall:
     """What a handler is given. It returns the body of the RESULT."""
 
     __slots__ = (
@@ -83,7 +83,7 @@ class Call:
 
     # --- For the connection ----------------------------------------------------------------------------------------
 
-    def run(self, handler: Handler, given: FramedCall, *, is_short: bool) -> None:
+    def run(self, handler: Handler, given: CallFrame, *, is_short: bool) -> None:
         """Carry the call out, as far as it goes at once and then whenever it can go on.
 
         A short call waits for the store alone, and needs no task: one costs as much as everything else here.
@@ -99,7 +99,7 @@ class Call:
     def refuse(self, error: HoldfastError) -> None:
         """Answer a call that is not carried out."""
         self.connection.door.observer.request(self.operation, None, error.code, 0.0)
-        self._answer(Kind.ERROR, write_error(error))
+        self._answer(FrameKind.ERROR, write_error(error))
         self._end()
 
     def cancel(self) -> None:
@@ -145,7 +145,7 @@ class Call:
                 waits_for.add_done_callback(self._go_on)
             else:
                 self._work = None
-                self._own(Rest(work, waits_for).wait())
+                self._own(RemainingSteps(work, waits_for).wait())
 
     def _own(self, work: Coroutine[Any, Any, None]) -> None:
         self.task = task = self.connection.loop.create_task(work)
@@ -170,7 +170,7 @@ class Call:
         if self._ended is not None and not self._ended.done():
             self._ended.set_result(None)
 
-    async def _carry_out(self, handler: Handler, given: FramedCall) -> None:
+    async def _carry_out(self, handler: Handler, given: CallFrame) -> None:
         """From the credential to the answer. Nothing is raised."""
         started_at = steady_s()
         connection = self.connection
@@ -190,7 +190,7 @@ class Call:
                 raise StoreUnavailable("this server is closing: ask another, or this one again later", closing=True)
             if given.context is not None:
                 self._read_context(given)
-            self._answer(Kind.RESULT, await handler(self, given))
+            self._answer(FrameKind.RESULT, await handler(self, given))
         except CallerLeft:
             outcome = "left"
         except asyncio.CancelledError:
@@ -204,7 +204,7 @@ class Call:
         queue = None if outcome in _OUTSIDERS else self.queue
         door.observer.request(self.operation, queue, outcome, steady_s() - started_at)
 
-    def _read_context(self, given: FramedCall) -> None:
+    def _read_context(self, given: CallFrame) -> None:
         context = given.context
         assert context is not None
         if context.correlation_id is not None:
@@ -219,13 +219,13 @@ class Call:
         """Answer with an error, and return its code. A variable of the call itself would keep the error, whose
         traceback keeps the call, until the next garbage collection."""
         told = _told(error, self.correlation_id)
-        self._answer(Kind.ERROR, write_error(told))
+        self._answer(FrameKind.ERROR, write_error(told))
         return told.code
 
-    def _answer(self, kind: Kind, body: bytes) -> None:
+    def _answer(self, kind: FrameKind, body: bytes) -> None:
         # From here on the number may be used again.
         self.connection.forget(self)
-        give_back = self.give_back if kind is Kind.RESULT else None
+        give_back = self.give_back if kind is FrameKind.RESULT else None
         self.connection.send(kind, self.number, body, give_back)
 
     # --- For handlers ----------------------------------------------------------------------------------------------
@@ -234,7 +234,7 @@ class Call:
     def tracing(self) -> Tracing:
         return self.connection.door.tracing
 
-    def ref(self, given: FramedCall) -> QueueRef:
+    def ref(self, given: CallFrame) -> QueueRef:
         """Return the queue that is meant. What is left out is the caller's own tenant, and `default`."""
         caller = self.session.caller
         tenant = given.tenant
@@ -246,7 +246,7 @@ class Call:
 
     def send_item(self, body: bytes, give_back: GiveBack) -> None:
         """Send a piece of a stream; `give_back` undoes it if it does not leave."""
-        self.connection.send(Kind.ITEM, self.number, body, give_back)
+        self.connection.send(FrameKind.ITEM, self.number, body, give_back)
 
     async def wait(self, work: Coroutine[Any, Any, T], *, measured_as: str | None = None) -> T | None:
         """Return the result of something that may take long; None if the caller cancels the call meanwhile.
@@ -260,7 +260,7 @@ class Call:
         if self._is_left():
             return None
         begun = begin(work)
-        if isinstance(begun, Done):
+        if isinstance(begun, StepsDone):
             return begun.value
         self.operation = measured_as or self.operation
         self._waiting = working = connection.loop.create_task(begun.wait())

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, cast
 
 import msgspec
 
-from holdfast.doors.framed.call import Call, GiveBack
+from holdfast.doors.framed.call import FramedCall, GiveBack
 from holdfast.doors.framed.credential import Credential
 from holdfast.doors.framed.handlers import handler_of
 from holdfast.doors.framed.held_frames import HeldFrames
@@ -26,7 +26,7 @@ from holdfast.doors.sockets.socket_reading import SocketReading
 from holdfast.model.errors import HoldfastError, InvalidArgument, RateLimited
 from holdfast.telemetry.log import printable
 from holdfast.wire.framed.calls import UploadCall
-from holdfast.wire.framed.frames import CONNECTION, FrameReader, Kind, write_frame
+from holdfast.wire.framed.frames import CONNECTION, FrameKind, FrameReader, write_frame
 from holdfast.wire.framed.greetings import VERSION, read_client_hello, write_error
 
 if TYPE_CHECKING:
@@ -67,8 +67,8 @@ class FramedConnection(asyncio.Protocol):
         self.is_refused = False
         self.is_lost = False
         # By number: the calls that are not answered. Besides them there are calls that are, and have not ended.
-        self._open: dict[int, Call] = {}
-        self._calls: set[Call] = set()
+        self._open: dict[int, FramedCall] = {}
+        self._calls: set[FramedCall] = set()
         self._bytes_in_hand = 0
         self._written_bytes = 0
         self._unsent = UnsentDeliveries(door.loop, self._sent_bytes)
@@ -134,7 +134,7 @@ class FramedConnection(asyncio.Protocol):
             frames = self.reader.feed(data)
             self.frames_read += len(frames)
             for kind, number, body in frames:
-                if kind == Kind.CALL and self.is_greeted:
+                if kind == FrameKind.CALL and self.is_greeted:
                     self._begin(number, body)
                 else:
                     self._take(kind, number, body)
@@ -153,7 +153,7 @@ class FramedConnection(asyncio.Protocol):
         if number == CONNECTION or number in self._open:
             raise _Refused(f"call {number} is open, or is the connection: give each call a number of its own")
         self.calls_begun += 1
-        call = Call(self, number, len(body))
+        call = FramedCall(self, number, len(body))
         self._calls.add(call)
         self._open[number] = call
         self._bytes_in_hand += len(body)
@@ -174,30 +174,30 @@ class FramedConnection(asyncio.Protocol):
 
     def _take(self, kind: int, number: int, body: bytes) -> None:
         """Take a frame that is no CALL."""
-        if kind == Kind.HELLO:
+        if kind == FrameKind.HELLO:
             self._greet(body)
             return
         if not self.is_greeted:
             raise _Refused("the first frame is not HELLO")
         call = self._open.get(number)
         match kind:
-            case Kind.CANCEL:
+            case FrameKind.CANCEL:
                 if call is not None:
                     call.cancel()
-            case Kind.DATA | Kind.END:
+            case FrameKind.DATA | FrameKind.END:
                 # Without a call it was refused, and the refusal has crossed this on the way.
                 if call is not None:
-                    self._take_payload(call, body, is_end=kind == Kind.END)
-            case Kind.PING:
+                    self._take_payload(call, body, is_end=kind == FrameKind.END)
+            case FrameKind.PING:
                 if len(body) > MAX_PING_BYTES:
                     raise _Refused(f"a PING has more than {MAX_PING_BYTES} bytes")
-                self.send(Kind.PONG, CONNECTION, body)
-            case Kind.PONG:
+                self.send(FrameKind.PONG, CONNECTION, body)
+            case FrameKind.PONG:
                 pass
             case _:
                 raise _Refused(f"frames of kind {kind} are not sent by clients")
 
-    def _take_payload(self, call: Call, part: bytes, *, is_end: bool) -> None:
+    def _take_payload(self, call: FramedCall, part: bytes, *, is_end: bool) -> None:
         if call.incoming is None:
             raise _Refused(f"call {call.number} is no upload, and gets a payload")
         if is_end:
@@ -219,9 +219,9 @@ class FramedConnection(asyncio.Protocol):
             self._held.note_credential(key)
         if not self.is_greeted:
             self.is_greeted = True
-            self.send(Kind.HELLO, CONNECTION, self.door.hello)
+            self.send(FrameKind.HELLO, CONNECTION, self.door.hello)
             if self.door.is_draining:
-                self.send(Kind.GOING_AWAY, CONNECTION)
+                self.send(FrameKind.GOING_AWAY, CONNECTION)
 
     def note_tenant(self, tenant: str) -> None:
         """Learn whose call is being carried out."""
@@ -244,11 +244,11 @@ class FramedConnection(asyncio.Protocol):
 
     # --- Calls -----------------------------------------------------------------------------------------------------
 
-    def forget(self, call: Call) -> None:
+    def forget(self, call: FramedCall) -> None:
         """Learn that a call is answered."""
         self._open.pop(call.number, None)
 
-    def discard(self, call: Call) -> None:
+    def discard(self, call: FramedCall) -> None:
         """Learn that nothing of a call is left to do."""
         self.release_bytes(call)
         self._open.pop(call.number, None)
@@ -256,7 +256,7 @@ class FramedConnection(asyncio.Protocol):
         if self._is_closing and not self._calls:
             self._close()
 
-    def keep_bytes(self, call: Call, size: int) -> None:
+    def keep_bytes(self, call: FramedCall, size: int) -> None:
         """Learn of bytes that a call keeps in memory; of a negative number that it does so no longer."""
         was_enough = self._bytes_in_hand > self.door.max_bytes_in_hand
         call.bytes_in_hand += size
@@ -264,7 +264,7 @@ class FramedConnection(asyncio.Protocol):
         if was_enough or self._bytes_in_hand > self.door.max_bytes_in_hand:
             self.balance_reading()
 
-    def release_bytes(self, call: Call) -> None:
+    def release_bytes(self, call: FramedCall) -> None:
         if call.bytes_in_hand:
             self.keep_bytes(call, -call.bytes_in_hand)
 
@@ -280,7 +280,7 @@ class FramedConnection(asyncio.Protocol):
 
     # --- Writing ---------------------------------------------------------------------------------------------------
 
-    def send(self, kind: Kind, number: int, body: bytes = b"", give_back: GiveBack | None = None) -> None:
+    def send(self, kind: FrameKind, number: int, body: bytes = b"", give_back: GiveBack | None = None) -> None:
         """Write a frame, by the end of this round of the loop. `give_back` is called if it does not leave."""
         if self.is_lost:
             if give_back is not None:
@@ -317,7 +317,7 @@ class FramedConnection(asyncio.Protocol):
         """End the connection, and tell the caller of the error."""
         if self.is_lost:
             return
-        self.send(Kind.ERROR, CONNECTION, write_error(error))
+        self.send(FrameKind.ERROR, CONNECTION, write_error(error))
         self.is_refused = True
         self._held.drop()
         self._patience.stop()
@@ -330,7 +330,7 @@ class FramedConnection(asyncio.Protocol):
     def go_away(self) -> None:
         """Tell the caller to begin no more calls here."""
         if self.is_greeted and not self.is_refused:
-            self.send(Kind.GOING_AWAY, CONNECTION)
+            self.send(FrameKind.GOING_AWAY, CONNECTION)
 
     def shut_down(self) -> None:
         """End the connection as soon as no call is open on it."""

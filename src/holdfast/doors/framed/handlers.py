@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from holdfast.doors.framed import messages, streams, uploads
 from holdfast.doors.framed.call import Handler
 from holdfast.wire.framed.calls import (
+    CallFrame,
     ClaimCall,
     EnqueueCall,
     ExchangeCall,
-    FramedCall,
     ReadPartCall,
     SettleCall,
     SubscribeCall,
@@ -16,7 +16,7 @@ from holdfast.wire.framed.calls import (
 )
 
 # By the type of the call: its handler, and whether it waits for the store alone, which needs no task.
-_HANDLERS: Mapping[type[FramedCall], tuple[Handler, bool]] = {
+_HANDLERS: Mapping[type[CallFrame], tuple[Handler, bool]] = {
     EnqueueCall: (messages.enqueue, True),
     ClaimCall: (messages.claim, True),
     ExchangeCall: (messages.exchange, True),
@@ -28,5 +28,5 @@ _HANDLERS: Mapping[type[FramedCall], tuple[Handler, bool]] = {
 _BY_NAME: tuple[Handler, bool] = (messages.operate, False)
 
 
-def handler_of(given: FramedCall) -> tuple[Handler, bool]:
+def handler_of(given: CallFrame) -> tuple[Handler, bool]:
     return _HANDLERS.get(type(given), _BY_NAME)

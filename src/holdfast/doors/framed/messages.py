@@ -6,19 +6,19 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from holdfast.doors.framed.call import Call
+from holdfast.doors.framed.call import FramedCall
 from holdfast.model.answers import Delivery, Enqueued
 from holdfast.model.errors import HoldfastError, StoreUnavailable
 from holdfast.model.message import Draft, normalise_correlation_id
 from holdfast.model.names import DEFAULT, QueueRef, parse_name
-from holdfast.model.requests import Ask, Verdict
+from holdfast.model.requests import ClaimRequest, Verdict
 from holdfast.wire.framed.answers import write_claimed, write_enqueued, write_part, write_results
 from holdfast.wire.framed.calls import (
     NAMED,
+    CallFrame,
     ClaimCall,
     EnqueueCall,
     ExchangeCall,
-    FramedCall,
     ReadPartCall,
     SettleCall,
     operation_of,
@@ -28,26 +28,26 @@ from holdfast.wire.operation import Target
 # --- Enqueue ---------------------------------------------------------------------------------------------------------
 
 
-async def enqueue(call: Call, given: EnqueueCall) -> bytes:
+async def enqueue(call: FramedCall, given: EnqueueCall) -> bytes:
     ref = call.ref(given)
     return write_enqueued(await enqueue_drafts(call, ref, with_correlation_ids(call, [*given.drafts])))
 
 
-def enqueue_drafts(call: Call, ref: QueueRef, drafts: list[Draft]) -> Coroutine[Any, Any, list[Enqueued]]:
+def enqueue_drafts(call: FramedCall, ref: QueueRef, drafts: list[Draft]) -> Coroutine[Any, Any, list[Enqueued]]:
     """Enqueue in the caller's trace, if it has one."""
     if call.tracing.is_on or call.headers:
         return _enqueue_traced(call, ref, drafts)
     return call.session.enqueue(ref, drafts)
 
 
-async def _enqueue_traced(call: Call, ref: QueueRef, drafts: list[Draft]) -> list[Enqueued]:
+async def _enqueue_traced(call: FramedCall, ref: QueueRef, drafts: list[Draft]) -> list[Enqueued]:
     with call.tracing.enqueue(call.headers, ref, drafts) as (carrying, tell):
         enqueued = await call.session.enqueue(ref, carrying)
         tell(enqueued)
         return enqueued
 
 
-def with_correlation_ids(call: Call, drafts: list[Draft]) -> list[Draft]:
+def with_correlation_ids(call: FramedCall, drafts: list[Draft]) -> list[Draft]:
     """Return the drafts with the call's correlation id, where they have none of their own that is one."""
     if call.correlation_id is None and not [each for each in drafts if each.correlation_id is not None]:
         return drafts
@@ -60,14 +60,14 @@ def with_correlation_ids(call: Call, drafts: list[Draft]) -> list[Draft]:
 # --- Claims ----------------------------------------------------------------------------------------------------------
 
 
-async def claim(call: Call, given: ClaimCall) -> bytes:
+async def claim(call: FramedCall, given: ClaimCall) -> bytes:
     ref = call.ref(given)
     deliveries = await _claim(call, ref, given.ask, given.wait_ms)
     _hold(call, ref, given.ask, deliveries)
     return write_claimed(deliveries)
 
 
-async def exchange(call: Call, given: ExchangeCall) -> bytes:
+async def exchange(call: FramedCall, given: ExchangeCall) -> bytes:
     ref, verdicts = call.ref(given), [*given.verdicts]
     results, deliveries = await call.session.exchange(ref, [*verdicts], given.ask)
     call.tracing.settle(call.headers, ref, verdicts, results)
@@ -82,7 +82,7 @@ async def exchange(call: Call, given: ExchangeCall) -> bytes:
     return write_claimed(deliveries, results)
 
 
-async def _claim(call: Call, ref: QueueRef, ask: Ask, wait_ms: int | None) -> list[Delivery]:
+async def _claim(call: FramedCall, ref: QueueRef, ask: ClaimRequest, wait_ms: int | None) -> list[Delivery]:
     if wait_ms == 0:
         return await call.session.claim(ref, ask, 0)  # the next pass answers, be it with nothing
     call.connection.release_bytes(call)
@@ -90,7 +90,7 @@ async def _claim(call: Call, ref: QueueRef, ask: Ask, wait_ms: int | None) -> li
     return await call.wait(work, measured_as=call.operation + "_wait") or []
 
 
-def _hold(call: Call, ref: QueueRef, ask: Ask, deliveries: list[Delivery]) -> None:
+def _hold(call: FramedCall, ref: QueueRef, ask: ClaimRequest, deliveries: list[Delivery]) -> None:
     """Let deliveries go back that do not leave. A claim of a ledger stays: its caller reads it again by its number."""
     if deliveries:
         if ask.ledger is None:
@@ -98,14 +98,14 @@ def _hold(call: Call, ref: QueueRef, ask: Ask, deliveries: list[Delivery]) -> No
         call.tracing.deliver(call.headers, ref, deliveries)
 
 
-async def read_part(call: Call, given: ReadPartCall) -> bytes:
+async def read_part(call: FramedCall, given: ReadPartCall) -> bytes:
     return write_part(await call.session.read_part(call.ref(given), given.receipt, given.offset, given.limit))
 
 
 # --- Verdicts --------------------------------------------------------------------------------------------------------
 
 
-async def settle(call: Call, given: SettleCall) -> bytes:
+async def settle(call: FramedCall, given: SettleCall) -> bytes:
     ref = call.ref(given)
     verdicts: list[Verdict] = [*given.verdicts]
     results = await call.session.settle(ref, verdicts)
@@ -116,7 +116,7 @@ async def settle(call: Call, given: SettleCall) -> bytes:
 # --- Operations by name ----------------------------------------------------------------------------------------------
 
 
-async def operate(call: Call, given: FramedCall) -> bytes:
+async def operate(call: FramedCall, given: CallFrame) -> bytes:
     binding = NAMED[operation_of(given)]
     operation = binding.operation
     match operation.target:

@@ -3,7 +3,7 @@
 import asyncio
 from typing import TYPE_CHECKING
 
-from holdfast.wire.framed.frames import CONNECTION, Kind
+from holdfast.wire.framed.frames import CONNECTION, FrameKind
 
 if TYPE_CHECKING:
     from holdfast.doors.framed.connection import FramedConnection
@@ -89,5 +89,5 @@ class Patience:
             return True
         if silent_s >= self.keepalive_s and not self._is_asked:
             self._is_asked = True
-            self._connection.send(Kind.PING, CONNECTION, b"")
+            self._connection.send(FrameKind.PING, CONNECTION, b"")
         return False

@@ -4,7 +4,7 @@ import msgspec
 
 from holdfast.model.errors import InvalidArgument
 from holdfast.telemetry.log import printable
-from holdfast.wire.framed.calls import HOT_CALLS, NAMED, FramedCall, operation_of, read_call
+from holdfast.wire.framed.calls import HOT_CALLS, NAMED, CallFrame, operation_of, read_call
 
 _MAX_SHOWN = 200
 
@@ -13,7 +13,7 @@ class NotMessagePack(Exception):
     """A body is not MessagePack: there is nobody to talk to."""
 
 
-def parse_call(body: bytes) -> FramedCall:
+def parse_call(body: bytes) -> CallFrame:
     """Return the call in a CALL. Raise `InvalidArgument` or `NotMessagePack`."""
     try:
         return read_call(body)

@@ -3,7 +3,7 @@
 import asyncio
 from functools import partial
 
-from holdfast.doors.framed.call import Call
+from holdfast.doors.framed.call import FramedCall
 from holdfast.model.answers import Delivery
 from holdfast.model.message import MAX_BATCH
 from holdfast.model.parsing.checks import check_integer
@@ -13,7 +13,7 @@ from holdfast.wire.framed.answers import write_claimed, write_nothing
 from holdfast.wire.framed.calls import SubscribeCall
 
 
-async def subscribe(call: Call, given: SubscribeCall) -> bytes:
+async def subscribe(call: FramedCall, given: SubscribeCall) -> bytes:
     ref = call.ref(given)
     check_integer("prefetch", given.prefetch, 1, MAX_BATCH)
     if given.wait_ms is not None:

@@ -3,12 +3,12 @@
 import asyncio
 from collections import deque
 
-from holdfast.doors.framed.call import Call
+from holdfast.doors.framed.call import FramedCall
 from holdfast.doors.framed.messages import cancelled, enqueue_drafts, with_correlation_ids
 from holdfast.model.errors import InvalidArgument, RateLimited
 from holdfast.wire.framed.answers import write_enqueued
 from holdfast.wire.framed.calls import UploadCall
-from holdfast.wire.framed.frames import Kind
+from holdfast.wire.framed.frames import FrameKind
 from holdfast.wire.framed.greetings import write_credit
 
 # Bytes of an upload that may be under way, or in memory and not yet stored.
@@ -21,7 +21,7 @@ MAX_UPLOADS = 64
 class Incoming:
     """The payload of one upload, as far as it has come and was not stored yet."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: FramedCall) -> None:
         self._call = call
         # The end of the payload is an empty part.
         self._parts: deque[bytes] = deque()
@@ -50,10 +50,10 @@ class Incoming:
         self._window += size
         call = self._call
         call.connection.keep_bytes(call, -size)
-        call.connection.send(Kind.CREDIT, call.number, write_credit(size))
+        call.connection.send(FrameKind.CREDIT, call.number, write_credit(size))
 
 
-async def upload(call: Call, given: UploadCall) -> bytes:
+async def upload(call: FramedCall, given: UploadCall) -> bytes:
     if call.connection.count_uploads() > MAX_UPLOADS:
         raise RateLimited(f"a connection has at most {MAX_UPLOADS} uploads at a time", limit=MAX_UPLOADS)
     incoming = call.incoming
@@ -72,7 +72,7 @@ async def upload(call: Call, given: UploadCall) -> bytes:
         uploading.close()
 
 
-async def _next(call: Call, incoming: Incoming) -> bytes:
+async def _next(call: FramedCall, incoming: Incoming) -> bytes:
     try:
         async with asyncio.timeout(UPLOAD_PATIENCE_S):
             part = await call.wait(incoming.next())

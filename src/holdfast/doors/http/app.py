@@ -9,8 +9,8 @@ from typing import Any
 from holdfast.clock import steady_s
 from holdfast.doors.http.calls import (
     BodyLimits,
-    Call,
     CallerLeft,
+    HttpCall,
     error_answer,
     exchange_of,
     send_body,
@@ -30,7 +30,7 @@ from holdfast.telemetry.observer import CallObserver
 from holdfast.telemetry.trace import Tracing
 from holdfast.wire.operations import OPERATIONS
 
-Handler = Callable[[Call], Awaitable[None]]
+Handler = Callable[[HttpCall], Awaitable[None]]
 
 _HOT_HANDLERS: dict[str, Handler] = {
     "/v1/queue/enqueue": messages.enqueue,
@@ -123,7 +123,7 @@ class HttpDoor:
     ) -> None:
         """One call, from its credential to its answer or its error."""
         started_at = steady_s()
-        call: Call | None = None
+        call: HttpCall | None = None
         outcome = "ok"
         head = exchange.head
         try:
@@ -134,7 +134,7 @@ class HttpDoor:
             session = self._anyones_session
             if session is None or identity is not self._identity:
                 session = await self._identify(identity, exchange)
-            call = Call(
+            call = HttpCall(
                 session,
                 exchange,
                 scope,
@@ -181,7 +181,7 @@ class HttpDoor:
             session = self._sessions[caller] = self._open_session(caller)
         return session
 
-    async def _refuse(self, error: Exception, call: Call | None, exchange: Exchange) -> None:
+    async def _refuse(self, error: Exception, call: HttpCall | None, exchange: Exchange) -> None:
         if call is None:
             correlation_id = exchange.head.correlation_id or self._mint()
             is_body_read = not exchange.head.has_body

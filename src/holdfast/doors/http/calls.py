@@ -13,7 +13,7 @@ import msgspec
 
 from holdfast.doors.http.connections.asgi import AsgiScope, Receive, Send
 from holdfast.doors.http.connections.exchange import Exchange
-from holdfast.doors.sockets.steps import Done, begin
+from holdfast.doors.sockets.steps import StepsDone, begin
 from holdfast.model.answers import Delivery, Enqueued, Result
 from holdfast.model.errors import HoldfastError, Internal, InvalidArgument, PayloadTooLarge
 from holdfast.model.message import Draft
@@ -63,7 +63,7 @@ def exchange_of(scope: AsgiScope) -> Exchange:
     return exchange
 
 
-class Call:
+class HttpCall:
     """What a route handler is given."""
 
     __slots__ = (
@@ -264,7 +264,7 @@ async def read_body(receive: Receive, headers: Mapping[bytes, bytes], max_bytes:
 async def next_event(receive: Receive) -> MutableMapping[str, Any]:
     """What the connection says next, within `BODY_PATIENCE_S`."""
     begun = begin(receive())
-    if isinstance(begun, Done):
+    if isinstance(begun, StepsDone):
         return begun.value
     try:
         async with asyncio.timeout(BODY_PATIENCE_S):

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from msgspec import UNSET
 
-from holdfast.doors.http.calls import JSON_TYPE, Call
+from holdfast.doors.http.calls import JSON_TYPE, HttpCall
 from holdfast.doors.identity import Identity
 from holdfast.model.errors import HoldfastError
 from holdfast.service.drain import Drain
@@ -63,7 +63,7 @@ class Health:
             return _health(503, HealthAnswer(status="unavailable", reason=error.message))
         return _health(200, HealthAnswer(status="ok"))
 
-    async def metrics(self, call: Call) -> None:
+    async def metrics(self, call: HttpCall) -> None:
         call.query()
         call.session.check_metrics()
         await call.answer(await self._render(), headers=[_METRICS_TYPE, _NOT_KEPT])

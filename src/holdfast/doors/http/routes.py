@@ -11,7 +11,7 @@ from starlette.routing import BaseRoute, Route, Router
 from holdfast.doors.http.app import HOT_ROUTES, Handler, HttpDoor
 from holdfast.doors.http.calls import (
     JSON_TYPE,
-    Call,
+    HttpCall,
     RawHeaders,
     exchange_of,
     send_body,
@@ -109,7 +109,7 @@ def make_router(door: HttpDoor, served: Iterable[ServedRoute], open_routes: Iter
 def _without_body(handler: Handler) -> Handler:
     """A body that nobody asked for is read and forgotten: unread, its end would be taken for the caller's leaving."""
 
-    async def handle(call: Call) -> None:
+    async def handle(call: HttpCall) -> None:
         await call.body()
         await handler(call)
 

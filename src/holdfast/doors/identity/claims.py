@@ -21,7 +21,7 @@ MAX_SUBJECT_CHARS = 256
 _SCOPES = {scope.value: scope for scope in Scope}
 
 
-class Identified(NamedTuple):
+class IdentifiedCaller(NamedTuple):
     caller: Caller
     expires_at: int
 
@@ -31,7 +31,7 @@ def refused(reason: str, message: str) -> Unauthenticated:
     return Unauthenticated(message, reason=reason)
 
 
-def identify(claims: Mapping[str, Any], *, now_ms: int, audience: str, issuer: str | None) -> Identified:
+def identify(claims: Mapping[str, Any], *, now_ms: int, audience: str, issuer: str | None) -> IdentifiedCaller:
     expires_at = _instant(claims, "exp")
     if expires_at is None:
         raise refused("claims", "the token has no exp claim: tokens must end")
@@ -45,7 +45,7 @@ def identify(claims: Mapping[str, Any], *, now_ms: int, audience: str, issuer: s
     if issuer is not None and claims.get("iss") != issuer:
         raise refused("issuer", "the token is from another issuer than jwt_issuer")
     caller = Caller(tenant=_tenant(claims), scopes=_scopes(claims), subject=_subject(claims))
-    return Identified(caller, expires_at)
+    return IdentifiedCaller(caller, expires_at)
 
 
 def _instant(claims: Mapping[str, Any], name: str) -> int | None:

@@ -9,7 +9,7 @@ import jwt
 
 from holdfast.clock import Clock
 from holdfast.doors.identity.certificates import PeerCertificate
-from holdfast.doors.identity.claims import AUTHORIZATION, BEARER, Identified, identify, refused
+from holdfast.doors.identity.claims import AUTHORIZATION, BEARER, IdentifiedCaller, identify, refused
 from holdfast.doors.identity.keys import MAX_KID_CHARS, Key, KeySet
 from holdfast.doors.identity.sources import KeySource
 from holdfast.model.errors import Unauthenticated
@@ -40,7 +40,7 @@ class TokenIdentity:
         self._jws = jwt.PyJWS(algorithms=sorted(keys.keys.accepted))
         # By the header of a token. Found by hash, keyed at random per process: how long a look-up takes tells nothing
         # of the tokens here.
-        self._remembered: OrderedDict[bytes, Identified] = OrderedDict()
+        self._remembered: OrderedDict[bytes, IdentifiedCaller] = OrderedDict()
         self._remembered_for: KeySet = keys.keys
 
     @property
@@ -100,7 +100,7 @@ class TokenIdentity:
             raise _not_ours(keys.named(kid), algorithm)
         return signed
 
-    def identify(self, payload: bytes) -> Identified:
+    def identify(self, payload: bytes) -> IdentifiedCaller:
         """Return who the claims are for and until when, or raise `Unauthenticated` if one of them is refused."""
         try:
             claims = json.loads(payload)
@@ -145,7 +145,7 @@ class TokenIdentity:
             return None
         return signed if isinstance(signed, bytes) else None
 
-    def _remember(self, token: bytes, identified: Identified) -> None:
+    def _remember(self, token: bytes, identified: IdentifiedCaller) -> None:
         self._remembered[b"Bearer " + token] = identified
         if len(self._remembered) > MAX_REMEMBERED:
             self._remembered.popitem(last=False)

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 T = TypeVar("T")
 
 
-class Rest(Generic[T]):
+class RemainingSteps(Generic[T]):
     """The rest of something awaited whose first step was taken."""
 
     __slots__ = ("_step", "_waits_for")
@@ -41,18 +41,18 @@ class Rest(Generic[T]):
         return await self
 
 
-class Done(Generic[T]):
+class StepsDone(Generic[T]):
     __slots__ = ("value",)
 
     def __init__(self, value: T) -> None:
         self.value = value
 
 
-def begin(work: Awaitable[T]) -> Done[T] | Rest[T]:
+def begin(work: Awaitable[T]) -> StepsDone[T] | RemainingSteps[T]:
     """Take the first step: the result, or what is left to be awaited."""
     step = work.__await__()
     try:
         waits_for = next(step)
     except StopIteration as done:
-        return Done(done.value)
-    return Rest(step, waits_for)
+        return StepsDone(done.value)
+    return RemainingSteps(step, waits_for)

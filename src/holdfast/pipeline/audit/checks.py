@@ -23,7 +23,7 @@ _VIOLATIONS = "rule string, tenant string, queue string, id string, detail strin
 _VERDICTS = [each.value for each in OF_A_LEASE]
 
 
-class Extent(NamedTuple):
+class AuditExtent(NamedTuple):
     """What there is to audit, from one aggregate over it."""
 
     events: int
@@ -32,18 +32,18 @@ class Extent(NamedTuple):
     shards: int
 
 
-def measure(events: DataFrame) -> Extent:
+def measure(events: DataFrame) -> AuditExtent:
     [row] = events.agg(
         F.count(F.lit(1)).alias("events"),
         F.min(F.unix_millis("at")).alias("start_ms"),
         F.min("shard").alias("first"),
         F.max("shard").alias("last"),
     ).collect()
-    return Extent(row["events"], row["start_ms"] or 0, 1 if row["first"] == row["last"] else 2)
+    return AuditExtent(row["events"], row["start_ms"] or 0, 1 if row["first"] == row["last"] else 2)
 
 
 def check_events(
-    events: DataFrame, extent: Extent | None = None, max_retries: int | None = None, *, kept: ExitStack
+    events: DataFrame, extent: AuditExtent | None = None, max_retries: int | None = None, *, kept: ExitStack
 ) -> DataFrame:
     """A row (rule, tenant, queue, id, detail, first_seen) for each violation. Screens the events at once; what that
     caches is let go with `kept`."""
@@ -55,14 +55,14 @@ def check_events(
         spenders = None
     if extent is None:
         # Where nothing is suspect nothing has to be known of the whole.
-        extent = measure(events) if chosen is not None or spenders is not None else Extent(0, 0, 1)
+        extent = measure(events) if chosen is not None or spenders is not None else AuditExtent(0, 0, 1)
     violations = events.sparkSession.createDataFrame([], _VIOLATIONS) if chosen is None else judge(chosen, extent)
     if spenders is None or max_retries is None:
         return violations
     return violations.unionByName(_over_budget(spenders, extent, max_retries))
 
 
-def judge(events: DataFrame, extent: Extent) -> DataFrame:
+def judge(events: DataFrame, extent: AuditExtent) -> DataFrame:
     """The rules themselves, on every message of these; as `check_events` answers."""
     rows = _in_context(events, extent)
     found = [F.when(F.coalesce(is_broken, F.lit(False)), _named(rule, detail)) for rule, is_broken, detail in _rules()]
@@ -84,7 +84,7 @@ def _of(events: DataFrame, found: DataFrame, kept: ExitStack) -> DataFrame | Non
     return events.join(F.broadcast(found) if number <= _FEW else found, hash_of_id() == found["suspect"], "left_semi")
 
 
-def _in_context(events: DataFrame, extent: Extent) -> DataFrame:
+def _in_context(events: DataFrame, extent: AuditExtent) -> DataFrame:
     ordered = _order(extent)
     before = ordered.rowsBetween(Window.unboundedPreceding, -1)
     kept = ("event", "version", "attempt", "tenant", "queue", "enqueued_at", "correlation_id", "shard", "seq")
@@ -102,7 +102,7 @@ def _in_context(events: DataFrame, extent: Extent) -> DataFrame:
     )
 
 
-def _with_shards(events: DataFrame, extent: Extent) -> DataFrame:
+def _with_shards(events: DataFrame, extent: AuditExtent) -> DataFrame:
     """Of a message that changed its database: both numberings are of no use for its order, time is."""
     if extent.shards == 1:
         return events
@@ -111,7 +111,7 @@ def _with_shards(events: DataFrame, extent: Extent) -> DataFrame:
     return events.withColumn("order_at", F.when(crossed, F.unix_millis("at")).otherwise(F.lit(0)))
 
 
-def _order(extent: Extent) -> WindowSpec:
+def _order(extent: AuditExtent) -> WindowSpec:
     if extent.shards == 1:
         return Window.partitionBy("id").orderBy("seq")
     # It leaves a database before it arrives in the next.
@@ -237,7 +237,7 @@ def _text(*parts: Column | str) -> Column:
     return F.concat_ws("", *(F.lit(part) if isinstance(part, str) else part.cast("string") for part in parts))
 
 
-def _over_budget(events: DataFrame, extent: Extent, max_retries: int) -> DataFrame:
+def _over_budget(events: DataFrame, extent: AuditExtent, max_retries: int) -> DataFrame:
     """A redrive gives a fresh budget: failures and expiries are counted between one and the next."""
     redrives = F.count(F.when(_is(Event.REDRIVEN), 1)).over(_order(extent))
     spent = F.count(F.when(_is(Event.RETRIED, Event.EXPIRED), 1))
@@ -263,7 +263,7 @@ def _over_budget(events: DataFrame, extent: Extent, max_retries: int) -> DataFra
     )
 
 
-def last_words(events: DataFrame, extent: Extent) -> DataFrame:
+def last_words(events: DataFrame, extent: AuditExtent) -> DataFrame:
     """Of each message: its queue, state and version by its last event, as (id, tenant, queue, state, version, at)."""
     order = F.struct("order_at", "shard", "seq") if extent.shards > 1 else F.struct("seq")
     moved = F.when(_is(Event.MOVED), F.lit(None)).otherwise(order)
@@ -283,7 +283,7 @@ def last_words(events: DataFrame, extent: Extent) -> DataFrame:
     )
 
 
-def check_against_store(words: DataFrame, snapshot: DataFrame, extent: Extent) -> DataFrame:
+def check_against_store(words: DataFrame, snapshot: DataFrame, extent: AuditExtent) -> DataFrame:
     """The journal's last word on each message beside what the store holds: (id, tenant, queue, state, enqueued_at).
 
     Both must be of one moment: of a store at rest, or a checkpoint. What was enqueued before the journal's first event

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from holdfast.model.errors import Internal
 from holdfast.pipeline.jobs.archive_gaps import Gap, find_gaps, record_gaps
-from holdfast.pipeline.jobs.journals import Journal, numbers_of
+from holdfast.pipeline.jobs.journals import ArchiveJournal, numbers_of
 from holdfast.pipeline.jobs.progress import Check, Progress, silent
 from holdfast.pipeline.lake.contract import Mark
 from holdfast.pipeline.lake.lake import Lake
@@ -30,7 +30,7 @@ WRITER = "archive"
 ENDS = ("succeeded", "failed", "removed")
 
 
-class Archived(msgspec.Struct, frozen=True, kw_only=True):
+class ArchiveSummary(msgspec.Struct, frozen=True, kw_only=True):
     lake: str
     batches: int
     events: int
@@ -48,14 +48,14 @@ class Archived(msgspec.Struct, frozen=True, kw_only=True):
 
 def archive(
     spark: "SparkSession",
-    journal: Journal,
+    journal: ArchiveJournal,
     lake: Lake,
     *,
     batch_rows: int = BATCH_ROWS,
     writer: str = WRITER,
     allow_gap: bool = False,
     progress: Progress = silent,
-) -> Archived:
+) -> ArchiveSummary:
     """Bring the lake up to the journal's end as it was found batch by batch. A lake belongs to one store's journal.
 
     Where the journal has dropped events that the lake does not have it stops, and every run says so again; with
@@ -83,7 +83,7 @@ def archive(
         batches, events, messages = batches + 1, events + some, messages + ends
         progress("events", events, None)
     mark_now = lake.table(EVENTS).mark(writer)
-    return Archived(
+    return ArchiveSummary(
         lake=lake.place,
         batches=batches,
         events=events,
@@ -95,7 +95,7 @@ def archive(
     )
 
 
-def next_step(journal: Journal, lake: Lake, writer: str, rows: int) -> tuple[str | None, Mark] | None:
+def next_step(journal: ArchiveJournal, lake: Lake, writer: str, rows: int) -> tuple[str | None, Mark] | None:
     """Where the next batch begins, and its mark; None when there is none."""
     done = lake.table(EVENTS).mark(writer)
     number, after = (0, None) if done is None else done

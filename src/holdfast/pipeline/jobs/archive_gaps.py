@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.pipeline.jobs.journals import Journal, numbers_of
+from holdfast.pipeline.jobs.journals import ArchiveJournal, numbers_of
 from holdfast.pipeline.lake.contract import Mark
 from holdfast.pipeline.lake.lake import Lake
 from holdfast.pipeline.lake.tables import VIOLATIONS
@@ -45,7 +45,7 @@ class Gap(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def find_gaps(journal: Journal, after: str | None) -> list[Gap]:
+def find_gaps(journal: ArchiveJournal, after: str | None) -> list[Gap]:
     """Behind the position that a lake has come to. None before its first batch: it begins with what the journal has."""
     if after is None:
         return []

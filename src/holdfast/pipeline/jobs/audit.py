@@ -38,7 +38,7 @@ class Named(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.rule}: {' '.join(each for each in (where, self.id) if each)}: {self.detail}"
 
 
-class Audited(msgspec.Struct, frozen=True, kw_only=True):
+class AuditSummary(msgspec.Struct, frozen=True, kw_only=True):
     run: str
     events: int
     stores: int
@@ -80,7 +80,7 @@ def audit(
     max_retries: int | None = None,
     lake: Lake | None = None,
     progress: Progress = silent,
-) -> Audited:
+) -> AuditSummary:
     """`events`: of the lake, a journal or a backup; of several, each is judged by itself. `snapshot`: the messages of
     the same store at rest, to hold against the first. `stores`: directories of backups, each checked whole; `held`: of
     those the journal and the messages, held against each other where the check found nothing. The violations are
@@ -123,7 +123,7 @@ def _told(
     lake: Lake | None,
     progress: Progress,
     kept: ExitStack,
-) -> Audited:
+) -> AuditSummary:
     run = run_name()
     if not found:
         raise InvalidArgument("there is nothing to audit: give events, or the directory of a store")
@@ -138,7 +138,7 @@ def _told(
     named = rows.orderBy("rule", "first_seen").limit(MAX_NAMED).collect() if broken else []
     if lake is not None:
         _keep(spark, lake, rows.withColumn("run", F.lit(run)), run, sum(broken.values()))
-    return Audited(
+    return AuditSummary(
         run=run,
         events=count,
         stores=stores,

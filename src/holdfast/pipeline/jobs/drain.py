@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _START_S = 60.0
 
 
-class Drained(msgspec.Struct, frozen=True, kw_only=True):
+class DrainSummary(msgspec.Struct, frozen=True, kw_only=True):
     batches: int
     messages: int
     checks: list[Check] = []
@@ -45,7 +45,7 @@ def drain(
     checkpoint: str | None = None,
     max_rows: int = 50_000,
     progress: Progress = silent,
-) -> Drained:
+) -> DrainSummary:
     """Everything that was ready when it began. The checkpoint belongs to the lake, and lies in it unless given."""
     place = checkpoint or f"{lake.place}/_checkpoints/drain-{ref.tenant}-{ref.queue}-{consumer}"
     stream = (
@@ -66,7 +66,7 @@ def drain(
     kept.is_started.set()
     query.awaitTermination()
     read = sum(each["numInputRows"] for each in query.recentProgress)
-    return Drained(
+    return DrainSummary(
         batches=kept.batches,
         messages=kept.rows,
         checks=[Check(what="messages kept of those read", expected=read, found=kept.read)],

@@ -22,7 +22,7 @@ _PAGE = 1_000
 COLUMNS = "tenant string, queue string, id string, error string, reason string, at timestamp"
 
 
-class Cluster(msgspec.Struct, frozen=True, kw_only=True):
+class FailureCluster(msgspec.Struct, frozen=True, kw_only=True):
     tenant: str
     queue: str
     cluster: str
@@ -33,7 +33,7 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
     sample_id: str
 
 
-class Redriven(msgspec.Struct, frozen=True, kw_only=True):
+class RedriveSummary(msgspec.Struct, frozen=True, kw_only=True):
     matched: int
     redriven: int
     # Settled, redriven or removed by others between the look and the redrive.
@@ -85,10 +85,10 @@ def _failed(queue: Any) -> Iterator[Any]:
         cursor = page.cursor
 
 
-def triage(letters: "DataFrame", limit: int = 100) -> list[Cluster]:
+def triage(letters: "DataFrame", limit: int = 100) -> list[FailureCluster]:
     """The clusters, the largest first."""
     return [
-        Cluster(
+        FailureCluster(
             tenant=row["tenant"],
             queue=row["queue"],
             cluster=row["cluster"],
@@ -124,7 +124,7 @@ def redrive(
     rate_per_s: float | None = None,
     is_dry_run: bool = False,
     progress: Progress = silent,
-) -> Redriven:
+) -> RedriveSummary:
     """Bring them back, by id. What is no longer a dead letter when its turn comes is left alone: run again after a
     kill, it goes on with those that still are."""
     chosen = selected.select("tenant", "queue", "id").orderBy("tenant", "queue", "id").cache()
@@ -132,7 +132,7 @@ def redrive(
         matched = chosen.count()
         progress("dead letters", 0, matched)
         if is_dry_run:
-            return Redriven(matched=matched, redriven=0, gone=0, is_dry_run=True)
+            return RedriveSummary(matched=matched, redriven=0, gone=0, is_dry_run=True)
         done = taken = 0
         rows = chosen.toLocalIterator()
         while some := list(islice(rows, _STEP)):
@@ -146,7 +146,7 @@ def redrive(
             progress("dead letters", taken, matched)
     finally:
         chosen.unpersist()
-    return Redriven(
+    return RedriveSummary(
         matched=matched,
         redriven=done,
         gone=matched - done,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-class Segment(msgspec.Struct, frozen=True, kw_only=True):
+class SegmentToFlush(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     number: int
     # Where the last pass over it ended.
@@ -39,7 +39,7 @@ class SegmentDone(msgspec.Struct, frozen=True, kw_only=True):
     open: int
 
 
-class Flushed(msgspec.Struct, frozen=True, kw_only=True):
+class FlushSummary(msgspec.Struct, frozen=True, kw_only=True):
     segments: int
     calls: int
     stored: int
@@ -55,7 +55,7 @@ class Flushed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 # Lands one segment, in whichever process. Handed in: only those above the pipeline know the stores.
-FlushSegment = Callable[[Segment], SegmentDone]
+FlushSegment = Callable[[SegmentToFlush], SegmentDone]
 
 _ANSWER = (
     "struct<path string, number bigint, end bigint, is_whole boolean, calls bigint, messages bigint, stored bigint, "
@@ -65,19 +65,19 @@ _ANSWER = (
 
 def flush(
     spark: "SparkSession",
-    segments: Sequence[Segment],
+    segments: Sequence[SegmentToFlush],
     flush_segment: FlushSegment,
     *,
     is_dry_run: bool = False,
     progress: Progress = silent,
-) -> tuple[Flushed, list[SegmentDone]]:
+) -> tuple[FlushSummary, list[SegmentDone]]:
     """One pass over these segments. Answers what was done, and where each is to be gone on with."""
     if not segments:
-        return Flushed(segments=0, calls=0, stored=0, skipped=0, dropped=0, is_dry_run=is_dry_run), []
+        return FlushSummary(segments=0, calls=0, stored=0, skipped=0, dropped=0, is_dry_run=is_dry_run), []
     progress("segments", 0, len(segments))
 
     def land(path: str, number: int, start: int) -> tuple[object, ...]:
-        return msgspec.structs.astuple(flush_segment(Segment(path=path, number=number, start=start)))
+        return msgspec.structs.astuple(flush_segment(SegmentToFlush(path=path, number=number, start=start)))
 
     # Rows as they are: Arrow gains nothing here, and would want pandas.
     landed = F.udf(land, _ANSWER, useArrow=False)
@@ -88,7 +88,7 @@ def flush(
         for row in frame.select(landed("path", "number", "start").alias("done")).collect()
     ]
     progress("segments", len(done), len(segments))
-    total = Flushed(
+    total = FlushSummary(
         segments=len(done),
         calls=sum(each.calls for each in done),
         stored=sum(each.stored for each in done),

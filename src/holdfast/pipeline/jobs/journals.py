@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from holdfast.client.blocking import Holdfast
-    from holdfast.model.answers import Events
+    from holdfast.model.answers import JournalEvents
     from holdfast.pipeline.sources.feed import OpenFeed
 
 _PAGE = 10_000
 
 
-class Journal(Protocol):
+class ArchiveJournal(Protocol):
     def ahead(self, after: str | None, rows: int) -> str | None:
         """A position about so many events further, or at the end if that is nearer; None if nothing came."""
         ...
@@ -61,7 +61,7 @@ class OpenedJournal:
         batches = [arrow_of(page) for page in self._pages(after, until)]
         return spark.createDataFrame(pa.Table.from_batches(batches, EVENTS.arrow))
 
-    def _pages(self, after: str | None, until: str) -> "Iterator[Events]":
+    def _pages(self, after: str | None, until: str) -> "Iterator[JournalEvents]":
         while after != until and (page := self._opened.journal(after, _PAGE)):
             if _is_beyond(page.next, until):
                 # Positions cannot be taken apart here: the pages shrink until one ends there.
@@ -70,7 +70,7 @@ class OpenedJournal:
             yield page
             after = page.next
 
-    def _last_pages(self, after: str | None, until: str) -> "Iterator[Events]":
+    def _last_pages(self, after: str | None, until: str) -> "Iterator[JournalEvents]":
         size = _PAGE
         while after != until and size:
             page = self._opened.journal(after, size)

@@ -12,7 +12,7 @@ from holdfast.model.errors import InvalidArgument
 from holdfast.model.message import JSON
 from holdfast.model.names import QueueRef
 from holdfast.pipeline.jobs.progress import Check, Progress, silent
-from holdfast.pipeline.jobs.targets import Target
+from holdfast.pipeline.jobs.targets import WriteTarget
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -27,7 +27,7 @@ class Format(StrEnum):
     TEXT = "text"
 
 
-class Loaded(msgspec.Struct, frozen=True, kw_only=True):
+class LoadSummary(msgspec.Struct, frozen=True, kw_only=True):
     rows: int
     enqueued: int
     # Rows whose key the queue had already.
@@ -44,7 +44,7 @@ def load(
     spark: "SparkSession",
     paths: Sequence[str],
     ref: QueueRef,
-    target: Target | None,
+    target: WriteTarget | None,
     *,
     format: Format,
     options: Mapping[str, str] | None = None,
@@ -52,7 +52,7 @@ def load(
     payload: str | None = None,
     priority: int | None = None,
     progress: Progress = silent,
-) -> Loaded:
+) -> LoadSummary:
     """`key`: columns that tell one row from every other; left out, a row is known by its file and its place or content
     there. `payload`: the column that is the payload; left out, the whole row as JSON. No `target`: a dry run."""
     rows = messages_of(read(spark, paths, format, options or {}), format, key, payload).withColumns(
@@ -63,10 +63,10 @@ def load(
     count = rows.count()
     progress("rows", 0, count)
     if target is None:
-        return Loaded(rows=count, enqueued=0, known=0, is_dry_run=True)
+        return LoadSummary(rows=count, enqueued=0, known=0, is_dry_run=True)
     put = target.put(rows)
     progress("rows", put.rows, count)
-    return Loaded(
+    return LoadSummary(
         rows=count,
         enqueued=put.enqueued,
         known=put.rows - put.enqueued,

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import functions as F
 
 from holdfast.pipeline.jobs.progress import Check, Progress, silent
-from holdfast.pipeline.jobs.targets import Target
+from holdfast.pipeline.jobs.targets import WriteTarget
 from holdfast.pipeline.schemas import INSTANT, MESSAGES
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ OLD_ID = "migrated-from"
 _LATEST = datetime(9999, 12, 31, tzinfo=UTC)
 
 
-class Migrated(msgspec.Struct, frozen=True, kw_only=True):
+class MigrateSummary(msgspec.Struct, frozen=True, kw_only=True):
     # Of the old store, by state.
     found: dict[str, int]
     copied: int
@@ -67,12 +67,12 @@ class Migrated(msgspec.Struct, frozen=True, kw_only=True):
 
 def migrate(
     snapshot: "DataFrame",
-    target: Target | None,
+    target: WriteTarget | None,
     *,
     read_back: "Callable[[], AbstractContextManager[DataFrame]] | None" = None,
     with_failed: bool = False,
     progress: Progress = silent,
-) -> Migrated:
+) -> MigrateSummary:
     """`snapshot`: messages of the old store with the columns of `READ`. Dead letters become ready in the new store, or
     are left where they are. No `target`: a dry run. `read_back` is of the new store: the copies in it must be as many,
     with the same contents."""
@@ -81,7 +81,7 @@ def migrate(
     going = sum(found.values()) - left - found.get("succeeded", 0)
     progress("messages", 0, going)
     if target is None:
-        return Migrated(found=found, copied=0, known=0, left=left, is_dry_run=True)
+        return MigrateSummary(found=found, copied=0, known=0, left=left, is_dry_run=True)
     states = ["ready", "in_flight", *(["failed"] if with_failed else [])]
     rows = (
         snapshot.where(F.col("state").isin(states))
@@ -118,7 +118,7 @@ def migrate(
             Check(what="copies in the new store", expected=many, found=there),
             Check(what="sum of the contents' hashes in the new store", expected=total, found=total_there),
         ]
-    return Migrated(
+    return MigrateSummary(
         found=found, copied=put.enqueued, known=put.rows - put.enqueued, left=left, digest=digest, checks=checks
     )
 

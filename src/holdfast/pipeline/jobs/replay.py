@@ -6,7 +6,7 @@ import msgspec
 from pyspark.sql import functions as F
 
 from holdfast.pipeline.jobs.progress import Check, Progress, silent
-from holdfast.pipeline.jobs.targets import Target
+from holdfast.pipeline.jobs.targets import WriteTarget
 from holdfast.pipeline.lake.lake import Lake
 from holdfast.pipeline.lake.tables import MESSAGES, PAYLOADS
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-class Replayed(msgspec.Struct, frozen=True, kw_only=True):
+class ReplaySummary(msgspec.Struct, frozen=True, kw_only=True):
     matched: int
     # Of those: the lake has their payload.
     replayable: int
@@ -59,12 +59,12 @@ def replay(
     spark: "SparkSession",
     lake: Lake,
     selected: "DataFrame",
-    target: Target | None,
+    target: WriteTarget | None,
     *,
     name: str = "replay",
     into: str | None = None,
     progress: Progress = silent,
-) -> Replayed:
+) -> ReplaySummary:
     """Each message once for each `name`: a replay run again under its name adds what is missing and no more. `into`:
     another queue of the same tenants. No `target`: a dry run."""
     payloads = lake.read(spark, PAYLOADS).dropDuplicates(["id"])
@@ -76,7 +76,7 @@ def replay(
         matched, replayable = counts["matched"], counts["replayable"]
         progress("messages", 0, replayable)
         if target is None:
-            return Replayed(matched=matched, replayable=replayable, enqueued=0, known=0, is_dry_run=True)
+            return ReplaySummary(matched=matched, replayable=replayable, enqueued=0, known=0, is_dry_run=True)
         put = target.put(
             found.where(F.col("payload").isNotNull()).select(
                 "payload",
@@ -93,7 +93,7 @@ def replay(
     finally:
         found.unpersist()
     progress("messages", put.rows, replayable)
-    return Replayed(
+    return ReplaySummary(
         matched=matched,
         replayable=replayable,
         enqueued=put.enqueued,

@@ -26,7 +26,7 @@ CLOSED_AFTER_MS = 3_600_000
 _BILLED = ("messages", "deliveries", "bytes_in", "bytes_out")
 
 
-class Reported(msgspec.Struct, frozen=True, kw_only=True):
+class ReportSummary(msgspec.Struct, frozen=True, kw_only=True):
     page: str | None
     events: int
     minutes: int
@@ -49,7 +49,7 @@ def report(
     promise_ms: int = PROMISE_MS,
     now_ms: int | None = None,
     progress: Progress = silent,
-) -> Reported:
+) -> ReportSummary:
     """Of the whole lake, or of some days of it. The tables are of every tenant; the page may be of one."""
     now_ms = SystemClock().now_ms() if now_ms is None else now_ms
     events = lake.read(spark, EVENTS, days)
@@ -62,7 +62,7 @@ def report(
         made = datetime.fromtimestamp(now_ms / 1_000, UTC).strftime("%Y-%m-%d %H:%M UTC")
         page_at.parent.mkdir(parents=True, exist_ok=True)
         page_at.write_text(page(facts, title=title, made_at=made, violations=last_audit(lake)), encoding="utf-8")
-    return Reported(
+    return ReportSummary(
         page=None if facts is None or page_at is None else str(page_at),
         events=0 if facts is None else facts.totals["events"],
         minutes=minutes,

@@ -29,7 +29,7 @@ class Put(NamedTuple):
     enqueued: int
 
 
-class Target(Protocol):
+class WriteTarget(Protocol):
     def put(self, frame: "DataFrame") -> Put:
         """`frame` has columns of `NEW_MESSAGES`, among them payload, key, tenant and queue."""
         ...

@@ -33,7 +33,7 @@ class Compacted(NamedTuple):
     removed: int
 
 
-class Table(Protocol):
+class LakeTable(Protocol):
     """Each change is one atomic commit: a reader sees all of it or nothing, and so does a writer that starts again."""
 
     @property

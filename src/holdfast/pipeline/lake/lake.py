@@ -9,7 +9,7 @@ from uuid import uuid4
 
 from holdfast.model.errors import InvalidArgument
 from holdfast.model.extras import install_command
-from holdfast.pipeline.lake.contract import Compacted, Mark, Table
+from holdfast.pipeline.lake.contract import Compacted, LakeTable, Mark
 from holdfast.pipeline.lake.parquet import ParquetFiles
 from holdfast.pipeline.lake.tables import DAY, ICEBERG_CATALOG, TABLES, TableShape
 from holdfast.pipeline.lake.writing import day_column, write_files
@@ -18,34 +18,34 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-class Kind(StrEnum):
+class LakeKind(StrEnum):
     DELTA = "delta"
     PARQUET = "parquet"
     ICEBERG = "iceberg"
 
 
-def default_kind() -> Kind:
+def default_kind() -> LakeKind:
     """Delta where delta-rs is installed."""
-    return Kind.DELTA if importlib.util.find_spec("deltalake") is not None else Kind.PARQUET
+    return LakeKind.DELTA if importlib.util.find_spec("deltalake") is not None else LakeKind.PARQUET
 
 
-def kind_at(place: str) -> Kind | None:
+def kind_at(place: str) -> LakeKind | None:
     """The format that a lake on a local disk was begun with; None of one that is not there yet, or elsewhere."""
     if "://" in place and not place.startswith("file://"):
         return None
     root = Path(place.removeprefix("file://"))
     if (root / ICEBERG_CATALOG).exists():
-        return Kind.ICEBERG
+        return LakeKind.ICEBERG
     if any(root.glob("*/_delta_log")):
-        return Kind.DELTA
-    return Kind.PARQUET if any(root.glob("*/_log")) else None
+        return LakeKind.DELTA
+    return LakeKind.PARQUET if any(root.glob("*/_log")) else None
 
 
 class Lake:
     """A directory, or a place in an object store, with a table in each of its folders. It keeps the format that it was
     begun with."""
 
-    def __init__(self, place: str, kind: Kind | None = None, storage: Mapping[str, str] | None = None) -> None:
+    def __init__(self, place: str, kind: LakeKind | None = None, storage: Mapping[str, str] | None = None) -> None:
         if not place:
             raise InvalidArgument("give the lake's directory", field="lake")
         self.place = place.rstrip("/")
@@ -55,11 +55,11 @@ class Lake:
         self.kind = kind or found or default_kind()
         self._storage = dict(storage or {})
 
-    def table(self, shape: TableShape) -> Table:
+    def table(self, shape: TableShape) -> LakeTable:
         directory = f"{self.place}/{shape.name}"
-        if self.kind is Kind.PARQUET:
+        if self.kind is LakeKind.PARQUET:
             return ParquetFiles(directory, has_days=shape.day_of is not None)
-        if self.kind is Kind.ICEBERG:
+        if self.kind is LakeKind.ICEBERG:
             try:
                 from holdfast.pipeline.lake.iceberg import IcebergFiles
             except ImportError:

@@ -37,14 +37,14 @@ class Placed(msgspec.Struct, frozen=True, kw_only=True):
     day: str | None = None
 
 
-class Commit(msgspec.Struct, frozen=True, kw_only=True):
+class ParquetCommit(msgspec.Struct, frozen=True, kw_only=True):
     add: list[Placed] = []
     remove: list[str] = []
     # Writer → (batch, position).
     marks: dict[str, tuple[int, str]] = {}
 
 
-class State(msgspec.Struct):
+class ParquetState(msgspec.Struct):
     """The log's commits, folded."""
 
     number: int = 0
@@ -87,7 +87,7 @@ class ParquetFiles:
             if mark is not None and done + 1 < mark.batch:
                 raise InvalidArgument(f"{writer} has committed {done} batches: {mark.batch} cannot be the next")
             marks = {} if writer is None or mark is None else {writer: (mark.batch, mark.position)}
-            if self._commit(state, Commit(add=[_placed(each) for each in files], marks=marks)):
+            if self._commit(state, ParquetCommit(add=[_placed(each) for each in files], marks=marks)):
                 return True
         raise StoreUnavailable(f"{self._root} changes faster than a commit can be made: try again later")
 
@@ -95,7 +95,7 @@ class ParquetFiles:
         for _ in range(_TRIES):
             state = self._settled()
             gone = [path for path, each in state.files.items() if days is None or each.day in days]
-            if self._commit(state, Commit(add=[_placed(each) for each in files], remove=gone)):
+            if self._commit(state, ParquetCommit(add=[_placed(each) for each in files], remove=gone)):
                 return
         raise StoreUnavailable(f"{self._root} changes faster than a commit can be made: try again later")
 
@@ -112,7 +112,7 @@ class ParquetFiles:
                 state = self._join(state, small, day)
         return Compacted(before, len(state.files), self._sweep(state, keep_hours))
 
-    def _join(self, state: State, small: list[Placed], day: str | None) -> State:
+    def _join(self, state: ParquetState, small: list[Placed], day: str | None) -> ParquetState:
         import pyarrow.dataset as ds
         import pyarrow.parquet as pq
 
@@ -132,11 +132,11 @@ class ParquetFiles:
             rows=sum(each.rows for each in small),
             day=day,
         )
-        if not self._commit(state, Commit(add=[joined], remove=[each.path for each in small])):
+        if not self._commit(state, ParquetCommit(add=[joined], remove=[each.path for each in small])):
             raise StoreUnavailable(f"{self._root} was changed meanwhile: compact again")
         return self._settled()
 
-    def _sweep(self, state: State, keep_hours: float) -> int:
+    def _sweep(self, state: ParquetState, keep_hours: float) -> int:
         """Delete what no log names, once nobody can be reading or writing it any more.
 
         What was written in this very millisecond is old for who keeps nothing.
@@ -157,17 +157,17 @@ class ParquetFiles:
 
     # --- The log ---------------------------------------------------------------------------------------------
 
-    def _settled(self) -> State:
+    def _settled(self) -> ParquetState:
         """The table now; what a process that died had committed and not moved is in its place."""
         state = self._read()
         for each in state.files.values():
             self._place(each)
         return state
 
-    def _read(self) -> State:
-        state = State()
+    def _read(self) -> ParquetState:
+        state = ParquetState()
         for path in sorted((self._root / "_log").glob("*.json")):
-            commit = msgspec.json.decode(path.read_bytes(), type=Commit)
+            commit = msgspec.json.decode(path.read_bytes(), type=ParquetCommit)
             state.number = int(path.stem)
             for gone in commit.remove:
                 state.files.pop(gone, None)
@@ -175,7 +175,7 @@ class ParquetFiles:
             state.marks |= commit.marks
         return state
 
-    def _commit(self, state: State, commit: Commit) -> bool:
+    def _commit(self, state: ParquetState, commit: ParquetCommit) -> bool:
         log = self._root / "_log"
         log.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=log, prefix="writing-", delete=False) as file:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from holdfast.pipeline import schemas
-from holdfast.pipeline.schemas import INSTANT, Field, Table
+from holdfast.pipeline.schemas import INSTANT, Field, TableSchema
 
 # On every file of a table that has days; it stands in no file.
 DAY = "day"
@@ -17,7 +17,7 @@ ICEBERG_CATALOG = "iceberg-catalog.db"
 
 
 class TableShape(NamedTuple):
-    table: Table
+    table: TableSchema
     # The instant whose day (UTC) a row belongs to; None: the table is not split.
     day_of: str | None
     # Within a file, after the day: so that the files' statistics say which hold a tenant or a queue.
@@ -35,8 +35,8 @@ class TableShape(NamedTuple):
         return self.table.arrow if self.day_of is None else self.table.arrow.append(pa.field(DAY, pa.date32()))
 
 
-def _table(name: str, **columns: pa.DataType) -> Table:
-    return Table(name, tuple(Field(*each) for each in columns.items()))
+def _table(name: str, **columns: pa.DataType) -> TableSchema:
+    return TableSchema(name, tuple(Field(*each) for each in columns.items()))
 
 
 _TEXT, _INT, _LONG, _SHORT = pa.string(), pa.int32(), pa.int64(), pa.int16()
@@ -78,7 +78,7 @@ _OF_PAYLOADS = (
 
 # What the journal never carries. Written by `drain`, and by `archive --payloads` of what stands in the store.
 PAYLOADS = TableShape(
-    Table(
+    TableSchema(
         "payloads",
         schemas.MESSAGES.only(_OF_PAYLOADS).fields,
     ),

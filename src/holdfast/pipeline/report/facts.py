@@ -27,7 +27,7 @@ STEPS_MS = tuple(
 Row = Mapping[str, Any]
 
 
-class Facts(msgspec.Struct, frozen=True, kw_only=True):
+class ReportFacts(msgspec.Struct, frozen=True, kw_only=True):
     start_ms: int
     end_ms: int
     step_ms: int
@@ -45,7 +45,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     fairness: list[tuple[int, float]]
 
 
-def gather(events: "DataFrame", *, promise_ms: int, progress: Progress = silent) -> Facts | None:
+def gather(events: "DataFrame", *, promise_ms: int, progress: Progress = silent) -> ReportFacts | None:
     """None if there are no events."""
     [totals] = _rows(
         events.agg(
@@ -77,7 +77,7 @@ def gather(events: "DataFrame", *, promise_ms: int, progress: Progress = silent)
         .withColumns({name: F.unix_millis(name) for name in ("first_at", "last_at")})
     )
     progress("report", 6, 6)
-    return Facts(
+    return ReportFacts(
         start_ms=totals["start_ms"],
         end_ms=totals["end_ms"],
         step_ms=step_ms,

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from holdfast.pipeline.report.facts import Facts
+from holdfast.pipeline.report.facts import ReportFacts
 from holdfast.pipeline.report.plots import Series, plot, stacked, time_label
 from holdfast.pipeline.report.style import STYLE
 
@@ -12,7 +12,7 @@ from holdfast.pipeline.report.style import STYLE
 Column = tuple[str, Callable[[Mapping[str, Any]], str]]
 
 
-def page(facts: Facts, *, title: str, made_at: str, violations: int | None = None) -> str:
+def page(facts: ReportFacts, *, title: str, made_at: str, violations: int | None = None) -> str:
     """`violations`: what the last audit found; None: there was none."""
     span = f"{time_label(facts.start_ms, 0, is_full=True)} to {time_label(facts.end_ms, 0, is_full=True)} UTC"
     body = "".join(
@@ -41,7 +41,7 @@ _ABOUT_NEIGHBOURS = (
 )
 
 
-def _tiles(facts: Facts, violations: int | None) -> str:
+def _tiles(facts: ReportFacts, violations: int | None) -> str:
     totals = facts.totals
     ends = totals["succeeded"] + totals["failed"]
     tiles = [
@@ -67,7 +67,7 @@ def _audit(violations: int | None, events: int) -> str:
     return "not audited" if violations is None else f"in {number(events)} events"
 
 
-def _plots(facts: Facts) -> list[str]:
+def _plots(facts: ReportFacts) -> list[str]:
     starts = [row["start_ms"] for row in facts.steps]
 
     def of(column: str) -> list[float | None]:
@@ -117,7 +117,7 @@ def _plots(facts: Facts) -> list[str]:
     ]
 
 
-def _claims_by_tenant(facts: Facts, starts: Sequence[int]) -> str:
+def _claims_by_tenant(facts: ReportFacts, starts: Sequence[int]) -> str:
     claimed: dict[str, dict[int, int]] = {}
     for row in facts.shares:
         claimed.setdefault(row["tenant"], {})[row["start_ms"]] = row["claimed"]
@@ -132,7 +132,7 @@ def _claims_by_tenant(facts: Facts, starts: Sequence[int]) -> str:
     return stacked("Deliveries by tenant", starts, facts.step_ms, series, number)
 
 
-def _fairness(facts: Facts) -> str:
+def _fairness(facts: ReportFacts) -> str:
     starts = [start for start, _ in facts.fairness]
     values = [value for _, value in facts.fairness]
     if not starts:
@@ -144,7 +144,7 @@ def _fairness(facts: Facts) -> str:
     return plot(title, starts, facts.step_ms, [Series("Jain’s index", values, "c5")], lambda value: f"{value:.2f}")
 
 
-def _errors(facts: Facts) -> str:
+def _errors(facts: ReportFacts) -> str:
     return _table(
         facts.clusters,
         [
@@ -160,7 +160,7 @@ def _errors(facts: Facts) -> str:
     )
 
 
-def _tenants(facts: Facts) -> str:
+def _tenants(facts: ReportFacts) -> str:
     claims, came = facts.totals["claimed"], facts.totals["enqueued"]
     shown = _table(
         facts.tenants,
@@ -181,7 +181,7 @@ def _tenants(facts: Facts) -> str:
     return shown + _more(facts.tenant_count, len(facts.tenants))
 
 
-def _queues(facts: Facts) -> str:
+def _queues(facts: ReportFacts) -> str:
     shown = _table(
         facts.queues,
         [

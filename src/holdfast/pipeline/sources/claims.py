@@ -27,8 +27,8 @@ from holdfast.model.errors import InvalidArgument, QueueNotFound
 from holdfast.model.message import MAX_BATCH
 from holdfast.model.names import DEFAULT, QueueRef, parse_ref
 from holdfast.model.parsing.checks import check_text
-from holdfast.pipeline.schemas import Table
-from holdfast.pipeline.sources.options import PLACE, Place, count, duration, parse_options, place_of, text
+from holdfast.pipeline.schemas import TableSchema
+from holdfast.pipeline.sources.options import PLACE, StoreAddress, count, duration, parse_options, place_of, text
 from holdfast.pipeline.sources.rows import delivery_batches
 
 OPTIONS = {
@@ -52,14 +52,14 @@ _NO_LIMIT = 1 << 62
 Offset = dict[str, Any]
 
 # Opens a queue of a place. Handed in: only `server` knows the stores.
-OpenClient = Callable[[Place], Holdfast]
+OpenClient = Callable[[StoreAddress], Holdfast]
 
 
 @dataclass(frozen=True)
-class Claiming:
+class QueueOptions:
     """What a query wants of a queue: its options, parsed."""
 
-    place: Place
+    place: StoreAddress
     ref: QueueRef
     consumer: str
     lease_ms: int
@@ -69,7 +69,7 @@ class Claiming:
     rows_per_partition: int
 
 
-def claiming_of(given: Mapping[str, str]) -> Claiming:
+def claiming_of(given: Mapping[str, str]) -> QueueOptions:
     options = parse_options("a holdfast stream", given, OPTIONS)
     if ("minRows" in options) != ("maxDelay" in options):
         raise InvalidArgument("minRows and maxDelay go together: the one says what to wait for, the other how long")
@@ -83,7 +83,7 @@ def claiming_of(given: Mapping[str, str]) -> Claiming:
     lease_ms = options.get("lease", _LEASE_MS)
     if lease_ms < 1_000:
         raise InvalidArgument("option lease is under a second: a heartbeat could not keep it", field="lease")
-    return Claiming(
+    return QueueOptions(
         place=place_of("holdfast", options),
         ref=parse_ref(options.get("tenant", DEFAULT), options.get("queue", DEFAULT)),
         consumer=options["consumer"],
@@ -103,12 +103,12 @@ class Claim(InputPartition):
 class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Lives in a process of its own beside the driver, as long as the query. A copy of it goes to each task."""
 
-    def __init__(self, claiming: Claiming, columns: Table, open_client: OpenClient) -> None:
+    def __init__(self, claiming: QueueOptions, columns: TableSchema, open_client: OpenClient) -> None:
         self._claiming = claiming
         self._columns = columns
         self._open_client = open_client
         self._client: Holdfast | None = None
-        self._heartbeat: Heartbeat | None = None
+        self._heartbeat: LedgerHeartbeat | None = None
         # Until the ledger was looked at, claims of an earlier process may be open; and so they may after a failure.
         self._knows_open = False
         self._pending_since: float | None = None
@@ -239,7 +239,7 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _keep_alive(self) -> None:
         if self._heartbeat is None:
-            self._heartbeat = Heartbeat(self._claiming, self._open_client)
+            self._heartbeat = LedgerHeartbeat(self._claiming, self._open_client)
 
     def stop(self) -> None:
         """Claims of a batch that is under way stay open: whether Spark has committed it is not ours to know."""
@@ -265,10 +265,10 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 yield from delivery_batches(claiming.ref, entry.deliveries, self._columns)
 
 
-class Heartbeat:
+class LedgerHeartbeat:
     """Extends all open claims of a consumer, from a thread and a connection of its own."""
 
-    def __init__(self, claiming: Claiming, open_client: OpenClient) -> None:
+    def __init__(self, claiming: QueueOptions, open_client: OpenClient) -> None:
         self._claiming = claiming
         self._open_client = open_client
         self._is_over = threading.Event()

@@ -9,12 +9,12 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from holdfast.model.answers import Info
 from holdfast.model.names import QueueRef
-from holdfast.pipeline.schemas import Table
+from holdfast.pipeline.schemas import TableSchema
 from holdfast.pipeline.sources.rows import info_batches
-from holdfast.pipeline.sources.snapshot import EVERY, Looking
+from holdfast.pipeline.sources.snapshot import EVERY, SnapshotOptions
 
 
-class Messages(Protocol):
+class StoredMessages(Protocol):
     def refs(self) -> list[QueueRef]: ...
 
     def infos(self, ref: QueueRef) -> Iterator[Info]: ...
@@ -23,7 +23,7 @@ class Messages(Protocol):
 
 
 # Opens the messages of a directory. Handed in: only `server` knows the stores.
-OpenMessages = Callable[[str], Messages]
+OpenMessages = Callable[[str], StoredMessages]
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class WholeQueue(InputPartition):
 
 
 class CopyReader(DataSourceReader):
-    def __init__(self, looking: Looking, columns: Table, open_messages: OpenMessages) -> None:
+    def __init__(self, looking: SnapshotOptions, columns: TableSchema, open_messages: OpenMessages) -> None:
         self._looking = looking
         self._columns = columns
         self._open_messages = open_messages

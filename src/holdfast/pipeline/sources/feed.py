@@ -7,7 +7,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from holdfast.client.http.journal import JournalCalls
-from holdfast.pipeline.sources.options import Place
+from holdfast.pipeline.sources.options import StoreAddress
 
 # The longest page there is.
 PAGE = 10_000
@@ -27,11 +27,11 @@ class Feed(Protocol):
 
 
 # Opens the journal of a place, of one tenant or of all. Handed in: only `server` knows the stores.
-OpenFeed = Callable[[Place, str | None], Feed]
+OpenFeed = Callable[[StoreAddress, str | None], Feed]
 
 
 class HttpFeed:
-    def __init__(self, place: Place, tenant: str | None) -> None:
+    def __init__(self, place: StoreAddress, tenant: str | None) -> None:
         self._calls = JournalCalls(place.address, place.client_settings(), tenant)
 
     def measure(self, after: str | None, limit: int, until: str | None) -> tuple[int, str]:

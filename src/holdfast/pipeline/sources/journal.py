@@ -14,9 +14,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from holdfast.clock import steady_s
 from holdfast.model.errors import InvalidArgument, StoreUnavailable
-from holdfast.pipeline.schemas import EVENTS, Table, as_instants
+from holdfast.pipeline.schemas import EVENTS, TableSchema, as_instants
 from holdfast.pipeline.sources.feed import Feed, OpenFeed
-from holdfast.pipeline.sources.options import PLACE, Place, count, duration, flag, parse_options, place_of, text
+from holdfast.pipeline.sources.options import PLACE, StoreAddress, count, duration, flag, parse_options, place_of, text
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -40,10 +40,10 @@ Offset = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Ask:
+class JournalOptions:
     """What a query wants of the journal: its options, parsed."""
 
-    place: Place
+    place: StoreAddress
     tenant: str | None
     starting: str | None
     ending: str | None
@@ -54,11 +54,11 @@ class Ask:
     fails_on_loss: bool
 
 
-def ask_of(given: Mapping[str, str]) -> Ask:
+def ask_of(given: Mapping[str, str]) -> JournalOptions:
     options = parse_options("holdfast_journal", given, OPTIONS)
     if ("minRows" in options) != ("maxDelay" in options):
         raise InvalidArgument("minRows and maxDelay go together: the one says what to wait for, the other how long")
-    return Ask(
+    return JournalOptions(
         place=place_of("holdfast_journal", options),
         tenant=options.get("tenant"),
         starting=options.get("startingPosition", "earliest"),
@@ -110,7 +110,9 @@ def walk(feed: Feed, after: str | None, *, limit: int = _NO_LIMIT, until: str | 
     return Walk(ranges, position)
 
 
-def read_range(ask: Ask, columns: Table, open_feed: OpenFeed, range: Range) -> Iterator[pa.RecordBatch]:
+def read_range(
+    ask: JournalOptions, columns: TableSchema, open_feed: OpenFeed, range: Range
+) -> Iterator[pa.RecordBatch]:
     """On whichever machine. One that has lost events fails, at its end."""
     feed = open_feed(ask.place, ask.tenant)
     seen = 0
@@ -133,7 +135,7 @@ def lost_events(where: str, found: int, had: int) -> StoreUnavailable:
 
 
 class JournalReader(DataSourceReader):
-    def __init__(self, ask: Ask, columns: Table, open_feed: OpenFeed) -> None:
+    def __init__(self, ask: JournalOptions, columns: TableSchema, open_feed: OpenFeed) -> None:
         self._ask = ask
         self._columns = columns
         self._open_feed = open_feed
@@ -157,7 +159,7 @@ class JournalReader(DataSourceReader):
 class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Lives in a process of its own beside the driver, as long as the query. A copy of it goes to each task."""
 
-    def __init__(self, ask: Ask, columns: Table, open_feed: OpenFeed) -> None:
+    def __init__(self, ask: JournalOptions, columns: TableSchema, open_feed: OpenFeed) -> None:
         self._ask = ask
         self._columns = columns
         self._open_feed = open_feed
@@ -260,7 +262,7 @@ def offset_of(position: str | None, events: int, first: str | None) -> Offset:
     return {"v": 1, "position": position, "events": events, "from": first}
 
 
-def first_position(feed: Feed, ask: Ask) -> str | None:
+def first_position(feed: Feed, ask: JournalOptions) -> str | None:
     match ask.starting:
         case "earliest" | None:
             return None

@@ -23,7 +23,7 @@ from pyspark.sql.datasource import (
 
 from holdfast.model.errors import InvalidArgument
 from holdfast.pipeline.lake.contract import Mark, NewFile
-from holdfast.pipeline.lake.lake import Kind, Lake
+from holdfast.pipeline.lake.lake import Lake, LakeKind
 from holdfast.pipeline.lake.tables import DAY, TABLES, TableShape
 from holdfast.pipeline.sources.options import count, one_of, parse_options, text
 
@@ -34,7 +34,7 @@ OPTIONS = {
     "path": text,
     "table": one_of(*TABLES),
     "writer": text,
-    "lakeFormat": one_of(*(kind.value for kind in Kind)),
+    "lakeFormat": one_of(*(kind.value for kind in LakeKind)),
     "rowsPerFile": count,
 }
 # Held in memory by a task, for they are sorted before they are written.
@@ -42,13 +42,13 @@ _ROWS_PER_FILE = 500_000
 
 
 @dataclass(frozen=True)
-class Target:
+class LakeTarget:
     """Where rows go; made anew in every process, from what was asked for."""
 
     path: str
     name: str
     writer: str | None
-    kind: Kind | None
+    kind: LakeKind | None
     rows_per_file: int
 
     @property
@@ -60,7 +60,7 @@ class Target:
         return Lake(self.path, self.kind).table(self.shape)
 
 
-def target_of(given: Mapping[str, str], schema: "StructType", *, overwrite: bool, streams: bool) -> Target:
+def target_of(given: Mapping[str, str], schema: "StructType", *, overwrite: bool, streams: bool) -> LakeTarget:
     if overwrite:
         raise InvalidArgument("a table of the lake is added to: write with mode('append')", field="mode")
     options = parse_options("holdfast_lake", given, OPTIONS)
@@ -73,11 +73,11 @@ def target_of(given: Mapping[str, str], schema: "StructType", *, overwrite: bool
     if missing := [name for name in shape.table.columns if name not in schema.fieldNames()]:
         raise InvalidArgument(f"table {shape.name} has columns that are not written: {', '.join(missing)}")
     kind = options.get("lakeFormat")
-    return Target(
+    return LakeTarget(
         path=options["path"],
         name=shape.name,
         writer=options.get("writer"),
-        kind=None if kind is None else Kind(kind),
+        kind=None if kind is None else LakeKind(kind),
         rows_per_file=options.get("rowsPerFile", _ROWS_PER_FILE),
     )
 
@@ -94,7 +94,7 @@ class Files(WriterCommitMessage):
     files: tuple[NewFile, ...]
 
 
-def write_files(target: Target, batches: Iterator[pa.RecordBatch]) -> Files:
+def write_files(target: LakeTarget, batches: Iterator[pa.RecordBatch]) -> Files:
     """One task's rows, a file for each day and each so many rows. Nobody reads them before the commit names them."""
     shape = target.shape
     home = f"{target.table.new_files}/{uuid4().hex}"
@@ -111,7 +111,7 @@ def write_files(target: Target, batches: Iterator[pa.RecordBatch]) -> Files:
     return Files(tuple(written))
 
 
-def _write_days(target: Target, home: str, batches: list[pa.RecordBatch]) -> Iterator[NewFile]:
+def _write_days(target: LakeTarget, home: str, batches: list[pa.RecordBatch]) -> Iterator[NewFile]:
     shape = target.shape
     table = pa.Table.from_batches(batches, schema=batches[0].schema).cast(shape.table.arrow) if batches else None
     if table is None or not table.num_rows:
@@ -126,7 +126,7 @@ def _write_days(target: Target, home: str, batches: list[pa.RecordBatch]) -> Ite
         yield _write_file(target, f"{home}/{DAY}={day.as_py()}/part-{uuid4().hex}.parquet", part, str(day.as_py()))
 
 
-def _write_file(target: Target, path: str, table: pa.Table, day: str | None) -> NewFile:
+def _write_file(target: LakeTarget, path: str, table: pa.Table, day: str | None) -> NewFile:
     files, place = pa.fs.FileSystem.from_uri(path) if "://" in path else (pa.fs.LocalFileSystem(), path)
     files.create_dir(place.rpartition("/")[0], recursive=True)
     pq.write_table(table, place, filesystem=files, compression="zstd")
@@ -150,7 +150,7 @@ def _text(value: Any) -> str | None:
     return None if value is None else str(value)
 
 
-def commit_files(target: Target, messages: list[WriterCommitMessage | None], batch: int | None) -> None:
+def commit_files(target: LakeTarget, messages: list[WriterCommitMessage | None], batch: int | None) -> None:
     files = [file for each in messages if isinstance(each, Files) for file in each.files]
     if batch is None:
         if files:
@@ -161,7 +161,7 @@ def commit_files(target: Target, messages: list[WriterCommitMessage | None], bat
 
 
 class LakeWriter(DataSourceArrowWriter):
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: LakeTarget) -> None:
         self._target = target
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Files:
@@ -175,7 +175,7 @@ class LakeWriter(DataSourceArrowWriter):
 
 
 class LakeStreamWriter(DataSourceStreamArrowWriter):
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: LakeTarget) -> None:
         self._target = target
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Files:

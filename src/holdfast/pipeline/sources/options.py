@@ -87,7 +87,7 @@ def parse_options(source: str, given: Mapping[str, str], known: Mapping[str, Par
 
 
 @dataclass(frozen=True)
-class Place:
+class StoreAddress:
     """Where a store is. Goes to the workers; its repr, which may end up in a log, has no secret."""
 
     url: str | None
@@ -133,7 +133,7 @@ class Place:
 _CLIENT_NAMES = {"tlsCa": "tls_ca", "tlsCert": "tls_cert", "tlsKey": "tls_key", "timeout": "timeout"}
 
 
-def place_of(source: str, options: Mapping[str, Any]) -> Place:
+def place_of(source: str, options: Mapping[str, Any]) -> StoreAddress:
     url, url_file = options.get("url"), options.get("urlFile")
     if (url is None) == (url_file is None):
         raise InvalidArgument(
@@ -151,7 +151,7 @@ def place_of(source: str, options: Mapping[str, Any]) -> Place:
     if options.get("token") is not None and options.get("tokenFile") is not None:
         raise InvalidArgument("give token or tokenFile, not both", field="tokenFile")
     settings = tuple((ours, options[name]) for name, ours in _CLIENT_NAMES.items() if name in options)
-    return Place(url, url_file, options.get("token"), options.get("tokenFile"), settings)
+    return StoreAddress(url, url_file, options.get("token"), options.get("tokenFile"), settings)
 
 
 def _has_password(url: str) -> bool:

@@ -9,7 +9,7 @@ import pyarrow as pa
 from holdfast.model.answers import Delivery, Info
 from holdfast.model.message import State
 from holdfast.model.names import QueueRef
-from holdfast.pipeline.schemas import INSTANT, Table
+from holdfast.pipeline.schemas import INSTANT, TableSchema
 
 T = TypeVar("T")
 
@@ -57,16 +57,16 @@ _INFO: dict[str, Callable[[Info], Any]] = {
 }
 
 
-def delivery_batches(ref: QueueRef, deliveries: Iterable[Delivery], columns: Table) -> Iterator[pa.RecordBatch]:
+def delivery_batches(ref: QueueRef, deliveries: Iterable[Delivery], columns: TableSchema) -> Iterator[pa.RecordBatch]:
     return _batches(ref, deliveries, columns, _DELIVERY)
 
 
-def info_batches(ref: QueueRef, infos: Iterable[Info], columns: Table) -> Iterator[pa.RecordBatch]:
+def info_batches(ref: QueueRef, infos: Iterable[Info], columns: TableSchema) -> Iterator[pa.RecordBatch]:
     return _batches(ref, infos, columns, _INFO)
 
 
 def _batches(
-    ref: QueueRef, messages: Iterable[T], columns: Table, readers: dict[str, Callable[[T], Any]]
+    ref: QueueRef, messages: Iterable[T], columns: TableSchema, readers: dict[str, Callable[[T], Any]]
 ) -> Iterator[pa.RecordBatch]:
     remaining = iter(messages)
     schema = columns.arrow

@@ -13,7 +13,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
 
 from holdfast.model.errors import InvalidArgument
-from holdfast.pipeline.schemas import LOGGED_CALLS, Table, as_instants
+from holdfast.pipeline.schemas import LOGGED_CALLS, TableSchema, as_instants
 from holdfast.pipeline.sources.options import count, flag, names, parse_options
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Logs:
         found = [log for path in self.paths for log in self.find(path)]
         return {log: self.open(log, self.is_over).numbers() for log in found}
 
-    def read(self, segment: "SegmentOf", columns: Table) -> Iterator[pa.RecordBatch]:
+    def read(self, segment: "SegmentOf", columns: TableSchema) -> Iterator[pa.RecordBatch]:
         rows = self.open(segment.log, self.is_over).calls(segment.number)
         if not rows:
             return
@@ -86,7 +86,7 @@ class SegmentOf(InputPartition):
 
 
 class SegmentReader(DataSourceReader):
-    def __init__(self, logs: Logs, columns: Table) -> None:
+    def __init__(self, logs: Logs, columns: TableSchema) -> None:
         self._logs = logs
         self._columns = columns
 
@@ -101,7 +101,7 @@ class SegmentReader(DataSourceReader):
 
 
 class SegmentStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    def __init__(self, logs: Logs, columns: Table) -> None:
+    def __init__(self, logs: Logs, columns: TableSchema) -> None:
         self._logs = logs
         self._columns = columns
         self._target: dict[str, int] | None = None

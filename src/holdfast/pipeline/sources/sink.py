@@ -18,7 +18,7 @@ from holdfast.model.message import Draft, NewMessage
 from holdfast.model.names import QueueRef
 from holdfast.pipeline.sources.claims import OpenClient
 from holdfast.pipeline.sources.drafts import Shape, drafts_of, is_plain, messages_of, rows_of, shape_of
-from holdfast.pipeline.sources.options import PLACE, Place, count, flag, names, parse_options, place_of, text
+from holdfast.pipeline.sources.options import PLACE, StoreAddress, count, flag, names, parse_options, place_of, text
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -64,12 +64,12 @@ class BulkLanding(Protocol):
 
 
 class OpenLanding(Protocol):
-    def __call__(self, place: Place) -> Landing | BulkLanding: ...
+    def __call__(self, place: StoreAddress) -> Landing | BulkLanding: ...
 
 
 @dataclass(frozen=True)
 class Writing:
-    place: Place
+    place: StoreAddress
     shape: Shape
     # None: as many as suit the landing.
     batch_size: int | None
@@ -195,7 +195,7 @@ def _calls(
 class ClientLanding:
     """By the client: over HTTP, or into whatever store it opens."""
 
-    def __init__(self, open_client: OpenClient, place: Place) -> None:
+    def __init__(self, open_client: OpenClient, place: StoreAddress) -> None:
         self._client = open_client(place)
 
     def put(self, ref: QueueRef, messages: list[NewMessage]) -> int:

@@ -14,9 +14,9 @@ from holdfast.model.answers import Info
 from holdfast.model.errors import QueueNotFound
 from holdfast.model.message import MAX_BATCH
 from holdfast.model.names import DEFAULT, QueueRef, parse_name, parse_ref
-from holdfast.pipeline.schemas import Table
+from holdfast.pipeline.schemas import TableSchema
 from holdfast.pipeline.sources.claims import OpenClient
-from holdfast.pipeline.sources.options import PLACE, Place, count, one_of, parse_options, place_of, text
+from holdfast.pipeline.sources.options import PLACE, StoreAddress, count, one_of, parse_options, place_of, text
 from holdfast.pipeline.sources.rows import info_batches
 
 OPTIONS = {
@@ -31,21 +31,21 @@ EVERY = "*"
 
 
 @dataclass(frozen=True)
-class Looking:
-    place: Place
+class SnapshotOptions:
+    place: StoreAddress
     tenant: str
     queue: str
     state: str | None
     rows_per_partition: int
 
 
-def looking_of(given: Mapping[str, str]) -> Looking:
+def looking_of(given: Mapping[str, str]) -> SnapshotOptions:
     options = parse_options("a batch read of holdfast", given, OPTIONS)
     tenant, queue = options.get("tenant", DEFAULT), options.get("queue", DEFAULT)
     for kind, name in (("tenant", tenant), ("queue", queue)):
         if name != EVERY:
             parse_name(kind, name)
-    return Looking(
+    return SnapshotOptions(
         place=place_of("holdfast", options),
         tenant=tenant,
         queue=queue,
@@ -55,7 +55,7 @@ def looking_of(given: Mapping[str, str]) -> Looking:
 
 
 @dataclass(frozen=True)
-class Shelf(InputPartition):
+class SnapshotRange(InputPartition):
     """Messages of a queue by id: behind `after`, up to `until` (None: to the end)."""
 
     ref: QueueRef
@@ -64,12 +64,12 @@ class Shelf(InputPartition):
 
 
 class SnapshotReader(DataSourceReader):
-    def __init__(self, looking: Looking, columns: Table, open_client: OpenClient) -> None:
+    def __init__(self, looking: SnapshotOptions, columns: TableSchema, open_client: OpenClient) -> None:
         self._looking = looking
         self._columns = columns
         self._open_client = open_client
 
-    def partitions(self) -> list[Shelf]:
+    def partitions(self) -> list[SnapshotRange]:
         with self._open_client(self._looking.place) as client:
             return [shelf for ref in self._refs(client) for shelf in self._shelves(_queue(client, ref))]
 
@@ -85,7 +85,7 @@ class SnapshotReader(DataSourceReader):
             if looking.queue in (EVERY, each.queue)
         ]
 
-    def _shelves(self, queue: Queue) -> Iterator[Shelf]:
+    def _shelves(self, queue: Queue) -> Iterator[SnapshotRange]:
         """Walks the queue without payloads; one that is small is not walked."""
         step = min(self._looking.rows_per_partition, MAX_BATCH)
         stats = queue.stats()
@@ -95,16 +95,16 @@ class SnapshotReader(DataSourceReader):
                 page = queue.list(self._looking.state, step, after)
                 if page.cursor is None:
                     break
-                yield Shelf(queue.ref, after, page[-1].snowflake)
+                yield SnapshotRange(queue.ref, after, page[-1].snowflake)
                 after = page.cursor
-        yield Shelf(queue.ref, after, None)
+        yield SnapshotRange(queue.ref, after, None)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, Shelf)
+        assert isinstance(partition, SnapshotRange)
         with self._open_client(self._looking.place) as client:
             yield from info_batches(partition.ref, self._infos(_queue(client, partition.ref), partition), self._columns)
 
-    def _infos(self, queue: Queue, shelf: Shelf) -> Iterator[Info]:
+    def _infos(self, queue: Queue, shelf: SnapshotRange) -> Iterator[Info]:
         with_payload = "payload" in self._columns.columns
         after = shelf.after
         while True:

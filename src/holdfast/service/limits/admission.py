@@ -24,7 +24,7 @@ from holdfast.model.limits import Charge, Kind, Shortage, charges_of
 from holdfast.model.message import Draft
 from holdfast.model.names import QueueRef
 from holdfast.runtime import Runtime
-from holdfast.service.directory import Directory
+from holdfast.service.directory import PolicyCache
 from holdfast.service.limits.buckets import Buckets, MemoryBuckets
 from holdfast.service.limits.gate import Gate
 
@@ -92,7 +92,7 @@ class Hold:
 class Admission:
     def __init__(
         self,
-        directory: Directory,
+        directory: PolicyCache,
         runtime: Runtime,
         *,
         buckets: Buckets | None = None,

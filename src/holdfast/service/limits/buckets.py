@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from holdfast.model.limits import Bucket, Charge, Shortage
+from holdfast.model.limits import Charge, Shortage, TokenBucket
 from holdfast.model.names import QueueRef
 
 
@@ -28,7 +28,7 @@ class MemoryBuckets:
     _SLACK = 1_024
 
     def __init__(self) -> None:
-        self._buckets: dict[tuple[str | QueueRef, str], Bucket] = {}
+        self._buckets: dict[tuple[str | QueueRef, str], TokenBucket] = {}
         self._clear_above = self._SLACK
 
     def __len__(self) -> int:
@@ -58,13 +58,13 @@ class MemoryBuckets:
         for charge in charges:
             self._bucket(charge, now_ms).give_back(charge.amount, now_ms)
 
-    def _bucket(self, charge: Charge, now_ms: int) -> Bucket:
+    def _bucket(self, charge: Charge, now_ms: int) -> TokenBucket:
         key = charge.whose, charge.limit
         bucket = self._buckets.get(key)
         if bucket is not None:
             bucket.change(charge.per_s, charge.capacity, now_ms)
             return bucket
-        bucket = self._buckets[key] = Bucket(charge.per_s, charge.capacity, now_ms)
+        bucket = self._buckets[key] = TokenBucket(charge.per_s, charge.capacity, now_ms)
         return bucket
 
     def _clear_full(self, now_ms: int) -> None:

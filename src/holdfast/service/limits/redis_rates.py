@@ -141,7 +141,7 @@ class RatesDown(Exception):
     """Redis did not answer, or not in time."""
 
 
-class Taken(NamedTuple):
+class TokensTaken(NamedTuple):
     """Of each request: how long until it can be paid, and the place of the charge that lasts longest; 0: it was paid.
     Of each block: how much of it there was."""
 
@@ -172,7 +172,7 @@ class RedisRates:
         requests: Sequence[Sequence[Charge]],
         blocks: Sequence[Charge],
         now_ms: int,
-    ) -> Taken:
+    ) -> TokensTaken:
         """All at one instant: first what is owed or given back, then each request whole or not at all, then blocks of
         what is left."""
         asked = {
@@ -185,7 +185,7 @@ class RedisRates:
             lambda: self._take(keys=[f"holdfast:rate:{tenant}"], args=[self._now(now_ms), json.dumps(asked)])
         )
         waits = [each.split() for each in answers[: len(requests)]]
-        return Taken(
+        return TokensTaken(
             [(int(wait), int(place)) for wait, place in waits], [int(each) for each in answers[len(requests) :]]
         )
 

@@ -51,7 +51,7 @@ class TurnTaken(NamedTuple):
     size: int
 
 
-class Reader(Protocol):
+class TurnTaker(Protocol):
     """A connection that has read more than it has parsed."""
 
     def take_turn(self) -> TurnTaken:
@@ -59,7 +59,7 @@ class Reader(Protocol):
 
 
 class _Waiter(NamedTuple):
-    reader: Reader
+    reader: TurnTaker
     since_s: float
 
 
@@ -149,7 +149,7 @@ class RequestTurns:
         self._end_round_soon()
         return True
 
-    def wait(self, name: str, reader: Reader) -> None:
+    def wait(self, name: str, reader: TurnTaker) -> None:
         """Call the reader's `take_turn` once, when it is the turn of `name`."""
         self._turns.push(name, _Waiter(reader, self._now_s()))
         self._busy.add(name)

@@ -35,7 +35,7 @@ _SLACK = 1_024
 _Key = tuple[str | QueueRef, str]
 
 
-class Line(Protocol):
+class RedisLoop(Protocol):
     """The way to the loop that Redis is asked on."""
 
     async def call(self, work: Coroutine[Any, Any, T]) -> T: ...
@@ -55,7 +55,7 @@ class _Refusal(NamedTuple):
 
 
 class SharedBuckets:
-    def __init__(self, rates: RedisRates, line: Line, runtime: Runtime) -> None:
+    def __init__(self, rates: RedisRates, line: RedisLoop, runtime: Runtime) -> None:
         self._rates = rates
         self._line = line
         self._runtime = runtime

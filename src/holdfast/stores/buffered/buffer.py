@@ -19,7 +19,7 @@ from holdfast.background import Backoff
 from holdfast.clock import steady_s
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.names import QueueRef
-from holdfast.stores.buffered.log.wal import Place
+from holdfast.stores.buffered.log.wal import WalPosition
 from holdfast.stores.buffered.redis_cache import Cache
 from holdfast.stores.formats.logged_enqueue import LoggedCall, decode_call
 
@@ -43,7 +43,7 @@ class Lander(Protocol):
 
 
 class Waiting(NamedTuple):
-    place: Place
+    place: WalPosition
     segment: int
     call: LoggedCall
     size: int
@@ -215,7 +215,7 @@ class Buffer:
 
     async def _tell_landed(self, batch: list[Waiting]) -> None:
         self._landed([each.segment for each in batch])
-        gone: defaultdict[QueueRef, list[Place]] = defaultdict(list)
+        gone: defaultdict[QueueRef, list[WalPosition]] = defaultdict(list)
         for each in batch:
             gone[each.call.ref].append(each.place)
         await self._cache.remove(gone)
@@ -237,9 +237,9 @@ class Buffer:
         while last is not None and state.landed_below.get(last.epoch, -1) <= last.place:
             await self.flush_once(lane)
 
-    async def forgo(self, places: list[Place]) -> None:
+    async def forgo(self, places: list[WalPosition]) -> None:
         """These are of calls that are refused: nobody is to store them, wherever he finds them."""
-        by_lane: defaultdict[int, list[Place]] = defaultdict(list)
+        by_lane: defaultdict[int, list[WalPosition]] = defaultdict(list)
         for place in places:
             by_lane[place.lane].append(place)
         for lane, gone in by_lane.items():
@@ -272,9 +272,9 @@ class Buffer:
             if ref in self._lanes[number].refs:
                 await self._flush_lane(number)
 
-    async def land_held(self, ref: QueueRef, held: list[tuple[Place, bytes]]) -> None:
+    async def land_held(self, ref: QueueRef, held: list[tuple[WalPosition, bytes]]) -> None:
         by_lane: defaultdict[tuple[UUID, int, int], list[tuple[int, LoggedCall]]] = defaultdict(list)
-        done: list[Place] = []
+        done: list[WalPosition] = []
         for place, body in held:
             below = self._lanes[place.lane].landed_below.get(place.epoch) if place.lane in self._lanes else None
             if below is not None:  # ours: it lands from here, or has
@@ -318,7 +318,7 @@ async def _either(event: asyncio.Event, seconds: float) -> None:
             await event.wait()
 
 
-def _is_among(place: Place, epoch: int, ranges: list[range]) -> bool:
+def _is_among(place: WalPosition, epoch: int, ranges: list[range]) -> bool:
     return place.epoch == epoch and any(place.place in each for each in ranges)
 
 

@@ -12,21 +12,21 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from holdfast.model.names import QueueRef
-from holdfast.model.requests import Ask
+from holdfast.model.requests import ClaimRequest
 from holdfast.stores.buffered.buffer import Buffer
 from holdfast.stores.buffered.prefetcher import Prefetcher
 from holdfast.stores.contract import Claims
 
 
 class _Caller(NamedTuple):
-    asks: list[Ask]
+    asks: list[ClaimRequest]
     wanted: int
     now_ms: int
     # None: it goes by the index.
     answer: "asyncio.Future[Claims | None]"
 
 
-class Rounds:
+class ClaimRounds:
     """All of it runs on the driver's loop."""
 
     def __init__(self, prefetcher: Prefetcher, buffer: Buffer, lane_of: Callable[[QueueRef], int]) -> None:
@@ -36,7 +36,7 @@ class Rounds:
         self._lines: dict[QueueRef, deque[_Caller]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def claim(self, ref: QueueRef, asks: list[Ask], now_ms: int) -> Claims | None:
+    async def claim(self, ref: QueueRef, asks: list[ClaimRequest], now_ms: int) -> Claims | None:
         """A claim that could pop (`Prefetcher.wanted`). None: it goes by the index, and the prefetcher is to hear how
         that went."""
         loop = asyncio.get_running_loop()

@@ -10,10 +10,10 @@ from holdfast.clock import steady_s
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.message import Draft
 from holdfast.model.names import QueueRef
-from holdfast.model.requests import Ask
+from holdfast.model.requests import ClaimRequest
 from holdfast.stores.buffered.buffer import Buffer, Lander, Waiting
-from holdfast.stores.buffered.claim_rounds import Rounds
-from holdfast.stores.buffered.group_commit import Commits, Offer, Peers
+from holdfast.stores.buffered.claim_rounds import ClaimRounds
+from holdfast.stores.buffered.group_commit import GroupCommit, Offer, Peers
 from holdfast.stores.buffered.log.wal import SEGMENT_BYTES, Wal
 from holdfast.stores.buffered.prefetcher import Prefetcher, Reserver
 from holdfast.stores.buffered.redis_cache import Cache
@@ -32,7 +32,7 @@ _KEPT_S = 0.2
 _MOST_PAUSE_MS = 60_000
 
 
-class Terms(NamedTuple):
+class FastPathOptions(NamedTuple):
     """How it was set up."""
 
     redis_url: str
@@ -54,7 +54,7 @@ class Terms(NamedTuple):
     reopen_after_ms: int = 5_000
 
 
-class Ground(Lander, Peers, Reserver, Protocol):
+class BufferTarget(Lander, Peers, Reserver, Protocol):
     """The store that is buffered for, beyond the contract. All but `call` on its driver's loop."""
 
     async def call(self, work: Coroutine[Any, Any, T]) -> T: ...
@@ -84,8 +84,8 @@ class FastPath:
 
     def __init__(
         self,
-        ground: Ground,
-        terms: Terms,
+        ground: BufferTarget,
+        terms: FastPathOptions,
         now_ms: Callable[[], int],
         answer: Callable[[list[tuple[Offer, Any]]], None],
     ) -> None:
@@ -117,8 +117,8 @@ class FastPath:
             interval_ms=terms.flush_interval_ms,
         )
         self.prefetcher = Prefetcher(self._cache, self._ground, self._now_ms, batch=terms.prefetch_batch)
-        self._rounds = Rounds(self.prefetcher, self.buffer, self._ground.lane_of)
-        self._commits = Commits(
+        self._rounds = ClaimRounds(self.prefetcher, self.buffer, self._ground.lane_of)
+        self._commits = GroupCommit(
             self._wal,
             self._cache,
             self.buffer,
@@ -170,7 +170,7 @@ class FastPath:
     def offer(self, offer: Offer) -> None:
         self._commits.add(offer)
 
-    async def claim(self, ref: QueueRef, asks: list[Ask], now_ms: int) -> Claims | None:
+    async def claim(self, ref: QueueRef, asks: list[ClaimRequest], now_ms: int) -> Claims | None:
         """Land what was answered for on the queue, and claim from what is reserved. None: the claim goes by the index,
         and if it could have popped, the prefetcher is to hear how it went."""
         if not self.prefetcher.wanted(asks):

@@ -62,7 +62,7 @@ class _Stamped(NamedTuple):
     body: bytes
 
 
-class Commits:
+class GroupCommit:
     """On the driver's loop, but for the log's own calls, which have a thread."""
 
     def __init__(

@@ -17,7 +17,7 @@ from holdfast.background import Backoff
 from holdfast.clock import steady_s
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.names import QueueRef
-from holdfast.model.requests import Ask
+from holdfast.model.requests import ClaimRequest
 from holdfast.stores.buffered.redis_cache import NOTHING, Cache, Popped
 from holdfast.stores.buffered.redis_keys import reserved_of
 from holdfast.stores.contract import Claims
@@ -36,7 +36,7 @@ class Reserver(Protocol):
     async def reserve(self, ref: QueueRef, number: int, behind: Reserved | None, now_ms: int) -> list[Reserved]: ...
 
     async def claim_reserved(
-        self, ref: QueueRef, asks: list[Ask], mine: list[Reserved], others: list[Reserved], now_ms: int
+        self, ref: QueueRef, asks: list[ClaimRequest], mine: list[Reserved], others: list[Reserved], now_ms: int
     ) -> Claims | None: ...
 
 
@@ -66,7 +66,7 @@ class Prefetcher:
     def batch(self) -> int:
         return self._batch
 
-    def wanted(self, asks: list[Ask]) -> int:
+    def wanted(self, asks: list[ClaimRequest]) -> int:
         """How many a claim is to pop; 0: it is none that could."""
         total = sum(ask.limit for ask in asks)
         return total if asks[0].ledger is None and total <= self._batch else 0
@@ -89,7 +89,7 @@ class Prefetcher:
         await asyncio.wait([under_way])
         return True
 
-    async def claim(self, ref: QueueRef, asks: list[Ask], popped: Popped, now_ms: int) -> Claims | None:
+    async def claim(self, ref: QueueRef, asks: list[ClaimRequest], popped: Popped, now_ms: int) -> Claims | None:
         """A claim of what was popped, which is as many as are asked for. None: what was reserved is out of date."""
         claimed = self._claimed.pop(ref, _NO_ENTRIES)
         # What this server has claimed of it is nobody's to wait for.

@@ -15,7 +15,7 @@ from redis.exceptions import RedisError
 
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.names import QueueRef
-from holdfast.stores.buffered.log.wal import Place
+from holdfast.stores.buffered.log.wal import WalPosition
 from holdfast.stores.buffered.redis_keys import (
     barred_key,
     buffer_key,
@@ -89,7 +89,7 @@ redis.call('PEXPIRE', KEYS[1], ARGV[2])
 return #ARGV - 2
 """
 
-Held = tuple[Place, bytes]
+Held = tuple[WalPosition, bytes]
 
 
 class Popped(NamedTuple):
@@ -158,7 +158,7 @@ class Cache:
 
         return await self._ask(read)
 
-    async def remove(self, landed: dict[QueueRef, list[Place]]) -> None:
+    async def remove(self, landed: dict[QueueRef, list[WalPosition]]) -> None:
         """After the commit. What stays here, because Redis is away, is known by its place to have landed."""
         if not self.is_up or not landed:
             return

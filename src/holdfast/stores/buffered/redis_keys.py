@@ -11,7 +11,7 @@ A name has none of `: %` by its grammar; here each part is escaped all the same,
 from uuid import UUID
 
 from holdfast.model.names import QueueRef
-from holdfast.stores.buffered.log.wal import Place
+from holdfast.stores.buffered.log.wal import WalPosition
 from holdfast.stores.reserved_message import Reserved
 
 _PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
@@ -47,15 +47,15 @@ def reserved_of(entry: bytes) -> Reserved | None:
         return None
 
 
-def field_of(place: Place) -> str:
+def field_of(place: WalPosition) -> str:
     return f"{place.node.hex}:{place.epoch:x}:{place.lane}:{place.place}"
 
 
-def place_of(field: bytes) -> Place | None:
+def place_of(field: bytes) -> WalPosition | None:
     """None: it is no field of ours."""
     try:
         node, epoch, lane, place = field.decode("ascii").split(":")
-        return Place(UUID(hex=node), int(epoch, 16), int(lane), int(place))
+        return WalPosition(UUID(hex=node), int(epoch, 16), int(lane), int(place))
     except ValueError:
         return None
 

@@ -17,9 +17,9 @@ from holdfast.model.events import Event
 from holdfast.model.message import Draft, State
 from holdfast.model.names import QueueRef
 from holdfast.model.policy import TenantConfig
-from holdfast.model.requests import Ask, Filter, Verb
+from holdfast.model.requests import ClaimRequest, Filter, Verb
 from holdfast.runtime import Runtime, Ticket
-from holdfast.stores.buffered.fast_path import FastPath, Ground, Terms
+from holdfast.stores.buffered.fast_path import BufferTarget, FastPath, FastPathOptions
 from holdfast.stores.buffered.group_commit import Offer
 from holdfast.stores.contract import (
     AlterStep,
@@ -48,7 +48,7 @@ _BUFFERED_BYTES = 64 << 20
 class Wrapped(Store, Protocol):
     """A store that can be buffered for."""
 
-    def ground(self) -> Ground: ...
+    def ground(self) -> BufferTarget: ...
 
 
 class LandingDirectory:
@@ -80,7 +80,7 @@ class LandingDirectory:
 
 
 class BufferedStore:
-    def __init__(self, inner: Wrapped, terms: Terms) -> None:
+    def __init__(self, inner: Wrapped, terms: FastPathOptions) -> None:
         self._inner = inner
         self._terms = terms
         self.capabilities = inner.capabilities
@@ -200,7 +200,7 @@ class BufferedStore:
 
     # --- What looks at messages, or changes them -----------------------------------------------------------------
 
-    async def claim(self, ref: QueueRef, asks: list[Ask], now_ms: int) -> Claims:
+    async def claim(self, ref: QueueRef, asks: list[ClaimRequest], now_ms: int) -> Claims:
         path = self._required()
         claims = await self._ground.call(path.claim(ref, asks, now_ms))
         if claims is not None:

@@ -10,7 +10,7 @@ from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from holdfast.model.errors import StoreUnavailable
-from holdfast.stores.event_loop.link import Link
+from holdfast.stores.event_loop.link import LoopBridge
 from holdfast.stores.event_loop.notices import Notices
 
 T = TypeVar("T")
@@ -18,14 +18,14 @@ P = ParamSpec("P")
 Work = Coroutine[Any, Any, T]
 
 
-class Driver:
+class LoopDriver:
     """The way from callers to a driver's loop. A store overrides `_run`, `_run_change` and `_tell`."""
 
     def __init__(self) -> None:
-        self.link: Link | None = None
+        self.link: LoopBridge | None = None
         self._is_open = False
 
-    def open(self, link: Link) -> None:
+    def open(self, link: LoopBridge) -> None:
         """Take calls, over this link."""
         self.link = link
         self._is_open = True
@@ -72,7 +72,7 @@ class Driver:
         else:
             self.link.background(work)
 
-    def opened(self) -> Link:
+    def opened(self) -> LoopBridge:
         """Return the link. Raise `StoreUnavailable` if the store is closed."""
         if self.link is None or not self._is_open:
             raise StoreUnavailable("this queue was closed: open it again")
@@ -91,14 +91,14 @@ class Driver:
         raise NotImplementedError
 
 
-class HasDriver(Protocol):
+class HasLoopDriver(Protocol):
     """A part of a store that runs on a driver's loop."""
 
     @property
-    def driver(self) -> Driver: ...
+    def driver(self) -> LoopDriver: ...
 
 
-Part = TypeVar("Part", bound=HasDriver)
+Part = TypeVar("Part", bound=HasLoopDriver)
 
 
 def on_driver(method: Callable[Concatenate[Part, P], Work[T]]) -> Callable[Concatenate[Part, P], Work[T]]:

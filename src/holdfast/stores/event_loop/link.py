@@ -21,10 +21,10 @@ Work = Coroutine[Any, Any, T]
 _LAST_CALLS_S = 5.0
 
 # The link whose work the current task does. The loop alone does not tell: on a `LoopRuntime` callers share it.
-_current: ContextVar["Link | None"] = ContextVar("holdfast_link", default=None)
+_current: ContextVar["LoopBridge | None"] = ContextVar("holdfast_link", default=None)
 
 
-class Link:
+class LoopBridge:
     def __init__(self, runtime: Runtime, name: str = "holdfast-postgres") -> None:
         self._runtime = runtime
         self._tasks: set[asyncio.Task[None]] = set()

@@ -31,7 +31,7 @@ class Group:
         return self.ready.peekitem(0)[1] if self.ready else None
 
 
-class Orders:
+class QueueOrders:
     """`arrange` and `disarrange` are the only ways to alter them: a message is taken out as it was put in."""
 
     def __init__(self) -> None:

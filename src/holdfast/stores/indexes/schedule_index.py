@@ -8,7 +8,7 @@ from holdfast.model.schedules import check_room
 Due = tuple[int, QueueRef, str]
 
 
-class Timetable:
+class ScheduleIndex:
     def __init__(self) -> None:
         # The next tick of each schedule by queue and name; None: it has none.
         self._queues: dict[QueueRef, SortedDict[str, int | None]] = {}

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from holdfast.model.answers import Delivery
 from holdfast.model.names import QueueRef
-from holdfast.model.requests import Ask
+from holdfast.model.requests import ClaimRequest
 from holdfast.model.rules import lifecycle
 from holdfast.model.rules.claims import next_claim_at
 from holdfast.model.rules.lifecycle import Change
@@ -22,7 +22,7 @@ Tokens = Callable[[int], list[bytes]]
 
 
 async def claim(
-    unit: Unit[Q, E], ref: QueueRef, asks: list[Ask], tokens: Tokens, *, ends: int = ENDED_PER_CLAIM
+    unit: Unit[Q, E], ref: QueueRef, asks: list[ClaimRequest], tokens: Tokens, *, ends: int = ENDED_PER_CLAIM
 ) -> Claims:
     """Serve the asks in order, as `Store.claim` says. An ask with a ledger comes alone.
 
@@ -70,7 +70,12 @@ async def claim(
 
 
 def _lease(
-    unit: Unit[Q, E], queue: Q, ask: Ask, entries: list[E], tokens: list[bytes], changes: list[tuple[E, Change]]
+    unit: Unit[Q, E],
+    queue: Q,
+    ask: ClaimRequest,
+    entries: list[E],
+    tokens: list[bytes],
+    changes: list[tuple[E, Change]],
 ) -> None:
     """Add the changes of the messages that one ask takes."""
     version_floor = unit.version_floor

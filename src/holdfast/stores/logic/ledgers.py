@@ -14,7 +14,7 @@ from holdfast.stores.logic.verdicts import settle_loaded
 from holdfast.stores.unit import E, Q, Unit, Units
 
 
-class Ledgers(Generic[Q, E]):
+class UnitLedgers(Generic[Q, E]):
     """The ledgers of a store that runs units of work."""
 
     def __init__(self, units: Units[Q, E], roll: Callable[[], float]) -> None:

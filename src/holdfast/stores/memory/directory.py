@@ -11,7 +11,7 @@ from holdfast.model.policy import TenantConfig
 from holdfast.stores.contract import QueueChange, QueueRow, TenantRow
 from holdfast.stores.logic.quotas import check_quotas, check_room_for_queue, default_ttl_ms
 from holdfast.stores.logic.results import being_deleted, no_such_queue
-from holdfast.stores.memory.queue import Entry, Shelf
+from holdfast.stores.memory.queue import MemoryMessage, MemoryQueue
 from holdfast.stores.unit import Sized
 
 
@@ -27,11 +27,11 @@ class _Tenant:
 class MemoryDirectory:
     """`QueueDirectory`, and the queues' entries for the rest of the store."""
 
-    def __init__(self, changed: Callable[[Shelf, QueueChange, int], None]) -> None:
+    def __init__(self, changed: Callable[[MemoryQueue, QueueChange, int], None]) -> None:
         """`changed` is called in the step that has changed a queue's row, with the time."""
         self._changed = changed
         self._tenants: dict[str, _Tenant] = {}
-        self._shelves: dict[QueueRef, Shelf] = {}
+        self._shelves: dict[QueueRef, MemoryQueue] = {}
         self.is_closed = False
 
     def check_open(self) -> None:
@@ -84,29 +84,29 @@ class MemoryDirectory:
         self._changed(shelf, change, now_ms)
         return shelf.row
 
-    def find(self, ref: QueueRef) -> Shelf | None:
+    def find(self, ref: QueueRef) -> MemoryQueue | None:
         # Every step on messages begins here, and none suspends: the functions that it calls later need not check.
         self.check_open()
         return self._shelves.get(ref)
 
-    def require(self, ref: QueueRef) -> Shelf:
+    def require(self, ref: QueueRef) -> MemoryQueue:
         shelf = self.find(ref)
         if shelf is None:
             raise no_such_queue(ref)
         return shelf
 
-    def require_open(self, ref: QueueRef) -> Shelf:
+    def require_open(self, ref: QueueRef) -> MemoryQueue:
         shelf = self.require(ref)
         if shelf.row.drain_until is not None:
             raise being_deleted(ref)
         return shelf
 
-    def shelves_of(self, tenant: str) -> list[Shelf]:
+    def shelves_of(self, tenant: str) -> list[MemoryQueue]:
         self.check_open()
         known = self._tenants.get(tenant)
         return [self._shelves[ref] for ref in sorted(known.queues)] if known else []
 
-    def create(self, ref: QueueRef) -> Shelf:
+    def create(self, ref: QueueRef) -> MemoryQueue:
         if (shelf := self.find(ref)) is not None:
             return shelf
         check_room_for_queue(ref.tenant, self.config(ref.tenant).quotas, len(self.shelves_of(ref.tenant)))
@@ -114,7 +114,7 @@ class MemoryDirectory:
         row = QueueRow(ref=ref, tenant_id=tenant.row.tenant_id, queue_id=tenant.next_queue_id)
         tenant.next_queue_id += 1
         tenant.queues.add(ref)
-        shelf = self._shelves[ref] = Shelf(row)
+        shelf = self._shelves[ref] = MemoryQueue(row)
         return shelf
 
     def remove(self, ref: QueueRef) -> None:
@@ -130,17 +130,17 @@ class MemoryDirectory:
             messages, size = known.messages - len(freed), known.bytes - sum(each.bytes for each in freed)
             check_quotas(tenant, quotas, messages, size, [each.bytes for each in added])
 
-    def default_ttl_ms(self, shelf: Shelf) -> int | None:
+    def default_ttl_ms(self, shelf: MemoryQueue) -> int | None:
         row = shelf.row
         return default_ttl_ms(row.policy, self._tenants[row.ref.tenant].row.config.quotas)
 
-    def put(self, shelf: Shelf, entry: Entry) -> None:
+    def put(self, shelf: MemoryQueue, entry: MemoryMessage) -> None:
         tenant = self._tenants[shelf.row.ref.tenant]
         tenant.messages += 1
         tenant.bytes += entry.bytes
         shelf.put(entry)
 
-    def drop(self, shelf: Shelf, entry: Entry) -> None:
+    def drop(self, shelf: MemoryQueue, entry: MemoryMessage) -> None:
         tenant = self._tenants[shelf.row.ref.tenant]
         tenant.messages -= 1
         tenant.bytes -= entry.bytes

@@ -5,10 +5,12 @@ from collections.abc import Iterable, Iterator
 from holdfast.model.answers import Found
 from holdfast.model.message import State
 from holdfast.model.requests import Filter
-from holdfast.stores.memory.queue import Entry, Shelf
+from holdfast.stores.memory.queue import MemoryMessage, MemoryQueue
 
 
-def matching(shelf: Shelf, states: frozenset[State], which: Filter, after: int | None, now_ms: int) -> Iterator[Entry]:
+def matching(
+    shelf: MemoryQueue, states: frozenset[State], which: Filter, after: int | None, now_ms: int
+) -> Iterator[MemoryMessage]:
     """Messages in one of the states that the filter means, by id, beginning behind `after`."""
     ids: Iterable[int]
     if which.ids is not None:
@@ -24,9 +26,9 @@ def matching(shelf: Shelf, states: frozenset[State], which: Filter, after: int |
             yield entry
 
 
-def first(number: int, entries: Iterator[Entry]) -> list[Entry]:
+def first(number: int, entries: Iterator[MemoryMessage]) -> list[MemoryMessage]:
     return [entry for _, entry in zip(range(number), entries, strict=False)]
 
 
-def found(entry: Entry) -> Found:
+def found(entry: MemoryMessage) -> Found:
     return Found(entry.envelope, entry.life, entry.state)

@@ -8,7 +8,7 @@ from holdfast.model.names import QueueRef
 from holdfast.model.rules.lifecycle import Life
 from holdfast.stores.contract import JOURNAL_STEP, JournalPage
 from holdfast.stores.logic.results import event_of
-from holdfast.stores.memory.queue import Entry
+from holdfast.stores.memory.queue import MemoryMessage
 
 
 class MemoryJournal:
@@ -21,7 +21,7 @@ class MemoryJournal:
     def append(
         self,
         ref: QueueRef,
-        entry: Entry,
+        entry: MemoryMessage,
         event: Event | None,
         now_ms: int,
         after: Life | None = None,

@@ -14,7 +14,7 @@ from holdfast.model.requests import NO_STATE, StateDocument
 from holdfast.model.rules.ledgers import NONE_CLOSED
 from holdfast.model.rules.lifecycle import Life, is_over
 from holdfast.stores.contract import QueueRow
-from holdfast.stores.indexes.queue_orders import LAST_ID, Group, Orders, Place, earliest
+from holdfast.stores.indexes.queue_orders import LAST_ID, Group, Place, QueueOrders, earliest
 from holdfast.stores.unit import OpenClaim
 
 # Read once: Python 3.11 finds a member in its class by a slow way, and every change of a message compares it.
@@ -22,7 +22,7 @@ _READY = State.READY
 
 
 @dataclass(slots=True)
-class Entry:
+class MemoryMessage:
     envelope: Envelope
     life: Life
     bytes: int
@@ -44,14 +44,14 @@ class Ledger:
     open: "SortedDict[int, OpenClaim]" = field(default_factory=SortedDict)
 
 
-class Shelf(Orders):
+class MemoryQueue(QueueOrders):
     """Messages by id, with every index kept in step: `put`, `change` and `drop` are the only ways to alter it."""
 
     def __init__(self, row: QueueRow) -> None:
         super().__init__()
         self.row = row
         self.bytes = 0
-        self.entries: dict[int, Entry] = {}
+        self.entries: dict[int, MemoryMessage] = {}
         self.by_state: dict[State, SortedList[int]] = {state: SortedList() for state in State}
         # Every Ready message by (visible_at, id): tells the due from the delayed.
         self.visible: SortedList[tuple[int, int]] = SortedList()
@@ -59,24 +59,24 @@ class Shelf(Orders):
         self.key_ends: SortedList[tuple[int, str]] = SortedList()
         self.ledgers: dict[str, Ledger] = {}
 
-    def put(self, entry: Entry) -> None:
+    def put(self, entry: MemoryMessage) -> None:
         self.entries[entry.envelope.id] = entry
         self.bytes += entry.bytes
         self._index(entry)
 
-    def change(self, entry: Entry, life: Life) -> None:
+    def change(self, entry: MemoryMessage, life: Life) -> None:
         self._unindex(entry)
         entry.life = life
         self._index(entry)
 
-    def drop(self, entry: Entry) -> None:
+    def drop(self, entry: MemoryMessage) -> None:
         self._unindex(entry)
         self.bytes -= entry.bytes
         del self.entries[entry.envelope.id]
 
     # --- What a claim takes ------------------------------------------------------------------------------------
 
-    def due_batches(self, now_ms: int) -> Iterator[Sequence[Entry]]:
+    def due_batches(self, now_ms: int) -> Iterator[Sequence[MemoryMessage]]:
         """Yield due messages in the order of delivery: a single one, or those of a group that go together. Nothing may
         change while they are looked at."""
         entries, levels = self.entries, self.levels
@@ -91,25 +91,25 @@ class Shelf(Orders):
                 elif not is_over(entry.life, now_ms):
                     yield (entry,)
 
-    def _group_batch(self, group: Group, now_ms: int) -> list[Entry]:
+    def _group_batch(self, group: Group, now_ms: int) -> list[MemoryMessage]:
         """Return the group's oldest due messages, in order of id, up to the first that is not due."""
         due = takewhile(lambda entry: entry.life.visible_at <= now_ms, (self.entries[id] for id in group.ready))
         return [entry for entry in due if not is_over(entry.life, now_ms)]
 
-    def peek_due(self, now_ms: int) -> Iterator[Entry]:
+    def peek_due(self, now_ms: int) -> Iterator[MemoryMessage]:
         """What claims would take next, with nothing taken. A claim ends overdue TTLs first: so here they count as gone,
         and a group stands where its first living message would."""
         for _, batch in heapq.merge(self._peek_singles(now_ms), self._peek_groups(now_ms), key=itemgetter(0)):
             yield from batch
 
-    def _peek_singles(self, now_ms: int) -> Iterator[tuple[Place, list[Entry]]]:
+    def _peek_singles(self, now_ms: int) -> Iterator[tuple[Place, list[MemoryMessage]]]:
         for level in self.levels.values():
             for _, id in level.irange(maximum=(now_ms, LAST_ID)):
                 entry = self.entries[id]
                 if entry.envelope.group is None and not is_over(entry.life, now_ms):
                     yield _place(entry), [entry]
 
-    def _peek_groups(self, now_ms: int) -> list[tuple[Place, list[Entry]]]:
+    def _peek_groups(self, now_ms: int) -> list[tuple[Place, list[MemoryMessage]]]:
         batches = []
         for group in self.groups.values():
             living = [self.entries[id] for id in group.ready if not is_over(self.entries[id].life, now_ms)]
@@ -123,7 +123,7 @@ class Shelf(Orders):
 
     # --- What time has ended --------------------------------------------------------------------------------
 
-    def ended(self, ends: "SortedList[tuple[int, int]]", limit: int, now_ms: int) -> list[Entry]:
+    def ended(self, ends: "SortedList[tuple[int, int]]", limit: int, now_ms: int) -> list[MemoryMessage]:
         """Return the first messages of an index of ends whose time has come."""
         if not ends or ends[0][0] > now_ms:
             return []
@@ -151,14 +151,14 @@ class Shelf(Orders):
 
     # --- Indexes -----------------------------------------------------------------------------------------------
 
-    def _index(self, entry: Entry) -> None:
+    def _index(self, entry: MemoryMessage) -> None:
         life, id = entry.life, entry.envelope.id
         self.by_state[life.state].add(id)
         if life.state is _READY:
             self.visible.add((life.visible_at, id))
         self.arrange(id, life, entry.envelope.group, _lease_end(life))
 
-    def _unindex(self, entry: Entry) -> None:
+    def _unindex(self, entry: MemoryMessage) -> None:
         life, id = entry.life, entry.envelope.id
         self.by_state[life.state].remove(id)
         if life.state is _READY:
@@ -170,5 +170,5 @@ def _lease_end(life: Life) -> int:
     return 0 if life.lease is None else life.lease.expires_at
 
 
-def _place(entry: Entry) -> Place:
+def _place(entry: MemoryMessage) -> Place:
     return entry.life.priority, entry.life.visible_at, entry.envelope.id

@@ -4,7 +4,7 @@ from holdfast.model.answers import Enqueued
 from holdfast.model.names import QueueRef
 from holdfast.model.schedules import Schedule, Tick, draft_at, fired, reason_of
 from holdfast.stores.contract import DueSchedules
-from holdfast.stores.indexes.schedule_index import Timetable
+from holdfast.stores.indexes.schedule_index import ScheduleIndex
 from holdfast.stores.logic.enqueue import enqueue
 from holdfast.stores.logic.queues import require_open
 from holdfast.stores.memory.directory import MemoryDirectory
@@ -18,7 +18,7 @@ class MemorySchedules:
         self._directory = directory
         self._units = units
         self._schedules: dict[tuple[QueueRef, str], Schedule] = {}
-        self._timetable = Timetable()
+        self._timetable = ScheduleIndex()
 
     async def find(self, ref: QueueRef, name: str) -> Schedule | None:
         self._directory.require(ref)

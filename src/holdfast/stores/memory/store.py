@@ -12,7 +12,7 @@ from holdfast.model.ids import NODES, IdMaker
 from holdfast.model.message import Draft, Receipt, State
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import (
-    Ask,
+    ClaimRequest,
     Filter,
     Move,
     StateChange,
@@ -33,7 +33,7 @@ from holdfast.stores.contract import (
 from holdfast.stores.logic.bulk import alter
 from holdfast.stores.logic.claims import claim
 from holdfast.stores.logic.enqueue import enqueue
-from holdfast.stores.logic.ledgers import Ledgers
+from holdfast.stores.logic.ledgers import UnitLedgers
 from holdfast.stores.logic.queues import require
 from holdfast.stores.logic.sweep import delete_some, end_by_time
 from holdfast.stores.logic.verdicts import save_state, settle
@@ -41,7 +41,7 @@ from holdfast.stores.memory.directory import MemoryDirectory
 from holdfast.stores.memory.inspection import first, found, matching
 from holdfast.stores.memory.journal import MemoryJournal
 from holdfast.stores.memory.payloads import WholePayloads
-from holdfast.stores.memory.queue import Shelf
+from holdfast.stores.memory.queue import MemoryQueue
 from holdfast.stores.memory.schedules import MemorySchedules
 from holdfast.stores.memory.unit import MemoryUnits
 from holdfast.telemetry.figures import Figures
@@ -59,7 +59,7 @@ class MemoryStore:
         ids = IdMaker(int(dice.roll() * NODES))
         self._units = self.units_class(self._directory, self._journal, ids)
         self.schedules = MemorySchedules(self._directory, self._units)
-        self.ledgers = Ledgers(self._units, dice.roll)
+        self.ledgers = UnitLedgers(self._units, dice.roll)
         self.payloads = WholePayloads()
 
     async def open(self, listener: Listener, runtime: Runtime) -> None:
@@ -71,7 +71,7 @@ class MemoryStore:
     def shard_of(self, ref: QueueRef) -> int:
         return 0
 
-    def _row_changed(self, shelf: Shelf, change: QueueChange, now_ms: int) -> None:
+    def _row_changed(self, shelf: MemoryQueue, change: QueueChange, now_ms: int) -> None:
         if change.drain_until is not None:
             self.schedules.delete_all(shelf.row.ref)
         self._units.tell_listener(shelf, now_ms)
@@ -83,7 +83,7 @@ class MemoryStore:
     ) -> Coroutine[Any, Any, list[Enqueued]]:
         return self._units.run(ref, lambda unit: enqueue(unit, ref, drafts, auto_create=auto_create), now_ms)
 
-    def claim(self, ref: QueueRef, asks: list[Ask], now_ms: int) -> Coroutine[Any, Any, Claims]:
+    def claim(self, ref: QueueRef, asks: list[ClaimRequest], now_ms: int) -> Coroutine[Any, Any, Claims]:
         return self._units.run(ref, lambda unit: claim(unit, ref, asks, self._dice.tokens), now_ms)
 
     def settle(self, ref: QueueRef, verdicts: list[Verdict], now_ms: int) -> Coroutine[Any, Any, list[Result]]:

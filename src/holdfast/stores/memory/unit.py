@@ -18,7 +18,7 @@ from holdfast.stores.logic.results import delivery_of
 from holdfast.stores.memory.directory import MemoryDirectory
 from holdfast.stores.memory.inspection import first, matching
 from holdfast.stores.memory.journal import MemoryJournal
-from holdfast.stores.memory.queue import Entry, Ledger, SeenKey, Shelf
+from holdfast.stores.memory.queue import Ledger, MemoryMessage, MemoryQueue, SeenKey
 from holdfast.stores.unit import OpenClaim, Sized
 
 T = TypeVar("T")
@@ -36,7 +36,7 @@ class MemoryUnits:
         self.now_ms = 0
         self.is_durable = self.tells_ready = True
         # Queues that the step has changed, in order.
-        self._changed: dict[QueueRef, Shelf] = {}
+        self._changed: dict[QueueRef, MemoryQueue] = {}
         # (when, queue): the next deadline of each queue, so that a sweep visits only those with work.
         self._deadlines: SortedList[tuple[int, QueueRef]] = SortedList()
         self._deadline_of: dict[QueueRef, int] = {}
@@ -58,19 +58,19 @@ class MemoryUnits:
 
     # --- Queues ------------------------------------------------------------------------------------------------
 
-    async def find(self, ref: QueueRef) -> Shelf | None:
+    async def find(self, ref: QueueRef) -> MemoryQueue | None:
         return self._directory.find(ref)
 
-    async def create(self, ref: QueueRef) -> Shelf:
+    async def create(self, ref: QueueRef) -> MemoryQueue:
         return self._directory.create(ref)
 
-    async def remove_if_empty(self, queue: Shelf) -> None:
+    async def remove_if_empty(self, queue: MemoryQueue) -> None:
         if not queue.entries:
             self._directory.remove(queue.row.ref)
             self._changed.pop(queue.row.ref, None)
             self.note_deadline(queue.row.ref, None)
 
-    def default_ttl_ms(self, queue: Shelf) -> int | None:
+    def default_ttl_ms(self, queue: MemoryQueue) -> int | None:
         return self._directory.default_ttl_ms(queue)
 
     async def check_quotas(self, ref: QueueRef, added: Sequence[Sized], freed: Sequence[Sized] = ()) -> None:
@@ -78,59 +78,61 @@ class MemoryUnits:
 
     # --- Finding messages --------------------------------------------------------------------------------------
 
-    async def load(self, queue: Shelf, ids: Iterable[int]) -> dict[int, Entry]:
+    async def load(self, queue: MemoryQueue, ids: Iterable[int]) -> dict[int, MemoryMessage]:
         entries = queue.entries
         return {id: entries[id] for id in ids if id in entries}
 
     load_whole = load
 
-    async def take_due(self, queue: Shelf, limits: list[int]) -> list[list[Entry]]:
+    async def take_due(self, queue: MemoryQueue, limits: list[int]) -> list[list[MemoryMessage]]:
         batches = queue.due_batches(self.now_ms)
-        taken: list[list[Entry]] = []
+        taken: list[list[MemoryMessage]] = []
         for limit in limits:
-            entries: list[Entry] = []
+            entries: list[MemoryMessage] = []
             while len(entries) < limit and (batch := next(batches, None)) is not None:
                 entries += batch[: limit - len(entries)]
             taken.append(entries)
         return taken
 
-    async def ended(self, queue: Shelf, limit: int) -> tuple[list[Entry], list[Entry]]:
+    async def ended(self, queue: MemoryQueue, limit: int) -> tuple[list[MemoryMessage], list[MemoryMessage]]:
         expired = queue.ended(queue.leases, limit, self.now_ms)
         return expired, queue.ended(queue.ttls, limit - len(expired), self.now_ms)
 
-    async def oldest(self, queue: Shelf, limit: int) -> list[Entry]:
+    async def oldest(self, queue: MemoryQueue, limit: int) -> list[MemoryMessage]:
         return list(queue.entries.values())[:limit]
 
     async def matching(
-        self, queue: Shelf, states: frozenset[State], which: Filter, after: int | None, limit: int
-    ) -> tuple[list[Entry], int | None]:
+        self, queue: MemoryQueue, states: frozenset[State], which: Filter, after: int | None, limit: int
+    ) -> tuple[list[MemoryMessage], int | None]:
         found = first(limit, matching(queue, states, which, after, self.now_ms))
         return found, found[-1].envelope.id if len(found) == limit else None
 
-    async def next_at(self, queue: Shelf) -> int | None:
+    async def next_at(self, queue: MemoryQueue) -> int | None:
         return queue.next_at()
 
-    def version_floor(self, entry: Entry) -> int:
+    def version_floor(self, entry: MemoryMessage) -> int:
         return 0
 
     # --- Reading messages --------------------------------------------------------------------------------------
 
     async def deliveries(
-        self, queue: Shelf, entries: list[Entry], *, with_state: bool, streams: bool
+        self, queue: MemoryQueue, entries: list[MemoryMessage], *, with_state: bool, streams: bool
     ) -> list[Delivery]:
         return [delivery_of(entry.envelope, entry.life, entry.state if with_state else None) for entry in entries]
 
-    async def states(self, queue: Shelf, entries: list[Entry]) -> list[StateDocument]:
+    async def states(self, queue: MemoryQueue, entries: list[MemoryMessage]) -> list[StateDocument]:
         return [entry.state for entry in entries]
 
     # --- Changing messages -------------------------------------------------------------------------------------
 
-    def apply(self, queue: Shelf, changes: Sequence[tuple[Entry, Change]], *, by_time: bool = False) -> None:
+    def apply(
+        self, queue: MemoryQueue, changes: Sequence[tuple[MemoryMessage, Change]], *, by_time: bool = False
+    ) -> None:
         self._changed[queue.row.ref] = queue
         for entry, change in changes:
             self.apply_one(queue, entry, change)
 
-    def apply_one(self, queue: Shelf, entry: Entry, change: Change) -> None:
+    def apply_one(self, queue: MemoryQueue, entry: MemoryMessage, change: Change) -> None:
         if change.event is not None:
             self._journal.append(
                 queue.row.ref, entry, change.event, self.now_ms, change.life, reason=change.reason, error=change.error
@@ -140,12 +142,14 @@ class MemoryUnits:
         else:
             queue.change(entry, change.life)
 
-    def drop(self, queue: Shelf, entries: Sequence[Entry]) -> None:
+    def drop(self, queue: MemoryQueue, entries: Sequence[MemoryMessage]) -> None:
         self._changed[queue.row.ref] = queue
         for entry in entries:
             self._directory.drop(queue, entry)
 
-    async def move(self, queue: Shelf, target: Shelf, changes: Sequence[tuple[Entry, Change]]) -> None:
+    async def move(
+        self, queue: MemoryQueue, target: MemoryQueue, changes: Sequence[tuple[MemoryMessage, Change]]
+    ) -> None:
         self._changed[queue.row.ref], self._changed[target.row.ref] = queue, target
         for entry, change in changes:
             self._directory.drop(queue, entry)
@@ -153,17 +157,19 @@ class MemoryUnits:
             self._journal.append(queue.row.ref, entry, change.event, self.now_ms, reason=f"to {target.row.ref}")
             self._journal.append(target.row.ref, entry, change.event, self.now_ms, reason=f"from {queue.row.ref}")
 
-    async def edit(self, queue: Shelf, entry: Entry, envelope: Envelope) -> None:
+    async def edit(self, queue: MemoryQueue, entry: MemoryMessage, envelope: Envelope) -> None:
         self._directory.drop(queue, entry)
         entry.envelope, entry.bytes = envelope, envelope.bytes
         self._directory.put(queue, entry)
 
-    async def put_state(self, queue: Shelf, entry: Entry, state: StateDocument) -> None:
+    async def put_state(self, queue: MemoryQueue, entry: MemoryMessage, state: StateDocument) -> None:
         entry.state = state
 
     # --- New messages ------------------------------------------------------------------------------------------
 
-    async def known_keys(self, queue: Shelf, drafts: list[Draft], firsts: Mapping[str, int]) -> dict[str, Enqueued]:
+    async def known_keys(
+        self, queue: MemoryQueue, drafts: list[Draft], firsts: Mapping[str, int]
+    ) -> dict[str, Enqueued]:
         found = ((key, queue.keys.get(key)) for key in firsts)
         return {
             key: Enqueued(snowflake=seen.id, given_correlation_id=seen.given_correlation_id, duplicate=True)
@@ -171,30 +177,30 @@ class MemoryUnits:
             if seen is not None and seen.ends_at > self.now_ms
         }
 
-    async def add(self, queue: Shelf, drafts: list[Draft], reason: str | None) -> Sequence[int]:
+    async def add(self, queue: MemoryQueue, drafts: list[Draft], reason: str | None) -> Sequence[int]:
         self._changed[queue.row.ref] = queue
         ids = self._ids.take(len(drafts), self.now_ms)
         for draft, id in zip(drafts, ids, strict=True):
             self.add_one(queue, draft, id, reason)
         return ids
 
-    def add_one(self, queue: Shelf, draft: Draft, id: int, reason: str | None) -> None:
+    def add_one(self, queue: MemoryQueue, draft: Draft, id: int, reason: str | None) -> None:
         now_ms = self.now_ms
         life = lifecycle.first_life(draft, self._directory.default_ttl_ms(queue), now_ms)
-        entry = Entry(seal(draft, id, now_ms), life, draft.bytes)
+        entry = MemoryMessage(seal(draft, id, now_ms), life, draft.bytes)
         self._directory.put(queue, entry)
         self._journal.append(queue.row.ref, entry, _ENQUEUED, now_ms, reason=reason)
         if draft.key is not None:
             self.remember_key(queue, draft.key, entry)
 
-    def remember_key(self, queue: Shelf, key: str, entry: Entry) -> None:
+    def remember_key(self, queue: MemoryQueue, key: str, entry: MemoryMessage) -> None:
         if (old := queue.keys.get(key)) is not None:
             queue.key_ends.remove((old.ends_at, key))
         ends_at = self.now_ms + queue.row.policy.dedup_window_ms
         queue.keys[key] = SeenKey(entry.envelope.id, entry.envelope.given_correlation_id, ends_at)
         queue.key_ends.add((ends_at, key))
 
-    def forget_keys(self, queue: Shelf, limit: int) -> int:
+    def forget_keys(self, queue: MemoryQueue, limit: int) -> int:
         """Forget keys whose window has ended; return how many."""
         ended = list(islice(queue.key_ends.irange(maximum=(self.now_ms + 1, "")), limit))
         for end in ended:
@@ -204,19 +210,19 @@ class MemoryUnits:
 
     # --- Ledgers -----------------------------------------------------------------------------------------------
 
-    async def closed_upto(self, queue: Shelf, consumer: str) -> int:
+    async def closed_upto(self, queue: MemoryQueue, consumer: str) -> int:
         return queue.ledgers.get(consumer, Ledger()).closed_upto
 
     async def open_claims(
-        self, queue: Shelf, consumer: str, *, number: int | None = None, upto: int | None = None
+        self, queue: MemoryQueue, consumer: str, *, number: int | None = None, upto: int | None = None
     ) -> list[OpenClaim]:
         claims: Iterable[OpenClaim] = queue.ledgers.get(consumer, Ledger()).open.values()
         return [claim for claim in claims if number in (None, claim.number) and (upto is None or claim.number <= upto)]
 
-    async def put_claim(self, queue: Shelf, consumer: str, claim: OpenClaim) -> None:
+    async def put_claim(self, queue: MemoryQueue, consumer: str, claim: OpenClaim) -> None:
         queue.ledgers.setdefault(consumer, Ledger()).open[claim.number] = claim
 
-    async def close_claims(self, queue: Shelf, consumer: str, numbers: list[int], closed_upto: int) -> None:
+    async def close_claims(self, queue: MemoryQueue, consumer: str, numbers: list[int], closed_upto: int) -> None:
         ledger = queue.ledgers.setdefault(consumer, Ledger())
         for number in numbers:
             del ledger.open[number]
@@ -224,16 +230,16 @@ class MemoryUnits:
 
     # --- Telling -----------------------------------------------------------------------------------------------
 
-    def tell(self, queue: Shelf) -> None:
+    def tell(self, queue: MemoryQueue) -> None:
         self._changed[queue.row.ref] = queue
 
-    def tell_listener(self, queue: Shelf, now_ms: int) -> None:
+    def tell_listener(self, queue: MemoryQueue, now_ms: int) -> None:
         """Say what may be claimed next, and when a sweep will be needed."""
         if (next_at := queue.next_at()) is not None:
             self.listener.ready(queue.row.ref, next_at)
         self.tell_deadline(queue, now_ms)
 
-    def tell_deadline(self, queue: Shelf, now_ms: int) -> None:
+    def tell_deadline(self, queue: MemoryQueue, now_ms: int) -> None:
         deadline = queue.next_deadline(now_ms)
         self.note_deadline(queue.row.ref, deadline)
         if deadline is not None:

@@ -8,15 +8,15 @@ from holdfast.model.errors import StoreUnavailable
 from holdfast.model.events import Event
 from holdfast.model.names import QueueRef
 from holdfast.stores.contract import Listener
-from holdfast.stores.event_loop.driver import Driver, Work
+from holdfast.stores.event_loop.driver import LoopDriver, Work
 from holdfast.stores.event_loop.notices import Notices
-from holdfast.stores.objects.buckets.bucket import Changed, Missing, Unanswered
+from holdfast.stores.objects.buckets.bucket import ObjectMissing, PreconditionFailed, Unanswered
 from holdfast.stores.objects.buckets.retries import Busy
 
 T = TypeVar("T")
 
 
-class ObjectDriver(Driver):
+class ObjectDriver(LoopDriver):
     listener: Listener
 
     def __init__(self, failed: Callable[[], None], appended: Callable[[], None]) -> None:
@@ -37,9 +37,9 @@ class ObjectDriver(Driver):
         loops expect errors of the contract alone."""
         try:
             return await make()
-        except (Changed, Busy) as error:
+        except (PreconditionFailed, Busy) as error:
             raise StoreUnavailable(f"another process changed the same documents; try again ({error})") from error
-        except (Missing, Unanswered) as error:
+        except (ObjectMissing, Unanswered) as error:
             raise StoreUnavailable(f"the bucket failed in the middle of a call; try again ({error})") from error
 
     async def _run_change(self, make: Callable[[Notices], Work[T]], notices: Notices) -> T:

@@ -12,7 +12,7 @@ from holdfast.model.errors import InvalidArgument, StoreUnavailable
 from holdfast.model.events import Event
 from holdfast.model.message import Draft, Receipt, State
 from holdfast.model.names import QueueRef
-from holdfast.model.requests import Ask, Filter, StateChange, Verb, Verdict
+from holdfast.model.requests import ClaimRequest, Filter, StateChange, Verb, Verdict
 from holdfast.runtime import Runtime
 from holdfast.stores.contract import (
     AlterStep,
@@ -24,17 +24,17 @@ from holdfast.stores.contract import (
     Swept,
 )
 from holdfast.stores.disk.free_space import LOW_DISK_BYTES, DiskRoom
-from holdfast.stores.event_loop.link import Link
+from holdfast.stores.event_loop.link import LoopBridge
 from holdfast.stores.event_loop.notices import Notices
 from holdfast.stores.objects.buckets.bucket import Bucket, Unanswered
-from holdfast.stores.objects.buckets.directory_watch import Watch
+from holdfast.stores.objects.buckets.directory_watch import DirectoryWatch
 from holdfast.stores.objects.buckets.disk import DiskBucket
-from holdfast.stores.objects.components import Parts
+from holdfast.stores.objects.components import ObjectParts
 from holdfast.stores.objects.driver import ObjectDriver
-from holdfast.stores.objects.messages.payloads import Payloads
-from holdfast.stores.objects.operations.directory import Directory
-from holdfast.stores.objects.operations.ledgers import Ledgers
-from holdfast.stores.objects.operations.schedules import Timetable
+from holdfast.stores.objects.messages.payloads import ObjectPayloads
+from holdfast.stores.objects.operations.directory import ObjectDirectory
+from holdfast.stores.objects.operations.ledgers import ObjectLedgers
+from holdfast.stores.objects.operations.schedules import ObjectSchedules
 from holdfast.telemetry.figures import Figures
 
 # Payloads of more bytes come and go bit by bit.
@@ -62,7 +62,7 @@ class ObjectStore:
         `measures_skew`: the clock is compared with the bucket's time. By default only the system's clock is: the clock
         of a test shows another time.
         """
-        self._watch = Watch(bucket.root, poll_ms) if watches and isinstance(bucket, DiskBucket) else None
+        self._watch = DirectoryWatch(bucket.root, poll_ms) if watches and isinstance(bucket, DiskBucket) else None
         self.capabilities = Capabilities(
             claims_inline=False,
             is_durable=True,
@@ -75,7 +75,7 @@ class ObjectStore:
         self._retention_ms = journal_retention_ms
         self._skew_ms = clock_skew_ms
         self._measures_skew = measures_skew
-        self._parts: Parts | None = None
+        self._parts: ObjectParts | None = None
         self._driver = ObjectDriver(self._log_refusal, self._wake_tidying)
         self._low_disk_bytes = low_disk_bytes
         # Only a directory can run out of room; a bucket in a cloud does not.
@@ -84,9 +84,9 @@ class ObjectStore:
     async def open(self, listener: Listener, runtime: Runtime) -> None:
         self._driver.listener = listener
         self._runtime = runtime
-        link = Link(runtime, "holdfast-objects")
+        link = LoopBridge(runtime, "holdfast-objects")
         self._driver.open(link)
-        parts = self._parts = Parts(
+        parts = self._parts = ObjectParts(
             self._driver,
             self._bucket,
             runtime.clock,
@@ -144,7 +144,7 @@ class ObjectStore:
     # --- Calls and what they lead to ---------------------------------------------------------------------------
 
     @property
-    def _do(self) -> Parts:
+    def _do(self) -> ObjectParts:
         if self._parts is None:
             raise StoreUnavailable("this queue was closed: open it again")
         return self._parts
@@ -181,19 +181,19 @@ class ObjectStore:
     # --- Parts -------------------------------------------------------------------------------------------------
 
     @property
-    def directory(self) -> Directory:
+    def directory(self) -> ObjectDirectory:
         return self._do.directory
 
     @property
-    def schedules(self) -> Timetable:
+    def schedules(self) -> ObjectSchedules:
         return self._do.timetable
 
     @property
-    def ledgers(self) -> Ledgers:
+    def ledgers(self) -> ObjectLedgers:
         return self._do.ledgers
 
     @property
-    def payloads(self) -> Payloads:
+    def payloads(self) -> ObjectPayloads:
         return self._do.payloads
 
     # --- Messages ----------------------------------------------------------------------------------------------
@@ -215,7 +215,7 @@ class ObjectStore:
             each.is_taken = each.place in made
         return answers
 
-    async def claim(self, ref: QueueRef, asks: list[Ask], now_ms: int) -> Claims:
+    async def claim(self, ref: QueueRef, asks: list[ClaimRequest], now_ms: int) -> Claims:
         do = self._do
 
         async def claim(notices: Notices) -> Claims:

@@ -7,18 +7,18 @@ from typing import TypeVar
 from holdfast.model.events import Event
 from holdfast.model.names import QueueRef
 from holdfast.stores.contract import Listener
-from holdfast.stores.event_loop.driver import Driver, Work
+from holdfast.stores.event_loop.driver import LoopDriver, Work
 from holdfast.stores.event_loop.notices import Notices
-from holdfast.stores.postgres.cluster.cluster import Cluster, QueueMoved
-from holdfast.stores.postgres.queues.registry import Directory
+from holdfast.stores.postgres.cluster.cluster import PostgresCluster, QueueMoved
+from holdfast.stores.postgres.queues.registry import QueueRegistry
 
 T = TypeVar("T")
 
 
-class PostgresDriver(Driver):
+class PostgresDriver(LoopDriver):
     listener: Listener
 
-    def __init__(self, cluster: Cluster, directory: Directory, ring: Callable[[Notices], None]) -> None:
+    def __init__(self, cluster: PostgresCluster, directory: QueueRegistry, ring: Callable[[Notices], None]) -> None:
         """`ring` tells the other servers about notices, from the driver's loop."""
         super().__init__()
         self._cluster = cluster

@@ -12,9 +12,9 @@ from typing import Any
 from holdfast.background import Backoff, run_forever
 from holdfast.model.names import QueueRef
 from holdfast.stores.event_loop.notices import Notices
-from holdfast.stores.postgres.cluster.cluster import Cluster
-from holdfast.stores.postgres.cluster.database import Shard, connect, shown
-from holdfast.stores.postgres.cluster.node_numbers import Nodes
+from holdfast.stores.postgres.cluster.cluster import PostgresCluster
+from holdfast.stores.postgres.cluster.database import PostgresDatabase, connect, shown
+from holdfast.stores.postgres.cluster.node_numbers import PostgresNodeNumbers
 
 _CHANNEL = "holdfast"
 _NAME = "holdfast bell"
@@ -54,16 +54,16 @@ def _take(notes: dict[str, int]) -> list[str]:
     return lines
 
 
-class Bell:
-    def __init__(self, cluster: Cluster, nodes: Nodes, heard: Heard) -> None:
+class Notifier:
+    def __init__(self, cluster: PostgresCluster, nodes: PostgresNodeNumbers, heard: Heard) -> None:
         self._cluster = cluster
         self._nodes = nodes
         self._heard = heard
-        self._ropes: list[_Rope] = []
+        self._ropes: list[_ListenConnection] = []
 
     def works(self) -> list[Any]:
         """What is to run in the background, one for each database."""
-        self._ropes = [_Rope(shard, self._nodes, self._heard) for shard in self._cluster.shards]
+        self._ropes = [_ListenConnection(shard, self._nodes, self._heard) for shard in self._cluster.shards]
         return [rope.run() for rope in self._ropes]
 
     def ring(self, notices: Notices) -> None:
@@ -78,10 +78,10 @@ class Bell:
         return any(rope.has_peers for rope in self._ropes)
 
 
-class _Rope:
+class _ListenConnection:
     """To one database: listens, and rings."""
 
-    def __init__(self, shard: Shard, nodes: Nodes, heard: Heard) -> None:
+    def __init__(self, shard: PostgresDatabase, nodes: PostgresNodeNumbers, heard: Heard) -> None:
         self._shard = shard
         self._nodes = nodes
         self._heard = heard

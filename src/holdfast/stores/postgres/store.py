@@ -7,7 +7,7 @@ from holdfast.model.answers import Enqueued, Result
 from holdfast.model.errors import InvalidArgument, StoreUnavailable
 from holdfast.model.message import Draft, Receipt
 from holdfast.model.names import QueueRef
-from holdfast.model.requests import Ask, StateChange, Verdict
+from holdfast.model.requests import ClaimRequest, StateChange, Verdict
 from holdfast.runtime import Runtime
 from holdfast.stores.contract import (
     Capabilities,
@@ -15,35 +15,35 @@ from holdfast.stores.contract import (
     JournalPage,
     Listener,
 )
-from holdfast.stores.event_loop.link import Link
+from holdfast.stores.event_loop.link import LoopBridge
 from holdfast.stores.event_loop.notices import Notices
 from holdfast.stores.logic.verdicts import save_state
 from holdfast.stores.payloads.pieces import PIECES_ABOVE
-from holdfast.stores.postgres.cluster.cluster import Cluster
-from holdfast.stores.postgres.cluster.node_numbers import Nodes
+from holdfast.stores.postgres.cluster.cluster import PostgresCluster
+from holdfast.stores.postgres.cluster.node_numbers import PostgresNodeNumbers
 from holdfast.stores.postgres.cluster.resharding import Resharding
 from holdfast.stores.postgres.cluster.vacuum import Vacuum
 from holdfast.stores.postgres.driver import PostgresDriver
-from holdfast.stores.postgres.landing.buffer_target import Ground
-from holdfast.stores.postgres.notifier import Bell
-from holdfast.stores.postgres.operations.bulk_verbs import Altering
-from holdfast.stores.postgres.operations.claims import Claiming
-from holdfast.stores.postgres.operations.enqueue import Intake
-from holdfast.stores.postgres.operations.journal import Journal
+from holdfast.stores.postgres.landing.buffer_target import PostgresBufferTarget
+from holdfast.stores.postgres.notifier import Notifier
+from holdfast.stores.postgres.operations.bulk_verbs import PostgresBulkVerbs
+from holdfast.stores.postgres.operations.claims import PostgresClaims
+from holdfast.stores.postgres.operations.enqueue import PostgresEnqueue
+from holdfast.stores.postgres.operations.journal import PostgresJournal
 from holdfast.stores.postgres.operations.ledgers import PostgresLedgers
-from holdfast.stores.postgres.operations.message_moves import Moving
-from holdfast.stores.postgres.operations.queue_sweep import Upkeep
-from holdfast.stores.postgres.operations.reads import Reading
-from holdfast.stores.postgres.operations.schedules import Timetable
-from holdfast.stores.postgres.operations.store_sweep import Sweeping
-from holdfast.stores.postgres.operations.verdicts import Settling
-from holdfast.stores.postgres.payloads.pieces import Payloads, is_filled
-from holdfast.stores.postgres.payloads.staging import Staging
+from holdfast.stores.postgres.operations.message_moves import PostgresMoves
+from holdfast.stores.postgres.operations.queue_sweep import QueueSweep
+from holdfast.stores.postgres.operations.reads import PostgresReads
+from holdfast.stores.postgres.operations.schedules import PostgresSchedules
+from holdfast.stores.postgres.operations.store_sweep import PostgresSweep
+from holdfast.stores.postgres.operations.verdicts import PostgresVerdicts
+from holdfast.stores.postgres.payloads.pieces import PostgresPayloads, is_filled
+from holdfast.stores.postgres.payloads.staging import PostgresStaging
 from holdfast.stores.postgres.queues.directory import PostgresDirectory
-from holdfast.stores.postgres.queues.quota_grants import Grants
-from holdfast.stores.postgres.queues.registry import Directory
-from holdfast.stores.postgres.transactions.runner import PostgresUnits, Steps
-from holdfast.stores.postgres.transactions.unit import Parts
+from holdfast.stores.postgres.queues.quota_grants import QuotaGrants
+from holdfast.stores.postgres.queues.registry import QueueRegistry
+from holdfast.stores.postgres.transactions.runner import PostgresUnits, StepRunner
+from holdfast.stores.postgres.transactions.unit import PostgresParts
 from holdfast.telemetry.figures import Figures
 
 
@@ -63,32 +63,34 @@ class PostgresStore:
     ) -> None:
         """`goes_by_caller` is for tests: time is what callers say, not what the databases' clock says. So is
         `uses_shortcuts`: False lets every call run the shared logic, as shortcuts.py says."""
-        self._cluster = Cluster(urls, durability=durability, shard_map=shard_map, goes_by_caller=goes_by_caller)
-        self._grants = Grants(self._cluster)
-        self._directory = Directory(self._cluster, self._grants)
-        self._nodes = Nodes(self._cluster)
+        self._cluster = PostgresCluster(urls, durability=durability, shard_map=shard_map, goes_by_caller=goes_by_caller)
+        self._grants = QuotaGrants(self._cluster)
+        self._directory = QueueRegistry(self._cluster, self._grants)
+        self._nodes = PostgresNodeNumbers(self._cluster)
         self._driver = PostgresDriver(self._cluster, self._directory, self._ring)
-        self._bell = Bell(self._cluster, self._nodes, self._driver.hear)
-        self._pieces = Payloads(self._cluster, self._directory, self._nodes)
-        parts = Parts(self._cluster, self._directory, self._nodes, self._grants, self._pieces)
-        steps = Steps(parts)
+        self._bell = Notifier(self._cluster, self._nodes, self._driver.hear)
+        self._pieces = PostgresPayloads(self._cluster, self._directory, self._nodes)
+        parts = PostgresParts(self._cluster, self._directory, self._nodes, self._grants, self._pieces)
+        steps = StepRunner(parts)
         self._units = PostgresUnits(self._driver, parts, steps)
-        self._upkeep = Upkeep(steps)
-        self._intake = Intake(parts, steps, uses_shortcuts=uses_shortcuts)
-        self._settling = Settling(self._cluster, self._directory, steps, dice, uses_shortcuts=uses_shortcuts)
-        self._reading = Reading(self._driver, self._cluster, self._directory)
-        self._moving = Moving(self._cluster, steps, self._grants, self._pieces)
-        self._altering = Altering(self._driver, self._cluster, self._directory, self._reading, steps, self._moving)
+        self._upkeep = QueueSweep(steps)
+        self._intake = PostgresEnqueue(parts, steps, uses_shortcuts=uses_shortcuts)
+        self._settling = PostgresVerdicts(self._cluster, self._directory, steps, dice, uses_shortcuts=uses_shortcuts)
+        self._reading = PostgresReads(self._driver, self._cluster, self._directory)
+        self._moving = PostgresMoves(self._cluster, steps, self._grants, self._pieces)
+        self._altering = PostgresBulkVerbs(
+            self._driver, self._cluster, self._directory, self._reading, steps, self._moving
+        )
         self.directory = PostgresDirectory(self._driver, self._cluster, self._directory, self._grants)
-        self.schedules = Timetable(self._driver, self._cluster, self._directory, steps)
+        self.schedules = PostgresSchedules(self._driver, self._cluster, self._directory, steps)
         self.ledgers = PostgresLedgers(self._driver, self._units, self._pieces, dice.roll)
-        self.payloads = Staging(self._driver, self._cluster, self._directory, self._pieces)
-        self._claiming = Claiming(
+        self.payloads = PostgresStaging(self._driver, self._cluster, self._directory, self._pieces)
+        self._claiming = PostgresClaims(
             self._cluster, self._directory, steps, self._upkeep, dice, uses_shortcuts=uses_shortcuts
         )
-        self._journal = Journal(self._cluster, journal_retention_ms)
+        self._journal = PostgresJournal(self._cluster, journal_retention_ms)
         resharding = Resharding(self._cluster, self._grants)
-        self._sweeping = Sweeping(
+        self._sweeping = PostgresSweep(
             *(self._driver, self._cluster, self._directory, steps, self._upkeep, self._journal, self._moving),
             *(self.payloads, resharding, journal_retention_ms),
         )
@@ -105,7 +107,7 @@ class PostgresStore:
 
     async def open(self, listener: Listener, runtime: Runtime) -> None:
         self._driver.listener = listener
-        link = Link(runtime)
+        link = LoopBridge(runtime)
         self._driver.open(link)
         try:
             await link.call(self._open())
@@ -135,10 +137,10 @@ class PostgresStore:
     def _ring(self, notices: Notices) -> None:
         self._bell.ring(notices)
 
-    def ground(self) -> Ground:
+    def ground(self) -> PostgresBufferTarget:
         """For a store that buffers for this one; once it is open."""
         assert self._driver.link is not None
-        return Ground(
+        return PostgresBufferTarget(
             *(self._cluster, self._directory, self._claiming, self._pieces, self._nodes),
             *(self._driver.link, self._driver.publish, self._bell.ring),
         )
@@ -150,7 +152,7 @@ class PostgresStore:
             lambda notices: self._intake.enqueue(ref, drafts, now_ms, notices, auto_create=auto_create)
         )
 
-    async def claim(self, ref: QueueRef, asks: list[Ask], now_ms: int) -> Claims:
+    async def claim(self, ref: QueueRef, asks: list[ClaimRequest], now_ms: int) -> Claims:
         claims = await self._driver.change(lambda notices: self._claiming.claim(ref, asks, now_ms, notices))
         if is_filled(asks, claims):
             return claims

@@ -15,7 +15,7 @@ from holdfast.model.schedules import Schedule, Tick
 from holdfast.stores.contract import DueSchedules, QueueChange, QueueRow, TenantRow
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.directory.tenants import Tenants
-from holdfast.stores.rocks.payloads.pieces import PieceReader
+from holdfast.stores.rocks.payloads.pieces import RocksPieceReader
 from holdfast.stores.rocks.payloads.staging import RocksStage
 from holdfast.stores.rocks.shard import Shard
 
@@ -154,5 +154,5 @@ class RoutedPayloads:
             self._router.tenants.release_queue_id(ref)
             raise
 
-    async def read(self, ref: QueueRef, id: int, pieces: Pieces, start: int = 0) -> PieceReader:
+    async def read(self, ref: QueueRef, id: int, pieces: Pieces, start: int = 0) -> RocksPieceReader:
         return await self._router.of(ref).staging.read(ref, id, pieces, start)

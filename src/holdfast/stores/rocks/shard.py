@@ -10,35 +10,35 @@ from holdfast.dice import Dice
 from holdfast.model.answers import Counts, Enqueued, Found, Result
 from holdfast.model.message import Draft, Receipt, State
 from holdfast.model.names import QueueRef
-from holdfast.model.requests import Ask, Filter, Move, StateChange, Verb, Verdict
+from holdfast.model.requests import ClaimRequest, Filter, Move, StateChange, Verb, Verdict
 from holdfast.runtime import Runtime
 from holdfast.stores.contract import AlterStep, Claims, Listener, Listing, QueueRow, Swept
 from holdfast.stores.disk.free_space import DiskRoom
 from holdfast.stores.logic.bulk import alter
 from holdfast.stores.logic.claims import claim
 from holdfast.stores.logic.enqueue import enqueue
-from holdfast.stores.logic.ledgers import Ledgers
+from holdfast.stores.logic.ledgers import UnitLedgers
 from holdfast.stores.logic.verdicts import save_state, settle
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.directory.counters import Counters, Totals
 from holdfast.stores.rocks.directory.directory import RocksDirectory
-from holdfast.stores.rocks.directory.queue_catalog import Catalog
+from holdfast.stores.rocks.directory.queue_catalog import QueueCatalog
 from holdfast.stores.rocks.directory.schedules import Schedules
-from holdfast.stores.rocks.directory.store_facts import Facts
+from holdfast.stores.rocks.directory.store_facts import ShardFacts
 from holdfast.stores.rocks.directory.tenants import Tenants
 from holdfast.stores.rocks.engine.checkpoints import Checkpoints
 from holdfast.stores.rocks.engine.engine import Engine
 from holdfast.stores.rocks.journal.journal import RocksJournal
-from holdfast.stores.rocks.payloads.staging import RocksStage, Staging
+from holdfast.stores.rocks.payloads.staging import RocksStage, RocksStaging
 from holdfast.stores.rocks.queues.idempotency_keys import SeenKeys
-from holdfast.stores.rocks.queues.message_cache import Entries
-from holdfast.stores.rocks.queues.message_reads import Reader
-from holdfast.stores.rocks.queues.publisher import Board
-from holdfast.stores.rocks.queues.queue_state import Shelf
+from holdfast.stores.rocks.queues.message_cache import MessageCache
+from holdfast.stores.rocks.queues.message_reads import MessageReads
+from holdfast.stores.rocks.queues.publisher import Publisher
+from holdfast.stores.rocks.queues.queue_state import QueueState
 from holdfast.stores.rocks.queues.rocks_unit import RocksUnits
-from holdfast.stores.rocks.queues.stored_message import Entry
-from holdfast.stores.rocks.queues.sweep import Sweeping
-from holdfast.stores.rocks.queues.sweep_plan import Upkeep
+from holdfast.stores.rocks.queues.stored_message import StoredMessage
+from holdfast.stores.rocks.queues.sweep import RocksSweep
+from holdfast.stores.rocks.queues.sweep_plan import SweepPlan
 
 
 class Shard:
@@ -46,7 +46,7 @@ class Shard:
         self,
         engine: Engine,
         tenants: Tenants,
-        facts: Facts,
+        facts: ShardFacts,
         listener: Listener,
         runtime: Runtime,
         room: DiskRoom,
@@ -65,28 +65,28 @@ class Shard:
         self._dice = dice
         self._listener = listener
         self.checkpoints = Checkpoints(engine, runtime, checkpoint_bytes // shards)
-        self.board = Board(engine, listener)
-        self.catalog = Catalog(
+        self.board = Publisher(engine, listener)
+        self.catalog = QueueCatalog(
             engine, tenants, self._make_shelf, owns=lambda p: keys.shard_of(p, shards) == engine.lane
         )
         self.catalog.load()
-        self.entries = Entries(engine, shards)
-        self._reader = Reader(engine, self.entries)
+        self.entries = MessageCache(engine, shards)
+        self._reader = MessageReads(engine, self.entries)
         self.journal = RocksJournal(engine, journal_retention_ms, self.catalog.name_of, shard=engine.lane)
         self._seen = SeenKeys(engine, self.board.scanner(keys.INDEXES, keys.SEEN_ENDS))
-        self.staging = Staging(
+        self.staging = RocksStaging(
             *(engine, runtime, self.catalog, self.entries, self._seen, facts, room, listener, uploads)
         )
         self.staging.load()
-        self._upkeep = Upkeep(engine, self.catalog, listener)
+        self._upkeep = SweepPlan(engine, self.catalog, listener)
         self.units = RocksUnits(
             *(engine, self.board, self.catalog, self.entries, self._reader, self.journal),
             *(self._seen, self.staging, facts, self._upkeep, listener),
         )
-        self.ledgers = Ledgers(self.units, dice.roll)
+        self.ledgers = UnitLedgers(self.units, dice.roll)
         self.schedules = Schedules(engine, self.catalog, self.units, room, listener)
         self.directory = RocksDirectory(engine, self.board, self.catalog, self.schedules, self._upkeep)
-        self._sweeping = Sweeping(
+        self._sweeping = RocksSweep(
             *(engine, self.board, self.catalog, self.units, self._seen, self.journal),
             *(self.staging, self._upkeep),
         )
@@ -107,8 +107,8 @@ class Shard:
     def close(self) -> None:
         self.board.close()
 
-    def _make_shelf(self, row: QueueRow, counters: Counters, totals: Totals) -> Shelf:
-        return Shelf(row, self.engine, counters, totals, self.board)
+    def _make_shelf(self, row: QueueRow, counters: Counters, totals: Totals) -> QueueState:
+        return QueueState(row, self.engine, counters, totals, self.board)
 
     def _before_write(self) -> None:
         """Add the records that every batch carries once: counters, a block of the journal."""
@@ -134,7 +134,7 @@ class Shard:
         self._room.check(now_ms, size)
         return self.units.run(ref, lambda unit: enqueue(unit, ref, drafts, auto_create=auto_create), now_ms)
 
-    def claim(self, ref: QueueRef, asks: list[Ask], now_ms: int) -> Coroutine[Any, Any, Claims]:
+    def claim(self, ref: QueueRef, asks: list[ClaimRequest], now_ms: int) -> Coroutine[Any, Any, Claims]:
         return self.units.run(ref, lambda unit: claim(unit, ref, asks, self._dice.tokens), now_ms)
 
     def settle(self, ref: QueueRef, verdicts: list[Verdict], now_ms: int) -> Coroutine[Any, Any, list[Result]]:
@@ -178,11 +178,11 @@ class Shard:
 
     def matching(
         self, ref: QueueRef, states: frozenset[State], which: Filter, after: int | None, limit: int, now_ms: int
-    ) -> list[Entry]:
+    ) -> list[StoredMessage]:
         """Return up to `limit` messages in one of the states that the filter matches, by id."""
         return self._reader.matching(self.catalog.require(ref), states, which, after, limit, now_ms)
 
-    def _found(self, shelf: Shelf, entry: Entry) -> Found:
+    def _found(self, shelf: QueueState, entry: StoredMessage) -> Found:
         return Found(entry.envelope, entry.life, self.entries.state(shelf, entry))
 
     def counts(self, ref: QueueRef, now_ms: int) -> Counts:
@@ -217,6 +217,6 @@ class Shard:
         return swept
 
 
-def _counts(shelf: Shelf, now_ms: int) -> Counts:
+def _counts(shelf: QueueState, now_ms: int) -> Counts:
     shelf.count_due(now_ms)
     return shelf.counts(now_ms)

@@ -16,7 +16,7 @@ from holdfast.model.errors import StoreUnavailable
 from holdfast.model.events import Event, JournalEvent, format_positions, parse_positions
 from holdfast.model.message import Draft, Pieces, Receipt, State
 from holdfast.model.names import QueueRef
-from holdfast.model.requests import Ask, Filter, Move, StateChange, Verb, Verdict, states_of
+from holdfast.model.requests import ClaimRequest, Filter, Move, StateChange, Verb, Verdict, states_of
 from holdfast.runtime import Runtime, Ticket, see_through
 from holdfast.stores.contract import (
     AlterStep,
@@ -35,7 +35,7 @@ from holdfast.stores.disk.directory_lock import DirectoryLock
 from holdfast.stores.disk.free_space import LOW_DISK_BYTES, DiskRoom
 from holdfast.stores.logic.bulk import alter
 from holdfast.stores.payloads.pieces import PIECES_ABOVE
-from holdfast.stores.rocks.directory.store_facts import Facts, begin_session
+from holdfast.stores.rocks.directory.store_facts import ShardFacts, begin_session
 from holdfast.stores.rocks.directory.tenants import Tenants
 from holdfast.stores.rocks.engine.checkpoints import CHECKPOINT_BYTES, copy_shards
 from holdfast.stores.rocks.engine.database import Database, HandleNotClosed, check_target
@@ -48,7 +48,7 @@ from holdfast.stores.rocks.engine.reopening import (
     open_settled,
     remove_probe,
 )
-from holdfast.stores.rocks.engine.shard_links import Links
+from holdfast.stores.rocks.engine.shard_links import ShardLinks
 from holdfast.stores.rocks.journal.journal import ShardPage
 from holdfast.stores.rocks.payloads.staging import RocksStage
 from holdfast.stores.rocks.recovery.layout import Layout, Opened, note_closed, open_databases, settle_layout
@@ -130,7 +130,7 @@ class RocksStore:
         ]
         tenants = Tenants(self._engines[0])
         tenants.load()
-        facts = [Facts(engine) for engine in self._engines]
+        facts = [ShardFacts(engine) for engine in self._engines]
         uploads: dict[int, RocksStage] = {}
         self.shards = [
             Shard(
@@ -145,7 +145,7 @@ class RocksStore:
         for shard in self.shards:
             go_on_from(runtime.clock, shard.journal.latest_at)
         self._router = Router(self.shards, tenants)
-        self._links = Links(runtime, opened.last_link)
+        self._links = ShardLinks(runtime, opened.last_link)
         # A store without shards goes to its parts directly.
         self._only = only = self.shards[0] if len(self.shards) == 1 else None
         self._directory: LimitedQueueDirectory = RoutedDirectory(self._router) if only is None else only.directory
@@ -338,7 +338,7 @@ class RocksStore:
                 return await shard.enqueue(ref, drafts, now_ms, auto_create=auto_create)
             await shard.checkpoints.caught_up()
 
-    def claim(self, ref: QueueRef, asks: list[Ask], now_ms: int) -> Coroutine[Any, Any, Claims]:
+    def claim(self, ref: QueueRef, asks: list[ClaimRequest], now_ms: int) -> Coroutine[Any, Any, Claims]:
         return self._of(ref).claim(ref, asks, now_ms)
 
     def settle(self, ref: QueueRef, verdicts: list[Verdict], now_ms: int) -> Coroutine[Any, Any, list[Result]]:

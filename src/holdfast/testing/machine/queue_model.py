@@ -25,7 +25,7 @@ DEFAULT_POLICY: dict[str, Any] = {
 
 
 @dataclass(slots=True)
-class Record:
+class ModelMessage:
     """One stored message."""
 
     id: int
@@ -69,7 +69,7 @@ class Record:
         return self.state == "in_flight" and now >= self.lease_expires_at
 
 
-class Outcome(NamedTuple):
+class ModelOutcome(NamedTuple):
     """What a verdict answers."""
 
     ok: bool
@@ -85,14 +85,14 @@ class QueueModel:
         self.roll = roll
         self.policies = {ref: dict(DEFAULT_POLICY) for ref in refs}
         self.paused: set[Ref] = set()
-        self.records: dict[int, Record] = {}
+        self.records: dict[int, ModelMessage] = {}
         # (queue, key): the first message's id and the end of its window.
         self.keys: dict[tuple[Ref, str], tuple[int, int]] = {}
         self.correlation_ids: dict[int, str | None] = {}
         # Per message ever seen: (event, queue, time, attempt, reason if it failed).
         self.events: dict[int, list[tuple[str, Ref, int, int, str | None]]] = {}
 
-    def of(self, ref: Ref, state: str | None = None) -> list[Record]:
+    def of(self, ref: Ref, state: str | None = None) -> list[ModelMessage]:
         return [r for _, r in sorted(self.records.items()) if r.ref == ref and state in (None, r.state)]
 
     def instants(self, now: int) -> list[int]:
@@ -112,7 +112,7 @@ class QueueModel:
     def enqueue(self, ref: Ref, id: int, given: dict[str, Any], now: int) -> None:
         options = dict(given)
         key, delay_ms = options.pop("key", None), options.pop("delay_ms", 0)
-        record = Record(id=id, ref=ref, enqueued_at=now, visible_at=now + delay_ms, **options)
+        record = ModelMessage(id=id, ref=ref, enqueued_at=now, visible_at=now + delay_ms, **options)
         self._start_ttl(record, now)
         self.records[id] = record
         self.correlation_ids[id] = record.correlation_id
@@ -121,7 +121,7 @@ class QueueModel:
         if key is not None:
             self.keys[ref, key] = (id, now + self.policies[ref]["dedup_window_ms"])
 
-    def due(self, ref: Ref, now: int) -> list[Record]:
+    def due(self, ref: Ref, now: int) -> list[ModelMessage]:
         """What claims would take, in order. What the TTL has ended counts for nothing, swept or not."""
         ready = [r for r in self.of(ref, "ready") if not r.is_over(now)]
         batches = [[r] for r in ready if r.group is None]
@@ -133,7 +133,7 @@ class QueueModel:
         batches = sorted((b for b in batches if b), key=lambda b: (b[0].priority, b[0].visible_at, b[0].id))
         return [r for batch in batches for r in batch]
 
-    def claim(self, ref: Ref, limit: int, lease_ms: int | None, now: int) -> list[Record]:
+    def claim(self, ref: Ref, limit: int, lease_ms: int | None, now: int) -> list[ModelMessage]:
         self._return_expired(ref, now)
         taken = [] if ref in self.paused else self.due(ref, now)[:limit]
         policy = self.policies[ref]
@@ -148,22 +148,22 @@ class QueueModel:
 
     # --- Verdicts ------------------------------------------------------------------------------------------------
 
-    def held_by(self, ref: Ref, receipt: str, now: int) -> Record | None:
+    def held_by(self, ref: Ref, receipt: str, now: int) -> ModelMessage | None:
         for r in self.records.values():
             if r.receipt == receipt and r.ref == ref and r.state == "in_flight" and now < r.lease_expires_at:
                 return r
         return None
 
-    def ack(self, r: Record, now: int) -> Outcome:
+    def ack(self, r: ModelMessage, now: int) -> ModelOutcome:
         self._leave(r, "succeeded")
         self._log(r, "succeeded", now)
         r.settled_at = now
         r.kept_until = now + self.policies[r.ref]["keep_succeeded_ms"]
         if r.kept_until == now:
             del self.records[r.id]
-        return Outcome(True, "succeeded")
+        return ModelOutcome(True, "succeeded")
 
-    def nack(self, r: Record, now: int, error: str | None, delay_ms: int | None, final: bool) -> Outcome:
+    def nack(self, r: ModelMessage, now: int, error: str | None, delay_ms: int | None, final: bool) -> ModelOutcome:
         r.failures += 1
         r.error = error
         if final:
@@ -177,18 +177,18 @@ class QueueModel:
             delay_ms = int(self.roll * min(policy["backoff_base_ms"] * 2**retry, policy["backoff_cap_ms"]))
         return self._return(r, "retried", now + delay_ms, now)
 
-    def defer(self, r: Record, now: int, error: str | None, delay_ms: int | None) -> Outcome:
+    def defer(self, r: ModelMessage, now: int, error: str | None, delay_ms: int | None) -> ModelOutcome:
         r.error = error or r.error
         return self.end_by_ttl(r, now) if r.is_over(now) else self._return(r, "released", now + (delay_ms or 0), now)
 
-    def release(self, r: Record, now: int) -> Outcome:
+    def release(self, r: ModelMessage, now: int) -> ModelOutcome:
         r.releases += 1
         return self.end_by_ttl(r, now) if r.is_over(now) else self._return(r, "released", r.visible_at, now)
 
-    def extend(self, r: Record, now: int, lease_ms: int | None) -> Outcome:
+    def extend(self, r: ModelMessage, now: int, lease_ms: int | None) -> ModelOutcome:
         r.lease_expires_at = min(now + (lease_ms or self.policies[r.ref]["lease_ms"]), r.lease_ends_at)
         self._log(r, "extended", now)
-        return Outcome(True, "in_flight", lease_expires_at=r.lease_expires_at)
+        return ModelOutcome(True, "in_flight", lease_expires_at=r.lease_expires_at)
 
     # --- Time ----------------------------------------------------------------------------------------------------
 
@@ -201,10 +201,10 @@ class QueueModel:
             elif r.state == "succeeded" and r.kept_until is not None and now >= r.kept_until:
                 del self.records[r.id]
 
-    def end_by_ttl(self, r: Record, now: int) -> Outcome:
+    def end_by_ttl(self, r: ModelMessage, now: int) -> ModelOutcome:
         if self.policies[r.ref]["on_ttl"] == "drop":
             self.remove(r, now)
-            return Outcome(True, None)
+            return ModelOutcome(True, None)
         return self._fail(r, "ttl", now)
 
     def _return_expired(self, ref: Ref, now: int) -> None:
@@ -221,7 +221,7 @@ class QueueModel:
 
     # --- Operators -----------------------------------------------------------------------------------------------
 
-    def select(self, ref: Ref, state: str, which: dict[str, Any], now: int) -> list[Record]:
+    def select(self, ref: Ref, state: str, which: dict[str, Any], now: int) -> list[ModelMessage]:
         return [
             r
             for r in self.of(ref, state)
@@ -232,16 +232,16 @@ class QueueModel:
             and which.get("headers", {}).items() <= r.headers.items()
         ]
 
-    def remove(self, r: Record, now: int) -> None:
+    def remove(self, r: ModelMessage, now: int) -> None:
         self._log(r, "removed", now)
         del self.records[r.id]
 
-    def move(self, r: Record, to: Ref, now: int) -> None:
+    def move(self, r: ModelMessage, to: Ref, now: int) -> None:
         self._log(r, "moved", now)
         r.ref = to
         self._log(r, "moved", now)
 
-    def redrive(self, r: Record, now: int) -> None:
+    def redrive(self, r: ModelMessage, now: int) -> None:
         r.failures = r.expiries = 0
         r.settled_at = None
         self._start_ttl(r, now)
@@ -249,28 +249,28 @@ class QueueModel:
 
     # --- Steps ---------------------------------------------------------------------------------------------------
 
-    def _start_ttl(self, r: Record, now: int) -> None:
+    def _start_ttl(self, r: ModelMessage, now: int) -> None:
         ttl_ms = self.policies[r.ref]["ttl_ms"] if r.ttl_ms is None else r.ttl_ms
         r.expires_at = None if ttl_ms is None else now + ttl_ms
 
-    def _budget_left(self, r: Record) -> int:
+    def _budget_left(self, r: ModelMessage) -> int:
         allowed: int = self.policies[r.ref]["max_retries"] if r.max_retries is None else r.max_retries
         return allowed - r.failures - r.expiries
 
-    def _return(self, r: Record, event: str, visible_at: int, now: int) -> Outcome:
+    def _return(self, r: ModelMessage, event: str, visible_at: int, now: int) -> ModelOutcome:
         self._leave(r, "ready")
         r.visible_at = visible_at
         self._log(r, event, now)
-        return Outcome(True, "ready", retry_at=visible_at)
+        return ModelOutcome(True, "ready", retry_at=visible_at)
 
-    def _fail(self, r: Record, reason: str, now: int) -> Outcome:
+    def _fail(self, r: ModelMessage, reason: str, now: int) -> ModelOutcome:
         self._leave(r, "failed")
         r.reason, r.settled_at = reason, now
         self._log(r, "failed", now)
-        return Outcome(True, "failed")
+        return ModelOutcome(True, "failed")
 
-    def _leave(self, r: Record, state: str) -> None:
+    def _leave(self, r: ModelMessage, state: str) -> None:
         r.state, r.reason, r.receipt, r.lease_expires_at = state, None, None, 0
 
-    def _log(self, r: Record, event: str, now: int) -> None:
+    def _log(self, r: ModelMessage, event: str, now: int) -> None:
         self.events[r.id].append((event, r.ref, now, r.attempt, r.reason))

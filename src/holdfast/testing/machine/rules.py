@@ -7,12 +7,12 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
-from holdfast.model.answers import Changed
+from holdfast.model.answers import BulkResult
 from holdfast.model.errors import InvalidArgument, MessageNotFound
 from holdfast.model.ids import MessageId
 from holdfast.server.embedded import Embedded
 from holdfast.testing.machine import choices
-from holdfast.testing.machine.queue_model import Record, Ref
+from holdfast.testing.machine.queue_model import ModelMessage, Ref
 from holdfast.testing.machine.work_rules import WorkRules
 
 
@@ -74,7 +74,7 @@ class QueueMachine(WorkRules):
     @precondition(lambda self: self.model.records)
     @rule(ref=choices.refs, which=st.data(), priority=choices.priorities)
     def reprioritise(self, ref: Ref, which: st.DataObject, priority: int) -> None:
-        def change(record: Record) -> None:
+        def change(record: ModelMessage) -> None:
             record.priority = priority
 
         chosen = self._draw_filter(which, ref)
@@ -99,7 +99,7 @@ class QueueMachine(WorkRules):
         chosen = self._draw_filter(which, ref)
         redriven = self._queue(ref).redrive(chosen, dry_run=dry_run)
         if dry_run:
-            assert redriven == Changed(len(self.model.select(ref, "failed", chosen, self._now)), 0)
+            assert redriven == BulkResult(len(self.model.select(ref, "failed", chosen, self._now)), 0)
         else:
             self._change(redriven, ref, "failed", chosen, lambda record: self.model.redrive(record, self._now))
 
@@ -108,7 +108,7 @@ class QueueMachine(WorkRules):
     def redrive_edited(self, pick: int, payload: bytes) -> None:
         record = self._pick_failed(pick)
         edit = {"id": str(MessageId(record.id)), "payload": payload}
-        assert self._queue(record.ref).redrive(edit=edit) == Changed(1, 1)
+        assert self._queue(record.ref).redrive(edit=edit) == BulkResult(1, 1)
         record.payload = payload
         self.model.redrive(record, self._now)
 
@@ -160,9 +160,9 @@ class QueueMachine(WorkRules):
         return chosen
 
     def _change(
-        self, changed: Changed, ref: Ref, state: str, which: dict[str, Any], change: Callable[[Record], None]
+        self, changed: BulkResult, ref: Ref, state: str, which: dict[str, Any], change: Callable[[ModelMessage], None]
     ) -> None:
         meant = self.model.select(ref, state, which, self._now)
-        assert changed == Changed(len(meant), len(meant))
+        assert changed == BulkResult(len(meant), len(meant))
         for record in meant:
             change(record)

@@ -13,7 +13,7 @@ from holdfast.server.embedded import open_blocking
 from holdfast.stores.contract import Store
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.machine.choices import REFS
-from holdfast.testing.machine.queue_model import QueueModel, Record, Ref
+from holdfast.testing.machine.queue_model import ModelMessage, QueueModel, Ref
 
 ROLL = 0.5
 
@@ -145,14 +145,14 @@ class QueueWatch(RuleBasedStateMachine):
         chosen = known if stale or not current else current
         return chosen[pick % len(chosen)]
 
-    def _pick_record(self, pick: int) -> Record:
+    def _pick_record(self, pick: int) -> ModelMessage:
         return list(self.model.records.values())[pick % len(self.model.records)]
 
-    def _pick_failed(self, pick: int) -> Record:
+    def _pick_failed(self, pick: int) -> ModelMessage:
         failed = [record for record in self.model.records.values() if record.state == "failed"]
         return failed[pick % len(failed)]
 
-    def _check_delivery(self, message: BlockingMessage, record: Record) -> None:
+    def _check_delivery(self, message: BlockingMessage, record: ModelMessage) -> None:
         assert "succeeded" not in {event for event, *_ in self.model.events[record.id]}, "acked, and delivered again"
         assert message.version > self.highest_version.get(record.id, 0), "the version did not grow"
         self.highest_version[record.id] = message.version
@@ -187,7 +187,7 @@ def _counts(stats: Stats) -> dict[str, int]:
     return {name: getattr(stats, name) for name in names}
 
 
-def _check_info(info: Info, record: Record) -> None:
+def _check_info(info: Info, record: ModelMessage) -> None:
     for name in ("state", "priority", "attempt", "failures", "expiries", "releases", "version", "enqueued_at"):
         assert getattr(info, name) == getattr(record, name), name
     for name in ("payload", "headers", "group", "bytes", "settled_at"):

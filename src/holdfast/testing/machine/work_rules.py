@@ -14,7 +14,7 @@ from holdfast.model.ids import MessageId
 from holdfast.model.message import NewMessage, Receipt
 from holdfast.testing.machine import choices
 from holdfast.testing.machine.choices import REFS
-from holdfast.testing.machine.queue_model import Outcome, Record, Ref
+from holdfast.testing.machine.queue_model import ModelMessage, ModelOutcome, Ref
 from holdfast.testing.machine.watch import Handle, QueueWatch
 
 
@@ -278,15 +278,15 @@ class WorkRules(QueueWatch):
     ) -> None:
         assert result.snowflake == handle.id
         record = self.model.held_by(handle.ref, handle.receipt, self._now)
-        outcome = Outcome(False) if record is None else self._judge(verdict, record, error, delay_ms, lease_ms)
-        assert Outcome(result.ok, result.state, result.retry_at, result.lease_expires_at) == outcome
+        outcome = ModelOutcome(False) if record is None else self._judge(verdict, record, error, delay_ms, lease_ms)
+        assert ModelOutcome(result.ok, result.state, result.retry_at, result.lease_expires_at) == outcome
         assert result.error == (None if outcome.ok else StaleLease.code)
         if outcome.ok:
             assert result.correlation_id == (self.model.correlation_ids[handle.id] or MessageId(handle.id))
 
     def _judge(
-        self, verdict: str, record: Record, error: str | None, delay_ms: int | None, lease_ms: int | None
-    ) -> Outcome:
+        self, verdict: str, record: ModelMessage, error: str | None, delay_ms: int | None, lease_ms: int | None
+    ) -> ModelOutcome:
         match verdict:
             case "ack":
                 return self.model.ack(record, self._now)

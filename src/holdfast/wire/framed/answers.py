@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import astuple, replace
 
-from holdfast.model.answers import Delivery, Enqueued, Exchanged, Part, Result
+from holdfast.model.answers import Delivery, Enqueued, Exchanged, PayloadPart, Result
 from holdfast.model.message import Pieces
 from holdfast.model.requests import StateDocument
 
@@ -144,13 +144,13 @@ _STATE = Delivery.__struct_fields__.index("state")
 
 # --- Payloads --------------------------------------------------------------------------------------------------------
 
-_part = msgspec.msgpack.Decoder(Part)
+_part = msgspec.msgpack.Decoder(PayloadPart)
 
 
-def write_part(part: Part) -> bytes:
+def write_part(part: PayloadPart) -> bytes:
     return _encode(part)
 
 
-def read_part(body: bytes) -> Part:
+def read_part(body: bytes) -> PayloadPart:
     """Raise `msgspec.DecodeError` for anything else."""
     return _part.decode(body)

@@ -21,7 +21,7 @@ from holdfast.model.errors import InvalidArgument
 from holdfast.model.ids import MAX_ID
 from holdfast.model.message import Draft, Receipt
 from holdfast.model.names import QueueRef
-from holdfast.model.requests import Ask, Verdict
+from holdfast.model.requests import ClaimRequest, Verdict
 from holdfast.wire.arguments import ArgumentsBinding
 from holdfast.wire.binding import FieldShape
 from holdfast.wire.operation import Operation
@@ -30,7 +30,7 @@ from holdfast.wire.operations import OPERATIONS
 # --- The model's types as arrays -------------------------------------------------------------------------------------
 
 
-class ReceiptIn(Receipt):
+class FramedReceipt(Receipt):
     """A receipt of which no part is out of range."""
 
     __slots__ = ()
@@ -40,17 +40,19 @@ class ReceiptIn(Receipt):
     version: Annotated[int, Meta(ge=0)]
 
 
-class DraftIn(Draft, frozen=True, kw_only=True, gc=False, array_like=True, forbid_unknown_fields=True):
+class FramedDraft(Draft, frozen=True, kw_only=True, gc=False, array_like=True, forbid_unknown_fields=True):
     # Only stores set it.
     pieces: None = None
 
 
-class AskIn(Ask, frozen=True, kw_only=True, gc=False, array_like=True, forbid_unknown_fields=True):
+class FramedClaimRequest(
+    ClaimRequest, frozen=True, kw_only=True, gc=False, array_like=True, forbid_unknown_fields=True
+):
     pass
 
 
-class VerdictIn(Verdict, frozen=True, kw_only=True, gc=False, array_like=True, forbid_unknown_fields=True):
-    receipt: ReceiptIn
+class FramedVerdict(Verdict, frozen=True, kw_only=True, gc=False, array_like=True, forbid_unknown_fields=True):
+    receipt: FramedReceipt
 
 
 # --- Calls -----------------------------------------------------------------------------------------------------------
@@ -64,7 +66,7 @@ class Context(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, for
     tracestate: str | None = None
 
 
-class FramedCall(msgspec.Struct, frozen=True, gc=False, array_like=True, forbid_unknown_fields=True):
+class CallFrame(msgspec.Struct, frozen=True, gc=False, array_like=True, forbid_unknown_fields=True):
     """What every call has. A tenant or queue that is left out is the caller's own tenant, or `default`."""
 
     tenant: str | None
@@ -72,41 +74,41 @@ class FramedCall(msgspec.Struct, frozen=True, gc=False, array_like=True, forbid_
     context: Context | None
 
 
-class EnqueueCall(FramedCall, frozen=True, gc=False, array_like=True, forbid_unknown_fields=True, tag="enqueue"):
-    drafts: list[DraftIn]
+class EnqueueCall(CallFrame, frozen=True, gc=False, array_like=True, forbid_unknown_fields=True, tag="enqueue"):
+    drafts: list[FramedDraft]
 
 
-class ClaimCall(FramedCall, frozen=True, gc=False, array_like=True, forbid_unknown_fields=True, tag="claim"):
-    ask: AskIn
+class ClaimCall(CallFrame, frozen=True, gc=False, array_like=True, forbid_unknown_fields=True, tag="claim"):
+    ask: FramedClaimRequest
     # None: for ever.
     wait_ms: int | None = 0
 
 
-class ExchangeCall(FramedCall, frozen=True, gc=False, array_like=True, forbid_unknown_fields=True, tag="exchange"):
-    ask: AskIn
-    verdicts: list[VerdictIn]
+class ExchangeCall(CallFrame, frozen=True, gc=False, array_like=True, forbid_unknown_fields=True, tag="exchange"):
+    ask: FramedClaimRequest
+    verdicts: list[FramedVerdict]
     wait_ms: int | None = 0
 
 
-class SettleCall(FramedCall, frozen=True, gc=False, array_like=True, forbid_unknown_fields=True, tag="settle"):
-    verdicts: list[VerdictIn]
+class SettleCall(CallFrame, frozen=True, gc=False, array_like=True, forbid_unknown_fields=True, tag="settle"):
+    verdicts: list[FramedVerdict]
 
 
-class SubscribeCall(FramedCall, frozen=True, gc=False, array_like=True, forbid_unknown_fields=True, tag="subscribe"):
-    ask: AskIn
+class SubscribeCall(CallFrame, frozen=True, gc=False, array_like=True, forbid_unknown_fields=True, tag="subscribe"):
+    ask: FramedClaimRequest
     # Messages that the subscriber holds and has not settled, at most.
     prefetch: int
     wait_ms: int | None = None
     release_on_leave: bool = False
 
 
-class UploadCall(FramedCall, frozen=True, gc=False, array_like=True, forbid_unknown_fields=True, tag="upload"):
+class UploadCall(CallFrame, frozen=True, gc=False, array_like=True, forbid_unknown_fields=True, tag="upload"):
     # Its payload is empty: it comes in DATA.
-    draft: DraftIn
+    draft: FramedDraft
 
 
-class ReadPartCall(FramedCall, frozen=True, gc=False, array_like=True, forbid_unknown_fields=True, tag="read_part"):
-    receipt: ReceiptIn
+class ReadPartCall(CallFrame, frozen=True, gc=False, array_like=True, forbid_unknown_fields=True, tag="read_part"):
+    receipt: FramedReceipt
     offset: int
     limit: int
 
@@ -156,7 +158,7 @@ class NamedBinding:
         self.call_type: Any = msgspec.defstruct(
             f"{kind.__name__}Call",
             [("arguments", *arguments)],
-            bases=(FramedCall,),
+            bases=(CallFrame,),
             tag=operation.name,
             frozen=True,
             array_like=True,
@@ -194,12 +196,12 @@ def write_enqueue(ref: QueueRef, drafts: Sequence[Draft], context: Context | Non
     return _encode(("enqueue", *ref, context, [_draft_out(each) for each in drafts]))
 
 
-def write_claim(ref: QueueRef, ask: Ask, wait_ms: int | None, context: Context | None = None) -> bytes:
+def write_claim(ref: QueueRef, ask: ClaimRequest, wait_ms: int | None, context: Context | None = None) -> bytes:
     return _encode(("claim", *ref, context, astuple(ask), wait_ms))
 
 
 def write_exchange(
-    ref: QueueRef, ask: Ask, verdicts: Sequence[Verdict], wait_ms: int | None, context: Context | None = None
+    ref: QueueRef, ask: ClaimRequest, verdicts: Sequence[Verdict], wait_ms: int | None, context: Context | None = None
 ) -> bytes:
     return _encode(("exchange", *ref, context, astuple(ask), [astuple(each) for each in verdicts], wait_ms))
 
@@ -210,7 +212,7 @@ def write_settle(ref: QueueRef, verdicts: Sequence[Verdict], context: Context | 
 
 def write_subscribe(
     ref: QueueRef,
-    ask: Ask,
+    ask: ClaimRequest,
     prefetch: int,
     wait_ms: int | None,
     *,
@@ -240,12 +242,12 @@ def _draft_out(draft: Draft) -> tuple[Any, ...]:
 
 # --- The door's side -------------------------------------------------------------------------------------------------
 
-_calls: msgspec.msgpack.Decoder[FramedCall] = msgspec.msgpack.Decoder(
+_calls: msgspec.msgpack.Decoder[CallFrame] = msgspec.msgpack.Decoder(
     reduce(or_, (*HOT_CALLS, *(each.call_type for each in NAMED.values())))
 )
 
 
-def read_call(body: bytes) -> FramedCall:
+def read_call(body: bytes) -> CallFrame:
     """Return the call in a CALL.
 
     Raise `msgspec.ValidationError`, `UnicodeDecodeError` or `RecursionError` for a value of the wrong shape, and
@@ -254,6 +256,6 @@ def read_call(body: bytes) -> FramedCall:
     return _calls.decode(body)
 
 
-def operation_of(call: FramedCall | type[FramedCall]) -> str:
+def operation_of(call: CallFrame | type[CallFrame]) -> str:
     """Return the name of the operation that a call is of."""
     return str(call.__struct_config__.tag)

@@ -19,7 +19,7 @@ HEAD_BYTES: Final = _HEAD.size
 CONNECTION: Final = 0
 
 
-class Kind(IntEnum):
+class FrameKind(IntEnum):
     # The first frame of each side.
     HELLO = 1
     CALL = 2

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec.structs import asdict
 
-from holdfast.model.answers import Changed, Info, Page, Result, Saved, Stats, TenantSummary
+from holdfast.model.answers import BulkResult, Info, Page, Result, Saved, Stats, TenantSummary
 from holdfast.model.names import QueueRef
 from holdfast.model.policy import QueuePolicy, TenantConfig
 from holdfast.model.requests import Settle
@@ -92,12 +92,12 @@ DRAINING = AnswerShape(
 CHANGED = _shape(
     wire.ChangedAnswer,
     lambda changed: wire.ChangedAnswer(matched=changed.matched, changed=changed.changed),
-    lambda answer: Changed(answer.matched, answer.changed),
+    lambda answer: BulkResult(answer.matched, answer.changed),
 )
 REDRIVEN = _shape(
     wire.RedriveAnswer,
     lambda changed: wire.RedriveAnswer(matched=changed.matched, redriven=changed.redriven),
-    lambda answer: Changed(answer.matched, answer.redriven),
+    lambda answer: BulkResult(answer.matched, answer.redriven),
 )
 SAVED = _shape(
     wire.StateAnswer, lambda saved: wire.StateAnswer(etag=saved.etag), lambda answer: Saved(etag=answer.etag)

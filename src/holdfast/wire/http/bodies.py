@@ -24,7 +24,7 @@ Retries = Annotated[int, Meta(ge=0, le=MAX_RETRIES)]
 PAYLOAD_BYTES = "X-Payload-Bytes"
 
 
-class Request(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):
+class QueueRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):
     """A field nobody knows is refused by its name: a misspelt option must not be silently ignored. What is as usual is
     left out on the way."""
 
@@ -54,7 +54,7 @@ class MetaIn(MessageIn, frozen=True, kw_only=True):
     queue: str | None = None
 
 
-class EnqueueRequest(Request, frozen=True, kw_only=True):
+class EnqueueRequest(QueueRequest, frozen=True, kw_only=True):
     messages: list[MessageIn]
 
 
@@ -82,7 +82,7 @@ class VerdictIn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, o
     exhausted: bool = False
 
 
-class DequeueRequest(Request, frozen=True, kw_only=True):
+class DequeueRequest(QueueRequest, frozen=True, kw_only=True):
     limit: Limit = 1
     # Null: until the caller leaves.
     wait_ms: Whole | None = 0
@@ -99,7 +99,7 @@ class ExchangeRequest(DequeueRequest, frozen=True, kw_only=True):
     verdicts: list[VerdictIn]
 
 
-class SubscribeRequest(Request, frozen=True, kw_only=True):
+class SubscribeRequest(QueueRequest, frozen=True, kw_only=True):
     prefetch: Limit = 32
     limit: Limit | None = None
     wait_ms: Whole | None = None
@@ -110,7 +110,7 @@ class SubscribeRequest(Request, frozen=True, kw_only=True):
     payloads_apart: bool = False
 
 
-class PayloadRequest(Request, frozen=True, kw_only=True):
+class PayloadRequest(QueueRequest, frozen=True, kw_only=True):
     """Some bytes of the payload of a message that the receipt holds."""
 
     receipt: str
@@ -175,7 +175,7 @@ class ReceiptIn(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, o
     lease_ms: Positive | None = None
 
 
-class SettleRequest(Request, frozen=True, kw_only=True):
+class SettleRequest(QueueRequest, frozen=True, kw_only=True):
     """ack, release and remove: the receipts alone. What a nack says may stand with each receipt."""
 
     receipts: list[str | ReceiptIn]
@@ -188,7 +188,7 @@ class ReleaseRequest(SettleRequest, frozen=True, kw_only=True):
     unseen: bool = False
 
 
-class NackRequest(Request, frozen=True, kw_only=True):
+class NackRequest(QueueRequest, frozen=True, kw_only=True):
     """Said once for all receipts, or with each."""
 
     receipts: list[str | ReceiptIn]
@@ -199,7 +199,7 @@ class NackRequest(Request, frozen=True, kw_only=True):
     exhausted: bool = False
 
 
-class ExtendRequest(Request, frozen=True, kw_only=True):
+class ExtendRequest(QueueRequest, frozen=True, kw_only=True):
     receipts: list[str | ReceiptIn]
     lease_ms: Positive | None = None
 

@@ -5,7 +5,7 @@ from msgspec import Struct
 from holdfast.wire.http.bodies import Limit, Priority
 
 
-class Item(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
+class CompatibleItem(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """A message to enqueue. `payload` is base64, `deliver_after` an instant of RFC 3339 with its zone."""
 
     payload: str

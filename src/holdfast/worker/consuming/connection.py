@@ -7,11 +7,11 @@ from typing import Any, cast
 
 from holdfast.client.blocking import Holdfast
 from holdfast.client.client import AsyncHoldfast
-from holdfast.client.message import Held
+from holdfast.client.message import MessageFacts
 from holdfast.client.transport import Transport
 from holdfast.model.answers import Delivery, Result
 from holdfast.model.names import QueueRef
-from holdfast.model.requests import Ask, Verdict
+from holdfast.model.requests import ClaimRequest, Verdict
 from holdfast.worker.work import WorkMessage
 
 # How long a claim waits at the server. Where it cannot be cancelled, a stop has to wait for it.
@@ -19,7 +19,7 @@ WAIT_MS = 20_000
 WAIT_UNCANCELLED_MS = 500
 
 
-class Link:
+class WorkerConnection:
     def __init__(self, transport: Transport, client: AsyncHoldfast, *, is_cancellable: bool = True) -> None:
         self.messages = transport.messages
         self._transport = transport
@@ -27,11 +27,11 @@ class Link:
         self.is_cancellable = is_cancellable
         self.wait_ms = WAIT_MS if is_cancellable else WAIT_UNCANCELLED_MS
 
-    async def claim(self, ref: QueueRef, ask: Ask, wait_ms: int) -> list[WorkMessage]:
+    async def claim(self, ref: QueueRef, ask: ClaimRequest, wait_ms: int) -> list[WorkMessage]:
         return self._messages_of(ref, await self.messages.claim(ref, ask, wait_ms))
 
     async def exchange(
-        self, ref: QueueRef, verdicts: list[Verdict], ask: Ask
+        self, ref: QueueRef, verdicts: list[Verdict], ask: ClaimRequest
     ) -> tuple[list[Result], list[WorkMessage]]:
         """Verdicts that ride on a claim, which then does not wait."""
         exchanged = await self.messages.exchange(ref, verdicts, ask)
@@ -39,17 +39,17 @@ class Link:
 
     def _messages_of(self, ref: QueueRef, deliveries: list[Delivery]) -> list[WorkMessage]:
         return [
-            WorkMessage(self._transport, Held(delivery, ref, delivery.lease_expires_at, delivery.state))
+            WorkMessage(self._transport, MessageFacts(delivery, ref, delivery.lease_expires_at, delivery.state))
             for delivery in deliveries
         ]
 
 
-def link_of(client: AsyncHoldfast) -> Link:
+def link_of(client: AsyncHoldfast) -> WorkerConnection:
     """Over a connected client."""
-    return Link(client._connected(), client)
+    return WorkerConnection(client._connected(), client)
 
 
-class ThreadLink(Link):
+class ThreadWorkerConnection(WorkerConnection):
     """Over a blocking client: each call in a thread of its own, which nothing can call back."""
 
     def __init__(self, hf: Holdfast, threads: int) -> None:

@@ -4,9 +4,9 @@ import asyncio
 
 from holdfast.client.message import describe
 from holdfast.model.errors import Throttled
-from holdfast.model.requests import Ask, Settle, Verdict
+from holdfast.model.requests import ClaimRequest, Settle, Verdict
 from holdfast.model.rules.retry import backoff_ms
-from holdfast.worker.consuming.crew import Crew
+from holdfast.worker.consuming.crew import ConsumerContext
 from holdfast.worker.consuming.slots import Slot
 from holdfast.worker.consuming.verdict_sender import TROUBLE, Outbox, Pending
 from holdfast.worker.consuming.waiting import HEALTHY_MS, Reach, first_of, log, restart_delay_ms
@@ -18,7 +18,7 @@ from holdfast.worker.work import Why, Work, WorkMessage
 
 
 class Consumer:
-    def __init__(self, handler: Handler, crew: Crew) -> None:
+    def __init__(self, handler: Handler, crew: ConsumerContext) -> None:
         self.handler = handler
         self._crew = crew
         self._runtime = crew.runtime
@@ -117,7 +117,7 @@ class Consumer:
     async def claim_once(self, wait_ms: int) -> int:
         """One claim, and its messages begun; answers how many. With verdicts along it does not wait."""
         options = self.handler.options
-        ask = Ask(
+        ask = ClaimRequest(
             limit=self.free,
             lease_ms=options.lease_ms,
             owner=self._crew.owner,
@@ -143,7 +143,7 @@ class Consumer:
             self._begin(message)
         return len(messages)
 
-    async def _ask(self, ask: Ask, wait_ms: int, riders: list[Pending]) -> list[WorkMessage]:
+    async def _ask(self, ask: ClaimRequest, wait_ms: int, riders: list[Pending]) -> list[WorkMessage]:
         link, ref = self._crew.link, self.handler.options.ref
         if riders:
             results, messages = await link.exchange(ref, [each.verdict for each in riders], ask)

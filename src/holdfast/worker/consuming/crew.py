@@ -2,21 +2,21 @@
 
 from typing import NamedTuple
 
-from holdfast.client.blocking import Driver
+from holdfast.client.blocking import BlockingDriver
 from holdfast.dice import Dice
 from holdfast.runtime import LoopRuntime
-from holdfast.worker.consuming.connection import Link
-from holdfast.worker.consuming.waiting import Reach, Stop
+from holdfast.worker.consuming.connection import WorkerConnection
+from holdfast.worker.consuming.waiting import Reach, WorkerStop
 from holdfast.worker.hooks import Hooks
 
 
-class Crew(NamedTuple):
+class ConsumerContext(NamedTuple):
     owner: str
-    link: Link
+    link: WorkerConnection
     runtime: LoopRuntime
     dice: Dice
     hooks: Hooks
     reach: Reach
-    stop: Stop
+    stop: WorkerStop
     # For tests: what runs the verbs of plain functions, which are then called inline and not in threads.
-    inline: Driver | None = None
+    inline: BlockingDriver | None = None

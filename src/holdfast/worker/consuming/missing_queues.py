@@ -4,11 +4,11 @@ from collections.abc import Iterable
 
 from holdfast.client.missing import describe_missing
 from holdfast.model.names import QueueRef
-from holdfast.worker.consuming.connection import Link
+from holdfast.worker.consuming.connection import WorkerConnection
 from holdfast.worker.consuming.waiting import log
 
 
-async def warn_of_missing(link: Link, refs: Iterable[QueueRef]) -> None:
+async def warn_of_missing(link: WorkerConnection, refs: Iterable[QueueRef]) -> None:
     """Log a warning for each queue that does not exist. It never fails: it must not end the worker."""
     try:
         for ref in refs:

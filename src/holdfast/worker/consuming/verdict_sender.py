@@ -14,7 +14,7 @@ from holdfast.model.names import QueueRef
 from holdfast.model.requests import Verdict
 from holdfast.model.rules.retry import backoff_ms
 from holdfast.runtime import LoopRuntime
-from holdfast.worker.consuming.connection import Link
+from holdfast.worker.consuming.connection import WorkerConnection
 from holdfast.worker.consuming.waiting import Reach, first_of
 
 # What says "ask again" and not "you asked for the wrong thing": errors of sockets among them.
@@ -48,7 +48,7 @@ class Pending:
 
 
 class Outbox:
-    def __init__(self, ref: QueueRef, link: Link, runtime: LoopRuntime, dice: Dice, reach: Reach) -> None:
+    def __init__(self, ref: QueueRef, link: WorkerConnection, runtime: LoopRuntime, dice: Dice, reach: Reach) -> None:
         self._ref = ref
         self._link = link
         self._runtime = runtime

@@ -26,7 +26,7 @@ async def first_of(runtime: LoopRuntime, futures: Iterable["asyncio.Future[Any]"
             timer.cancel()
 
 
-class Stop:
+class WorkerStop:
     """How far the worker's stopping has come. Its futures are never cancelled, only settled."""
 
     def __init__(self) -> None:

@@ -10,30 +10,30 @@ from functools import reduce
 from multiprocessing.connection import Connection, wait
 from typing import Any, NamedTuple
 
-from holdfast.client.message import Held
+from holdfast.client.message import MessageFacts
 from holdfast.client.plain import PlainMessage
 from holdfast.model.errors import HoldfastError
 from holdfast.model.parsing.durations import Duration
 from holdfast.worker.execution.tracing import following
 from holdfast.worker.handlers import read_signature
-from holdfast.worker.outcome import Fault, fault_of
+from holdfast.worker.outcome import HandlerFault, fault_of
 
 # --- What is said over the pipe ------------------------------------------------------------------------------------
 
 
-class Ready(NamedTuple):
+class ChildReady(NamedTuple):
     pass
 
 
-class Broken(NamedTuple):
+class ChildBroken(NamedTuple):
     text: str
 
 
-class Job(NamedTuple):
-    held: Held
+class ChildJob(NamedTuple):
+    held: MessageFacts
 
 
-class Request(NamedTuple):
+class ChildRequest(NamedTuple):
     """A verb of the message, for the worker to carry out: the connection is there."""
 
     verb: str
@@ -41,14 +41,14 @@ class Request(NamedTuple):
     named: dict[str, Any]
 
 
-class Answer(NamedTuple):
+class ChildReply(NamedTuple):
     value: Any
     error: tuple[type[HoldfastError], str, dict[str, object]] | None
-    held: Held
+    held: MessageFacts
 
 
-class Done(NamedTuple):
-    fault: Fault | None
+class ChildDone(NamedTuple):
+    fault: HandlerFault | None
 
 
 # --- The message ---------------------------------------------------------------------------------------------------
@@ -59,7 +59,7 @@ class ChildMessage(PlainMessage):
 
     __slots__ = ("_lock", "_pipe")
 
-    def __init__(self, held: Held, pipe: "Connection[Any, Any]") -> None:
+    def __init__(self, held: MessageFacts, pipe: "Connection[Any, Any]") -> None:
         super().__init__(held)
         self._pipe = pipe
         # The handler may have threads of its own.
@@ -94,8 +94,8 @@ class ChildMessage(PlainMessage):
 
     def _ask(self, verb: str, *args: Any, **named: Any) -> Any:
         with self._lock:
-            self._pipe.send(Request(verb, args, named))
-            answer: Answer = self._pipe.recv()
+            self._pipe.send(ChildRequest(verb, args, named))
+            answer: ChildReply = self._pipe.recv()
         delivery = self._held.delivery
         self._held = answer.held
         if delivery.pieces is None:
@@ -118,18 +118,18 @@ def child_main(pipe: "Connection[Any, Any]", target: str) -> None:
         function = import_target(target)
         signature = read_signature(function)
     except BaseException as error:
-        pipe.send(Broken(f"{type(error).__name__}: {error}"))
+        pipe.send(ChildBroken(f"{type(error).__name__}: {error}"))
         return
-    pipe.send(Ready())
+    pipe.send(ChildReady())
     while True:
         try:
-            job: Job = pipe.recv()
+            job: ChildJob = pipe.recv()
         except EOFError:
             return
-        pipe.send(Done(_handle(function, signature, ChildMessage(job.held, pipe))))
+        pipe.send(ChildDone(_handle(function, signature, ChildMessage(job.held, pipe))))
 
 
-def _handle(function: Callable[..., Any], signature: Any, message: ChildMessage) -> Fault | None:
+def _handle(function: Callable[..., Any], signature: Any, message: ChildMessage) -> HandlerFault | None:
     try:
         if signature.payload is not None:
             message.load()

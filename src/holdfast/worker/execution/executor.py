@@ -10,18 +10,18 @@ from holdfast.model.answers import Result
 from holdfast.model.errors import Internal
 from holdfast.model.message import State
 from holdfast.model.requests import Settle, Verdict
-from holdfast.worker.consuming.crew import Crew
+from holdfast.worker.consuming.crew import ConsumerContext
 from holdfast.worker.consuming.slots import Slot
 from holdfast.worker.consuming.verdict_sender import TROUBLE, Outbox
 from holdfast.worker.consuming.waiting import first_of, log
 from holdfast.worker.exceptions import LeaseLost
 from holdfast.worker.execution.function_runners import InlineWay, InThread, LoopWay, Running, ThreadWay, Way
 from holdfast.worker.execution.heartbeat import Heartbeat
-from holdfast.worker.execution.retry_policy import Terms
+from holdfast.worker.execution.retry_policy import RetryPolicy
 from holdfast.worker.execution.stuck import StuckThreads
 from holdfast.worker.handlers import Handler, late_start
 from holdfast.worker.options import Pool
-from holdfast.worker.outcome import Fault, FaultKind, Outcome, OutcomeKind, fault_of
+from holdfast.worker.outcome import FaultKind, HandlerFault, Outcome, OutcomeKind, fault_of
 from holdfast.worker.work import Interruption, Why, Work
 
 # How long a handler that was told to stop may take to do so, before it is left to itself.
@@ -32,13 +32,13 @@ HURRIED_CLEANUP_MS = 1_000
 class Execution:
     """Runs one handler's messages; the consumer decides how many at once."""
 
-    def __init__(self, handler: Handler, crew: Crew, outbox: Outbox) -> None:
+    def __init__(self, handler: Handler, crew: ConsumerContext, outbox: Outbox) -> None:
         self._handler = handler
         self._crew = crew
         self._runtime = crew.runtime
         self._outbox = outbox
         options = handler.options
-        self._terms = Terms(options, crew.link.client, crew.runtime, crew.dice)
+        self._terms = RetryPolicy(options, crew.link.client, crew.runtime, crew.dice)
         self._heartbeat = Heartbeat(
             options.ref, options.lease_ms, crew.link, crew.runtime, crew.dice, crew.reach, self._terms
         )
@@ -90,7 +90,7 @@ class Execution:
 
     # --- The handler -------------------------------------------------------------------------------------------
 
-    async def _run(self, work: Work) -> tuple[Fault | None, Running | None]:
+    async def _run(self, work: Work) -> tuple[HandlerFault | None, Running | None]:
         # In a process of its own it is read and decoded there.
         is_elsewhere = self._handler.options.pool is Pool.PROCESS and self._crew.inline is None
         if work.message._held.delivery.pieces is not None and not is_elsewhere and self._wants_whole():
@@ -127,7 +127,7 @@ class Execution:
             await first_of(self._runtime, [running.ended], HURRIED_CLEANUP_MS if is_hurried else CLEANUP_MS)
         return None, running
 
-    async def _begin(self, work: Work, running: Running, begun: "asyncio.Future[None]") -> Fault | None:
+    async def _begin(self, work: Work, running: Running, begun: "asyncio.Future[None]") -> HandlerFault | None:
         """Wait until the handler begins: its timeout counts from there. Return why it did not within its time."""
         startup_ms = self._handler.options.startup_timeout_ms
         await first_of(self._runtime, [begun, running.ended, work.interrupted], startup_ms)
@@ -136,14 +136,14 @@ class Execution:
         error = late_start(self._handler)
         running.interrupt(error)
         await first_of(self._runtime, [running.ended], CLEANUP_MS)
-        return Fault(FaultKind.UNSTARTED, str(error), None, error)
+        return HandlerFault(FaultKind.UNSTARTED, str(error), None, error)
 
     def _wants_whole(self) -> bool:
         """Whether a large payload must be in memory before the handler begins."""
         options = self._handler.options
         return self._handler.signature.payload is not None or (options.pool is Pool.LOOP and not options.streams)
 
-    async def _load(self, work: Work) -> Fault | None:
+    async def _load(self, work: Work) -> HandlerFault | None:
         loading = asyncio.ensure_future(work.message.load())
         try:
             await first_of(self._runtime, [loading, work.interrupted], None)
@@ -155,7 +155,7 @@ class Execution:
         except Internal as error:  # the payload itself is wrong: that is for whoever sees to the dead letters
             return fault_of(error)
         except TROUBLE as error:
-            return Fault(FaultKind.UNSTARTED, f"the payload could not be read: {describe(error)}", None, error)
+            return HandlerFault(FaultKind.UNSTARTED, f"the payload could not be read: {describe(error)}", None, error)
         except Exception as error:
             return fault_of(error)
         finally:
@@ -182,7 +182,7 @@ class Execution:
 
     # --- The verdict -------------------------------------------------------------------------------------------
 
-    async def _judge(self, work: Work, fault: Fault | None) -> Verdict | None:
+    async def _judge(self, work: Work, fault: HandlerFault | None) -> Verdict | None:
         """None: nothing is to be said, by us or any more."""
         held = work.message._held
         if held.is_settled:
@@ -194,7 +194,7 @@ class Execution:
             case Interruption(why=Why.STOPPING):
                 return Verdict(settle=Settle.RELEASE, receipt=receipt)
             case Interruption(why=Why.TIMEOUT, text=text):
-                return await self._terms.verdict_of(work.message, Fault(FaultKind.FAILURE, text))
+                return await self._terms.verdict_of(work.message, HandlerFault(FaultKind.FAILURE, text))
             case _ if fault is None:
                 return Verdict(settle=Settle.ACK, receipt=receipt)
             case _:
@@ -202,7 +202,7 @@ class Execution:
 
     # --- Telling of it -----------------------------------------------------------------------------------------
 
-    async def _tell(self, work: Work, outcome: Outcome, fault: Fault | None) -> None:
+    async def _tell(self, work: Work, outcome: Outcome, fault: HandlerFault | None) -> None:
         self._log(work, outcome, fault)
         hooks = self._crew.hooks
         if outcome.kind is OutcomeKind.LOST:
@@ -211,7 +211,7 @@ class Execution:
             await hooks.tell("on_error", work.message, outcome)
         await hooks.tell("after", work.message, outcome)
 
-    def _log(self, work: Work, outcome: Outcome, fault: Fault | None) -> None:
+    def _log(self, work: Work, outcome: Outcome, fault: HandlerFault | None) -> None:
         is_quiet = outcome.kind in (OutcomeKind.SUCCEEDED, OutcomeKind.SETTLED, OutcomeKind.DEFERRED)
         if is_quiet and not log.isEnabledFor(logging.DEBUG):
             return
@@ -232,7 +232,7 @@ class Execution:
                 assert_never(outcome.kind)
 
 
-def _way_of(handler: Handler, crew: Crew) -> Way:
+def _way_of(handler: Handler, crew: ConsumerContext) -> Way:
     pool = handler.options.pool
     if pool is Pool.LOOP:
         return LoopWay()
@@ -248,7 +248,7 @@ def _way_of(handler: Handler, crew: Crew) -> Way:
 def _outcome_of(
     verdict: Verdict | None,
     result: Result | None,
-    fault: Fault | None,
+    fault: HandlerFault | None,
     interruption: Interruption | None,
     seconds: float,
 ) -> Outcome:

@@ -6,13 +6,13 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Protocol
 
-from holdfast.client.blocking import BlockingMessage, Driver
+from holdfast.client.blocking import BlockingDriver, BlockingMessage
 from holdfast.model.errors import InvalidArgument
 from holdfast.worker.exceptions import LeaseLost
 from holdfast.worker.execution.threads import Threads
 from holdfast.worker.execution.tracing import following
 from holdfast.worker.handlers import Handler
-from holdfast.worker.outcome import Fault, fault_of
+from holdfast.worker.outcome import HandlerFault, fault_of
 from holdfast.worker.work import Work
 
 
@@ -20,7 +20,7 @@ class Running(Protocol):
     """A handler at work. `ended` is None when it succeeded; it is never cancelled, and never raises."""
 
     @property
-    def ended(self) -> "asyncio.Future[Fault | None]": ...
+    def ended(self) -> "asyncio.Future[HandlerFault | None]": ...
 
     @property
     def begun(self) -> "asyncio.Future[None] | None":
@@ -67,14 +67,14 @@ class _OnLoop:
 
     def __init__(self, handler: Handler, work: Work, payload: Any) -> None:
         loop = asyncio.get_running_loop()
-        self.ended: asyncio.Future[Fault | None] = loop.create_future()
+        self.ended: asyncio.Future[HandlerFault | None] = loop.create_future()
         self._task = loop.create_task(self._run(handler, work, payload), name=f"holdfast {handler.name}")
         self._task.add_done_callback(self._done)
 
     def interrupt(self, reason: Exception) -> None:
         self._task.cancel(reason)
 
-    async def _run(self, handler: Handler, work: Work, payload: Any) -> Fault | None:
+    async def _run(self, handler: Handler, work: Work, payload: Any) -> HandlerFault | None:
         # Everything, sys.exit() too: a handler must not take the loop down with it.
         try:
             with following(work.message):
@@ -83,7 +83,7 @@ class _OnLoop:
             return fault_of(error)
         return None
 
-    def _done(self, task: "asyncio.Task[Fault | None]") -> None:
+    def _done(self, task: "asyncio.Task[HandlerFault | None]") -> None:
         # Cancelled before its first step it has not even begun to catch anything.
         self.ended.set_result(fault_of(asyncio.CancelledError()) if task.cancelled() else task.result())
 
@@ -94,9 +94,9 @@ class ThreadWay(_AlwaysReady):
 
     def start(self, handler: Handler, work: Work, payload: Any) -> Running:
         loop = asyncio.get_running_loop()
-        message = BlockingMessage(work.message, Driver(runner_on(loop), lambda: None))
+        message = BlockingMessage(work.message, BlockingDriver(runner_on(loop), lambda: None))
 
-        def run() -> Fault | None:
+        def run() -> HandlerFault | None:
             with following(work.message):
                 handler.signature.call(handler.function, payload, message)
             return None
@@ -113,9 +113,9 @@ class InThread:
     has_cleanup = False
     begun: "asyncio.Future[None] | None" = None
 
-    def __init__(self, threads: Threads, call: Callable[[], Fault | None]) -> None:
+    def __init__(self, threads: Threads, call: Callable[[], HandlerFault | None]) -> None:
         self._loop = asyncio.get_running_loop()
-        self.ended: asyncio.Future[Fault | None] = self._loop.create_future()
+        self.ended: asyncio.Future[HandlerFault | None] = self._loop.create_future()
         self._call = call
         # The thread's identity once it runs, for the log if it never ends.
         self.thread_id: int | None = None
@@ -133,14 +133,14 @@ class InThread:
         with suppress(RuntimeError):  # the loop is closed: the worker stopped without this one
             self._loop.call_soon_threadsafe(self._end, fault)
 
-    def _end(self, fault: Fault | None) -> None:
+    def _end(self, fault: HandlerFault | None) -> None:
         self.ended.set_result(fault)
 
 
 class InlineWay(_AlwaysReady):
     """For tests: a plain function is called right here, on the loop, and its message's verbs are carried out inline."""
 
-    def __init__(self, driver: Driver) -> None:
+    def __init__(self, driver: BlockingDriver) -> None:
         self._driver = driver
 
     def start(self, handler: Handler, work: Work, payload: Any) -> Running:

@@ -10,10 +10,10 @@ from holdfast.model.errors import HoldfastError
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Settle, Verdict
 from holdfast.runtime import LoopRuntime
-from holdfast.worker.consuming.connection import Link
+from holdfast.worker.consuming.connection import WorkerConnection
 from holdfast.worker.consuming.verdict_sender import TROUBLE
 from holdfast.worker.consuming.waiting import Reach, first_of, log
-from holdfast.worker.execution.retry_policy import Terms
+from holdfast.worker.execution.retry_policy import RetryPolicy
 from holdfast.worker.work import Why, Work
 
 # Of the longest a message may be held in all: time to say that its handler will not make it.
@@ -22,7 +22,14 @@ WARN_AT = 0.8
 
 class Heartbeat:
     def __init__(
-        self, ref: QueueRef, lease_ms: int, link: Link, runtime: LoopRuntime, dice: Dice, reach: Reach, terms: Terms
+        self,
+        ref: QueueRef,
+        lease_ms: int,
+        link: WorkerConnection,
+        runtime: LoopRuntime,
+        dice: Dice,
+        reach: Reach,
+        terms: RetryPolicy,
     ) -> None:
         self._ref = ref
         self._lease_ms = lease_ms

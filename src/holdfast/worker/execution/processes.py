@@ -11,11 +11,19 @@ from holdfast.clock import Timer
 from holdfast.model.errors import HoldfastError
 from holdfast.runtime import LoopRuntime
 from holdfast.worker.exceptions import HandlerDied
-from holdfast.worker.execution.child import Answer, Broken, Done, Job, Ready, Request, child_main
+from holdfast.worker.execution.child import (
+    ChildBroken,
+    ChildDone,
+    ChildJob,
+    ChildReady,
+    ChildReply,
+    ChildRequest,
+    child_main,
+)
 from holdfast.worker.execution.function_runners import InThread, Running, runner_on
 from holdfast.worker.execution.threads import Threads
 from holdfast.worker.handlers import Handler, check_importable, late_start
-from holdfast.worker.outcome import Fault, FaultKind, fault_of
+from holdfast.worker.outcome import FaultKind, HandlerFault, fault_of
 from holdfast.worker.work import Work
 
 
@@ -104,7 +112,7 @@ class _Starting(InThread):
         self.failure = why
         self.child.kill()
 
-    def _end(self, fault: Fault | None) -> None:
+    def _end(self, fault: HandlerFault | None) -> None:
         if self._timer is not None:
             self._timer.cancel()
         if fault is not None and self.failure is None:
@@ -132,7 +140,7 @@ class _InProcess(InThread):
     def interrupt(self, reason: Exception) -> None:
         self._child.kill()
 
-    def _end(self, fault: Fault | None) -> None:
+    def _end(self, fault: HandlerFault | None) -> None:
         self._way.take_back(self._child)
         super()._end(fault)
 
@@ -158,20 +166,20 @@ class Child:
             if self._process is not None:
                 self._process.kill()
 
-    def start(self) -> Fault | None:
+    def start(self) -> HandlerFault | None:
         """Start the process unless it runs already. Blocking. Return why it could not start."""
         try:
             if self._process is None:
                 self._start()
         except (EOFError, OSError) as error:
             died = HandlerDied(f"the handler's process died: {self.end()}")
-            return Fault(FaultKind.UNSTARTED, f"{fault_of(died).text} ({error!r})", None, died)
+            return HandlerFault(FaultKind.UNSTARTED, f"{fault_of(died).text} ({error!r})", None, died)
         except _CannotImport as error:
             self.end()
-            return Fault(FaultKind.UNSTARTED, str(error), None, error)
+            return HandlerFault(FaultKind.UNSTARTED, str(error), None, error)
         return None
 
-    def handle(self, work: Work, run: Any, begin: Callable[[], None]) -> Fault | None:
+    def handle(self, work: Work, run: Any, begin: Callable[[], None]) -> HandlerFault | None:
         """Run the handler, and call `begin` once its process is ready for it. Blocking.
 
         However the process ends, there is an answer. One that never started is not the message's fault.
@@ -180,8 +188,8 @@ class Child:
             return fault
         begin()
         try:
-            self._pipe.send(Job(work.message._held))
-            while not isinstance(said := self._pipe.recv(), Done):
+            self._pipe.send(ChildJob(work.message._held))
+            while not isinstance(said := self._pipe.recv(), ChildDone):
                 self._pipe.send(_carry_out(said, work, run))
             return None if said.fault is None else said.fault.unpacked()
         except (EOFError, OSError):
@@ -201,9 +209,9 @@ class Child:
             self._process = process
         theirs.close()
         match self._pipe.recv():
-            case Ready():
+            case ChildReady():
                 pass
-            case Broken(text=text):
+            case ChildBroken(text=text):
                 raise _CannotImport(f"the handler's process cannot import {self._target}: {text}")
 
     def end(self) -> str:
@@ -228,11 +236,11 @@ class _CannotImport(Exception):
     pass
 
 
-def _carry_out(request: Request, work: Work, run: Any) -> Answer:
+def _carry_out(request: ChildRequest, work: Work, run: Any) -> ChildReply:
     """What the handler asked of its message, done on the worker's loop."""
     held = work.message._held
     try:
         value = run(getattr(work.message, request.verb)(*request.args, **request.named))
     except HoldfastError as error:
-        return Answer(None, (type(error), error.message, error.facts), held)
-    return Answer(value, None, held)
+        return ChildReply(None, (type(error), error.message, error.facts), held)
+    return ChildReply(value, None, held)

@@ -14,14 +14,14 @@ from holdfast.runtime import LoopRuntime
 from holdfast.worker.consuming.verdict_sender import TROUBLE
 from holdfast.worker.consuming.waiting import log
 from holdfast.worker.options import Options
-from holdfast.worker.outcome import Fault, FaultKind
+from holdfast.worker.outcome import FaultKind, HandlerFault
 from holdfast.worker.work import WorkMessage
 
 # A policy is read again after so long: operators change it while workers run.
 FRESH_MS = 300_000
 
 
-class Terms:
+class RetryPolicy:
     def __init__(self, options: Options, client: AsyncHoldfast, runtime: LoopRuntime, dice: Dice) -> None:
         self._options = options
         self._client = client
@@ -42,7 +42,7 @@ class Terms:
                 pass  # the next look is soon enough: what hangs on it is a warning, and tries beyond the queue's own
         return self._policy
 
-    async def verdict_of(self, message: WorkMessage, fault: Fault) -> Verdict:
+    async def verdict_of(self, message: WorkMessage, fault: HandlerFault) -> Verdict:
         receipt = message._held.delivery.receipt
         match fault.kind:
             case FaultKind.UNSTARTED:
@@ -56,7 +56,7 @@ class Terms:
             case FaultKind.FAILURE | FaultKind.RETRY:
                 return await self._failure(message, fault)
 
-    async def _failure(self, message: WorkMessage, fault: Fault) -> Verdict:
+    async def _failure(self, message: WorkMessage, fault: HandlerFault) -> Verdict:
         """Return a nack; a final one, with reason `retries`, when the handler's own retries are used up.
 
         The handler's `retries` may be more than the queue's. While the queue has retries left, a failure is a plain
@@ -87,11 +87,11 @@ class Terms:
             delay_ms = backoff_ms(used + uncounted, policy.backoff_base_ms, policy.backoff_cap_ms, self._dice.roll())
         return Verdict(settle=Settle.NACK, receipt=receipt, error=fault.text, delay_ms=delay_ms, defer=True)
 
-    def _nack(self, message: WorkMessage, fault: Fault, used: int) -> Verdict:
+    def _nack(self, message: WorkMessage, fault: HandlerFault, used: int) -> Verdict:
         receipt = message._held.delivery.receipt
         return Verdict(settle=Settle.NACK, receipt=receipt, error=fault.text, delay_ms=self._delay_ms(fault, used))
 
-    def _delay_ms(self, fault: Fault, used: int) -> int | None:
+    def _delay_ms(self, fault: HandlerFault, used: int) -> int | None:
         if fault.delay_ms is not None:
             return fault.delay_ms
         try:

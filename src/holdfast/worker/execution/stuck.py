@@ -6,7 +6,7 @@ import traceback
 import msgspec
 
 from holdfast.model.names import QueueRef
-from holdfast.worker.consuming.waiting import Stop, log
+from holdfast.worker.consuming.waiting import WorkerStop, log
 from holdfast.worker.exceptions import WorkerStuck
 from holdfast.worker.execution.function_runners import InThread
 from holdfast.worker.handlers import Handler
@@ -28,7 +28,7 @@ class HandlerStats(msgspec.Struct, frozen=True, kw_only=True):
 class StuckThreads:
     """The threads of one handler that were told to stop and did not."""
 
-    def __init__(self, handler: Handler, stop: Stop) -> None:
+    def __init__(self, handler: Handler, stop: WorkerStop) -> None:
         self._name = handler.name
         self._ref = handler.options.ref
         self._most = handler.options.max_stuck_threads

@@ -12,12 +12,12 @@ from holdfast.model.names import QueueRef
 from holdfast.server.embedded import Embedded
 from holdfast.stores.objects import ObjectStore
 from holdfast.stores.objects.buckets import directory_watch as watch
-from holdfast.stores.objects.buckets.directory_watch import Watch, file_system_of
+from holdfast.stores.objects.buckets.directory_watch import DirectoryWatch, file_system_of
 
 _BROKEN_AFTER_S = 30.0
 
 
-def _watch_of(hf: AsyncHoldfast) -> Watch:
+def _watch_of(hf: AsyncHoldfast) -> DirectoryWatch:
     transport = hf._transport
     assert isinstance(transport, Embedded)
     store = transport.core.store
@@ -82,16 +82,16 @@ async def test_directories_made_while_the_watch_is_placed_are_not_missed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All of a queue's directories appear right after its watch looked for them, and before inotify could report it."""
-    nearest = Watch._add_nearest
+    nearest = DirectoryWatch._add_nearest
     missed: list[int] = []
 
-    def make_them_then(self: Watch, names: list[str]) -> tuple[object, int]:
+    def make_them_then(self: DirectoryWatch, names: list[str]) -> tuple[object, int]:
         found = nearest(self, names)
         missed.append(found[1])
         tmp_path.joinpath(*names[: found[1] + 1]).mkdir(exist_ok=True)
         return found
 
-    monkeypatch.setattr(Watch, "_add_nearest", make_them_then)
+    monkeypatch.setattr(DirectoryWatch, "_add_nearest", make_them_then)
     async with _open(tmp_path) as mine, _open(tmp_path) as others:
         waiting = asyncio.create_task(mine.queue("q").claim(wait=None))
         await _until(lambda: QueueRef("default", "q") in _watch_of(mine)._watches)
@@ -129,14 +129,14 @@ async def test_a_watch_ends_with_its_last_waiter(tmp_path: Path) -> None:
 async def test_a_queue_whose_watch_fails_is_polled_and_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    add = Watch._add
+    add = DirectoryWatch._add
 
-    def fail_for_one(self: Watch, ref: QueueRef) -> object:
+    def fail_for_one(self: DirectoryWatch, ref: QueueRef) -> object:
         if ref.queue == "broken":
             raise OSError(28, "No space left on device")  # what inotify says when there are too many watches
         return add(self, ref)
 
-    monkeypatch.setattr(Watch, "_add", fail_for_one)
+    monkeypatch.setattr(DirectoryWatch, "_add", fail_for_one)
     async with _open(tmp_path, "50ms") as mine, _open(tmp_path) as others:
         for name in ("broken", "whole"):
             await others.queue(name).set_policy()

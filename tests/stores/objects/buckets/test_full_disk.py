@@ -15,7 +15,7 @@ from holdfast.model.message import Draft
 from holdfast.model.names import parse_ref
 from holdfast.server.embedded import open_blocking
 from holdfast.stores.objects import ObjectStore
-from holdfast.stores.objects.buckets.bucket import Missing, Unanswered
+from holdfast.stores.objects.buckets.bucket import ObjectMissing, Unanswered
 from holdfast.stores.objects.buckets.disk import DiskBucket
 from holdfast.stores.objects.verify.store import verify
 from holdfast.testing import ManualClock
@@ -147,6 +147,6 @@ async def test_an_object_that_the_disk_has_too_little_room_for_is_not_written_in
     (small_disk / "other").write_bytes(bytes(shutil.disk_usage(small_disk).free - 40_960))
     with pytest.raises(Unanswered, match="No space left"):
         await bucket.put("a/b", bytes(100_000))
-    with pytest.raises(Missing):
+    with pytest.raises(ObjectMissing):
         await bucket.read("a/b")
     await bucket.close()

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 import pytest
 
 from holdfast.model.errors import StoreUnavailable
-from holdfast.stores.objects.buckets.bucket import Changed, Missing, Unanswered
+from holdfast.stores.objects.buckets.bucket import ObjectMissing, PreconditionFailed, Unanswered
 from holdfast.stores.objects.buckets.retries import Busy, answered, until_unchanged
 
 
@@ -20,19 +20,19 @@ async def again(outcomes: Iterator[Exception | int]) -> int:
 
 
 def test_an_attempt_that_another_defeated_is_made_again() -> None:
-    outcomes = attempts(Changed(), Busy(), Changed(), 7)
+    outcomes = attempts(PreconditionFailed(), Busy(), PreconditionFailed(), 7)
     assert asyncio.run(until_unchanged(lambda: again(outcomes), "no")) == 7
 
 
 def test_after_so_many_attempts_the_caller_is_told_to_come_later() -> None:
-    outcomes = attempts(Changed(), Changed(), 7)
+    outcomes = attempts(PreconditionFailed(), PreconditionFailed(), 7)
     with pytest.raises(StoreUnavailable, match="it changes all the time: later"):
         asyncio.run(until_unchanged(lambda: again(outcomes), "it changes all the time: later", tries=2))
     assert next(outcomes) == 7
 
 
 def test_an_error_that_no_repetition_mends_ends_it_at_once() -> None:
-    for error, on in ((ValueError(), (Changed, Busy)), (Changed(), (Busy,))):
+    for error, on in ((ValueError(), (PreconditionFailed, Busy)), (PreconditionFailed(), (Busy,))):
         outcomes = attempts(error, 7)
         with pytest.raises(type(error)):
             asyncio.run(until_unchanged(lambda: again(outcomes), "no", on=on))  # noqa: B023
@@ -42,5 +42,5 @@ def test_an_error_that_no_repetition_mends_ends_it_at_once() -> None:
 def test_a_bucket_that_does_not_answer_is_unavailable_and_a_missing_object_is_missing() -> None:
     with pytest.raises(StoreUnavailable, match="the bucket does not answer: 503"), answered():
         raise Unanswered("503")
-    with pytest.raises(Missing), answered():
-        raise Missing
+    with pytest.raises(ObjectMissing), answered():
+        raise ObjectMissing

@@ -7,7 +7,7 @@ import pytest
 from holdfast.model.events import Event
 from holdfast.stores.objects import ObjectStore
 from holdfast.stores.objects.buckets.cloud import MemoryBucket
-from holdfast.stores.objects.messages.messages import Messages
+from holdfast.stores.objects.messages.messages import ObjectMessages
 from holdfast.testing import EmbeddedSubject
 
 
@@ -18,16 +18,16 @@ async def test_events_collected_while_a_dead_letter_is_carried_are_told_once(mon
         stores.append(ObjectStore(MemoryBucket(), dice, journal_retention_ms=86_400_000))
         return stores[-1]
 
-    bring, carried = Messages._bring, 0
+    bring, carried = ObjectMessages._bring, 0
 
-    async def collect_and_bring(messages: Messages, moving: Any, *, is_back: bool) -> Any:
+    async def collect_and_bring(messages: ObjectMessages, moving: Any, *, is_back: bool) -> Any:
         """The message goes by what was read before; meanwhile its events are collected, and its outbox emptied."""
         nonlocal carried
         carried += 1
         await stores[-1]._parts.journal.collect()
         return await bring(messages, moving, is_back=is_back)
 
-    monkeypatch.setattr(Messages, "_bring", collect_and_bring)
+    monkeypatch.setattr(ObjectMessages, "_bring", collect_and_bring)
     subject = EmbeddedSubject(make)
     async with subject.open() as hf:
         await hf.queue("q").enqueue("a", ttl=10)

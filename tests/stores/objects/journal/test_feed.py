@@ -6,7 +6,7 @@ import pytest
 
 import holdfast
 from holdfast.model.errors import InvalidArgument
-from holdfast.pipeline.sources.options import Place
+from holdfast.pipeline.sources.options import StoreAddress
 from holdfast.server.bulk import open_feed
 
 
@@ -20,7 +20,7 @@ def test_a_feed_gives_the_events_that_the_store_itself_gives_in_any_steps(tmp_pa
         for message in hf.queue("mail", tenant="acme").claim(limit=2):
             message.ack()
         expected = list(hf.journal())
-    feed = open_feed(Place(url), None)
+    feed = open_feed(StoreAddress(url), None)
     count, end = feed.measure(None, 1_000, None)
     whole = [row for batch in feed.read(None, end) for row in batch.to_pylist()]
     assert count == len(whole) == len(expected) == 10
@@ -34,11 +34,11 @@ def test_a_feed_gives_the_events_that_the_store_itself_gives_in_any_steps(tmp_pa
     assert steps == [row["seq"] for row in whole]
     assert feed.measure(end, 10, None) == (0, end)
     feed.close()
-    of_one = open_feed(Place(url), "acme")
+    of_one = open_feed(StoreAddress(url), "acme")
     assert of_one.measure(None, 1_000, None)[0] == 7
     of_one.close()
 
 
 def test_a_place_without_a_store_has_no_journal(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match="holds no store"):
-        open_feed(Place((tmp_path / "nothing").as_uri()), None)
+        open_feed(StoreAddress((tmp_path / "nothing").as_uri()), None)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from holdfast.model.names import QueueRef
 from holdfast.stores.objects import ObjectStore
-from holdfast.stores.objects.buckets.bucket import Item
+from holdfast.stores.objects.buckets.bucket import ListedObject
 from holdfast.stores.objects.buckets.cloud import MemoryBucket
 from holdfast.stores.objects.buckets.disk import DiskBucket
 from holdfast.stores.objects.documents import layout
@@ -15,7 +15,7 @@ WEEK_MS = 7 * 86_400_000
 DAY_MS = 86_400_000
 
 
-async def _keys(bucket: MemoryBucket) -> list[Item]:
+async def _keys(bucket: MemoryBucket) -> list[ListedObject]:
     return [item async for page in bucket.pages("default") for item in page]
 
 

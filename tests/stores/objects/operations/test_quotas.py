@@ -13,7 +13,7 @@ from holdfast.client.client import AsyncHoldfast
 from holdfast.clock import SystemClock
 from holdfast.model.errors import HoldfastError, OverQuota
 from holdfast.stores.objects import ObjectStore
-from holdfast.stores.objects.buckets.bucket import Item
+from holdfast.stores.objects.buckets.bucket import ListedObject
 from holdfast.stores.objects.buckets.cloud import MemoryBucket
 from holdfast.stores.objects.buckets.disk import DiskBucket
 from holdfast.stores.objects.documents import layout
@@ -113,7 +113,7 @@ class BucketOfSlowListings(MemoryBucket):
         super().__init__()
         self.meanwhile: Callable[[], Awaitable[object]] | None = None
 
-    async def pages(self, prefix: str, after: str | None = None) -> AsyncIterator[list[Item]]:
+    async def pages(self, prefix: str, after: str | None = None) -> AsyncIterator[list[ListedObject]]:
         if "/dlq/" in prefix and (meanwhile := self.meanwhile) is not None:
             self.meanwhile = None
             await meanwhile()

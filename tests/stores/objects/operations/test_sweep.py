@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.model.errors import HoldfastError
 from holdfast.stores.objects import ObjectStore
-from holdfast.stores.objects.buckets.bucket import Changed, Stamp
+from holdfast.stores.objects.buckets.bucket import ObjectVersion, PreconditionFailed
 from holdfast.stores.objects.buckets.cloud import MemoryBucket
 from holdfast.stores.objects.verify.store import verify_bucket
 from holdfast.testing import EmbeddedSubject
@@ -29,10 +29,10 @@ class _ContendedBucket(FaultyBucket):
         self.loses = True
         self.lost = 0
 
-    async def replace(self, key: str, content: bytes, etag: str) -> Stamp:
+    async def replace(self, key: str, content: bytes, etag: str) -> ObjectVersion:
         if self.loses and "/msg/" in key:
             self.lost += 1
-            raise Changed(f"another process changed {key}")
+            raise PreconditionFailed(f"another process changed {key}")
         return await super().replace(key, content, etag)
 
 
@@ -83,7 +83,7 @@ class _TogetherBucket(FaultyBucket):
         self._all_there = all_there
         self._has_met = False
 
-    async def replace(self, key: str, content: bytes, etag: str) -> Stamp:
+    async def replace(self, key: str, content: bytes, etag: str) -> ObjectVersion:
         if "/msg/" in key and not self._has_met:
             self._has_met = True
             async with asyncio.timeout(BROKEN_AFTER_S):

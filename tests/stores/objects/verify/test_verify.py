@@ -20,7 +20,7 @@ from holdfast.stores.objects.buckets.bucket import Read
 from holdfast.stores.objects.buckets.disk import DiskBucket
 from holdfast.stores.objects.documents import layout
 from holdfast.stores.objects.documents.document_format import encode, encode_sheet, message_of
-from holdfast.stores.objects.verify.reader import Looking
+from holdfast.stores.objects.verify.reader import VerifyReader
 from holdfast.stores.objects.verify.store import verify_bucket
 from holdfast.testing import EmbeddedSubject
 
@@ -47,7 +47,7 @@ class Lived:
 
     async def rewrite(self, key: str, change: Callable[..., object]) -> None:
         """Its body changed, in a sheet that is whole."""
-        body = await Looking(DiskBucket(self.root, syncs=False), 0).sheet(key)
+        body = await VerifyReader(DiskBucket(self.root, syncs=False), 0).sheet(key)
         assert body is not None
         raw, _ = encode_sheet(encode(change(message_of(body))))
         self.path(key).write_bytes(raw)
@@ -283,7 +283,7 @@ async def test_what_a_crash_leaves_is_told_apart_from_damage(lived: Lived) -> No
     left = (await lived.verify()).leftovers
     # A step that was never decided: what was there before holds.
     key = lived.message("ready")
-    prior = await Looking(DiskBucket(lived.root, syncs=False), 0).sheet(key)
+    prior = await VerifyReader(DiskBucket(lived.root, syncs=False), 0).sheet(key)
     assert prior is not None
     raw, _ = encode_sheet(b"", None, step=f"{layout.digits(1)}-00", prior=prior)
     lived.path(key).write_bytes(raw)

@@ -10,7 +10,7 @@ import pytest
 from holdfast.model.errors import MessageNotFound, StoreUnavailable
 from holdfast.model.message import JSON, Draft, State
 from holdfast.model.names import QueueRef
-from holdfast.model.requests import EVERYTHING, Ask, Edit, Move, Purge, Redrive, Settle
+from holdfast.model.requests import EVERYTHING, ClaimRequest, Edit, Move, Purge, Redrive, Settle
 from holdfast.stores.contract import QueueChange
 from holdfast.stores.event_loop.notices import Notices
 from holdfast.stores.payloads.pieces import PIECE, PIECES_ABOVE
@@ -127,7 +127,7 @@ async def test_a_ledger_reads_large_payloads_again(urls: list[str]) -> None:
     async with opened(urls) as store:
         await upload(store)
         for streams in (True, False):
-            claims = await store.claim(REF, [Ask(ledger=("c", 1), streams=streams, lease_ms=60_000)], now_ms())
+            claims = await store.claim(REF, [ClaimRequest(ledger=("c", 1), streams=streams, lease_ms=60_000)], now_ms())
             [delivery] = claims.per_ask[0]
             assert (await read(store, delivery) if streams else delivery.payload) == PAYLOAD
         [entry] = await store.ledgers.entries(REF, "c", now_ms())

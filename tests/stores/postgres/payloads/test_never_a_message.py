@@ -9,7 +9,7 @@ from holdfast.model.errors import Draining, OverQuota, PayloadTooLarge, QueueNot
 from holdfast.model.message import Draft
 from holdfast.model.names import QueueRef
 from holdfast.model.policy import Quotas, TenantConfig
-from holdfast.model.requests import Ask, Settle
+from holdfast.model.requests import ClaimRequest, Settle
 from holdfast.stores.contract import PayloadWriter, QueueChange
 from holdfast.stores.postgres import PostgresStore
 from holdfast.stores.postgres.payloads import staging
@@ -129,7 +129,7 @@ async def test_an_upload_whose_caller_leaves_while_it_is_enqueued_is_a_whole_mes
             while store._driver.link._calls or len(store._driver.link._background) > always:
                 await asyncio.sleep(0.001)
             await sweep(store)
-            claims = await store.claim(REF, [Ask(streams=True, lease_ms=60_000)], now_ms())
+            claims = await store.claim(REF, [ClaimRequest(streams=True, lease_ms=60_000)], now_ms())
             for delivery in claims.per_ask[0]:
                 assert await read(store, delivery) == PAYLOAD
                 await settle(store, Settle.ACK, delivery)

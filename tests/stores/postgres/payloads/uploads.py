@@ -7,7 +7,7 @@ from holdfast.clock import SystemClock
 from holdfast.model.answers import Delivery, Enqueued
 from holdfast.model.message import Draft
 from holdfast.model.names import QueueRef
-from holdfast.model.requests import Ask, Settle, Verdict
+from holdfast.model.requests import ClaimRequest, Settle, Verdict
 from holdfast.stores.contract import PayloadReader, PayloadWriter
 from holdfast.stores.postgres import PostgresStore
 from holdfast.stores.postgres.cluster.slots import slot_of
@@ -54,7 +54,7 @@ async def upload(store: PostgresStore, payload: bytes = PAYLOAD, ref: QueueRef =
 
 
 async def claim(store: PostgresStore, ref: QueueRef = REF, *, streams: bool = True) -> Delivery:
-    claims = await store.claim(ref, [Ask(streams=streams, lease_ms=60_000)], now_ms())
+    claims = await store.claim(ref, [ClaimRequest(streams=streams, lease_ms=60_000)], now_ms())
     [delivery] = claims.per_ask[0]
     return delivery
 

@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.client.blocking import Holdfast
 from holdfast.stores.rocks.engine.database import Database
-from holdfast.stores.rocks.log.frames import Kind
+from holdfast.stores.rocks.log.frames import LogPartKind
 from holdfast.testing import ManualClock
 from tests.crash.rocks import WEEK_MS, copy_store, open_store, sweep, verify_store
 from tests.stores.rocks.durability.desk import DAY_MS, LARGE
@@ -18,7 +18,7 @@ def test_whatever_write_is_the_last_one_the_store_is_in_order(tmp_path: Path, mo
     write = Database.write
     is_copying = True
 
-    def copying_write(database: Database, *kind: Kind) -> None:
+    def copying_write(database: Database, *kind: LogPartKind) -> None:
         write(database, *kind)
         if is_copying:
             copies.append(copy_store(database.path, tmp_path / f"copy {len(copies)}"))

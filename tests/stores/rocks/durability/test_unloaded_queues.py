@@ -9,7 +9,7 @@ from holdfast.model.errors import Draining, OverQuota, QueueNotFound, RateLimite
 from holdfast.model.names import QueueRef
 from holdfast.stores.rocks import RocksStore, keys
 from holdfast.stores.rocks.engine.database import Database
-from holdfast.stores.rocks.queues.queue_state import Shelf
+from holdfast.stores.rocks.queues.queue_state import QueueState
 from holdfast.stores.rocks.shard import Shard
 from tests.crash.rocks import core_of, sweep, verify_store
 from tests.stores.rocks.durability.desk import Desk
@@ -24,7 +24,7 @@ def _counting(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every shard counts the queues that it loads or makes."""
     make_shelf = Shard._make_shelf
 
-    def counting(shard: Shard, *parts: Any) -> Shelf:
+    def counting(shard: Shard, *parts: Any) -> QueueState:
         shard.__dict__["loaded"] = shard.__dict__.get("loaded", 0) + 1
         return make_shelf(shard, *parts)
 

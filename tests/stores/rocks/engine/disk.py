@@ -15,7 +15,7 @@ from holdfast.server.embedded import open_on_loop
 from holdfast.stores.rocks import RocksStore
 from holdfast.stores.rocks.engine.database import Database
 from holdfast.stores.rocks.engine.engine import Durability, Engine
-from holdfast.stores.rocks.log.frames import Kind
+from holdfast.stores.rocks.log.frames import LogPartKind
 from holdfast.testing import ManualClock
 from tests.crash.rocks import WEEK_MS
 
@@ -35,7 +35,7 @@ class Disk:
         self._go_on = threading.Semaphore(0)
         write, sync = Database.write, Database.sync
 
-        def watched_write(database: Database, *kind: Kind) -> None:
+        def watched_write(database: Database, *kind: LogPartKind) -> None:
             self.writes += 1
             self._fail(self.fails_write)
             write(database, *kind)

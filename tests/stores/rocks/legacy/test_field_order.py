@@ -10,7 +10,7 @@ import pytest
 import holdfast
 from holdfast.cli.main import app
 from holdfast.model.errors import InvalidArgument, StoreUnavailable
-from holdfast.stores.rocks.legacy.field_order import ORDERS, Choice, choose_order
+from holdfast.stores.rocks.legacy.field_order import ORDERS, FieldOrderChoice, choose_order
 from holdfast.stores.rocks.legacy.legacy_database import LegacyMessage, opened
 from holdfast.stores.rocks.legacy.message_import import MigrationProgress
 from holdfast.stores.rocks.legacy.migration import NEW, LegacyMigration, migrate_legacy
@@ -140,7 +140,9 @@ def test_a_clear_order_is_chosen_from_a_sample_and_a_close_one_from_every_value(
         return id, (index_key(NOW_S, id), id, contents)
 
     [order] = [each for each in ORDERS if str(each) == "visibility_ts_index_key, id, contents"]
-    assert choose_order(value(n, b"x%d" % n) for n in range(5_000)) == Choice(order, 1_000, 1_000)
+    assert choose_order(value(n, b"x%d" % n) for n in range(5_000)) == FieldOrderChoice(order, 1_000, 1_000)
     # Values whose payload is empty fit two orders; only the last tells them apart by a contradiction.
-    assert choose_order(value(n, b"x" if n == 4_999 else b"") for n in range(5_000)) == Choice(order, 5_000, 5_000)
-    assert choose_order([]) == Choice(ORDERS[0], 0, 0)
+    assert choose_order(value(n, b"x" if n == 4_999 else b"") for n in range(5_000)) == FieldOrderChoice(
+        order, 5_000, 5_000
+    )
+    assert choose_order([]) == FieldOrderChoice(ORDERS[0], 0, 0)

@@ -15,7 +15,7 @@ import holdfast
 from holdfast.model import ids
 from holdfast.model.errors import InvalidArgument, StoreUnavailable
 from holdfast.stores.rocks.legacy.field_order import FieldOrder
-from holdfast.stores.rocks.legacy.legacy_database import LegacyMessage, Oddity, Place, opened
+from holdfast.stores.rocks.legacy.legacy_database import LegacyMessage, LegacyPosition, Oddity, opened
 from holdfast.stores.rocks.legacy.values import (
     LeaseEntry,
     StoredItem,
@@ -34,7 +34,7 @@ ORDER = FieldOrder(contents=0, index_key=1, id=2)
 NOW_S = 1_900_000_000
 
 
-def found_in(path: Path, after: Place | None = None) -> tuple[dict[bytes, LegacyMessage], "Counter[str]"]:
+def found_in(path: Path, after: LegacyPosition | None = None) -> tuple[dict[bytes, LegacyMessage], "Counter[str]"]:
     messages: dict[bytes, LegacyMessage] = {}
     oddities: Counter[str] = Counter()
     with opened(path) as database:

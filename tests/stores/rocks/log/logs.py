@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from holdfast.stores.rocks.log.commit_log import START, CommitLog, LogPosition
-from holdfast.stores.rocks.log.frames import Header, header_at
-from holdfast.stores.rocks.log.replay import Replay, Replayed
+from holdfast.stores.rocks.log.frames import FrameHeader, header_at
+from holdfast.stores.rocks.log.replay import Replay, ReplayResult
 from holdfast.stores.rocks.log.segments import FIRST_FRAME_AT, segment_path
 
 
@@ -30,13 +30,13 @@ def write(log: CommitLog, bodies: Iterable[bytes], *, syncs: bool = True) -> Non
 
 def read(
     directory: Path, covered: LogPosition = START, *, was_closed: bool = False, after_power_cut: bool = False
-) -> tuple[list[bytes], Replayed]:
+) -> tuple[list[bytes], ReplayResult]:
     bodies: list[bytes] = []
     replay = Replay(directory, directory, covered, was_closed=was_closed, after_power_cut=after_power_cut)
     return bodies, replay.run(lambda body, generation, at: bodies.append(body))
 
 
-def headers(directory: Path, generation: int = 1) -> list[Header]:
+def headers(directory: Path, generation: int = 1) -> list[FrameHeader]:
     """The frames of a segment, one behind the other."""
     raw, at, found = segment_path(directory, generation).read_bytes(), FIRST_FRAME_AT, []
     while (header := header_at(raw, at, generation)) is not None:

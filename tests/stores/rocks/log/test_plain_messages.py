@@ -26,7 +26,7 @@ from holdfast.stores.rocks.engine.layers import Layer
 from holdfast.stores.rocks.engine.reads import MergedReads
 from holdfast.stores.rocks.offline.read_only import ReadOnlyStore
 from holdfast.stores.rocks.queues import plain_messages
-from holdfast.stores.rocks.queues.stored_message import Entry
+from holdfast.stores.rocks.queues.stored_message import StoredMessage
 from tests.crash.rocks import copy_store
 from tests.stores.rocks.log.dying import die, sync
 
@@ -58,7 +58,7 @@ class PlainMessagesMachine(RuleBasedStateMachine):
         for each in self.patches:
             each.start()
         self.place = Path(tempfile.mkdtemp())
-        self.messages: dict[int, Entry] = {}
+        self.messages: dict[int, StoredMessage] = {}
         self.committed: Items = {family: [] for family in FAMILIES}
         self.slices: Iterator[bool] | None = None
         self.last_id = 0
@@ -83,7 +83,7 @@ class PlainMessagesMachine(RuleBasedStateMachine):
                 found[family].append((key, value))
         return {family: sorted(items) for family, items in found.items()}
 
-    def some(self, p: bytes, count: int, *, in_flight: bool, order: Random) -> list[Entry]:
+    def some(self, p: bytes, count: int, *, in_flight: bool, order: Random) -> list[StoredMessage]:
         """Return messages in any order, as a caller may name them."""
         every = [each for each in self.messages.values() if each.p == p and (each.life.lease is not None) is in_flight]
         order.shuffle(every)
@@ -100,7 +100,7 @@ class PlainMessagesMachine(RuleBasedStateMachine):
         for each in drafts:
             self.last_id += 1
             envelope = seal(each, self.last_id, self.now_ms)
-            fresh.append(Entry(p, envelope, life, keys.id_bytes(self.last_id), each.bytes))
+            fresh.append(StoredMessage(p, envelope, life, keys.id_bytes(self.last_id), each.bytes))
         self.database.commit.add_plain(p, fresh, plain_messages.form_of(drafts))
         self.messages |= {entry.envelope.id: entry for entry in fresh}
 
@@ -227,7 +227,7 @@ def test_parts_name_messages_in_the_order_of_the_call() -> None:
     for id in range(1, 6):
         granted = lifecycle.claim(life, QueuePolicy(), NOW_MS, token=b"t" * 16, lease_ms=1_000 * id).life
         assert granted is not None
-        entries.append(Entry(p, seal(DRAFTS["bytes"], id, NOW_MS), granted, keys.id_bytes(id), 3))
+        entries.append(StoredMessage(p, seal(DRAFTS["bytes"], id, NOW_MS), granted, keys.id_bytes(id), 3))
     for count in range(1, len(entries) + 1):
         for chosen in permutations(entries, count):
             named = list(chosen)
@@ -261,7 +261,7 @@ def test_a_finished_message_that_a_checkpoint_has_not_written_never_gets_keys(tm
     opened = Database(tmp_path / "store")
     p, draft = QUEUES[0], DRAFTS["bytes"]
     life = lifecycle.first_life(draft, None, NOW_MS)
-    fresh = [Entry(p, seal(draft, id, NOW_MS), life, keys.id_bytes(id), draft.bytes) for id in range(1, 5)]
+    fresh = [StoredMessage(p, seal(draft, id, NOW_MS), life, keys.id_bytes(id), draft.bytes) for id in range(1, 5)]
     claimed = lifecycle.claim(life, QueuePolicy(), NOW_MS, token=b"t" * 16, lease_ms=1_000).life
     assert claimed is not None
     opened.commit.add_plain(p, fresh, plain_messages.form_of([draft]))

@@ -8,7 +8,7 @@ import pytest
 from holdfast.model.errors import StoreUnavailable
 from holdfast.stores.rocks.log.commit_log import START, LogPosition
 from holdfast.stores.rocks.log.frames import FOOTER_SIZE
-from holdfast.stores.rocks.log.replay import Replayed
+from holdfast.stores.rocks.log.replay import ReplayResult
 from holdfast.stores.rocks.log.segments import FIRST_FRAME_AT, list_segments, segment_path, whole_part
 from tests.stores.rocks.log.logs import begin, change, headers, read, write
 
@@ -80,7 +80,7 @@ def test_a_segment_may_end_anywhere_behind_its_last_frame(unsynced_log: Path) ->
     for size in range(end, len(raw) + 1):
         path.write_bytes(raw[:size])
         for after_power_cut in (False, True):
-            assert read(unsynced_log, after_power_cut=after_power_cut) == (BODIES, Replayed(6, 6)), f"{size} bytes"
+            assert read(unsynced_log, after_power_cut=after_power_cut) == (BODIES, ReplayResult(6, 6)), f"{size} bytes"
         assert whole_part(raw[:size], 1, [1]) == (end, False)
 
 

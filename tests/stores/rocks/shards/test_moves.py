@@ -13,9 +13,9 @@ import pytest
 from holdfast.client.blocking import Holdfast, Queue
 from holdfast.model.errors import OverQuota, StoreUnavailable
 from holdfast.stores.rocks.engine.database import Database
-from holdfast.stores.rocks.log.frames import Kind, header_at, next_frame
+from holdfast.stores.rocks.log.frames import LogPartKind, header_at, next_frame
 from holdfast.stores.rocks.log.segments import FIRST_FRAME_AT
-from holdfast.stores.rocks.payloads.staging import Staging
+from holdfast.stores.rocks.payloads.staging import RocksStaging
 from holdfast.stores.rocks.queues.rocks_unit import RocksUnits
 from holdfast.stores.rocks.recovery.marker import MARKER
 from holdfast.stores.rocks.verify.store_check import verify
@@ -125,9 +125,9 @@ def test_a_copy_that_the_disk_has_no_room_for_is_given_up_and_the_message_stays(
 ) -> None:
     source, target = queue_in(hf, 2), queue_in(hf, 3)
     source.enqueue(LARGE)
-    copy_piece, copied = Staging._copy_piece, 0
+    copy_piece, copied = RocksStaging._copy_piece, 0
 
-    async def filling(staging: Staging, place: int, number: int, piece: bytes) -> None:
+    async def filling(staging: RocksStaging, place: int, number: int, piece: bytes) -> None:
         nonlocal copied
         if copied == 2:
             raise StoreUnavailable("the disk is nearly full")
@@ -135,7 +135,7 @@ def test_a_copy_that_the_disk_has_no_room_for_is_given_up_and_the_message_stays(
         await copy_piece(staging, place, number, piece)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Staging, "_copy_piece", filling)
+        patched.setattr(RocksStaging, "_copy_piece", filling)
         with pytest.raises(StoreUnavailable, match="nearly full"):
             move(source, target)
     sweep(hf)
@@ -229,7 +229,7 @@ def test_whatever_write_is_the_last_one_a_moved_message_is_in_exactly_one_queue(
     write = Database.write
     is_copying = False
 
-    def copying_write(database: Database, *kind: Kind) -> None:
+    def copying_write(database: Database, *kind: LogPartKind) -> None:
         write(database, *kind)
         if is_copying:
             copies.append(copy_store(tmp_path / "store", tmp_path / f"copy {len(copies)} {kind}"))
@@ -273,7 +273,7 @@ def linked_frame(segment: Path) -> tuple[int, int]:
     """Where the last linked frame begins and ends."""
     raw, generation, at, found = segment.read_bytes(), int(segment.stem), FIRST_FRAME_AT, None
     while (header := header_at(raw, at, generation)) is not None:
-        if header.kind == Kind.LINKED:
+        if header.kind == LogPartKind.LINKED:
             found = header.at, header.end
         at = header.end
     assert found is not None

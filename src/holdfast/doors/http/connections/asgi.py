@@ -18,7 +18,7 @@ Asgi = Callable[[AsgiScope, Receive, Send], Awaitable[None]]
 _BODILESS = frozenset({204, 304})
 
 
-class Events(NamedTuple):
+class AsgiCall(NamedTuple):
     """A call as ASGI gives it."""
 
     scope: AsgiScope

@@ -7,7 +7,7 @@ from typing import Any
 
 from holdfast.doors.http.connections.asgi import Asgi
 from holdfast.doors.http.connections.exchange import Exchange
-from holdfast.doors.sockets.steps import Rest
+from holdfast.doors.sockets.steps import RemainingSteps
 
 _log = logging.getLogger("holdfast")
 
@@ -25,7 +25,7 @@ class CallTasks:
         scope, receive, send = exchange.events()
         self._own(self._run_app(exchange, self._app(scope, receive, send)))
 
-    def go_on(self, exchange: Exchange, rest: Rest[None]) -> None:
+    def go_on(self, exchange: Exchange, rest: RemainingSteps[None]) -> None:
         """Carry on a call that was begun without a task and turns out to need one."""
         self._own(self._run_rest(exchange, rest))
 
@@ -47,7 +47,7 @@ class CallTasks:
                 if not exchange.answer(500, [(b"content-type", b"text/plain")], b"Internal Server Error"):
                     connection.close_after_response()
 
-    async def _run_rest(self, exchange: Exchange, rest: Rest[None]) -> None:
+    async def _run_rest(self, exchange: Exchange, rest: RemainingSteps[None]) -> None:
         try:
             await _finish(exchange, rest)
         except Exception as error:

@@ -4,11 +4,11 @@ import asyncio
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
-from holdfast.doors.http.connections.asgi import AsgiEvents, Events
+from holdfast.doors.http.connections.asgi import AsgiCall, AsgiEvents
 from holdfast.doors.http.connections.request_heads import RequestHead
 from holdfast.doors.http.connections.response_heads import CLOSE, Headers, check_header
 from holdfast.doors.identity import PeerCertificate
-from holdfast.doors.sockets.steps import Rest
+from holdfast.doors.sockets.steps import RemainingSteps
 
 if TYPE_CHECKING:
     from holdfast.doors.http.connections.connection import HttpConnection
@@ -83,7 +83,7 @@ class Exchange:
                 waits_for.add_done_callback(self._go_on)
             else:
                 self._work = None
-                self._connection.tasks.go_on(self, Rest(work, waits_for))
+                self._connection.tasks.go_on(self, RemainingSteps(work, waits_for))
 
     def _break_off_unanswered(self) -> None:
         try:
@@ -173,13 +173,13 @@ class Exchange:
         """Return whether someone waits for the caller to leave."""
         return self._leaving is not None and not self._leaving.done()
 
-    def events(self) -> Events:
+    def events(self) -> AsgiCall:
         """Return the call as ASGI gives it. From now on the call runs as a task."""
         if self._events is None:
             self._events = AsgiEvents(self)
             if self._body or (self._body is not None and self.is_body_whole):
                 self._events.changed.set()
-        return Events(self._events.scope, self._events.receive, self._events.send)
+        return AsgiCall(self._events.scope, self._events.receive, self._events.send)
 
     def take_body(self) -> bytes | None:
         """Return the body if all of it is there; otherwise None, and it is to be received."""

@@ -5,7 +5,7 @@ import contextlib
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from holdfast.doors.http.calls import Call, CallerLeft
+from holdfast.doors.http.calls import CallerLeft, HttpCall
 
 T = TypeVar("T")
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 class Presence:
     """Watches one caller: from its first use until it is closed, its leaving ends whatever it waits for."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: HttpCall) -> None:
         self._call = call
         self._leaving: asyncio.Future[Any] | None = None
 

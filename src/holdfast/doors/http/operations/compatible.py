@@ -12,22 +12,22 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 
-from holdfast.doors.http.calls import JSON_TYPE, Call, decode
+from holdfast.doors.http.calls import JSON_TYPE, HttpCall, decode
 from holdfast.doors.http.operations.messages import claim, send_watched
 from holdfast.model.answers import Delivery, Enqueued
 from holdfast.model.errors import InvalidArgument, QueueNotFound, StaleLease
 from holdfast.model.ids import parse_id, to_uuid
 from holdfast.model.message import DEFAULT_PRIORITY, Draft, Receipt
 from holdfast.model.names import QueueRef
-from holdfast.model.requests import Ask, Settle, Verdict
+from holdfast.model.requests import ClaimRequest, Settle, Verdict
 from holdfast.wire.http.bodies import encode
-from holdfast.wire.http.compatible import AckIn, DequeueIn, Item, LeasedItem, NackIn
+from holdfast.wire.http.compatible import AckIn, CompatibleItem, DequeueIn, LeasedItem, NackIn
 from holdfast.wire.http.routes import integer_of
 from holdfast.wire.requests import Nothing
 
 DEFAULT_LIMIT = 10
 
-_items = msgspec.json.Decoder(list[Item])
+_items = msgspec.json.Decoder(list[CompatibleItem])
 _dequeue = msgspec.json.Decoder(DequeueIn)
 _ack = msgspec.json.Decoder(AckIn)
 _nack = msgspec.json.Decoder(NackIn)
@@ -39,7 +39,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LAST_MS = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
 
 
-async def enqueue(call: Call) -> None:
+async def enqueue(call: HttpCall) -> None:
     """All items are checked first; then each queue takes its own, all or none."""
     call.query()
     batches: dict[QueueRef, list[Draft]] = {}
@@ -55,7 +55,7 @@ async def enqueue(call: Call) -> None:
     await call.answer(encode([next(enqueued[ref]).snowflake for ref in order]))
 
 
-async def _enqueue_each(call: Call, batches: dict[QueueRef, list[Draft]]) -> dict[QueueRef, list[Enqueued]]:
+async def _enqueue_each(call: HttpCall, batches: dict[QueueRef, list[Draft]]) -> dict[QueueRef, list[Enqueued]]:
     with ExitStack() as traces:
         traced = {
             ref: traces.enter_context(call.tracing.enqueue(call.headers, ref, drafts))
@@ -67,15 +67,15 @@ async def _enqueue_each(call: Call, batches: dict[QueueRef, list[Draft]]) -> dic
     return enqueued
 
 
-async def dequeue(call: Call) -> None:
+async def dequeue(call: HttpCall) -> None:
     await _dequeue_with(call, DequeueIn())
 
 
-async def dequeue_by_post(call: Call) -> None:
+async def dequeue_by_post(call: HttpCall) -> None:
     await _dequeue_with(call, decode(_dequeue, await call.body() or b"{}"))
 
 
-async def _dequeue_with(call: Call, given: DequeueIn) -> None:
+async def _dequeue_with(call: HttpCall, given: DequeueIn) -> None:
     """Each field stands in the query or in the body."""
     fields = call.query("namespace", "topic", "limit")
     for name in fields:
@@ -83,7 +83,7 @@ async def _dequeue_with(call: Call, given: DequeueIn) -> None:
             raise InvalidArgument(f"{name} stands in the query and in the body: give it once", field=name)
     limit = integer_of(fields, "limit") if "limit" in fields else given.limit
     ref = call.ref(fields.get("namespace", given.namespace), fields.get("topic", given.topic))
-    unsent = await claim(call, ref, Ask(limit=DEFAULT_LIMIT if limit is None else limit), 0)
+    unsent = await claim(call, ref, ClaimRequest(limit=DEFAULT_LIMIT if limit is None else limit), 0)
     try:
         body = encode([_leased(each) for each in unsent])
         await send_watched(call, body, [JSON_TYPE, (b"cache-control", b"no-store")])
@@ -92,18 +92,18 @@ async def _dequeue_with(call: Call, given: DequeueIn) -> None:
         raise
 
 
-async def ack(call: Call) -> None:
+async def ack(call: HttpCall) -> None:
     call.query()
     await _settle(call, decode(_ack, await call.body()), Settle.ACK)
 
 
-async def nack(call: Call) -> None:
+async def nack(call: HttpCall) -> None:
     call.query()
     given = decode(_nack, await call.body())
     await _settle(call, given, Settle.NACK, given.error)
 
 
-async def _settle(call: Call, given: AckIn, settle: Settle, error: str | None = None) -> None:
+async def _settle(call: HttpCall, given: AckIn, settle: Settle, error: str | None = None) -> None:
     ref = call.ref(given.namespace, given.topic)
     id = parse_id(given.id)
     receipt = None if given.receipt is None else Receipt.parse(given.receipt)
@@ -125,7 +125,7 @@ def _not_held(id: int) -> StaleLease:
     return StaleLease(f"message {id} is no longer held by this caller, or is gone", id=to_uuid(id))
 
 
-def _draft_of(item: Item, where: str, correlation_id: str | None) -> Draft:
+def _draft_of(item: CompatibleItem, where: str, correlation_id: str | None) -> Draft:
     try:
         payload = base64.b64decode(item.payload, validate=True)
     except (binascii.Error, ValueError):

@@ -4,9 +4,9 @@ import importlib
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.doors.http.calls import Call
+from holdfast.doors.http.calls import HttpCall
 from holdfast.doors.http.connections.presence import Presence
-from holdfast.model.answers import Events
+from holdfast.model.answers import JournalEvents
 from holdfast.model.errors import InvalidArgument
 from holdfast.model.extras import install_command
 from holdfast.model.names import QueueRef, parse_name
@@ -24,7 +24,7 @@ ARROW = ARROW_STREAM
 _PAGE = 1_000
 
 
-async def read(call: Call) -> None:
+async def read(call: HttpCall) -> None:
     fields = call.query(*JOURNAL.routes[0].query)
     is_count = flag_of(fields, "count")
     encode_events = _as_arrow() if _wants_arrow(call.headers) and not is_count else _as_lines
@@ -48,7 +48,7 @@ async def read(call: Call) -> None:
     await call.answer(body, headers=headers)
 
 
-async def _events(call: Call, request: JournalRequest) -> Events:
+async def _events(call: HttpCall, request: JournalRequest) -> JournalEvents:
     work = call.session.call(JOURNAL, QueueRef(), request)
     if not request.wait_ms:
         return await work

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from holdfast.doors.http.calls import Call, decode
+from holdfast.doors.http.calls import HttpCall, decode
 from holdfast.doors.http.operations.messages import claim_and_answer
 from holdfast.doors.http.operations.shapes import ask_of
 from holdfast.wire.http.bodies import LedgerClaimRequest
@@ -10,7 +10,7 @@ from holdfast.wire.http.bodies import LedgerClaimRequest
 _claim = msgspec.json.Decoder(LedgerClaimRequest)
 
 
-async def claim(call: Call) -> None:
+async def claim(call: HttpCall) -> None:
     """A number that is open is answered again: nothing is waited for, and nothing given back."""
     request = decode(_claim, await call.body())
     ref = call.ref(request.tenant, request.queue)

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from holdfast.doors.http.calls import JSON_TYPE, Call, CallerLeft, decode, retry_after
+from holdfast.doors.http.calls import JSON_TYPE, CallerLeft, HttpCall, decode, retry_after
 from holdfast.doors.http.connections.presence import Presence
 from holdfast.doors.http.operations.multipart import PartStream, enqueue_parts
 from holdfast.doors.http.operations.shapes import (
@@ -18,12 +18,12 @@ from holdfast.doors.http.operations.shapes import (
     results_error,
     riding_verdicts,
 )
-from holdfast.doors.sockets.steps import Done, begin
+from holdfast.doors.sockets.steps import StepsDone, begin
 from holdfast.model.answers import Delivery, Enqueued, Exchanged, Result
 from holdfast.model.errors import MessageNotFound
 from holdfast.model.message import Receipt
 from holdfast.model.names import QueueRef
-from holdfast.model.requests import Ask, Settle, Verdict
+from holdfast.model.requests import ClaimRequest, Settle, Verdict
 from holdfast.wire.errors import STATUS_BY_CODE, error_document
 from holdfast.wire.http.bodies import (
     DequeueAnswer,
@@ -61,7 +61,7 @@ _state = bound("save_state")
 _WATCHED_BYTES = 64 << 10
 
 
-async def enqueue(call: Call) -> None:
+async def enqueue(call: HttpCall) -> None:
     if call.head.comes_in_parts:
         await _answer_enqueued(call, await enqueue_parts(call))
         return
@@ -75,7 +75,7 @@ async def enqueue(call: Call) -> None:
     await _answer_enqueued(call, await work)
 
 
-async def _answer_enqueued(call: Call, every: list[Enqueued]) -> None:
+async def _answer_enqueued(call: HttpCall, every: list[Enqueued]) -> None:
     enqueued = [enqueued_out(each) for each in every]
     if len(enqueued) == 1:
         call.correlation_id = enqueued[0].correlation_id
@@ -87,28 +87,28 @@ async def _answer_enqueued(call: Call, every: list[Enqueued]) -> None:
 # --- Claims --------------------------------------------------------------------------------------------------
 
 
-async def dequeue(call: Call) -> None:
+async def dequeue(call: HttpCall) -> None:
     await _dequeue_messages(call, with_state=False)
 
 
-async def dequeue_with_state(call: Call) -> None:
+async def dequeue_with_state(call: HttpCall) -> None:
     await _dequeue_messages(call, with_state=True)
 
 
-async def _dequeue_messages(call: Call, *, with_state: bool) -> None:
+async def _dequeue_messages(call: HttpCall, *, with_state: bool) -> None:
     request = decode(_dequeue, call.body_at_once() or await call.body())
     ref = call.ref(request.tenant, request.queue)
     await claim_and_answer(call, ref, ask_of(request, with_state=with_state), request)
 
 
-async def exchange(call: Call) -> None:
+async def exchange(call: HttpCall) -> None:
     request = decode(_exchange_request, call.body_at_once() or await call.body())
     ref = call.ref(request.tenant, request.queue)
     await claim_and_answer(call, ref, ask_of(request, with_state=False), request, wait_ms=request.wait_ms)
 
 
 async def claim_and_answer(
-    call: Call, ref: QueueRef, ask: Ask, request: DequeueRequest, *, wait_ms: int | None = 0
+    call: HttpCall, ref: QueueRef, ask: ClaimRequest, request: DequeueRequest, *, wait_ms: int | None = 0
 ) -> None:
     """`wait_ms` is how long a claim with verdicts waits once they are settled; without verdicts the request says it."""
     results: list[ResultOut] | UnsetType = UNSET
@@ -130,14 +130,14 @@ async def claim_and_answer(
         raise
 
 
-def _give_back(call: Call, ref: QueueRef, ask: Ask, unsent: list[Delivery]) -> None:
+def _give_back(call: HttpCall, ref: QueueRef, ask: ClaimRequest, unsent: list[Delivery]) -> None:
     """A claim of a ledger stays as it is: whoever made it reads it again by its number, perhaps not for the first
     time."""
     if ask.ledger is None:
         call.session.give_back(ref, unsent)
 
 
-async def settle_riding(call: Call, ref: QueueRef, verdicts: list[Verdict]) -> list[ResultOut]:
+async def settle_riding(call: HttpCall, ref: QueueRef, verdicts: list[Verdict]) -> list[ResultOut]:
     return _results_out(verdicts, await call.settle(ref, verdicts))
 
 
@@ -146,7 +146,7 @@ def _results_out(verdicts: list[Verdict], results: list[Result]) -> list[ResultO
 
 
 async def _exchange(
-    call: Call, ref: QueueRef, verdicts: list[Verdict], ask: Ask, wait_ms: int | None
+    call: HttpCall, ref: QueueRef, verdicts: list[Verdict], ask: ClaimRequest, wait_ms: int | None
 ) -> tuple[list[ResultOut], list[Delivery]]:
     def give_back(unseen: Exchanged) -> None:
         _give_back(call, ref, ask, unseen.deliveries)
@@ -158,7 +158,7 @@ async def _exchange(
     return _results_out(verdicts, results), _hand_over(call, ref, ask, deliveries)
 
 
-async def claim(call: Call, ref: QueueRef, ask: Ask, wait_ms: int | None) -> list[Delivery]:
+async def claim(call: HttpCall, ref: QueueRef, ask: ClaimRequest, wait_ms: int | None) -> list[Delivery]:
     """Claim for a caller that may leave at any moment: what it did not wait for is held by nobody."""
     if wait_ms == 0:
         deliveries = await call.session.claim(ref, ask, 0)  # the next pass answers, be it with nothing
@@ -168,10 +168,10 @@ async def claim(call: Call, ref: QueueRef, ask: Ask, wait_ms: int | None) -> lis
     return _hand_over(call, ref, ask, deliveries)
 
 
-async def _while_present(call: Call, work: Coroutine[Any, Any, T], undo: Callable[[T], None]) -> T:
+async def _while_present(call: HttpCall, work: Coroutine[Any, Any, T], undo: Callable[[T], None]) -> T:
     """Return the result of a claim that may wait; its caller's leaving ends it, and `undo` gets an unseen result."""
     begun = begin(work)
-    if isinstance(begun, Done):
+    if isinstance(begun, StepsDone):
         return begun.value
     call.operation += "_wait"
     presence = Presence(call)
@@ -181,7 +181,7 @@ async def _while_present(call: Call, work: Coroutine[Any, Any, T], undo: Callabl
         presence.close()
 
 
-def _hand_over(call: Call, ref: QueueRef, ask: Ask, deliveries: list[Delivery]) -> list[Delivery]:
+def _hand_over(call: HttpCall, ref: QueueRef, ask: ClaimRequest, deliveries: list[Delivery]) -> list[Delivery]:
     """Give back the deliveries of a caller that has left; return those of one that is still there."""
     if deliveries and call.is_caller_gone:
         _give_back(call, ref, ask, deliveries)
@@ -190,11 +190,11 @@ def _hand_over(call: Call, ref: QueueRef, ask: Ask, deliveries: list[Delivery]) 
     return deliveries
 
 
-async def _send_document(call: Call, unsent: list[Delivery], results: list[ResultOut] | UnsetType) -> None:
+async def _send_document(call: HttpCall, unsent: list[Delivery], results: list[ResultOut] | UnsetType) -> None:
     await send_watched(call, encode(DequeueAnswer(messages=[delivery_out(each) for each in unsent], results=results)))
 
 
-async def send_watched(call: Call, body: bytes, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
+async def send_watched(call: HttpCall, body: bytes, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
     """Deliveries must be known to have left, or they are given back. JSON, unless `headers` say otherwise."""
     if len(body) <= _WATCHED_BYTES:
         if headers or not call.answer_at_once(body):
@@ -205,7 +205,9 @@ async def send_watched(call: Call, body: bytes, headers: Iterable[tuple[bytes, b
         await call.end_stream()
 
 
-async def _send_parts(call: Call, ref: QueueRef, unsent: list[Delivery], results: list[ResultOut] | UnsetType) -> None:
+async def _send_parts(
+    call: HttpCall, ref: QueueRef, unsent: list[Delivery], results: list[ResultOut] | UnsetType
+) -> None:
     stream = PartStream(call, ref)
     await stream.start()
     while unsent:
@@ -219,28 +221,28 @@ async def _send_parts(call: Call, ref: QueueRef, unsent: list[Delivery], results
 # --- Verdicts ------------------------------------------------------------------------------------------------
 
 
-async def ack(call: Call) -> None:
+async def ack(call: HttpCall) -> None:
     await _settle_plainly(call, Settle.ACK, decode(_settle, call.body_at_once() or await call.body()))
 
 
-async def release(call: Call) -> None:
+async def release(call: HttpCall) -> None:
     request = decode(_release, await call.body())
     await _settle_plainly(call, Settle.UNSEND if request.unseen else Settle.RELEASE, request)
 
 
-async def remove(call: Call) -> None:
+async def remove(call: HttpCall) -> None:
     """Unlike an operator's removal it needs the lease, and no more rights than an ack."""
     await _settle_plainly(call, Settle.REMOVE, decode(_settle, await call.body()))
 
 
-async def _settle_plainly(call: Call, settle: Settle, request: SettleRequest) -> None:
+async def _settle_plainly(call: HttpCall, settle: Settle, request: SettleRequest) -> None:
     ref = call.ref(request.tenant, request.queue)
     receipts = [each if isinstance(each, str) else each.receipt for each in request.receipts]
     verdicts = [Verdict(settle=settle, receipt=Receipt.parse(each)) for each in receipts]
     await answer_results(call, settle, await call.settle(ref, verdicts))
 
 
-async def nack(call: Call) -> None:
+async def nack(call: HttpCall) -> None:
     request = decode(_nack, await call.body())
     ref = call.ref(request.tenant, request.queue)
     verdicts = [
@@ -258,7 +260,7 @@ async def nack(call: Call) -> None:
     await answer_results(call, Settle.NACK, await call.settle(ref, verdicts))
 
 
-async def extend(call: Call) -> None:
+async def extend(call: HttpCall) -> None:
     request = decode(_extend, await call.body())
     ref = call.ref(request.tenant, request.queue)
     verdicts = [
@@ -272,7 +274,7 @@ async def extend(call: Call) -> None:
     await answer_results(call, Settle.EXTEND, await call.settle(ref, verdicts))
 
 
-async def answer_results(call: Call, settle: Settle, results: list[Result]) -> None:
+async def answer_results(call: HttpCall, settle: Settle, results: list[Result]) -> None:
     """Answer 200, 503 if any verdict could not be written, else 409 if any receipt was stale.
 
     The results say which, and the other verdicts hold. 503 goes before 409, so that a caller that looks at the status
@@ -293,7 +295,7 @@ async def answer_results(call: Call, settle: Settle, results: list[Result]) -> N
 # --- State documents -----------------------------------------------------------------------------------------
 
 
-async def save_state(call: Call) -> None:
+async def save_state(call: HttpCall) -> None:
     document = decode(_state.decoder, await call.body())
     ref = call.ref(document.tenant, document.queue)
     request = _state.read(ref, {}, document)

@@ -8,11 +8,11 @@ from msgspec import UNSET
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
-from holdfast.doors.http.calls import Call, body_parts, check_encoding, check_length, decode, too_large
+from holdfast.doors.http.calls import HttpCall, body_parts, check_encoding, check_length, decode, too_large
 from holdfast.model.answers import Delivery, Enqueued
 from holdfast.model.errors import InvalidArgument
 from holdfast.model.names import QueueRef
-from holdfast.service.uploads import Upload
+from holdfast.service.uploads import PayloadUpload
 from holdfast.telemetry.log import printable
 from holdfast.wire.http.bodies import MetaIn, ResultOut, encode
 from holdfast.wire.http.drafts import draft_with
@@ -30,7 +30,7 @@ _MAX_FRAMING = 16 << 10
 _meta = msgspec.json.Decoder(MetaIn)
 
 
-async def enqueue_parts(call: Call) -> list[Enqueued]:
+async def enqueue_parts(call: HttpCall) -> list[Enqueued]:
     """One message: part `meta`, then part `payload`, passed on as it arrives and never beyond the limit."""
     check_encoding(call.headers)
     most = call.limits.max_payload + _MAX_META + _MAX_FRAMING
@@ -40,7 +40,7 @@ async def enqueue_parts(call: Call) -> list[Enqueued]:
     if not boundary:
         raise InvalidArgument("the multipart body has no boundary in its Content-Type", field="Content-Type")
     reader = _Reader()
-    upload: Upload | None = None
+    upload: PayloadUpload | None = None
     try:
         parser = MultipartParser(boundary, reader.callbacks())
         async for part in body_parts(call.receive, most):
@@ -62,7 +62,7 @@ async def enqueue_parts(call: Call) -> list[Enqueued]:
             upload.close()
 
 
-async def _open(call: Call, reader: "_Reader") -> Upload | None:
+async def _open(call: HttpCall, reader: "_Reader") -> PayloadUpload | None:
     """Once it is known where the message goes; until then little is held."""
     meta = reader.meta()
     if meta is None:
@@ -160,7 +160,7 @@ class _Reader:
 class PartStream:
     """A `multipart/mixed` answer: per message a JSON part, then its payload part."""
 
-    def __init__(self, call: Call, ref: QueueRef) -> None:
+    def __init__(self, call: HttpCall, ref: QueueRef) -> None:
         self._call = call
         self._ref = ref
         self._boundary = secrets.token_hex(16).encode()

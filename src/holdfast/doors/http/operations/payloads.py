@@ -2,14 +2,14 @@
 
 import msgspec
 
-from holdfast.doors.http.calls import Call, decode
+from holdfast.doors.http.calls import HttpCall, decode
 from holdfast.model.message import Receipt
 from holdfast.wire.http.bodies import PAYLOAD_BYTES, PayloadRequest
 
 _payload = msgspec.json.Decoder(PayloadRequest)
 
 
-async def read_part(call: Call) -> None:
+async def read_part(call: HttpCall) -> None:
     """A part is short, so a caller that reads slowly, or stops, holds nothing here; and each is fenced by itself."""
     request = decode(_payload, await call.body())
     ref = call.ref(request.tenant, request.queue)

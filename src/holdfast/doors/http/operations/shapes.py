@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from holdfast.model.answers import Enqueued, Result
 from holdfast.model.errors import HoldfastError, InvalidArgument
 from holdfast.model.message import Receipt
-from holdfast.model.requests import Ask, Settle, Verdict
+from holdfast.model.requests import ClaimRequest, Settle, Verdict
 from holdfast.wire.http.bodies import (
     DequeueRequest,
     EnqueuedOut,
@@ -27,8 +27,8 @@ def enqueued_out(enqueued: Enqueued) -> EnqueuedOut:
     )
 
 
-def ask_of(request: DequeueRequest, *, with_state: bool, ledger: tuple[str, int] | None = None) -> Ask:
-    return Ask(
+def ask_of(request: DequeueRequest, *, with_state: bool, ledger: tuple[str, int] | None = None) -> ClaimRequest:
+    return ClaimRequest(
         limit=request.limit,
         lease_ms=request.lease_ms,
         owner=request.owner,

@@ -5,7 +5,7 @@ from typing import Protocol
 
 import msgspec
 
-from holdfast.doors.http.calls import Call, decode
+from holdfast.doors.http.calls import HttpCall, decode
 from holdfast.doors.http.connections.presence import Presence
 from holdfast.doors.http.operations.messages import settle_riding
 from holdfast.doors.http.operations.multipart import PartStream
@@ -16,7 +16,7 @@ from holdfast.model.message import MAX_BATCH
 from holdfast.model.names import QueueRef
 from holdfast.model.parsing.checks import check_integer
 from holdfast.model.parsing.durations import MAX_MS
-from holdfast.model.requests import Ask, Settle, Verdict
+from holdfast.model.requests import ClaimRequest, Settle, Verdict
 from holdfast.wire.http.bodies import ResultOut, SubscribeRequest, encode
 from holdfast.wire.http.shapes import delivery_out
 from holdfast.wire.operations import STATS
@@ -41,7 +41,7 @@ class _Stream(Protocol):
 class _LineStream:
     """NDJSON: one delivery a line."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: HttpCall) -> None:
         self._call = call
 
     async def start(self) -> None:
@@ -57,15 +57,15 @@ class _LineStream:
         await self._call.end_stream()
 
 
-async def subscribe(call: Call) -> None:
+async def subscribe(call: HttpCall) -> None:
     await _subscribe_to(call, with_state=False)
 
 
-async def subscribe_with_state(call: Call) -> None:
+async def subscribe_with_state(call: HttpCall) -> None:
     await _subscribe_to(call, with_state=True)
 
 
-async def _subscribe_to(call: Call, *, with_state: bool) -> None:
+async def _subscribe_to(call: HttpCall, *, with_state: bool) -> None:
     request = decode(_subscribe, await call.body())
     call.check_can_stream()
     ref = call.ref(request.tenant, request.queue)
@@ -75,7 +75,7 @@ async def _subscribe_to(call: Call, *, with_state: bool) -> None:
     limit = request.prefetch if request.limit is None else request.limit
     verdicts = riding_verdicts(request.verdicts or ())
     sends_parts = call.head.wants_parts
-    ask = Ask(
+    ask = ClaimRequest(
         limit=limit,
         lease_ms=request.lease_ms,
         owner=request.owner,
@@ -114,7 +114,7 @@ async def _subscribe_to(call: Call, *, with_state: bool) -> None:
             await asyncio.shield(call.session.settle(ref, releases))
 
 
-async def watch(call: Call) -> None:
+async def watch(call: HttpCall) -> None:
     """Server-sent events: `available` when messages can be claimed, first for those that are there already."""
     fields = call.query("tenant", "queue")
     ref = call.ref(fields.get("tenant"), fields.get("queue"))
@@ -143,7 +143,7 @@ def _nothing(result: bool) -> None:
     """A wait that ended has nothing to undo."""
 
 
-async def _ready(call: Call, ref: QueueRef) -> int:
+async def _ready(call: HttpCall, ref: QueueRef) -> int:
     try:
         return (await call.session.call(STATS, ref, Nothing())).ready
     except QueueNotFound:

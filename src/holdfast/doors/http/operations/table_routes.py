@@ -5,7 +5,7 @@ from typing import Any
 from msgspec.structs import asdict
 
 from holdfast.doors.http.app import Handler
-from holdfast.doors.http.calls import Call, decode
+from holdfast.doors.http.calls import HttpCall, decode
 from holdfast.doors.http.connections.presence import Presence
 from holdfast.model.answers import Info
 from holdfast.model.names import DEFAULT, QueueRef, parse_name
@@ -21,7 +21,7 @@ def make_handler(operation: Operation[Any, Any], binding: RouteBinding[Any]) -> 
     answer_shape = route.answer
     assert answer_shape is not None
 
-    async def handle(call: Call) -> None:
+    async def handle(call: HttpCall) -> None:
         ref, request = await read_request(call, operation, binding)
         work = call.session.call(operation, ref, request)
         answer = await (_while_present(call, work) if route.ends_with_caller else work)
@@ -32,7 +32,9 @@ def make_handler(operation: Operation[Any, Any], binding: RouteBinding[Any]) -> 
     return handle
 
 
-async def read_request(call: Call, operation: Operation[Any, Any], binding: RouteBinding[Any]) -> tuple[QueueRef, Any]:
+async def read_request(
+    call: HttpCall, operation: Operation[Any, Any], binding: RouteBinding[Any]
+) -> tuple[QueueRef, Any]:
     """Read the query before the names and the names before the body, so that the first mistake is named first."""
     fields = call.query(*binding.query_fields) if binding.checks_query else {}
     if operation.target is Target.SERVER:
@@ -53,7 +55,7 @@ async def read_request(call: Call, operation: Operation[Any, Any], binding: Rout
     return ref, binding.read(ref, path, document)
 
 
-async def _while_present(call: Call, work: Any) -> Any:
+async def _while_present(call: HttpCall, work: Any) -> Any:
     """Carry on while the caller is there. Steps that are done stay done; the same call again goes on from there."""
     presence = Presence(call)
     try:
@@ -62,7 +64,7 @@ async def _while_present(call: Call, work: Any) -> Any:
         presence.close()
 
 
-async def get_tenant(call: Call) -> None:
+async def get_tenant(call: HttpCall) -> None:
     """Two operations in one answer: a tenant's configuration and its counts."""
     call.query()
     ref = QueueRef(parse_name("tenant", call.path["tenant"]), DEFAULT)

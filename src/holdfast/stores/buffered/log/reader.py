@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from holdfast.stores.buffered.log.records import Header, Kind, Record, record_size
-from holdfast.stores.buffered.log.segments import LogDamaged, Segment, list_segments, read_segment
+from holdfast.stores.buffered.log.records import LogRecord, RecordKind, SegmentHeader, record_size
+from holdfast.stores.buffered.log.segments import LogDamaged, WalSegment, list_segments, read_segment
 from holdfast.stores.buffered.log.wal import decode_places
 from holdfast.stores.formats.logged_enqueue import LoggedBatch, LoggedCall, decode_call
 
@@ -27,7 +27,7 @@ class SegmentFile(NamedTuple):
     number: int
 
 
-class Reading(NamedTuple):
+class SegmentContents(NamedTuple):
     """What a segment gave from `start` on."""
 
     batches: list[LoggedBatch]
@@ -48,7 +48,7 @@ def segment_files(wal_dir: str | Path) -> list[SegmentFile]:
     raise AssertionError("unreachable")
 
 
-def read_calls(file: SegmentFile, start: int = 0, *, is_over: bool = False) -> Reading:
+def read_calls(file: SegmentFile, start: int = 0, *, is_over: bool = False) -> SegmentContents:
     """What is decided of this segment from byte `start` on, in order; voids are left out, a torn end is not given.
 
     `is_over`: nobody has the log open, nor will before this has landed; so its very end is decided too. `LogDamaged`.
@@ -56,15 +56,15 @@ def read_calls(file: SegmentFile, start: int = 0, *, is_over: bool = False) -> R
     try:
         segment, successor = _read(file)
     except FileNotFoundError:
-        return Reading([], start, is_whole=True)
+        return SegmentContents([], start, is_whole=True)
     decided = _decided(segment, successor, is_over=is_over)
     void = _void(segment, successor)
     batches, end = _batches(segment, decided, start, void)
     is_whole = decided == len(segment.records) and (segment.is_sealed or is_over)
-    return Reading(batches, end, is_whole)
+    return SegmentContents(batches, end, is_whole)
 
 
-def _read(file: SegmentFile) -> tuple[Segment, Segment | None]:
+def _read(file: SegmentFile) -> tuple[WalSegment, WalSegment | None]:
     """The segment, with the one behind it, if there is one: it may tell what became of this one's end."""
     behind = file.path.with_name(f"{file.number + 1:016d}{file.path.suffix}")
     for tries_left in range(_TRIES, -1, -1):
@@ -81,7 +81,7 @@ def _read(file: SegmentFile) -> tuple[Segment, Segment | None]:
     raise AssertionError("unreachable")
 
 
-def _decided(segment: Segment, successor: Segment | None, *, is_over: bool) -> int:
+def _decided(segment: WalSegment, successor: WalSegment | None, *, is_over: bool) -> int:
     """How many of its records, from the first on.
 
     One group of calls is written after the other, and the next record tells of the last: it voids some of them, or
@@ -91,23 +91,25 @@ def _decided(segment: Segment, successor: Segment | None, *, is_over: bool) -> i
     if is_over or (successor is not None and (successor.records or not _is_same(segment.header, successor.header))):
         return len(records)
     last = records[-1].synced if records else 0
-    return sum(record.sequence < last or record.kind is not Kind.MESSAGES for record in records)
+    return sum(record.sequence < last or record.kind is not RecordKind.MESSAGES for record in records)
 
 
-def _is_same(one: Header, other: Header) -> bool:
+def _is_same(one: SegmentHeader, other: SegmentHeader) -> bool:
     return one.epoch == other.epoch
 
 
-def _void(segment: Segment, successor: Segment | None) -> set[tuple[int, int]]:
+def _void(segment: WalSegment, successor: WalSegment | None) -> set[tuple[int, int]]:
     records = list(segment.records)
     if successor is not None and _is_same(segment.header, successor.header):
         records += successor.records[:1]
-    return {place for record in records if record.kind is Kind.VOID for place in decode_places(record.body)}
+    return {place for record in records if record.kind is RecordKind.VOID for place in decode_places(record.body)}
 
 
-def _batches(segment: Segment, decided: int, start: int, void: set[tuple[int, int]]) -> tuple[list[LoggedBatch], int]:
+def _batches(
+    segment: WalSegment, decided: int, start: int, void: set[tuple[int, int]]
+) -> tuple[list[LoggedBatch], int]:
     batches: list[LoggedBatch] = []
-    lanes: dict[int, list[Record]] = {}
+    lanes: dict[int, list[LogRecord]] = {}
     messages = size = 0
 
     def close() -> None:
@@ -123,7 +125,7 @@ def _batches(segment: Segment, decided: int, start: int, void: set[tuple[int, in
     for record in segment.records[:decided]:
         begins, offset = offset, offset + record_size(record.body)
         end = offset
-        if begins < start or record.kind is not Kind.MESSAGES:
+        if begins < start or record.kind is not RecordKind.MESSAGES:
             continue
         if size and (messages >= _MESSAGES or size + len(record.body) > _BYTES):
             close()
@@ -135,7 +137,7 @@ def _batches(segment: Segment, decided: int, start: int, void: set[tuple[int, in
     return batches, max(start, end)
 
 
-def _call(segment: Segment, record: Record) -> LoggedCall:
+def _call(segment: WalSegment, record: LogRecord) -> LoggedCall:
     try:
         return decode_call(record.body)
     except msgspec.MsgspecError as error:

@@ -36,7 +36,7 @@ MAX_BODY = 64 << 20
 MAX_LANE = 0xFFFF
 
 
-class Kind(IntEnum):
+class RecordKind(IntEnum):
     MESSAGES = 1
     # The places in its body are not to be stored: their callers were refused.
     VOID = 2
@@ -44,19 +44,19 @@ class Kind(IntEnum):
     SEAL = 3
 
 
-class Header(NamedTuple):
+class SegmentHeader(NamedTuple):
     node: UUID
     epoch: int
     segment: int
     first: int
 
 
-class Record(NamedTuple):
+class LogRecord(NamedTuple):
     sequence: int
     synced: int
     lane: int
     place: int
-    kind: Kind
+    kind: RecordKind
     body: bytes
 
 
@@ -64,12 +64,12 @@ class WrongFormat(ValueError):
     """A segment of ours, written by a newer Holdfast."""
 
 
-def encode_header(header: Header) -> bytes:
+def encode_header(header: SegmentHeader) -> bytes:
     raw = _HEADER.pack(MAGIC, FORMAT, header.node.bytes, header.epoch, header.segment, header.first)
     return raw + _CHECKSUM.pack(zlib.crc32(raw))
 
 
-def decode_header(raw: bytes) -> Header | None:
+def decode_header(raw: bytes) -> SegmentHeader | None:
     """None: this is no header, or a damaged one."""
     if len(raw) < HEADER_BYTES:
         return None
@@ -81,16 +81,16 @@ def decode_header(raw: bytes) -> Header | None:
         return None
     if version != FORMAT:
         raise WrongFormat(f"format {version}, this Holdfast reads {FORMAT}")
-    return Header(UUID(bytes=node), epoch, segment, first)
+    return SegmentHeader(UUID(bytes=node), epoch, segment, first)
 
 
-def encode_record(header: Header, offset: int, record: Record) -> bytes:
+def encode_record(header: SegmentHeader, offset: int, record: LogRecord) -> bytes:
     facts = _FACTS.pack(record.sequence, record.synced, record.place, record.lane, record.kind)
     checksum = _sum(header, offset, len(record.body), facts, record.body)
     return b"".join((_LENGTHS.pack(len(record.body), checksum), facts, record.body))
 
 
-def decode_record(header: Header, raw: bytes | memoryview, offset: int) -> Record | None:
+def decode_record(header: SegmentHeader, raw: bytes | memoryview, offset: int) -> LogRecord | None:
     """The record that stands at `offset` of the segment `raw`; None: there is none, or not a whole one."""
     if offset + RECORD_BYTES > len(raw):
         return None
@@ -104,7 +104,7 @@ def decode_record(header: Header, raw: bytes | memoryview, offset: int) -> Recor
         return None
     sequence, synced, place, lane, kind = _FACTS.unpack(facts)
     try:
-        return Record(sequence, synced, lane, place, Kind(kind), body)
+        return LogRecord(sequence, synced, lane, place, RecordKind(kind), body)
     except ValueError:
         return None
 
@@ -118,9 +118,9 @@ def could_be_record(raw: bytes | memoryview, offset: int) -> bool:
     length, _ = _LENGTHS.unpack_from(raw, offset)
     if length > MAX_BODY or offset + RECORD_BYTES + length > len(raw):
         return False
-    return 1 <= raw[offset + RECORD_BYTES - 1] <= max(Kind)
+    return 1 <= raw[offset + RECORD_BYTES - 1] <= max(RecordKind)
 
 
-def _sum(header: Header, offset: int, length: int, facts: bytes, body: bytes) -> int:
+def _sum(header: SegmentHeader, offset: int, length: int, facts: bytes, body: bytes) -> int:
     salt = _SALT.pack(header.epoch, header.segment, offset, length)
     return zlib.crc32(body, zlib.crc32(facts, zlib.crc32(salt)))

@@ -10,9 +10,9 @@ from holdfast.model.errors import StoreUnavailable
 from holdfast.stores.buffered.log.records import (
     HEADER_BYTES,
     RECORD_BYTES,
-    Header,
-    Kind,
-    Record,
+    LogRecord,
+    RecordKind,
+    SegmentHeader,
     WrongFormat,
     could_be_record,
     decode_header,
@@ -27,10 +27,10 @@ class LogDamaged(StoreUnavailable):
     """The log is not as it was written. Nothing is skipped: what is behind the damage was answered for too."""
 
 
-class Segment(NamedTuple):
+class WalSegment(NamedTuple):
     path: Path
-    header: Header
-    records: list[Record]
+    header: SegmentHeader
+    records: list[LogRecord]
     # Where the last whole record ends.
     end: int
     is_sealed: bool
@@ -60,7 +60,7 @@ def list_segments(path: Path) -> list[Path]:
     return found
 
 
-def read_segment(path: Path, *, may_be_torn: bool) -> Segment:
+def read_segment(path: Path, *, may_be_torn: bool) -> WalSegment:
     """`may_be_torn`: it is the last, so its end may be what was being written when the power went."""
     raw = path.read_bytes()
     try:
@@ -69,7 +69,7 @@ def read_segment(path: Path, *, may_be_torn: bool) -> Segment:
         raise LogDamaged(f"{path} was written by another version: {error}", path=str(path)) from None
     if header is None or file_name(header.segment) != path.name:
         raise _damaged(path, 0)
-    records: list[Record] = []
+    records: list[LogRecord] = []
     offset = HEADER_BYTES
     is_sealed = False
     while not is_sealed:
@@ -78,7 +78,7 @@ def read_segment(path: Path, *, may_be_torn: bool) -> Segment:
             break
         records.append(record)
         offset += record_size(record.body)
-        is_sealed = record.kind is Kind.SEAL
+        is_sealed = record.kind is RecordKind.SEAL
     if is_sealed:
         records.pop()
         if len(raw) != offset and (not may_be_torn or raw[offset:].strip(b"\x00")):
@@ -87,10 +87,10 @@ def read_segment(path: Path, *, may_be_torn: bool) -> Segment:
             is_sealed, offset = False, offset - RECORD_BYTES
     elif not may_be_torn or _was_on_disk(header, raw, offset, header.first + len(records)):
         raise _damaged(path, offset)
-    return Segment(path, header, records, offset, is_sealed)
+    return WalSegment(path, header, records, offset, is_sealed)
 
 
-def check_chain(segments: list[Segment]) -> None:
+def check_chain(segments: list[WalSegment]) -> None:
     """Segments of one log, each epoch's records without a gap."""
     for before, after in itertools.pairwise(segments):
         if before.header.node != after.header.node:
@@ -101,11 +101,11 @@ def check_chain(segments: list[Segment]) -> None:
             raise _damaged(after.path, 0)
 
 
-def node_of(segments: list[Segment]) -> UUID | None:
+def node_of(segments: list[WalSegment]) -> UUID | None:
     return segments[-1].header.node if segments else None
 
 
-def _was_on_disk(header: Header, raw: bytes, offset: int, sequence: int) -> bool:
+def _was_on_disk(header: SegmentHeader, raw: bytes, offset: int, sequence: int) -> bool:
     """Whether a record behind `offset` tells that the one that should stand there was on disk before it."""
     ends = len(raw.rstrip(b"\x00"))  # what was set aside for records is empty
     for at in range(offset, ends - RECORD_BYTES + 1):

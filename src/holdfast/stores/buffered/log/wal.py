@@ -34,15 +34,15 @@ from holdfast.stores.buffered.log.log_disk import Disk
 from holdfast.stores.buffered.log.records import (
     HEADER_BYTES,
     MAX_BODY,
-    Header,
-    Kind,
-    Record,
+    LogRecord,
+    RecordKind,
+    SegmentHeader,
     encode_header,
     encode_record,
     record_size,
 )
 from holdfast.stores.buffered.log.segments import (
-    Segment,
+    WalSegment,
     check_chain,
     file_name,
     list_segments,
@@ -71,7 +71,7 @@ class LogStopped(StoreUnavailable):
     """A write or sync has failed, or the log was closed: it takes nothing more."""
 
 
-class Place(NamedTuple):
+class WalPosition(NamedTuple):
     """Where a record stands among all that any log ever had."""
 
     node: UUID
@@ -81,7 +81,7 @@ class Place(NamedTuple):
 
 
 class Logged(NamedTuple):
-    place: Place
+    place: WalPosition
     segment: int
     body: bytes
 
@@ -137,7 +137,7 @@ class Wal:
             raise LogInUse(f"the log in {self.path} is in use by {who}: give each server a wal_dir of its own")
         return lock
 
-    def _read(self) -> list[Segment]:
+    def _read(self) -> list[WalSegment]:
         (self.path / _NEXT).unlink(missing_ok=True)
         paths = list_segments(self.path)
         segments = [read_segment(path, may_be_torn=path is paths[-1]) for path in paths]
@@ -146,7 +146,7 @@ class Wal:
             self._cut(segments[-1])
         return segments
 
-    def _cut(self, segment: Segment) -> None:
+    def _cut(self, segment: WalSegment) -> None:
         """What was torn goes, and a seal tells that the rest is whole."""
         header, sequence = segment.header, segment.header.first + len(segment.records)
         file = self._disk.open(segment.path)
@@ -171,8 +171,8 @@ class Wal:
         self._places[lane] = first + number
         return range(first, first + number)
 
-    def place(self, lane: int, place: int) -> Place:
-        return Place(self.node, self.epoch, lane, place)
+    def place(self, lane: int, place: int) -> WalPosition:
+        return WalPosition(self.node, self.epoch, lane, place)
 
     def make_room(self, size: int) -> None:
         """For an append of `size` bytes. `StoreUnavailable` on a full disk: then nothing has changed."""
@@ -191,22 +191,22 @@ class Wal:
 
     def append(self, bodies: Iterable[tuple[int, int, bytes]]) -> int:
         """Records of (lane, place, body), in one write and one sync; answers the segment. `make_room` came first."""
-        return self._append([(lane, place, Kind.MESSAGES, body) for lane, place, body in bodies])
+        return self._append([(lane, place, RecordKind.MESSAGES, body) for lane, place, body in bodies])
 
     def void(self, places: list[tuple[int, int]]) -> None:
         """These (lane, place) of the last append are not to be stored after all, whatever happens from now on; all
         others of it are: so with none at all, it tells readers that everything was kept."""
         body = _encode_places(places)
         self.make_room(record_size(body))
-        self._append([(0, 0, Kind.VOID, body)])
+        self._append([(0, 0, RecordKind.VOID, body)])
 
-    def _append(self, records: list[tuple[int, int, Kind, bytes]]) -> int:
+    def _append(self, records: list[tuple[int, int, RecordKind, bytes]]) -> int:
         self._check()
         parts, offset, synced = [], self._offset, self._sequence
         for number, (lane, place, kind, body) in enumerate(records):
             if len(body) > MAX_BODY:
                 raise ValueError("a record is longer than the log takes")
-            record = Record(synced + number, synced, lane, place, kind, body)
+            record = LogRecord(synced + number, synced, lane, place, kind, body)
             parts.append(encode_record(self._header, offset, record))
             offset += len(parts[-1])
         if offset + _SEAL_BYTES > self._ends:
@@ -218,14 +218,14 @@ class Wal:
             raise self._stop(error) from error
         self._offset, self._sequence = offset, synced + len(records)
         with self._guard:
-            self._waiting[self._number] += sum(kind is Kind.MESSAGES for _, _, kind, _ in records)
+            self._waiting[self._number] += sum(kind is RecordKind.MESSAGES for _, _, kind, _ in records)
         return self._number
 
     def _begin_segment(self, size: int = 0) -> None:
         """The next segment is on disk, under its name, before the first record of it."""
         # One record of its own is what the seal of the segment before takes.
         first = self._sequence + (self._file >= 0)
-        header = Header(self.node, self.epoch, self._number + 1, first)
+        header = SegmentHeader(self.node, self.epoch, self._number + 1, first)
         ends = max(self._segment_bytes, HEADER_BYTES + size + _SEAL_BYTES)
         fresh = self.path / _NEXT
         try:
@@ -355,22 +355,22 @@ class Wal:
         return self._failure
 
 
-def _seal(header: Header, offset: int, sequence: int) -> bytes:
-    return encode_record(header, offset, Record(sequence, sequence, 0, 0, Kind.SEAL, b""))
+def _seal(header: SegmentHeader, offset: int, sequence: int) -> bytes:
+    return encode_record(header, offset, LogRecord(sequence, sequence, 0, 0, RecordKind.SEAL, b""))
 
 
-def _not_void(segments: list[Segment]) -> list[Logged]:
+def _not_void(segments: list[WalSegment]) -> list[Logged]:
     void = {
         (segment.header.epoch, lane, place)
         for segment in segments
         for record in segment.records
-        if record.kind is Kind.VOID
+        if record.kind is RecordKind.VOID
         for lane, place in decode_places(record.body)
     }
     return [
-        Logged(Place(segment.header.node, segment.header.epoch, record.lane, record.place), number, record.body)
+        Logged(WalPosition(segment.header.node, segment.header.epoch, record.lane, record.place), number, record.body)
         for segment in segments
         for number in [segment.header.segment]
         for record in segment.records
-        if record.kind is Kind.MESSAGES and (segment.header.epoch, record.lane, record.place) not in void
+        if record.kind is RecordKind.MESSAGES and (segment.header.epoch, record.lane, record.place) not in void
     ]

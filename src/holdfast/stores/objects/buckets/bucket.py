@@ -12,11 +12,11 @@ from typing import NamedTuple, Protocol
 PAGE = 1_000
 
 
-class Missing(Exception):
+class ObjectMissing(Exception):
     """There is no object of this key."""
 
 
-class Changed(Exception):
+class PreconditionFailed(Exception):
     """The condition of a write does not hold: another was there first. Or this very write was, and its answer was
     lost: who needs to know reads the object."""
 
@@ -25,7 +25,7 @@ class Unanswered(Exception):
     """The bucket did not answer, or with an error. A write may have been carried out."""
 
 
-class Stamp(NamedTuple):
+class ObjectVersion(NamedTuple):
     """Of one state of an object. `etag` is what a conditional write is given; `mark` is what a listing shows."""
 
     etag: str
@@ -34,10 +34,10 @@ class Stamp(NamedTuple):
 
 class Read(NamedTuple):
     content: bytes
-    stamp: Stamp
+    stamp: ObjectVersion
 
 
-class Item(NamedTuple):
+class ListedObject(NamedTuple):
     """An object as a listing shows it. `mark` differs from that of every other state of the object."""
 
     key: str
@@ -46,7 +46,7 @@ class Item(NamedTuple):
     changed_at: int
 
 
-class Upload(Protocol):
+class ObjectUpload(Protocol):
     """An object on its way; there is none until it is finished."""
 
     async def write(self, part: bytes) -> None: ...
@@ -74,22 +74,22 @@ class Bucket(Protocol):
     async def close(self) -> None: ...
 
     async def read(self, key: str) -> Read:
-        """`Missing`."""
+        """`ObjectMissing`."""
 
     async def written_at(self, key: str) -> int:
-        """When the object was written, in milliseconds since 1970 by the bucket's own clock. `Missing`."""
+        """When the object was written, in milliseconds since 1970 by the bucket's own clock. `ObjectMissing`."""
 
-    async def create(self, key: str, content: bytes) -> Stamp:
-        """`Changed` if there is one."""
+    async def create(self, key: str, content: bytes) -> ObjectVersion:
+        """`PreconditionFailed` if there is one."""
 
-    async def replace(self, key: str, content: bytes, etag: str) -> Stamp:
-        """`Changed` if that is no longer the one, or if there is none."""
+    async def replace(self, key: str, content: bytes, etag: str) -> ObjectVersion:
+        """`PreconditionFailed` if that is no longer the one, or if there is none."""
 
-    async def put(self, key: str, content: bytes) -> Stamp:
+    async def put(self, key: str, content: bytes) -> ObjectVersion:
         """Whatever is there."""
 
     async def copy(self, source: str, target: str) -> None:
-        """Whatever is there. `Missing`."""
+        """Whatever is there. `ObjectMissing`."""
 
     async def delete(self, keys: Sequence[str]) -> None:
         """Those that are there."""
@@ -97,10 +97,10 @@ class Bucket(Protocol):
     async def delete_exactly(self, key: str, etag: str) -> None:
         """If it is still this one."""
 
-    def pages(self, prefix: str, after: str | None = None) -> AsyncIterator[list[Item]]:
+    def pages(self, prefix: str, after: str | None = None) -> AsyncIterator[list[ListedObject]]:
         """By key, beginning behind `after`; of `PAGE` each, mostly, but for the last."""
 
-    async def upload(self, key: str) -> Upload: ...
+    async def upload(self, key: str) -> ObjectUpload: ...
 
     def stream(self, key: str, start: int) -> AsyncIterator[bytes]:
-        """From byte `start` on, some megabytes at a time. `Missing`."""
+        """From byte `start` on, some megabytes at a time. `ObjectMissing`."""

@@ -14,7 +14,7 @@ import logging
 
 from holdfast.clock import Clock, SystemClock
 from holdfast.model.errors import StoreUnavailable
-from holdfast.stores.objects.buckets.bucket import Bucket, Missing
+from holdfast.stores.objects.buckets.bucket import Bucket, ObjectMissing
 from holdfast.stores.objects.buckets.retries import answered
 
 _log = logging.getLogger("holdfast")
@@ -53,7 +53,7 @@ class Skew:
         try:
             with answered():
                 written_at = await self._bucket.written_at(key)
-        except Missing:
+        except ObjectMissing:
             return  # somebody removed it: the next write measures again
         self.skew_ms = provable_ms(before_ms, after_ms, written_at, self._bucket.time_step_ms)
         if self.is_beyond and isinstance(self._clock, SystemClock):

@@ -11,7 +11,16 @@ from obstore.exceptions import AlreadyExistsError, BaseError, NotFoundError, Pre
 from obstore.store import MemoryStore as ObstoreMemory
 from obstore.store import from_url
 
-from holdfast.stores.objects.buckets.bucket import PAGE, Changed, Item, Missing, Read, Stamp, Unanswered, Upload
+from holdfast.stores.objects.buckets.bucket import (
+    PAGE,
+    ListedObject,
+    ObjectMissing,
+    ObjectUpload,
+    ObjectVersion,
+    PreconditionFailed,
+    Read,
+    Unanswered,
+)
 
 # Parts of an upload: what S3 takes at least is 5 MiB, and of 10,000 parts at most.
 _PART = 8 << 20
@@ -30,9 +39,9 @@ def _named() -> Iterator[None]:
     try:
         yield
     except (FileNotFoundError, NotFoundError) as error:
-        raise Missing(str(error).partition("\n")[0]) from None
+        raise ObjectMissing(str(error).partition("\n")[0]) from None
     except (AlreadyExistsError, PreconditionError, FileExistsError) as error:
-        raise Changed(str(error).partition("\n")[0]) from None
+        raise PreconditionFailed(str(error).partition("\n")[0]) from None
     except (BaseError, OSError, TimeoutError) as error:
         raise Unanswered(str(error).partition("\n")[0]) from None
 
@@ -82,29 +91,29 @@ class CloudBucket:
             found = await obstore.get_async(self._store, key)
             content = bytes(await found.bytes_async())
             etag = _etag(found.meta)
-        return Read(content, Stamp(etag, etag))
+        return Read(content, ObjectVersion(etag, etag))
 
     async def written_at(self, key: str) -> int:
         async with self._asking():
             return _written_at(await obstore.head_async(self._store, key))
 
-    async def create(self, key: str, content: bytes) -> Stamp:
+    async def create(self, key: str, content: bytes) -> ObjectVersion:
         return await self._put(key, content, "create")
 
-    async def replace(self, key: str, content: bytes, etag: str) -> Stamp:
+    async def replace(self, key: str, content: bytes, etag: str) -> ObjectVersion:
         try:
             return await self._put(key, content, {"e_tag": etag})
-        except Missing as error:
-            raise Changed(str(error)) from None
+        except ObjectMissing as error:
+            raise PreconditionFailed(str(error)) from None
 
-    async def put(self, key: str, content: bytes) -> Stamp:
+    async def put(self, key: str, content: bytes) -> ObjectVersion:
         return await self._put(key, content, "overwrite")
 
-    async def _put(self, key: str, content: bytes, mode: Any) -> Stamp:
+    async def _put(self, key: str, content: bytes, mode: Any) -> ObjectVersion:
         async with self._asking():
             done = await obstore.put_async(self._store, key, content, mode=mode)
         etag = _etag(done)
-        return Stamp(etag, etag)
+        return ObjectVersion(etag, etag)
 
     async def copy(self, source: str, target: str) -> None:
         async with self._asking():
@@ -116,11 +125,11 @@ class CloudBucket:
                 await obstore.delete_async(self._store, list(keys))
 
     async def delete_exactly(self, key: str, etag: str) -> None:
-        with suppress(Missing):
+        with suppress(ObjectMissing):
             if (await self.read(key)).stamp.etag == etag:
                 await self.delete([key])
 
-    async def pages(self, prefix: str, after: str | None = None) -> AsyncIterator[list[Item]]:
+    async def pages(self, prefix: str, after: str | None = None) -> AsyncIterator[list[ListedObject]]:
         stream = obstore.list(self._store, prefix, offset=after, chunk_size=PAGE)
         while True:
             async with self._asking():
@@ -130,7 +139,7 @@ class CloudBucket:
                     return
             yield [_item(each) for each in page]
 
-    async def upload(self, key: str) -> Upload:
+    async def upload(self, key: str) -> ObjectUpload:
         return _CloudUpload(obstore.open_writer_async(self._store, key, buffer_size=_PART), self._asking)
 
     async def stream(self, key: str, start: int) -> AsyncIterator[bytes]:
@@ -181,12 +190,12 @@ class MemoryBucket(CloudBucket):
             found = obstore.get(self._store, key)
             content = bytes(found.bytes())
             etag = _etag(found.meta)
-        return Read(content, Stamp(etag, etag))
+        return Read(content, ObjectVersion(etag, etag))
 
-    async def _put(self, key: str, content: bytes, mode: Any) -> Stamp:
+    async def _put(self, key: str, content: bytes, mode: Any) -> ObjectVersion:
         with _named():
             etag = _etag(obstore.put(self._store, key, content, mode=mode))
-        return Stamp(etag, etag)
+        return ObjectVersion(etag, etag)
 
     async def copy(self, source: str, target: str) -> None:
         with _named():
@@ -194,10 +203,10 @@ class MemoryBucket(CloudBucket):
 
     async def delete(self, keys: Sequence[str]) -> None:
         for key in keys:
-            with suppress(Missing), _named():
+            with suppress(ObjectMissing), _named():
                 obstore.delete(self._store, key)
 
-    async def pages(self, prefix: str, after: str | None = None) -> AsyncIterator[list[Item]]:
+    async def pages(self, prefix: str, after: str | None = None) -> AsyncIterator[list[ListedObject]]:
         with _named():
             stream = iter(obstore.list(self._store, prefix, offset=after, chunk_size=PAGE))
         for page in stream:
@@ -212,8 +221,8 @@ def _etag(meta: Any) -> str:
     return str(etag)
 
 
-def _item(meta: Any) -> Item:
-    return Item(meta["path"], _etag(meta), meta["size"], _written_at(meta))
+def _item(meta: Any) -> ListedObject:
+    return ListedObject(meta["path"], _etag(meta), meta["size"], _written_at(meta))
 
 
 def _written_at(meta: Any) -> int:

@@ -41,7 +41,7 @@ class _Watched(NamedTuple):
     awaits: str | None
 
 
-class Watch:
+class DirectoryWatch:
     def __init__(self, root: Path, poll_ms: int) -> None:
         self._root = root
         self._poll_s = poll_ms / 1_000

@@ -29,7 +29,16 @@ from zlib import crc32
 from holdfast.forking import listen_for_forks
 from holdfast.stores.disk.file_sync import make_directory, sync_directory, sync_file
 from holdfast.stores.disk.processes import is_running
-from holdfast.stores.objects.buckets.bucket import PAGE, Changed, Item, Missing, Read, Stamp, Unanswered, Upload
+from holdfast.stores.objects.buckets.bucket import (
+    PAGE,
+    ListedObject,
+    ObjectMissing,
+    ObjectUpload,
+    ObjectVersion,
+    PreconditionFailed,
+    Read,
+    Unanswered,
+)
 
 T = TypeVar("T")
 
@@ -87,7 +96,7 @@ class DiskBucket:
                 return work()
             return await asyncio.get_running_loop().run_in_executor(self._threads, work)
         except FileNotFoundError as error:
-            raise Missing(str(error)) from None
+            raise ObjectMissing(str(error)) from None
         except OSError as error:
             raise Unanswered(f"{error.strerror}: {error.filename}") from None
 
@@ -103,7 +112,7 @@ class DiskBucket:
     def _read(self, key: str) -> Read:
         with (self.root / key).open("rb", buffering=0) as file:
             content = file.readall()
-            return Read(content, Stamp(_etag(content), _mark(os.fstat(file.fileno()))))
+            return Read(content, ObjectVersion(_etag(content), _mark(os.fstat(file.fileno()))))
 
     async def written_at(self, key: str) -> int:
         return await self._run(lambda: os.stat(self.root / key).st_mtime_ns // 1_000_000)
@@ -119,8 +128,8 @@ class DiskBucket:
 
     # --- Writing ---------------------------------------------------------------------------------------------
 
-    async def create(self, key: str, content: bytes) -> Stamp:
-        def create() -> Stamp:
+    async def create(self, key: str, content: bytes) -> ObjectVersion:
+        def create() -> ObjectVersion:
             with self._written(content) as new:
                 mark = _mark(os.stat(new))
                 self._make_parent(key)
@@ -128,27 +137,27 @@ class DiskBucket:
                     # Under no name but this one if there is one already; without a lock, for nothing is compared.
                     os.link(new, self.root / key)
                 except FileExistsError:
-                    raise Changed(f"{key} is there") from None
+                    raise PreconditionFailed(f"{key} is there") from None
                 self._sync_parent(key)
-                return Stamp(_etag(content), mark)
+                return ObjectVersion(_etag(content), mark)
 
         return await self._run(create)
 
-    async def replace(self, key: str, content: bytes, etag: str) -> Stamp:
-        def replace() -> Stamp:
+    async def replace(self, key: str, content: bytes, etag: str) -> ObjectVersion:
+        def replace() -> ObjectVersion:
             with self._written(content) as new, self._lock(key):
                 try:
                     there = self._read(key).stamp.etag
                 except FileNotFoundError:
-                    raise Changed(f"{key} is gone") from None
+                    raise PreconditionFailed(f"{key} is gone") from None
                 if there != etag:
-                    raise Changed(f"{key} has changed")
+                    raise PreconditionFailed(f"{key} has changed")
                 return self._rename(new, key, content)
 
         return await self._run(replace)
 
-    async def put(self, key: str, content: bytes) -> Stamp:
-        def put() -> Stamp:
+    async def put(self, key: str, content: bytes) -> ObjectVersion:
+        def put() -> ObjectVersion:
             # Without a lock: nobody compares what is put so.
             with self._written(content) as new:
                 self._make_parent(key)
@@ -156,11 +165,11 @@ class DiskBucket:
 
         return await self._run(put)
 
-    def _rename(self, new: Path, key: str, content: bytes) -> Stamp:
+    def _rename(self, new: Path, key: str, content: bytes) -> ObjectVersion:
         mark = _mark(os.stat(new))
         os.rename(new, self.root / key)
         self._sync_parent(key)
-        return Stamp(_etag(content), mark)
+        return ObjectVersion(_etag(content), mark)
 
     async def copy(self, source: str, target: str) -> None:
         def copy() -> None:
@@ -194,7 +203,7 @@ class DiskBucket:
 
         await self._run(delete)
 
-    async def upload(self, key: str) -> Upload:
+    async def upload(self, key: str) -> ObjectUpload:
         path = self._new_path()
         file = await self._run(lambda: path.open("wb", buffering=0))
         return _DiskUpload(self, key, path, file.fileno(), file.close)
@@ -260,7 +269,7 @@ class DiskBucket:
 
     # --- Listing ---------------------------------------------------------------------------------------------
 
-    async def pages(self, prefix: str, after: str | None = None) -> AsyncIterator[list[Item]]:
+    async def pages(self, prefix: str, after: str | None = None) -> AsyncIterator[list[ListedObject]]:
         folder = prefix.rstrip("/")
         names = await self._run(lambda: sorted(self._names(folder)), is_long=self._counts.get(folder, 0) > PAGE)
         if len(self._counts) > PAGE:
@@ -289,12 +298,12 @@ class DiskBucket:
             else:
                 yield name
 
-    def _item(self, key: str) -> Item | None:
+    def _item(self, key: str) -> ListedObject | None:
         try:
             stat = os.stat(self.root / key)
         except FileNotFoundError:
             return None
-        return Item(key, _mark(stat), stat.st_size, stat.st_mtime_ns // 1_000_000)
+        return ListedObject(key, _mark(stat), stat.st_size, stat.st_mtime_ns // 1_000_000)
 
 
 class _DiskUpload:

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from holdfast.model.errors import StoreUnavailable
-from holdfast.stores.objects.buckets.bucket import Bucket, Changed, Missing, Read, Unanswered
+from holdfast.stores.objects.buckets.bucket import Bucket, ObjectMissing, PreconditionFailed, Read, Unanswered
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -41,7 +41,7 @@ async def read_object(bucket: Bucket, key: str) -> Read | None:
     try:
         with answered():
             return await bucket.read(key)
-    except Missing:
+    except ObjectMissing:
         return None
 
 
@@ -50,12 +50,13 @@ async def until_unchanged(
     gave_up: str,
     *,
     tries: int = TRIES,
-    on: tuple[type[Exception], ...] = (Changed, Busy),
+    on: tuple[type[Exception], ...] = (PreconditionFailed, Busy),
 ) -> T:
-    """Return what `attempt` returns, repeated while it raises one of `on`: at once after `Changed`, after a pause
-    while another's step is under way. Each attempt reads anew what it changes.
+    """Return the result of `attempt`, repeated while it raises one of `on`.
 
-    Raise `StoreUnavailable` with the words of `gave_up` after the last try.
+    The next try follows at once after `PreconditionFailed`, and after a pause while another process's step is under
+    way. Each attempt must read again what it changes. Raise `StoreUnavailable` with the message `gave_up` after the
+    last try.
     """
     for _ in range(tries):
         try:

@@ -21,7 +21,7 @@ import msgspec
 
 from holdfast.clock import Clock
 from holdfast.model.errors import StoreUnavailable
-from holdfast.stores.objects.buckets.bucket import Bucket, Changed, Missing, Stamp, Unanswered
+from holdfast.stores.objects.buckets.bucket import Bucket, ObjectMissing, ObjectVersion, PreconditionFailed, Unanswered
 from holdfast.stores.objects.buckets.retries import (
     Busy,
     answered,
@@ -32,7 +32,7 @@ from holdfast.stores.objects.buckets.retries import (
 )
 from holdfast.stores.objects.documents import layout
 from holdfast.stores.objects.documents.document_format import (
-    Sheet,
+    CasDocument,
     StepBody,
     decode_sheet,
     encode,
@@ -57,26 +57,26 @@ _step_of = msgspec.msgpack.Decoder(StepBody).decode
 
 
 @dataclass(slots=True)
-class Held:
+class ReadCasDocument:
     """A sheet as it was read. `body` is what holds (None: there is nothing), `sheet` what stands there."""
 
     key: str
     body: bytes | None
-    sheet: Sheet
-    stamp: Stamp
+    sheet: CasDocument
+    stamp: ObjectVersion
     # Its step is not decided: nothing can be written here for the moment.
     is_busy: bool = False
 
 
-class Write(NamedTuple):
+class CasWrite(NamedTuple):
     """One sheet of a step. `held` is what was read; None: there is none."""
 
     key: str
     body: bytes
-    held: Held | None
+    held: ReadCasDocument | None
 
 
-class Sheets:
+class CasDocuments:
     def __init__(self, bucket: Bucket, clock: Clock) -> None:
         self.bucket = bucket
         self.clock = clock
@@ -89,7 +89,7 @@ class Sheets:
 
     # --- Reading ---------------------------------------------------------------------------------------------
 
-    async def read(self, key: str) -> Held | None:
+    async def read(self, key: str) -> ReadCasDocument | None:
         """What holds. None: there is no sheet."""
         looked_for: str | None = None
         while True:
@@ -99,7 +99,7 @@ class Sheets:
             raw, stamp = found
             sheet = decode_sheet(key, raw)
             if sheet.step is None:
-                return Held(key, sheet.body or None, sheet, stamp)
+                return ReadCasDocument(key, sheet.body or None, sheet, stamp)
             holds = await self._holds(sheet.step)
             if holds is None and sheet.step not in self._own and self._is_abandoned(sheet.step):
                 # A step that was finished has no record any more, but then its sheets do not name it either: only one
@@ -109,7 +109,7 @@ class Sheets:
                     continue
                 holds = await self._decide(sheet.step, StepBody(False, []))
             body = sheet.body if holds else sheet.prior
-            return Held(key, body or None, sheet, stamp, is_busy=holds is None)
+            return ReadCasDocument(key, body or None, sheet, stamp, is_busy=holds is None)
 
     def _is_abandoned(self, step: str) -> bool:
         return self.clock.now_ms() >= _began_at(step) + self.bucket.patience_ms
@@ -130,11 +130,11 @@ class Sheets:
 
     # --- Writing ---------------------------------------------------------------------------------------------
 
-    async def write(self, key: str, body: bytes, held: Held | None) -> Held:
-        """Where `held` is what stands there; None: nothing does. `Changed`, `StoreUnavailable`."""
+    async def write(self, key: str, body: bytes, held: ReadCasDocument | None) -> ReadCasDocument:
+        """Where `held` is what stands there; None: nothing does. `PreconditionFailed`, `StoreUnavailable`."""
         return await self._write(key, body, held, None)
 
-    async def _write(self, key: str, body: bytes, held: Held | None, step: str | None) -> Held:
+    async def _write(self, key: str, body: bytes, held: ReadCasDocument | None, step: str | None) -> ReadCasDocument:
         if held is not None and held.is_busy:
             raise Busy
         prior = None if step is None or held is None else held.body
@@ -145,38 +145,42 @@ class Sheets:
                 stamp = await self.bucket.create(key, raw)
             else:
                 stamp = await self.bucket.replace(key, raw, held.stamp.etag)
-        except (Changed, Unanswered) as error:
+        except (PreconditionFailed, Unanswered) as error:
             return await self._was_written(key, sheet, error)
-        return Held(key, body, sheet, stamp)
+        return ReadCasDocument(key, body, sheet, stamp)
 
-    async def _was_written(self, key: str, sheet: Sheet, error: Exception) -> Held:
+    async def _was_written(self, key: str, sheet: CasDocument, error: Exception) -> ReadCasDocument:
         """The sheet after all, if it is only the answer that was lost."""
         if (found := await read_object(self.bucket, key)) is not None:
             there = decode_sheet(key, found.content)
             if there.nonce == sheet.nonce:
-                return Held(key, there.body, there, found.stamp)
+                return ReadCasDocument(key, there.body, there, found.stamp)
             if sheet.nonce in there.past:
                 # Written, and written over since: the caller must read it again before it goes on.
-                return Held(key, sheet.body, sheet, Stamp("overwritten", "overwritten"))
-        if isinstance(error, Changed):
-            raise Changed(str(error)) from None
+                return ReadCasDocument(key, sheet.body, sheet, ObjectVersion("overwritten", "overwritten"))
+        if isinstance(error, PreconditionFailed):
+            raise PreconditionFailed(str(error)) from None
         raise unavailable(error) from None
 
     # --- Steps -----------------------------------------------------------------------------------------------
 
-    async def write_all(self, writes: Sequence[Write], turns: Sequence[Write] = ()) -> list[Held]:
-        """All of them, or none: then `Changed`, `Busy` (another thought it dead) or `StoreUnavailable`. `turns` are
-        written before the others, one by one: steps that would get in one another's way all the time take turns."""
+    async def write_all(self, writes: Sequence[CasWrite], turns: Sequence[CasWrite] = ()) -> list[ReadCasDocument]:
+        """Write all of these documents, or none.
+
+        Raise `PreconditionFailed`, `Busy` (another process took this step for dead) or `StoreUnavailable`; then nothing
+        is written. `turns` are written before the others, one by one, so that steps that would conflict again and again
+        take turns.
+        """
         if len(writes) == 1 and not turns:
             [only] = writes
             return [await self.write(*only)]
         began_at = self.clock.now_ms()
         step = f"{layout.digits(began_at)}-{new_nonce().hex()}"
         self._own.add(step)
-        written: dict[str, Held] = {}
+        written: dict[str, ReadCasDocument] = {}
         try:
 
-            async def write(each: Write) -> None:
+            async def write(each: CasWrite) -> None:
                 written[each.key] = await self._write(each.key, each.body, each.held, step)
 
             for each in sorted(turns, key=lambda turn: turn.key):
@@ -200,7 +204,7 @@ class Sheets:
         for _ in range(_TRIES):
             try:
                 await self._write(layout.step(step), encode(wanted), None, None)
-            except Changed:
+            except PreconditionFailed:
                 found = await read_object(self.bucket, layout.step(step))
                 if found is None:
                     continue  # refused, though there is none
@@ -214,10 +218,10 @@ class Sheets:
             self._own.discard(step)
             if step not in self._decided:
                 await self._decide(step, StepBody(False, []))
-        except (StoreUnavailable, Missing, Unanswered) as second:
+        except (StoreUnavailable, ObjectMissing, Unanswered) as second:
             _log.debug("a step that failed (%s) was not given up: %s", error, second)
 
-    async def settle(self, held: Held) -> Held | None:
+    async def settle(self, held: ReadCasDocument) -> ReadCasDocument | None:
         """A sheet whose step is decided, written as what holds; None: there is nothing. Exactly this one is written, or
         deleted: the process whose step it was may be making another."""
         if held.sheet.step is None or held.is_busy:
@@ -227,7 +231,7 @@ class Sheets:
             return None
         return await self.write(held.key, held.body, held)
 
-    async def write_nothing(self, held: Held) -> None:
+    async def write_nothing(self, held: ReadCasDocument) -> None:
         """An empty sheet in its place; gone where the bucket can delete exactly this one."""
         emptied = await self.write(held.key, NOTHING, held)
         if self.bucket.deletes_exactly:

@@ -33,7 +33,7 @@ _HEAD = struct.Struct(">2sBI")
 _MAGIC = b"HF"
 
 
-class Sheet(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class CasDocument(msgspec.Struct, frozen=True, array_like=True, gc=False):
     nonce: bytes
     past: list[bytes]
     step: str | None
@@ -164,7 +164,7 @@ class SegmentBody(msgspec.Struct, frozen=True, array_like=True):
 
 
 encode = msgspec.msgpack.Encoder().encode
-_sheet_of = msgspec.msgpack.Decoder(Sheet).decode
+_sheet_of = msgspec.msgpack.Decoder(CasDocument).decode
 message_of = msgspec.msgpack.Decoder(MessageBody).decode
 
 
@@ -173,16 +173,16 @@ def new_nonce() -> bytes:
 
 
 def encode_sheet(
-    body: bytes, before: Sheet | None = None, *, step: str | None = None, prior: bytes | None = None
-) -> tuple[bytes, Sheet]:
+    body: bytes, before: CasDocument | None = None, *, step: str | None = None, prior: bytes | None = None
+) -> tuple[bytes, CasDocument]:
     """What to write, and the sheet that it is. `before` is what stands there now."""
     past = [] if before is None else [before.nonce, *before.past][:_PAST]
-    sheet = Sheet(new_nonce(), past, step, prior, body)
+    sheet = CasDocument(new_nonce(), past, step, prior, body)
     packed = encode(sheet)
     return _HEAD.pack(_MAGIC, FORMAT, crc32(packed)) + packed, sheet
 
 
-def decode_sheet(key: str, raw: bytes) -> Sheet:
+def decode_sheet(key: str, raw: bytes) -> CasDocument:
     try:
         magic, format, checksum = _HEAD.unpack_from(raw)
         packed = raw[_HEAD.size :]

@@ -8,29 +8,29 @@ from msgspec.structs import replace
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.policy import QueuePolicy, TenantConfig
 from holdfast.model.requests import Progress
-from holdfast.stores.objects.buckets.bucket import Bucket, Changed, Unanswered
+from holdfast.stores.objects.buckets.bucket import Bucket, PreconditionFailed, Unanswered
 from holdfast.stores.objects.buckets.retries import read_object, unavailable
 from holdfast.stores.objects.documents.document_format import new_nonce
 
 
-class Paper(msgspec.Struct, frozen=True, kw_only=True):
+class JsonDocument(msgspec.Struct, frozen=True, kw_only=True):
     nonce: str = ""
 
 
-class TenantsPaper(Paper, frozen=True, kw_only=True):
+class TenantsDocument(JsonDocument, frozen=True, kw_only=True):
     """Every tenant's number."""
 
     tenants: dict[str, int] = {}
 
 
-class TenantPaper(Paper, frozen=True, kw_only=True):
+class TenantDocument(JsonDocument, frozen=True, kw_only=True):
     tenant_id: int
     config: TenantConfig = TenantConfig()
     next_queue_id: int = 1
     queues: dict[str, int] = {}
 
 
-class QueuePaper(Paper, frozen=True, kw_only=True):
+class QueueDocument(JsonDocument, frozen=True, kw_only=True):
     queue_id: int
     policy: QueuePolicy = QueuePolicy()
     is_paused: bool = False
@@ -39,7 +39,7 @@ class QueuePaper(Paper, frozen=True, kw_only=True):
     is_deleted: bool = False
 
 
-class StatePaper(Paper, frozen=True, kw_only=True):
+class MessageStateDocument(JsonDocument, frozen=True, kw_only=True):
     """A message's state document. Each claim writes it anew, so that nobody writes who read it before."""
 
     version: int
@@ -49,33 +49,33 @@ class StatePaper(Paper, frozen=True, kw_only=True):
     progress: Progress | None = None
 
 
-class JournalPaper(Paper, frozen=True, kw_only=True):
+class JournalDocument(JsonDocument, frozen=True, kw_only=True):
     emptied_upto: int = 0
 
 
-P = TypeVar("P", bound=Paper)
+P = TypeVar("P", bound=JsonDocument)
 
 
-class HeldPaper(NamedTuple, Generic[P]):
+class ReadJsonDocument(NamedTuple, Generic[P]):
     paper: P
     etag: str
 
 
-class Papers:
+class JsonDocuments:
     def __init__(self, bucket: Bucket) -> None:
         self._bucket = bucket
 
-    async def read(self, key: str, kind: type[P]) -> HeldPaper[P] | None:
+    async def read(self, key: str, kind: type[P]) -> ReadJsonDocument[P] | None:
         found = await read_object(self._bucket, key)
         if found is None:
             return None
         try:
-            return HeldPaper(msgspec.json.decode(found.content, type=kind), found.stamp.etag)
+            return ReadJsonDocument(msgspec.json.decode(found.content, type=kind), found.stamp.etag)
         except msgspec.MsgspecError as error:
             raise StoreUnavailable(f"{key} is damaged ({error}): mend it, or restore a backup") from None
 
-    async def write(self, key: str, paper: P, held: HeldPaper[P] | None) -> HeldPaper[P]:
-        """Where `held` is what stands there; None: nothing does. `Changed`, `StoreUnavailable`."""
+    async def write(self, key: str, paper: P, held: ReadJsonDocument[P] | None) -> ReadJsonDocument[P]:
+        """Where `held` is what stands there; None: nothing does. `PreconditionFailed`, `StoreUnavailable`."""
         paper = replace(paper, nonce=new_nonce().hex())
         raw = msgspec.json.format(msgspec.json.encode(paper), indent=1)
         try:
@@ -83,11 +83,11 @@ class Papers:
                 stamp = await self._bucket.create(key, raw)
             else:
                 stamp = await self._bucket.replace(key, raw, held.etag)
-        except (Changed, Unanswered) as error:
+        except (PreconditionFailed, Unanswered) as error:
             there = await self.read(key, type(paper))
             if there is not None and there.paper.nonce == paper.nonce:
                 return there
-            if isinstance(error, Changed):
-                raise Changed(str(error)) from None
+            if isinstance(error, PreconditionFailed):
+                raise PreconditionFailed(str(error)) from None
             raise unavailable(error) from None
-        return HeldPaper(paper, stamp.etag)
+        return ReadJsonDocument(paper, stamp.etag)

@@ -17,7 +17,7 @@ from holdfast.stores.objects.buckets.bucket_url import make_bucket
 from holdfast.stores.objects.documents import layout
 from holdfast.stores.objects.documents.document_format import SegmentBody
 from holdfast.stores.objects.journal.journal import PER_SEGMENT
-from holdfast.stores.objects.verify.reader import Looking
+from holdfast.stores.objects.verify.reader import VerifyReader
 from holdfast.wire.arrow import EVENT_FIELDS
 
 _BATCH = 20_000
@@ -30,7 +30,7 @@ class ObjectJournal:
 
     def __init__(self, url: str, tenant: str | None) -> None:
         self._bucket = make_bucket(url, syncs=False)
-        self._looking = Looking(self._bucket, 0)
+        self._looking = VerifyReader(self._bucket, 0)
         self._tenant = tenant
         self._runner = asyncio.Runner()
         if self._runner.run(self._first_from(None, layout.OWN)) is None:

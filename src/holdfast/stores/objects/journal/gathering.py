@@ -1,19 +1,19 @@
 """Events that others left in outboxes: of processes that died, and of those that have not come to collect them yet."""
 
 from holdfast.model.names import QueueRef
-from holdfast.stores.objects.buckets.bucket import Item
+from holdfast.stores.objects.buckets.bucket import ListedObject
 from holdfast.stores.objects.buckets.retries import answered, side_by_side
 from holdfast.stores.objects.documents import layout
 from holdfast.stores.objects.documents.document_format import message_of
-from holdfast.stores.objects.messages.messages import Messages
-from holdfast.stores.objects.operations.directory import Directory
+from holdfast.stores.objects.messages.messages import ObjectMessages
+from holdfast.stores.objects.operations.directory import ObjectDirectory
 
 # Metadata of which it is remembered that nothing waits in it.
 _REMEMBERED = 500_000
 
 
 class Gathering:
-    def __init__(self, messages: Messages, directory: Directory) -> None:
+    def __init__(self, messages: ObjectMessages, directory: ObjectDirectory) -> None:
         self._messages = messages
         self._directory = directory
         # By key: the mark under which nothing waited in it.
@@ -33,10 +33,10 @@ class Gathering:
                 if unknown:
                     await side_by_side(unknown, lambda item: self._look(item, now_ms))
 
-    def _is_known(self, item: Item) -> bool:
+    def _is_known(self, item: ListedObject) -> bool:
         return item.key in self._messages.dirty or self._empty.get(item.key) == item.mark
 
-    async def _look(self, item: Item, now_ms: int) -> None:
+    async def _look(self, item: ListedObject, now_ms: int) -> None:
         held = await self._messages.sheets.read(item.key)
         if held is None or held.is_busy or held.body is None:
             return

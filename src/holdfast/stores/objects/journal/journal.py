@@ -21,15 +21,15 @@ from holdfast.model.errors import InvalidArgument
 from holdfast.model.events import Event, JournalEvent, parse_position
 from holdfast.model.names import QueueRef
 from holdfast.stores.contract import JOURNAL_STEP, JournalPage
-from holdfast.stores.objects.buckets.bucket import Changed
+from holdfast.stores.objects.buckets.bucket import PreconditionFailed
 from holdfast.stores.objects.buckets.retries import answered, side_by_side, until_unchanged
 from holdfast.stores.objects.documents import layout
-from holdfast.stores.objects.documents.cas_documents import Held
+from holdfast.stores.objects.documents.cas_documents import ReadCasDocument
 from holdfast.stores.objects.documents.document_format import MessageBody, Note, SegmentBody, encode, message_of
-from holdfast.stores.objects.documents.json_documents import JournalPaper, Papers
+from holdfast.stores.objects.documents.json_documents import JournalDocument, JsonDocuments
 from holdfast.stores.objects.journal.gathering import Gathering
-from holdfast.stores.objects.messages.index import Entry
-from holdfast.stores.objects.messages.messages import Messages
+from holdfast.stores.objects.messages.index import IndexedMessage
+from holdfast.stores.objects.messages.messages import ObjectMessages
 
 # Metadata that one segment is collected from.
 SEGMENT = 1_000
@@ -41,9 +41,9 @@ PER_SEGMENT = 1 << 20
 _segment_of = msgspec.msgpack.Decoder(SegmentBody).decode
 
 
-class Journal:
+class JournalCollector:
     def __init__(
-        self, messages: Messages, papers: Papers, gathering: Gathering, retention_ms: int, gather_ms: int
+        self, messages: ObjectMessages, papers: JsonDocuments, gathering: Gathering, retention_ms: int, gather_ms: int
     ) -> None:
         """`gather_ms`: how often a reader makes others' events be gathered, at most."""
         self._messages = messages
@@ -78,7 +78,9 @@ class Journal:
             return len(keys)
 
         async with self._lock:
-            return await until_unchanged(collect, "the journal is written by others all the time: later", on=(Changed,))
+            return await until_unchanged(
+                collect, "the journal is written by others all the time: later", on=(PreconditionFailed,)
+            )
 
     async def collect_all(self) -> None:
         # Those whose step is under way stay: they are another call's, which has not been answered.
@@ -89,7 +91,7 @@ class Journal:
 
     async def _finish_last(self) -> int:
         """Empty the outboxes of the last segment, if that is not done. Answers its number."""
-        head = await self._papers.read(layout.JOURNAL_HEAD, JournalPaper)
+        head = await self._papers.read(layout.JOURNAL_HEAD, JournalDocument)
         number = max(self._emptied_upto, 0 if head is None else head.paper.emptied_upto)
         while (segment := await self._read(number + 1)) is not None:
             await self._empty(segment.emptied)
@@ -99,8 +101,8 @@ class Journal:
         return number
 
     async def _append(self, number: int, keys: list[str]) -> None:
-        """Write a segment; `Changed` if another process wrote it first."""
-        found: list[tuple[Held, MessageBody]] = []
+        """Write a segment; `PreconditionFailed` if another process wrote it first."""
+        found: list[tuple[ReadCasDocument, MessageBody]] = []
         done: list[str] = []
 
         async def read(key: str) -> None:
@@ -134,10 +136,12 @@ class Journal:
 
     async def _note_emptied(self, number: int) -> None:
         with answered():
-            await self._sheets.bucket.put(layout.JOURNAL_HEAD, msgspec.json.encode(JournalPaper(emptied_upto=number)))
+            await self._sheets.bucket.put(
+                layout.JOURNAL_HEAD, msgspec.json.encode(JournalDocument(emptied_upto=number))
+            )
 
     async def _empty(
-        self, emptied: list[tuple[str, int]], known: Mapping[str, tuple[Held, MessageBody]] | None = None
+        self, emptied: list[tuple[str, int]], known: Mapping[str, tuple[ReadCasDocument, MessageBody]] | None = None
     ) -> None:
         known = known or {}
 
@@ -147,14 +151,16 @@ class Journal:
 
         await side_by_side(emptied, empty)
 
-    async def _empty_one(self, key: str, upto: int, known: tuple[Held | None, MessageBody | None] | None) -> None:
+    async def _empty_one(
+        self, key: str, upto: int, known: tuple[ReadCasDocument | None, MessageBody | None] | None
+    ) -> None:
         async def empty() -> None:
             nonlocal key, known
             (held, body), known = known or await self._there(key), None
             if held is not None and body is not None:
                 if body.moved_to is not None:
                     key = body.moved_to  # the outbox went with it
-                    raise Changed("it moved")
+                    raise PreconditionFailed("it moved")
                 left = [note for note in body.outbox if note.number > upto]
                 if body.is_gone and not left:
                     await self._messages.delete(key, body)
@@ -167,11 +173,11 @@ class Journal:
 
         await until_unchanged(empty, f"{key} changes all the time: later")
 
-    async def _there(self, key: str) -> tuple[Held | None, MessageBody | None]:
+    async def _there(self, key: str) -> tuple[ReadCasDocument | None, MessageBody | None]:
         held = await self._sheets.read(key)
         return (None, None) if held is None or held.body is None else (held, message_of(held.body))
 
-    def _note_written(self, before: Held, written: Held, body: MessageBody) -> None:
+    def _note_written(self, before: ReadCasDocument, written: ReadCasDocument, body: MessageBody) -> None:
         """In the place of the entry, and not into it: a call that has it goes by what it says as a whole. If that is
         about to be written, it finds out by itself."""
         shelf = self._messages.shelves.known(body.ref)
@@ -179,7 +185,7 @@ class Journal:
         if shelf is None or entry is None or entry.is_taken:
             return
         if entry.held.stamp.etag == before.stamp.etag and entry.held.key == before.key:
-            shelf.index.put(Entry(written, body), self._messages.shelves.lease_ends_at(body))
+            shelf.index.put(IndexedMessage(written, body), self._messages.shelves.lease_ends_at(body))
 
     # --- Reading ---------------------------------------------------------------------------------------------
 

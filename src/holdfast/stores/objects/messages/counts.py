@@ -8,28 +8,28 @@ from holdfast.model.message import State
 from holdfast.model.names import QueueRef
 from holdfast.model.policy import Quotas
 from holdfast.stores.logic.quotas import check_quotas
-from holdfast.stores.objects.buckets.bucket import Item
+from holdfast.stores.objects.buckets.bucket import ListedObject
 from holdfast.stores.objects.buckets.retries import Busy, answered, side_by_side
 from holdfast.stores.objects.documents import layout
-from holdfast.stores.objects.documents.cas_documents import Held, Write
+from holdfast.stores.objects.documents.cas_documents import CasWrite, ReadCasDocument
 from holdfast.stores.objects.documents.document_format import RoomBody, encode, message_of
-from holdfast.stores.objects.messages.index import Entry
-from holdfast.stores.objects.messages.messages import Messages
-from holdfast.stores.objects.operations.directory import Directory
+from holdfast.stores.objects.messages.index import IndexedMessage
+from holdfast.stores.objects.messages.messages import ObjectMessages
+from holdfast.stores.objects.operations.directory import ObjectDirectory
 
 
-class Counting:
-    def __init__(self, messages: Messages, directory: Directory) -> None:
+class QueueCounts:
+    def __init__(self, messages: ObjectMessages, directory: ObjectDirectory) -> None:
         self._messages = messages
         self._directory = directory
         self._locks: dict[str, asyncio.Lock] = {}
         # Bytes of payloads on their way, by tenant and by whose they are.
         self.on_their_way: dict[str, dict[object, int]] = {}
 
-    async def walk(self, ref: QueueRef, now_ms: int, after: int | None = None) -> AsyncIterator[list[Entry]]:
+    async def walk(self, ref: QueueRef, now_ms: int, after: int | None = None) -> AsyncIterator[list[IndexedMessage]]:
         """Messages with ids above `after`, by id, in bunches."""
         lists = [self._walk(ref, now_ms, after, dead=dead) for dead in (False, True)]
-        waiting: list[list[Entry]] = [[], []]
+        waiting: list[list[IndexedMessage]] = [[], []]
         ended = [False, False]
         while True:
             for at, entries in enumerate(lists):
@@ -52,27 +52,29 @@ class Counting:
             waiting = [[e for e in bunch if e.id > upto] for bunch in waiting]
             yield ready
 
-    async def _walk(self, ref: QueueRef, now_ms: int, after: int | None, *, dead: bool) -> AsyncIterator[list[Entry]]:
+    async def _walk(
+        self, ref: QueueRef, now_ms: int, after: int | None, *, dead: bool
+    ) -> AsyncIterator[list[IndexedMessage]]:
         prefix = layout.messages(ref, dead=dead)
         start = None if after is None else layout.message(ref, after, dead=dead)
         with answered():
             async for page in self._messages.sheets.bucket.pages(prefix, start):
                 yield await self._read_page(ref, page, now_ms)
 
-    async def _read_page(self, ref: QueueRef, page: list[Item], now_ms: int) -> list[Entry]:
+    async def _read_page(self, ref: QueueRef, page: list[ListedObject], now_ms: int) -> list[IndexedMessage]:
         shelf = self._messages.shelves.of(ref)
-        found: list[Entry] = []
+        found: list[IndexedMessage] = []
 
-        async def read(item: Item) -> Entry | None:
+        async def read(item: ListedObject) -> IndexedMessage | None:
             held = await self._messages.sheets.read(item.key)
             if held is None or held.body is None:
                 return None
             body = message_of(held.body)
             if not body.is_message:
                 return None
-            return (not held.is_busy and self._messages.shelves.note(held, body, now_ms)) or Entry(held, body)
+            return (not held.is_busy and self._messages.shelves.note(held, body, now_ms)) or IndexedMessage(held, body)
 
-        unknown: list[Item] = []
+        unknown: list[ListedObject] = []
         for item in page:
             id = layout.parse_message(item.key)
             if id is None:
@@ -129,7 +131,7 @@ class Counting:
 
     async def make_room(
         self, tenant: str, added: list[int], now_ms: int, *, whose: object = None, freed: Sequence[int] = ()
-    ) -> list[Write]:
+    ) -> list[CasWrite]:
         """As `check_quotas`; and what must be written in the step that adds the messages. `Busy`."""
         quotas = (await self._directory.config(tenant)).quotas
         if not quotas.are_counted:
@@ -137,17 +139,17 @@ class Counting:
             return []
         held = await self._room(tenant)
         messages, size = await self.check_quotas(tenant, quotas, added, now_ms, whose=whose, freed=freed)
-        return [Write(layout.room(tenant), encode(RoomBody(messages, size)), held)]
+        return [CasWrite(layout.room(tenant), encode(RoomBody(messages, size)), held)]
 
-    async def keep_room(self, tenant: str) -> list[Write]:
+    async def keep_room(self, tenant: str) -> list[CasWrite]:
         """What must be written in a step that moves messages within the tenant, or out of it. `Busy`."""
         if not (await self._directory.config(tenant)).quotas.are_counted:
             return []
         held = await self._room(tenant)
         body = None if held is None else held.body
-        return [Write(layout.room(tenant), body or encode(RoomBody(0, 0)), held)]
+        return [CasWrite(layout.room(tenant), body or encode(RoomBody(0, 0)), held)]
 
-    async def _room(self, tenant: str) -> Held | None:
+    async def _room(self, tenant: str) -> ReadCasDocument | None:
         held = await self._messages.sheets.read(layout.room(tenant))
         if held is not None and held.is_busy:
             raise Busy

@@ -19,14 +19,14 @@ import msgspec
 
 from holdfast.model.message import State
 from holdfast.model.names import QueueRef
-from holdfast.stores.objects.buckets.bucket import Changed
+from holdfast.stores.objects.buckets.bucket import PreconditionFailed
 from holdfast.stores.objects.buckets.retries import Busy, answered, side_by_side
 from holdfast.stores.objects.documents import layout
-from holdfast.stores.objects.documents.cas_documents import Held
+from holdfast.stores.objects.documents.cas_documents import ReadCasDocument
 from holdfast.stores.objects.documents.document_format import Batch, encode
-from holdfast.stores.objects.messages.index import Entry
-from holdfast.stores.objects.messages.messages import Messages
-from holdfast.stores.objects.messages.queue_windows import Shelf
+from holdfast.stores.objects.messages.index import IndexedMessage
+from holdfast.stores.objects.messages.messages import ObjectMessages
+from holdfast.stores.objects.messages.queue_windows import ObjectQueueState
 
 # How long a group that another process holds is left alone, if its lease does not end sooner.
 _LEAVE_MS = 200
@@ -36,23 +36,23 @@ _batch_of = msgspec.msgpack.Decoder(Batch).decode
 
 @dataclass(slots=True)
 class GroupBatch:
-    entries: list[Entry]
-    held: Held
+    entries: list[IndexedMessage]
+    held: ReadCasDocument
 
 
-class Groups:
-    def __init__(self, messages: Messages) -> None:
+class ObjectGroups:
+    def __init__(self, messages: ObjectMessages) -> None:
         self._messages = messages
         self._sheets = messages.sheets
         # Groups that another holds, as far as is known: until when to leave them.
         self._left_until: dict[tuple[QueueRef, str], int] = {}
         self._locks: dict[tuple[QueueRef, str], asyncio.Lock] = {}
 
-    def is_held(self, shelf: Shelf, entry: Entry, now_ms: int) -> bool:
+    def is_held(self, shelf: ObjectQueueState, entry: IndexedMessage, now_ms: int) -> bool:
         group = entry.body.group
         return group is not None and now_ms < self._left_until.get((shelf.ref, group), 0)
 
-    async def begin(self, ref: QueueRef, entries: list[Entry], now_ms: int) -> GroupBatch | None:
+    async def begin(self, ref: QueueRef, entries: list[IndexedMessage], now_ms: int) -> GroupBatch | None:
         """The messages to claim, in order: what is stored, not what is thought. None: the group is held."""
         group = entries[0].body.group
         assert group is not None
@@ -71,7 +71,7 @@ class Groups:
         batch = Batch(sorted({*(each.id for each in first), *before}))
         try:
             held = await self._sheets.write(key, encode(batch), held)
-        except (Changed, Busy):
+        except (PreconditionFailed, Busy):
             self._leave(ref, group, now_ms)
             return None
         if await self._in_flight(ref, before, now_ms):
@@ -92,9 +92,9 @@ class Groups:
         entries = await side_by_side(ids, lambda id: self._messages.read(ref, id, now_ms))
         return any(entry is not None and entry.body.life.state is State.IN_FLIGHT for entry in entries)
 
-    async def _first(self, ref: QueueRef, group: str, limit: int, now_ms: int) -> list[Entry]:
+    async def _first(self, ref: QueueRef, group: str, limit: int, now_ms: int) -> list[IndexedMessage]:
         """The group's oldest, as they are stored: up to `limit`, and up to the first that is not due."""
-        found: list[Entry] = []
+        found: list[IndexedMessage] = []
         with answered():
             async for page in self._sheets.bucket.pages(layout.group_members(ref, group)):
                 for item in page:

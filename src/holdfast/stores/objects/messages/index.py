@@ -9,17 +9,17 @@ from dataclasses import dataclass
 
 from sortedcontainers import SortedList
 
-from holdfast.stores.indexes.queue_orders import LAST_ID, Orders
+from holdfast.stores.indexes.queue_orders import LAST_ID, QueueOrders
 from holdfast.stores.objects.documents import layout
-from holdfast.stores.objects.documents.cas_documents import Held
+from holdfast.stores.objects.documents.cas_documents import ReadCasDocument
 from holdfast.stores.objects.documents.document_format import MessageBody
 
 
 @dataclass(slots=True)
-class Entry:
+class IndexedMessage:
     """A message as this process knows it. Taken: a call is writing it."""
 
-    held: Held
+    held: ReadCasDocument
     body: MessageBody
     is_taken: bool = False
 
@@ -36,19 +36,19 @@ class Entry:
         return self.body.state_at or layout.state_of(self.held.key)
 
 
-class Index(Orders):
+class MessageIndex(QueueOrders):
     """`put` and `drop` are the only ways to alter it."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.entries: dict[int, Entry] = {}
+        self.entries: dict[int, IndexedMessage] = {}
         # When each lease may be taken to have run out; kept here, for the granter's clock may be another's.
         self._lease_ends: dict[int, int] = {}
 
     def __len__(self) -> int:
         return len(self.entries)
 
-    def put(self, entry: Entry, lease_ends_at: int) -> None:
+    def put(self, entry: IndexedMessage, lease_ends_at: int) -> None:
         self.drop(entry.id)
         self.entries[entry.id] = entry
         self._lease_ends[entry.id] = lease_ends_at
@@ -61,7 +61,7 @@ class Index(Orders):
 
     # --- What a claim looks at ---------------------------------------------------------------------------------
 
-    def due(self, now_ms: int) -> Iterator[Entry]:
+    def due(self, now_ms: int) -> Iterator[IndexedMessage]:
         """Heads and single messages that are due, in the order of delivery; what is taken is passed over. Nothing may
         be put or dropped meanwhile, but taken."""
         for level in self.levels.values():
@@ -79,7 +79,7 @@ class Index(Orders):
                     return enough
         return counted
 
-    def group_of(self, entry: Entry) -> list[Entry]:
+    def group_of(self, entry: IndexedMessage) -> list[IndexedMessage]:
         """The Ready messages of its group, in order of id."""
         group = self.groups.get(entry.body.group or "")
         return [] if group is None else [self.entries[id] for id in group.ready]
@@ -87,9 +87,9 @@ class Index(Orders):
     def next_deadline(self) -> int | None:
         return min((ends[0][0] for ends in (self.leases, self.ttls, self.kept) if ends), default=None)
 
-    def ended(self, ends: "SortedList[tuple[int, int]]", limit: int, now_ms: int) -> list[Entry]:
+    def ended(self, ends: "SortedList[tuple[int, int]]", limit: int, now_ms: int) -> list[IndexedMessage]:
         """Of one of the lists of ends: those that have come, and that nobody is writing."""
-        found: list[Entry] = []
+        found: list[IndexedMessage] = []
         for at_ms, id in ends:
             if at_ms > now_ms or len(found) >= limit:
                 break

@@ -10,18 +10,20 @@ from holdfast.model.names import QueueRef
 from holdfast.model.requests import NO_STATE, Filter
 from holdfast.model.rules.lifecycle import is_over
 from holdfast.stores.contract import Listing
-from holdfast.stores.objects.buckets.bucket import Missing
+from holdfast.stores.objects.buckets.bucket import ObjectMissing
 from holdfast.stores.objects.buckets.retries import side_by_side
-from holdfast.stores.objects.messages.counts import Counting
-from holdfast.stores.objects.messages.index import Entry
-from holdfast.stores.objects.messages.messages import Messages
-from holdfast.stores.objects.messages.state_documents import States
+from holdfast.stores.objects.messages.counts import QueueCounts
+from holdfast.stores.objects.messages.index import IndexedMessage
+from holdfast.stores.objects.messages.messages import ObjectMessages
+from holdfast.stores.objects.messages.state_documents import StateDocuments
 
 _TRIES = 8
 
 
-class Reading:
-    def __init__(self, messages: Messages, counting: Counting, states: States, streams_above: int) -> None:
+class ObjectInspection:
+    def __init__(
+        self, messages: ObjectMessages, counting: QueueCounts, states: StateDocuments, streams_above: int
+    ) -> None:
         self._messages = messages
         self._counting = counting
         self._states = states
@@ -36,9 +38,9 @@ class Reading:
             first = await self._due(ref, limit, now_ms)
         return await self._all_found(first, now_ms)
 
-    async def _due(self, ref: QueueRef, limit: int, now_ms: int) -> list[Entry]:
-        due: list[tuple[tuple[int, int, int], list[Entry]]] = []
-        groups: dict[str, list[Entry]] = {}
+    async def _due(self, ref: QueueRef, limit: int, now_ms: int) -> list[IndexedMessage]:
+        due: list[tuple[tuple[int, int, int], list[IndexedMessage]]] = []
+        groups: dict[str, list[IndexedMessage]] = {}
         held: set[str] = set()
         async for bunch in self._counting.walk(ref, now_ms):
             for entry in bunch:
@@ -52,7 +54,7 @@ class Reading:
                 elif life.visible_at <= now_ms:
                     due.append((_place(entry), [entry]))
         for group, entries in groups.items():
-            batch: list[Entry] = []
+            batch: list[IndexedMessage] = []
             for entry in entries:
                 if entry.body.life.visible_at > now_ms:
                     break
@@ -73,10 +75,10 @@ class Reading:
 
     async def first(
         self, limit: int, ref: QueueRef, states: frozenset[State], which: Filter, after: int | None, now_ms: int
-    ) -> list[Entry]:
+    ) -> list[IndexedMessage]:
         """Return up to `limit` messages in one of the states that the filter matches, by id, beginning behind the id
         `after`."""
-        found: list[Entry] = []
+        found: list[IndexedMessage] = []
         if which.ids is not None:
             for id in sorted(id for id in which.ids if after is None or id > after):
                 entry = await self._messages.read(ref, id, now_ms)
@@ -91,7 +93,7 @@ class Reading:
                 break
         return found[:limit]
 
-    async def _all_found(self, entries: list[Entry], now_ms: int) -> list[Found]:
+    async def _all_found(self, entries: list[IndexedMessage], now_ms: int) -> list[Found]:
         """Return the messages with their payloads. One that went meanwhile, or is in another state by now, is left
         out."""
         found = await side_by_side(entries, lambda entry: self._found(entry, now_ms))
@@ -101,7 +103,7 @@ class Reading:
             if each is not None and each.life.state is entry.body.life.state
         ]
 
-    async def _found(self, entry: Entry, now_ms: int) -> Found | None:
+    async def _found(self, entry: IndexedMessage, now_ms: int) -> Found | None:
         """Return a message with its payload and state; None if it went meanwhile."""
         for _ in range(_TRIES):
             body = entry.body
@@ -109,7 +111,7 @@ class Reading:
             if body.size <= self._streams_above:
                 try:
                     envelope = body.envelope(await self._messages.payload(entry))
-                except Missing:
+                except ObjectMissing:
                     envelope, is_complete = replace(envelope, pieces=None), False
             state = await self._states.find(entry)
             if not is_complete or state is None:
@@ -125,10 +127,10 @@ class Reading:
         raise StoreUnavailable(f"message {to_uuid(entry.id)} is moved again and again; try again")
 
 
-def _is_meant(entry: Entry, states: frozenset[State], which: Filter, now_ms: int) -> bool:
+def _is_meant(entry: IndexedMessage, states: frozenset[State], which: Filter, now_ms: int) -> bool:
     body = entry.body
     return body.life.state in states and which.matches(body.envelope(), body.life, now_ms)
 
 
-def _place(entry: Entry) -> tuple[int, int, int]:
+def _place(entry: IndexedMessage) -> tuple[int, int, int]:
     return entry.body.life.priority, entry.body.life.visible_at, entry.id

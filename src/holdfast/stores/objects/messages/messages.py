@@ -23,29 +23,29 @@ from holdfast.model.ids import to_uuid
 from holdfast.model.names import QueueRef
 from holdfast.model.rules.lifecycle import Change
 from holdfast.stores.event_loop.notices import Notices
-from holdfast.stores.objects.buckets.bucket import Changed, Missing, Unanswered
+from holdfast.stores.objects.buckets.bucket import ObjectMissing, PreconditionFailed, Unanswered
 from holdfast.stores.objects.buckets.retries import Busy, answered, side_by_side, unavailable
 from holdfast.stores.objects.documents import layout
-from holdfast.stores.objects.documents.cas_documents import Held, Sheets, Write
+from holdfast.stores.objects.documents.cas_documents import CasDocuments, CasWrite, ReadCasDocument
 from holdfast.stores.objects.documents.document_format import MessageBody, encode, message_of, new_nonce
 from holdfast.stores.objects.messages.changes import Changes
-from holdfast.stores.objects.messages.index import Entry
-from holdfast.stores.objects.messages.queue_windows import Shelves
+from holdfast.stores.objects.messages.index import IndexedMessage
+from holdfast.stores.objects.messages.queue_windows import ObjectQueueStates
 
 _TRIES = 8
 
 
-class Moving(NamedTuple):
+class MessageMove(NamedTuple):
     """One message on its way. `payload` is what it gets instead of its own."""
 
-    entry: Entry
+    entry: IndexedMessage
     target: str
     body: MessageBody
     payload: bytes | None = None
 
 
-class Messages:
-    def __init__(self, sheets: Sheets, shelves: Shelves, changes: Changes) -> None:
+class ObjectMessages:
+    def __init__(self, sheets: CasDocuments, shelves: ObjectQueueStates, changes: Changes) -> None:
         self.sheets = sheets
         self.shelves = shelves
         self.changes = changes
@@ -56,7 +56,7 @@ class Messages:
 
     # --- Reading ---------------------------------------------------------------------------------------------
 
-    async def read(self, ref: QueueRef, id: int, now_ms: int) -> Entry | None:
+    async def read(self, ref: QueueRef, id: int, now_ms: int) -> IndexedMessage | None:
         """As it is stored, in whichever place of this queue."""
         key = layout.message(ref, id)
         for _ in range(_TRIES):
@@ -76,11 +76,11 @@ class Messages:
                 continue
             if body.is_gone:
                 return None
-            return self.shelves.note(held, body, now_ms) or Entry(held, body)
+            return self.shelves.note(held, body, now_ms) or IndexedMessage(held, body)
         raise StoreUnavailable(f"message {to_uuid(id)} moves all the time: later")
 
-    async def payload(self, entry: Entry) -> bytes:
-        """Whole. `Missing`."""
+    async def payload(self, entry: IndexedMessage) -> bytes:
+        """Whole. `ObjectMissing`."""
         body = entry.body
         if not body.size:
             return b""
@@ -90,20 +90,25 @@ class Messages:
             raise StoreUnavailable(f"the payload of message {to_uuid(body.id)} is damaged: restore a backup")
         return content
 
-    async def find_payload(self, entry: Entry) -> None:
-        """`Missing` if it is not there. Reads no more than its last byte."""
+    async def find_payload(self, entry: IndexedMessage) -> None:
+        """`ObjectMissing` if it is not there. Reads no more than its last byte."""
         with answered():
             if entry.body.size:
                 await anext(self.sheets.bucket.stream(entry.payload_key, entry.body.size - 1), None)
 
     # --- Writing ---------------------------------------------------------------------------------------------
 
-    async def write(self, entry: Entry, body: MessageBody, now_ms: int, notices: Notices) -> Entry:
-        """Replace the metadata that `entry` was read with. Raise `Changed` or `Busy`; the message is then unknown."""
+    async def write(self, entry: IndexedMessage, body: MessageBody, now_ms: int, notices: Notices) -> IndexedMessage:
+        """Replace the metadata that `entry` was read with.
+
+        Raise `PreconditionFailed` or `Busy`; the state of the message is then unknown.
+        """
         [written] = await self.write_all([(entry, body)], now_ms, notices)
         return written
 
-    async def change(self, entry: Entry, change: Change, now_ms: int, notices: Notices) -> Entry | None:
+    async def change(
+        self, entry: IndexedMessage, change: Change, now_ms: int, notices: Notices
+    ) -> IndexedMessage | None:
         """Take one step of a message's life, and return the message; None if its life is not the known one any more."""
         life = entry.body.life
         for _ in range(_TRIES):
@@ -111,7 +116,7 @@ class Messages:
                 return await self.write(entry, self.changes.after(entry.body, change, now_ms), now_ms, notices)
             except Busy:
                 return None
-            except Changed:
+            except PreconditionFailed:
                 # It may have been written though nothing about it changed: its events were collected.
                 again = await self.read(entry.body.ref, entry.id, now_ms)
                 if again is None or again.body.life != life or again.held.key != entry.held.key:
@@ -120,13 +125,13 @@ class Messages:
         return None
 
     async def write_all(
-        self, changes: Sequence[tuple[Entry, MessageBody]], now_ms: int, notices: Notices
-    ) -> list[Entry]:
+        self, changes: Sequence[tuple[IndexedMessage, MessageBody]], now_ms: int, notices: Notices
+    ) -> list[IndexedMessage]:
         """Write all of them, or none."""
-        writes = [Write(entry.held.key, encode(body), entry.held) for entry, body in changes]
+        writes = [CasWrite(entry.held.key, encode(body), entry.held) for entry, body in changes]
         try:
             helds = await self.sheets.write_all(writes)
-        except (Changed, Busy, StoreUnavailable):
+        except (PreconditionFailed, Busy, StoreUnavailable):
             # If the bucket did not answer, they may have been written.
             for entry, _ in changes:
                 self.shelves.lost(entry)
@@ -135,8 +140,8 @@ class Messages:
         return [self.written(held, entry.body, body, now_ms, notices) for (entry, body), held in written]
 
     def written(
-        self, held: Held, before: MessageBody | None, body: MessageBody, now_ms: int, notices: Notices
-    ) -> Entry:
+        self, held: ReadCasDocument, before: MessageBody | None, body: MessageBody, now_ms: int, notices: Notices
+    ) -> IndexedMessage:
         """Note it: for the window, the journal, and who waits."""
         counted = 0 if before is None else before.noted
         for note in body.outbox:
@@ -146,30 +151,30 @@ class Messages:
             since_ms, _ = self.dirty.get(held.key, (now_ms, False))
             self.dirty[held.key] = (since_ms, body.is_gone)
         entry = self.shelves.note(held, body, now_ms, is_new=before is None)
-        return entry or Entry(held, body)
+        return entry or IndexedMessage(held, body)
 
     # --- Moving ----------------------------------------------------------------------------------------------
 
     async def move_all(
-        self, movings: Sequence[Moving], now_ms: int, notices: Notices, *, turns: Sequence[Write] = ()
+        self, movings: Sequence[MessageMove], now_ms: int, notices: Notices, *, turns: Sequence[CasWrite] = ()
     ) -> None:
-        """All of them, or none: then `Changed`, `Busy` or `StoreUnavailable`."""
-        writes: dict[str, tuple[Write, MessageBody]] = {}
+        """All of them, or none: then `PreconditionFailed`, `Busy` or `StoreUnavailable`."""
+        writes: dict[str, tuple[CasWrite, MessageBody]] = {}
 
-        async def prepare(moving: Moving) -> None:
+        async def prepare(moving: MessageMove) -> None:
             entry, target = moving.entry, moving.target
             source = entry.held.key
             there = await self.sheets.read(target)
             is_back = there is not None and there.body is not None
             if there is not None and there.body is not None and message_of(there.body).moved_to is None:
-                raise Changed(f"{target} is taken")
+                raise PreconditionFailed(f"{target} is taken")
             stubs = [key for key in (*moving.body.stubs, source) if key != target]
             body = replace(await self._bring(moving, is_back=is_back), stubs=stubs)
             stub = replace(
                 entry.body, moved_to=target, outbox=[], stubs=[], headers={}, has_state=False, is_state_written=False
             )
-            writes[target] = (Write(target, encode(body), there), body)
-            writes[source] = (Write(source, encode(stub), entry.held), stub)
+            writes[target] = (CasWrite(target, encode(body), there), body)
+            writes[source] = (CasWrite(source, encode(stub), entry.held), stub)
 
         await side_by_side(movings, prepare)
         helds = await self.sheets.write_all([write for write, _ in writes.values()], turns)
@@ -183,7 +188,7 @@ class Messages:
             left += {entry.payload_key, entry.state_key} - {there.payload_key, there.state_key}
         await self.sheets.delete(left)
 
-    async def _bring(self, moving: Moving, *, is_back: bool) -> MessageBody:
+    async def _bring(self, moving: MessageMove, *, is_back: bool) -> MessageBody:
         """Payload and state to where the message goes, or where they are if it was there before."""
         bucket, entry, target = self.sheets.bucket, moving.entry, moving.target
         payload_at = entry.payload_key if is_back else None
@@ -198,8 +203,8 @@ class Messages:
                 state_at = await self._bring_state(entry.state_key, layout.state_of(target))
             if moving.body.group is not None:
                 await bucket.put(layout.group_member(moving.body.ref, moving.body.group, moving.body.id), b"")
-        except Missing:
-            raise Changed(f"the payload of {entry.held.key} is not there") from None
+        except ObjectMissing:
+            raise PreconditionFailed(f"the payload of {entry.held.key} is not there") from None
         except Unanswered as error:
             raise unavailable(error) from None
         return replace(moving.body, payload_at=payload_at, state_at=state_at)
@@ -209,11 +214,11 @@ class Messages:
         be older, or is being brought now."""
         try:
             content = (await self.sheets.bucket.read(source)).content
-        except Missing:
+        except ObjectMissing:
             return None  # whoever said that it would write one died
         try:
             await self.sheets.bucket.create(target, content)
-        except Changed:
+        except PreconditionFailed:
             target = f"{target.removesuffix('.json')}-{new_nonce().hex()}.json"
             await self.sheets.bucket.put(target, content)
             return target

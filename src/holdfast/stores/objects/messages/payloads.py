@@ -11,17 +11,17 @@ from zlib import crc32
 from holdfast.model.message import Draft, Pieces
 from holdfast.model.names import QueueRef
 from holdfast.stores.contract import PayloadReader
-from holdfast.stores.event_loop.driver import Driver, on_driver
-from holdfast.stores.event_loop.link import Link
+from holdfast.stores.event_loop.driver import LoopDriver, on_driver
+from holdfast.stores.event_loop.link import LoopBridge
 from holdfast.stores.logic.quotas import check_room_for_queue
 from holdfast.stores.logic.results import check_accepts
-from holdfast.stores.objects.buckets.bucket import Missing, Upload
+from holdfast.stores.objects.buckets.bucket import ObjectMissing, ObjectUpload
 from holdfast.stores.objects.buckets.retries import answered
 from holdfast.stores.objects.documents import layout
-from holdfast.stores.objects.messages.counts import Counting
-from holdfast.stores.objects.messages.messages import Messages
-from holdfast.stores.objects.operations.directory import Directory
-from holdfast.stores.objects.operations.node_numbers import Nodes
+from holdfast.stores.objects.messages.counts import QueueCounts
+from holdfast.stores.objects.messages.messages import ObjectMessages
+from holdfast.stores.objects.operations.directory import ObjectDirectory
+from holdfast.stores.objects.operations.node_numbers import ObjectNodeNumbers
 from holdfast.stores.payloads.pieces import damaged, payload_gone
 from holdfast.stores.payloads.staging import StageWriter
 
@@ -29,16 +29,16 @@ from holdfast.stores.payloads.staging import StageWriter
 _PART = 1 << 20
 
 
-class Payloads:
+class ObjectPayloads:
     """`PayloadStore`, and the staged payloads until they are enqueued."""
 
     def __init__(
         self,
-        driver: Driver,
-        messages: Messages,
-        directory: Directory,
-        counting: Counting,
-        nodes: Nodes,
+        driver: LoopDriver,
+        messages: ObjectMessages,
+        directory: ObjectDirectory,
+        counting: QueueCounts,
+        nodes: ObjectNodeNumbers,
         check_room: Callable[[int], None],
     ) -> None:
         """`check_room` raises `StoreUnavailable` if the disk has no room for this many bytes."""
@@ -67,7 +67,9 @@ class Payloads:
         return [self._staged.pop(place) for place in places if place in self._staged]
 
     @on_driver
-    async def _stage(self, link: Link, ref: QueueRef, draft: Draft, now_ms: int, *, auto_create: bool) -> "BucketStage":
+    async def _stage(
+        self, link: LoopBridge, ref: QueueRef, draft: Draft, now_ms: int, *, auto_create: bool
+    ) -> "BucketStage":
         row = await self._directory.find(ref)
         check_accepts(ref, row, auto_create=auto_create)
         if row is None:
@@ -94,7 +96,9 @@ class Payloads:
 
 
 class BucketStage(StageWriter):
-    def __init__(self, payloads: Payloads, link: Link, ref: QueueRef, draft: Draft, place: int, upload: Upload) -> None:
+    def __init__(
+        self, payloads: ObjectPayloads, link: LoopBridge, ref: QueueRef, draft: Draft, place: int, upload: ObjectUpload
+    ) -> None:
         super().__init__(ref, draft, place, _PART)
         self._payloads = payloads
         self._link = link
@@ -141,7 +145,9 @@ class BucketStage(StageWriter):
 class BucketReader(PayloadReader):
     """Reads ahead of nothing: what is in memory is what the bucket gives at a time."""
 
-    def __init__(self, messages: Messages, link: Link, ref: QueueRef, id: int, pieces: Pieces, start: int) -> None:
+    def __init__(
+        self, messages: ObjectMessages, link: LoopBridge, ref: QueueRef, id: int, pieces: Pieces, start: int
+    ) -> None:
         self._messages = messages
         self._link = link
         self._ref = ref
@@ -174,7 +180,7 @@ class BucketReader(PayloadReader):
         try:
             with answered():
                 part = await anext(self._parts, None)
-        except Missing:
+        except ObjectMissing:
             raise payload_gone(self._id) from None
         if not part:
             raise damaged(self._pieces)

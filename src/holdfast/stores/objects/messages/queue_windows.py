@@ -14,12 +14,12 @@ from holdfast.model.message import State
 from holdfast.model.names import QueueRef
 from holdfast.stores.contract import QueueRow
 from holdfast.stores.event_loop.notices import Notices
-from holdfast.stores.objects.buckets.bucket import PAGE, Item, Unanswered
+from holdfast.stores.objects.buckets.bucket import PAGE, ListedObject, Unanswered
 from holdfast.stores.objects.buckets.retries import answered, side_by_side, unavailable
 from holdfast.stores.objects.documents import layout
-from holdfast.stores.objects.documents.cas_documents import Held, Sheets
+from holdfast.stores.objects.documents.cas_documents import CasDocuments, ReadCasDocument
 from holdfast.stores.objects.documents.document_format import MessageBody, message_of
-from holdfast.stores.objects.messages.index import Entry, Index
+from holdfast.stores.objects.messages.index import IndexedMessage, MessageIndex
 
 # Messages of a queue that are known whole, and those of which only the mark is.
 WINDOW = 10_000
@@ -35,14 +35,14 @@ _PAGES = 200
 
 @dataclass(slots=True)
 class Pass:
-    pages: AsyncIterator[list[Item]]
+    pages: AsyncIterator[list[ListedObject]]
     began_at: int
 
 
 @dataclass(slots=True)
-class Shelf:
+class ObjectQueueState:
     ref: QueueRef
-    index: Index = field(default_factory=Index)
+    index: MessageIndex = field(default_factory=MessageIndex)
     # Who holds it ends leases and TTLs: a claim waits for a sweep that is at it, and finds what that returned.
     ending: asyncio.Lock = field(default_factory=asyncio.Lock)
     # Of what is not in the window: its mark, and when it may be due (None: not before it changes).
@@ -64,7 +64,7 @@ class Shelf:
     leftovers: dict[str, None] = field(default_factory=dict)
 
     # Of messages that verdicts are being written for: what became of them, to be noted when all are.
-    hidden: dict[int, tuple[Held, MessageBody] | None] = field(default_factory=dict)
+    hidden: dict[int, tuple[ReadCasDocument, MessageBody] | None] = field(default_factory=dict)
 
     @property
     def is_whole(self) -> bool:
@@ -72,23 +72,23 @@ class Shelf:
         return self.under_way is None and self.seen_at is not None
 
 
-class Shelves:
-    def __init__(self, sheets: Sheets, granter: str, skew_ms: int) -> None:
+class ObjectQueueStates:
+    def __init__(self, sheets: CasDocuments, granter: str, skew_ms: int) -> None:
         self._sheets = sheets
         self._granter = granter
         self._skew_ms = skew_ms
-        self._shelves: dict[QueueRef, Shelf] = {}
+        self._shelves: dict[QueueRef, ObjectQueueState] = {}
 
-    def all(self) -> list[Shelf]:
+    def all(self) -> list[ObjectQueueState]:
         return list(self._shelves.values())
 
-    def of(self, ref: QueueRef) -> Shelf:
+    def of(self, ref: QueueRef) -> ObjectQueueState:
         shelf = self._shelves.get(ref)
         if shelf is None:
-            shelf = self._shelves[ref] = Shelf(ref)
+            shelf = self._shelves[ref] = ObjectQueueState(ref)
         return shelf
 
-    def known(self, ref: QueueRef) -> Shelf | None:
+    def known(self, ref: QueueRef) -> ObjectQueueState | None:
         return self._shelves.get(ref)
 
     def forget(self, ref: QueueRef) -> None:
@@ -110,7 +110,9 @@ class Shelves:
 
     # --- Noting what was read or written -----------------------------------------------------------------------
 
-    def note(self, held: Held, body: MessageBody, now_ms: int, *, is_new: bool = False) -> Entry | None:
+    def note(
+        self, held: ReadCasDocument, body: MessageBody, now_ms: int, *, is_new: bool = False
+    ) -> IndexedMessage | None:
         """A message of this queue as it is now; None: it is not in the window. `is_new`: this process enqueued it."""
         shelf = self.of(body.ref)
         id = body.id
@@ -134,11 +136,11 @@ class Shelves:
                 shelf.passed[id] = (held.stamp.mark, self._due_at(body))
             return None
         shelf.passed.pop(id, None)
-        entry = Entry(held, body)
+        entry = IndexedMessage(held, body)
         shelf.index.put(entry, self.lease_ends_at(body))
         return entry
 
-    def _has_room(self, shelf: Shelf, body: MessageBody, now_ms: int, *, is_new: bool) -> bool:
+    def _has_room(self, shelf: ObjectQueueState, body: MessageBody, now_ms: int, *, is_new: bool) -> bool:
         size = len(shelf.index)
         if is_new:
             if size >= WINDOW:
@@ -162,7 +164,7 @@ class Shelves:
             case State.FAILED:
                 return None
 
-    def lost(self, entry: Entry) -> None:
+    def lost(self, entry: IndexedMessage) -> None:
         """Another wrote it: what is known of it is wrong."""
         shelf = self.of(entry.body.ref)
         if shelf.index.entries.get(entry.id) is entry:
@@ -171,7 +173,7 @@ class Shelves:
         shelf.next_pass_at = 0
 
     @contextmanager
-    def hiding(self, shelf: Shelf, ids: set[int], now_ms: int) -> Iterator[None]:
+    def hiding(self, shelf: ObjectQueueState, ids: set[int], now_ms: int) -> Iterator[None]:
         """What becomes of these is seen by claims of this process once all of it is written."""
         if len(ids) == 1:
             yield
@@ -187,12 +189,12 @@ class Shelves:
 
     # --- Passes ------------------------------------------------------------------------------------------------
 
-    async def look(self, shelf: Shelf, wanted: int, now_ms: int) -> bool:
+    async def look(self, shelf: ObjectQueueState, wanted: int, now_ms: int) -> bool:
         """Know of so many messages that are due, or of all. False: there was too much to go over in one call."""
         async with shelf.lock:
             return await self._look(shelf, wanted, now_ms)
 
-    async def _look(self, shelf: Shelf, wanted: int, now_ms: int) -> bool:
+    async def _look(self, shelf: ObjectQueueState, wanted: int, now_ms: int) -> bool:
         if shelf.index.count_due(now_ms, wanted) >= wanted:
             # Not while a sweep goes over all of it: then no claim has to.
             if now_ms >= shelf.next_page_at and shelf.sweeping is None:
@@ -210,7 +212,7 @@ class Shelves:
             is_own = is_own or is_end
         return False
 
-    async def look_at_all(self, shelf: Shelf, now_ms: int) -> AsyncIterator[None]:
+    async def look_at_all(self, shelf: ObjectQueueState, now_ms: int) -> AsyncIterator[None]:
         """One whole pass of its own, which no claim waits for: whoever makes it may rest after each full page."""
         if shelf.ends_at is not None and shelf.ends_at <= now_ms:
             shelf.ends_at = None
@@ -223,7 +225,7 @@ class Shelves:
                     yield
         shelf.next_pass_at = now_ms + max(_SWEEP_MS, pages * _SWEEP_PER_PAGE_MS)
 
-    async def _go_on(self, shelf: Shelf, now_ms: int) -> bool:
+    async def _go_on(self, shelf: ObjectQueueState, now_ms: int) -> bool:
         """One page further; true at the end of the pass. A page that is not full is mostly the last. To find that out
         costs no call; and once all of a queue is known, what this process enqueues is in the window at once."""
         under_way = shelf.under_way
@@ -246,8 +248,8 @@ class Shelves:
             shelf.seen_at = under_way.began_at
         return True
 
-    async def _read_page(self, shelf: Shelf, page: list[Item], now_ms: int) -> None:
-        unknown: list[Item] = []
+    async def _read_page(self, shelf: ObjectQueueState, page: list[ListedObject], now_ms: int) -> None:
+        unknown: list[ListedObject] = []
         for item in page:
             id = layout.parse_message(item.key)
             if id is None or id in shelf.hidden:
@@ -263,7 +265,7 @@ class Shelves:
                     continue
             unknown.append(item)
 
-        async def read(item: Item) -> None:
+        async def read(item: ListedObject) -> None:
             held = await self._sheets.read(item.key)
             if held is not None:
                 self._find(shelf, held, now_ms)
@@ -271,7 +273,7 @@ class Shelves:
         if unknown:
             await side_by_side(unknown, read)
 
-    def _find(self, shelf: Shelf, held: Held, now_ms: int) -> None:
+    def _find(self, shelf: ObjectQueueState, held: ReadCasDocument, now_ms: int) -> None:
         id = layout.parse_message(held.key)
         assert id is not None
         entry = shelf.index.entries.get(id)

@@ -17,11 +17,11 @@ from holdfast.model.requests import NO_STATE, StateChange, StateDocument
 from holdfast.model.rules import lifecycle
 from holdfast.model.rules.state_documents import lease_lost, saved
 from holdfast.stores.event_loop.notices import Notices
-from holdfast.stores.objects.buckets.bucket import Changed
+from holdfast.stores.objects.buckets.bucket import PreconditionFailed
 from holdfast.stores.objects.buckets.retries import Busy, until_unchanged
-from holdfast.stores.objects.documents.json_documents import Papers, StatePaper
-from holdfast.stores.objects.messages.index import Entry
-from holdfast.stores.objects.messages.messages import Messages
+from holdfast.stores.objects.documents.json_documents import JsonDocuments, MessageStateDocument
+from holdfast.stores.objects.messages.index import IndexedMessage
+from holdfast.stores.objects.messages.messages import ObjectMessages
 
 _log = logging.getLogger("holdfast")
 
@@ -29,32 +29,32 @@ _TRIES = 20
 _GAVE_UP = "the state of a message changes all the time: later"
 
 
-class States:
-    def __init__(self, messages: Messages, papers: Papers) -> None:
+class StateDocuments:
+    def __init__(self, messages: ObjectMessages, papers: JsonDocuments) -> None:
         self._messages = messages
         self._papers = papers
 
-    async def find(self, entry: Entry) -> StateDocument | None:
+    async def find(self, entry: IndexedMessage) -> StateDocument | None:
         """Return a message's state; None if it may have one, and there is none where the entry says."""
         if not entry.body.has_state:
             return NO_STATE
-        held = await self._papers.read(entry.state_key, StatePaper)
+        held = await self._papers.read(entry.state_key, MessageStateDocument)
         return None if held is None else _document(held.paper)
 
-    async def read(self, entry: Entry) -> StateDocument:
+    async def read(self, entry: IndexedMessage) -> StateDocument:
         return await self.find(entry) or NO_STATE
 
-    async def take_over(self, entry: Entry) -> StateDocument:
+    async def take_over(self, entry: IndexedMessage) -> StateDocument:
         """By the claim that `entry` says."""
         if not entry.body.has_state:
             return NO_STATE
         key, version = entry.state_key, entry.body.life.version
 
         async def take_over() -> StateDocument:
-            held = await self._papers.read(key, StatePaper)
+            held = await self._papers.read(key, MessageStateDocument)
             if held is not None and held.paper.version >= version:
                 return _document(held.paper)
-            paper = StatePaper(version=version) if held is None else replace(held.paper, version=version)
+            paper = MessageStateDocument(version=version) if held is None else replace(held.paper, version=version)
             return _document((await self._papers.write(key, paper, held)).paper)
 
         return await until_unchanged(take_over, _GAVE_UP, tries=_TRIES)
@@ -68,12 +68,12 @@ class States:
             if not entry.body.has_state:
                 saved(NO_STATE, change)  # refused before anything is written
                 await self._messages.write(entry, replace(entry.body, has_state=True), now_ms, Notices())
-            held = await self._papers.read(key, StatePaper)
-            paper = StatePaper(version=receipt.version) if held is None else held.paper
+            held = await self._papers.read(key, MessageStateDocument)
+            paper = MessageStateDocument(version=receipt.version) if held is None else held.paper
             # Read after the state: a later claim writes the state, so our conditional write would then fail.
             entry = await self._messages.read(ref, receipt.id, now_ms)
             if entry is None or not lifecycle.holds(entry.body.life, receipt, now_ms):
-                raise Changed("the lease ended meanwhile")
+                raise PreconditionFailed("the lease ended meanwhile")
             after = saved(_document(paper), change)
             await self._papers.write(key, _with(paper, after), held)
             await self._note_written(entry, now_ms)
@@ -81,22 +81,22 @@ class States:
 
         return await until_unchanged(save, _GAVE_UP, tries=_TRIES)
 
-    async def _note_written(self, entry: Entry, now_ms: int) -> None:
+    async def _note_written(self, entry: IndexedMessage, now_ms: int) -> None:
         """Record that the document must be there. The state is saved, whatever becomes of this."""
         if entry.body.is_state_written:
             return
         try:
             await self._messages.write(entry, replace(entry.body, is_state_written=True), now_ms, Notices())
-        except (Changed, Busy, StoreUnavailable) as error:
+        except (PreconditionFailed, Busy, StoreUnavailable) as error:
             _log.debug("that the state of message %s was written is recorded by its next save: %s", entry.id, error)
 
 
-def _document(paper: StatePaper) -> StateDocument:
+def _document(paper: MessageStateDocument) -> StateDocument:
     document = bytes(paper.document) if paper.has_document else None
     return StateDocument(document=document, etag=str(paper.etag) if paper.etag else None, progress=paper.progress)
 
 
-def _with(paper: StatePaper, state: StateDocument) -> StatePaper:
+def _with(paper: MessageStateDocument, state: StateDocument) -> MessageStateDocument:
     document = msgspec.Raw(b"null" if state.document is None else state.document)
     return replace(
         paper,

@@ -24,12 +24,12 @@ from holdfast.stores.event_loop.notices import Notices
 from holdfast.stores.logic.sweep import end_by_time
 from holdfast.stores.objects.buckets.retries import side_by_side
 from holdfast.stores.objects.documents import layout
-from holdfast.stores.objects.documents.cas_documents import Write
+from holdfast.stores.objects.documents.cas_documents import CasWrite
 from holdfast.stores.objects.documents.document_format import MessageBody
-from holdfast.stores.objects.messages.counts import Counting
-from holdfast.stores.objects.messages.index import Entry
-from holdfast.stores.objects.messages.messages import Messages, Moving
-from holdfast.stores.objects.messages.queue_windows import Shelf
+from holdfast.stores.objects.messages.counts import QueueCounts
+from holdfast.stores.objects.messages.index import IndexedMessage
+from holdfast.stores.objects.messages.messages import MessageMove, ObjectMessages
+from holdfast.stores.objects.messages.queue_windows import ObjectQueueState
 from holdfast.stores.unit import Sized
 
 
@@ -44,7 +44,7 @@ class OpenQueue(NamedTuple):
 class LoadedEntry:
     """A message as it is stored, and as a step has changed it. `payload` replaces the stored one."""
 
-    stored: Entry
+    stored: IndexedMessage
     body: MessageBody
     payload: bytes | None = None
 
@@ -71,7 +71,7 @@ class LoadedEntry:
         return self.body.bytes
 
 
-def _loaded(entry: Entry) -> LoadedEntry:
+def _loaded(entry: IndexedMessage) -> LoadedEntry:
     return LoadedEntry(entry, entry.body)
 
 
@@ -79,8 +79,8 @@ def _loaded(entry: Entry) -> LoadedEntry:
 class ObjectUnit:
     """`ChangeUnit`. `entries` are the messages that the caller has found for the step, by id."""
 
-    messages: Messages
-    counting: Counting
+    messages: ObjectMessages
+    counting: QueueCounts
     now_ms: int
     notices: Notices
     queues: Sequence[OpenQueue]
@@ -89,7 +89,7 @@ class ObjectUnit:
     # Changes that time causes.
     ends: list[tuple[LoadedEntry, Change]] = field(default_factory=list)
     # By tenant: what the step must write so that concurrent checks of the tenant's quotas fail.
-    room: dict[str, list[Write]] = field(default_factory=dict)
+    room: dict[str, list[CasWrite]] = field(default_factory=dict)
 
     # --- Queues ----------------------------------------------------------------------------------------------
 
@@ -167,7 +167,7 @@ class ObjectUnit:
             source = moved[0].stored.body.tenant
             if source not in self.room:
                 self.room[source] = await self.counting.keep_room(source)
-            movings = [Moving(each.stored, each.key, each.body, each.payload) for each in moved]
+            movings = [MessageMove(each.stored, each.key, each.body, each.payload) for each in moved]
             turns = [write for writes in self.room.values() for write in writes]
             await self.messages.move_all(movings, self.now_ms, self.notices, turns=turns)
         elif changed:
@@ -190,16 +190,20 @@ class ObjectUnit:
 class ObjectUnits:
     """The steps of a store."""
 
-    def __init__(self, messages: Messages, counting: Counting) -> None:
+    def __init__(self, messages: ObjectMessages, counting: QueueCounts) -> None:
         self._messages = messages
         self._counting = counting
 
-    def begin(self, now_ms: int, notices: Notices, *queues: OpenQueue, found: Iterable[Entry] = ()) -> ObjectUnit:
+    def begin(
+        self, now_ms: int, notices: Notices, *queues: OpenQueue, found: Iterable[IndexedMessage] = ()
+    ) -> ObjectUnit:
         """Return a new step on these queues, and on the messages that the caller has found."""
         entries = {entry.id: _loaded(entry) for entry in found}
         return ObjectUnit(self._messages, self._counting, now_ms, notices, queues, entries)
 
-    async def end_overdue(self, row: QueueRow, shelf: Shelf, limit: int, now_ms: int, notices: Notices) -> int:
+    async def end_overdue(
+        self, row: QueueRow, shelf: ObjectQueueState, limit: int, now_ms: int, notices: Notices
+    ) -> int:
         """Return leases that ran out, and end TTLs; return how many."""
         async with shelf.ending:
             unit = self.begin(now_ms, notices)

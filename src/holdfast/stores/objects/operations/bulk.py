@@ -5,20 +5,25 @@ from holdfast.model.requests import Filter, Move, Redrive, Verb, states_of
 from holdfast.stores.contract import AlterStep
 from holdfast.stores.event_loop.notices import Notices
 from holdfast.stores.logic.bulk import alter
-from holdfast.stores.objects.buckets.bucket import Changed
+from holdfast.stores.objects.buckets.bucket import PreconditionFailed
 from holdfast.stores.objects.buckets.retries import Busy, until_unchanged
 from holdfast.stores.objects.documents import layout
-from holdfast.stores.objects.messages.counts import Counting
-from holdfast.stores.objects.messages.index import Entry
-from holdfast.stores.objects.messages.inspection import Reading
-from holdfast.stores.objects.messages.messages import Messages, Moving
+from holdfast.stores.objects.messages.counts import QueueCounts
+from holdfast.stores.objects.messages.index import IndexedMessage
+from holdfast.stores.objects.messages.inspection import ObjectInspection
+from holdfast.stores.objects.messages.messages import MessageMove, ObjectMessages
 from holdfast.stores.objects.messages.unit import ObjectUnits, OpenQueue
-from holdfast.stores.objects.operations.directory import Directory
+from holdfast.stores.objects.operations.directory import ObjectDirectory
 
 
-class Altering:
+class ObjectBulkVerbs:
     def __init__(
-        self, messages: Messages, directory: Directory, reading: Reading, counting: Counting, units: ObjectUnits
+        self,
+        messages: ObjectMessages,
+        directory: ObjectDirectory,
+        reading: ObjectInspection,
+        counting: QueueCounts,
+        units: ObjectUnits,
     ) -> None:
         self._messages = messages
         self._directory = directory
@@ -46,7 +51,7 @@ class Altering:
                 late = [entry for entry in found if not layout.is_dead(entry.held.key)]
                 if late and isinstance(verb, Redrive):
                     await self._carry(late, now_ms, notices)
-                    raise Changed("the messages are in another place now")
+                    raise PreconditionFailed("the messages are in another place now")
                 await unit.write()
             for each in {target.ref: target, ref: row}.values():
                 self._messages.shelves.tell(each, notices)
@@ -71,12 +76,14 @@ class Altering:
                 try:
                     async with self._counting.lock(ref.tenant):
                         await self._carry([entry], now_ms, notices)
-                except (Changed, Busy):
+                except (PreconditionFailed, Busy):
                     continue  # the next sweep finds what became of it
                 carried += 1
         return carried
 
-    async def _carry(self, entries: list[Entry], now_ms: int, notices: Notices) -> None:
-        movings = [Moving(entry, layout.message(entry.body.ref, entry.id, dead=True), entry.body) for entry in entries]
+    async def _carry(self, entries: list[IndexedMessage], now_ms: int, notices: Notices) -> None:
+        movings = [
+            MessageMove(entry, layout.message(entry.body.ref, entry.id, dead=True), entry.body) for entry in entries
+        ]
         room = await self._counting.keep_room(entries[0].body.tenant)
         await self._messages.move_all(movings, now_ms, notices, turns=room)

@@ -11,23 +11,23 @@ from holdfast.dice import Dice
 from holdfast.model.answers import Delivery
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.names import QueueRef
-from holdfast.model.requests import Ask, StateDocument
+from holdfast.model.requests import ClaimRequest, StateDocument
 from holdfast.model.rules import lifecycle
 from holdfast.model.rules.claims import next_claim_at
 from holdfast.model.rules.lifecycle import is_over
 from holdfast.stores.contract import Claims, QueueRow
 from holdfast.stores.event_loop.notices import Notices
 from holdfast.stores.logic.results import being_deleted, delivery_of
-from holdfast.stores.objects.buckets.bucket import Missing
+from holdfast.stores.objects.buckets.bucket import ObjectMissing
 from holdfast.stores.objects.buckets.retries import side_by_side
-from holdfast.stores.objects.messages.groups import Groups
-from holdfast.stores.objects.messages.index import Entry
-from holdfast.stores.objects.messages.messages import Messages
-from holdfast.stores.objects.messages.queue_windows import Shelf, Shelves
-from holdfast.stores.objects.messages.state_documents import States
+from holdfast.stores.objects.messages.groups import ObjectGroups
+from holdfast.stores.objects.messages.index import IndexedMessage
+from holdfast.stores.objects.messages.messages import ObjectMessages
+from holdfast.stores.objects.messages.queue_windows import ObjectQueueState, ObjectQueueStates
+from holdfast.stores.objects.messages.state_documents import StateDocuments
 from holdfast.stores.objects.messages.unit import ObjectUnits
-from holdfast.stores.objects.operations.directory import Directory
-from holdfast.stores.objects.operations.ledgers import Ledgers
+from holdfast.stores.objects.operations.directory import ObjectDirectory
+from holdfast.stores.objects.operations.ledgers import ObjectLedgers
 
 # Leases and TTLs that one claim ends before it looks for messages; the rest is found by the next pass.
 _ENDED_PER_CLAIM = 1_000
@@ -40,24 +40,24 @@ class _Pick:
     """Messages that are taken together: one, or a group's in order."""
 
     ask: int
-    entries: list[Entry]
+    entries: list[IndexedMessage]
     given: list[Delivery] = field(default_factory=list)
 
 
-class Claiming:
+class ObjectClaims:
     def __init__(
         self,
-        messages: Messages,
-        directory: Directory,
-        groups: Groups,
-        states: States,
-        ledgers: Ledgers,
+        messages: ObjectMessages,
+        directory: ObjectDirectory,
+        groups: ObjectGroups,
+        states: StateDocuments,
+        ledgers: ObjectLedgers,
         units: ObjectUnits,
         dice: Dice,
         streams_above: int,
     ) -> None:
         self._messages = messages
-        self._shelves: Shelves = messages.shelves
+        self._shelves: ObjectQueueStates = messages.shelves
         self._directory = directory
         self._groups = groups
         self._states = states
@@ -66,7 +66,7 @@ class Claiming:
         self._dice = dice
         self._streams_above = streams_above
 
-    async def claim(self, ref: QueueRef, asks: list[Ask], now_ms: int, notices: Notices) -> Claims:
+    async def claim(self, ref: QueueRef, asks: list[ClaimRequest], now_ms: int, notices: Notices) -> Claims:
         row = await self._directory.find(ref)
         if row is None:
             return Claims([[] for _ in asks], None)
@@ -90,7 +90,9 @@ class Claiming:
         notices.deadline(shelf.index.next_deadline())
         return Claims(per_ask, self._next_at(row, shelf, now_ms, may_hold_more=not is_all))
 
-    def _next_at(self, row: QueueRow, shelf: Shelf, now_ms: int, *, may_hold_more: bool = False) -> int | None:
+    def _next_at(
+        self, row: QueueRow, shelf: ObjectQueueState, now_ms: int, *, may_hold_more: bool = False
+    ) -> int | None:
         """`may_hold_more`: the window is full, so that the next look may find more, whatever this one gave."""
         return next_claim_at(
             is_paused=row.is_paused, is_served=may_hold_more, now_ms=now_ms, soonest=shelf.index.next_at
@@ -99,8 +101,8 @@ class Claiming:
     async def _serve(
         self,
         row: QueueRow,
-        shelf: Shelf,
-        asks: list[Ask],
+        shelf: ObjectQueueState,
+        asks: list[ClaimRequest],
         per_ask: list[list[Delivery]],
         now_ms: int,
         notices: Notices,
@@ -124,7 +126,9 @@ class Claiming:
             short = sum(ask.limit - len(given) for ask, given in zip(asks, per_ask, strict=True))
             await self._shelves.look(shelf, max(1, short), now_ms)
 
-    def _pick(self, shelf: Shelf, asks: list[Ask], per_ask: list[list[Delivery]], now_ms: int) -> list[_Pick]:
+    def _pick(
+        self, shelf: ObjectQueueState, asks: list[ClaimRequest], per_ask: list[list[Delivery]], now_ms: int
+    ) -> list[_Pick]:
         """For each ask in turn what is due. Nothing is awaited: no other claim of this process picks the same."""
         picks: list[_Pick] = []
         due = shelf.index.due(now_ms)
@@ -149,7 +153,7 @@ class Claiming:
                 picks.append(_Pick(at, entries))
         return picks
 
-    async def _take(self, row: QueueRow, pick: _Pick, ask: Ask, now_ms: int, notices: Notices) -> None:
+    async def _take(self, row: QueueRow, pick: _Pick, ask: ClaimRequest, now_ms: int, notices: Notices) -> None:
         if pick.entries[0].body.group is None:
             if (given := await self._take_one(row, pick.entries[0], ask, now_ms, notices)) is not None:
                 pick.given.append(given)
@@ -167,7 +171,9 @@ class Claiming:
                 await self._unsend(row, delivery, now_ms, notices)
             pick.given.clear()
 
-    async def _take_one(self, row: QueueRow, entry: Entry, ask: Ask, now_ms: int, notices: Notices) -> Delivery | None:
+    async def _take_one(
+        self, row: QueueRow, entry: IndexedMessage, ask: ClaimRequest, now_ms: int, notices: Notices
+    ) -> Delivery | None:
         """None: it is another's, or its payload is not there."""
         is_whole = entry.body.size <= self._streams_above or not ask.streams
         writing = self._claim_one(row, entry, ask, now_ms, notices)
@@ -177,7 +183,7 @@ class Claiming:
             raise claimed
         if claimed is None:
             return None
-        if isinstance(payload, Missing | StoreUnavailable):
+        if isinstance(payload, ObjectMissing | StoreUnavailable):
             await self._pass_over(row, claimed, now_ms, notices)
             return None
         if isinstance(payload, BaseException):
@@ -188,7 +194,9 @@ class Claiming:
             state = await self._states.take_over(claimed)
         return delivery_of(body.envelope(payload), body.life, state if ask.with_state else None)
 
-    async def _claim_one(self, row: QueueRow, entry: Entry, ask: Ask, now_ms: int, notices: Notices) -> Entry | None:
+    async def _claim_one(
+        self, row: QueueRow, entry: IndexedMessage, ask: ClaimRequest, now_ms: int, notices: Notices
+    ) -> IndexedMessage | None:
         [token] = self._dice.tokens(1)
         change = lifecycle.claim(
             entry.body.life,
@@ -201,7 +209,7 @@ class Claiming:
         )
         return await self._messages.change(entry, change, now_ms, notices)
 
-    async def _pass_over(self, row: QueueRow, entry: Entry, now_ms: int, notices: Notices) -> None:
+    async def _pass_over(self, row: QueueRow, entry: IndexedMessage, now_ms: int, notices: Notices) -> None:
         """Given back as if it had not been claimed; and not looked at again before it changes."""
         change = lifecycle.unsend(entry.body.life, row.policy, now_ms)
         given = await self._messages.change(entry, change, now_ms, notices)

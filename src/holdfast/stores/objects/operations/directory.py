@@ -16,26 +16,32 @@ from holdfast.clock import Clock
 from holdfast.model.names import QueueRef
 from holdfast.model.policy import TenantConfig
 from holdfast.stores.contract import QueueChange, QueueRow, TenantRow
-from holdfast.stores.event_loop.driver import Driver, on_driver, on_driver_with_notices
+from holdfast.stores.event_loop.driver import LoopDriver, on_driver, on_driver_with_notices
 from holdfast.stores.event_loop.notices import Notices
 from holdfast.stores.logic.quotas import check_room_for_queue, default_ttl_ms
 from holdfast.stores.logic.results import being_deleted, no_such_queue
-from holdfast.stores.objects.buckets.bucket import Changed
+from holdfast.stores.objects.buckets.bucket import PreconditionFailed
 from holdfast.stores.objects.buckets.retries import until_unchanged
 from holdfast.stores.objects.documents import layout
-from holdfast.stores.objects.documents.json_documents import HeldPaper, Papers, QueuePaper, TenantPaper, TenantsPaper
+from holdfast.stores.objects.documents.json_documents import (
+    JsonDocuments,
+    QueueDocument,
+    ReadJsonDocument,
+    TenantDocument,
+    TenantsDocument,
+)
 
 # For how long what another process set may go unseen by claims.
 FRESH_MS = 1_000
 
 
-class Directory:
+class ObjectDirectory:
     """`QueueDirectory`, and the queues for the rest of the store."""
 
     def __init__(
         self,
-        driver: Driver,
-        papers: Papers,
+        driver: LoopDriver,
+        papers: JsonDocuments,
         clock: Clock,
         changed: Callable[[QueueRow, QueueChange], Awaitable[None]],
     ) -> None:
@@ -45,7 +51,7 @@ class Directory:
         self._clock = clock
         self._changed = changed
         self._rows: dict[QueueRef, tuple[int, QueueRow | None]] = {}
-        self._tenants: dict[str, tuple[int, HeldPaper[TenantPaper] | None]] = {}
+        self._tenants: dict[str, tuple[int, ReadJsonDocument[TenantDocument] | None]] = {}
 
     # --- Tenants ---------------------------------------------------------------------------------------------
 
@@ -74,20 +80,24 @@ class Directory:
         return _tenant_row(tenant, held.paper)
 
     async def _numbers(self) -> dict[str, int]:
-        held = await self._papers.read(layout.TENANTS, TenantsPaper)
+        held = await self._papers.read(layout.TENANTS, TenantsDocument)
         return {} if held is None else held.paper.tenants
 
-    async def _read_tenant(self, name: str) -> HeldPaper[TenantPaper] | None:
-        return self._note_tenant(name, await self._papers.read(layout.tenant(name), TenantPaper))
+    async def _read_tenant(self, name: str) -> ReadJsonDocument[TenantDocument] | None:
+        return self._note_tenant(name, await self._papers.read(layout.tenant(name), TenantDocument))
 
-    def _note_tenant(self, name: str, held: HeldPaper[TenantPaper] | None) -> HeldPaper[TenantPaper] | None:
+    def _note_tenant(
+        self, name: str, held: ReadJsonDocument[TenantDocument] | None
+    ) -> ReadJsonDocument[TenantDocument] | None:
         self._tenants[name] = (self._clock.now_ms(), held)
         return held
 
-    async def _change_tenant(self, name: str, change: Callable[[TenantPaper], TenantPaper]) -> HeldPaper[TenantPaper]:
-        async def write() -> HeldPaper[TenantPaper]:
+    async def _change_tenant(
+        self, name: str, change: Callable[[TenantDocument], TenantDocument]
+    ) -> ReadJsonDocument[TenantDocument]:
+        async def write() -> ReadJsonDocument[TenantDocument]:
             held = await self._read_tenant(name)
-            paper = TenantPaper(tenant_id=await self._take_number(name)) if held is None else held.paper
+            paper = TenantDocument(tenant_id=await self._take_number(name)) if held is None else held.paper
             changed = change(paper)
             if held is not None and changed == paper:
                 return held
@@ -99,12 +109,12 @@ class Directory:
 
     async def _take_number(self, name: str) -> int:
         async def take() -> int:
-            held = await self._papers.read(layout.TENANTS, TenantsPaper)
+            held = await self._papers.read(layout.TENANTS, TenantsDocument)
             known = {} if held is None else held.paper.tenants
             if name in known:
                 return known[name]
             number = max(known.values(), default=0) + 1
-            await self._papers.write(layout.TENANTS, TenantsPaper(tenants={**known, name: number}), held)
+            await self._papers.write(layout.TENANTS, TenantsDocument(tenants={**known, name: number}), held)
             return number
 
         return await until_unchanged(take, "tenants are made by others all the time: later")
@@ -120,7 +130,7 @@ class Directory:
         known = self._rows.get(ref)
         if known is not None and known[1] is not None and not fresh and self._is_fresh(known[0]):
             return known[1]
-        held = await self._papers.read(layout.policy(ref), QueuePaper)
+        held = await self._papers.read(layout.policy(ref), QueueDocument)
         if held is None or held.paper.is_deleted:
             self._rows.pop(ref, None)
             return None
@@ -148,12 +158,12 @@ class Directory:
     @on_driver
     async def create_queue(self, ref: QueueRef, now_ms: int) -> QueueRow:
         async def write() -> QueueRow:
-            held = await self._papers.read(layout.policy(ref), QueuePaper)
+            held = await self._papers.read(layout.policy(ref), QueueDocument)
             if held is not None and not held.paper.is_deleted:
                 return await self._note_row(ref, held.paper)
             used = None if held is None else held.paper.queue_id
             number = await self._take_queue_number(ref, used)
-            written = await self._papers.write(layout.policy(ref), QueuePaper(queue_id=number), held)
+            written = await self._papers.write(layout.policy(ref), QueueDocument(queue_id=number), held)
             return await self._note_row(ref, written.paper)
 
         return await until_unchanged(write, f"queue {ref} is made and deleted all the time: later")
@@ -161,7 +171,7 @@ class Directory:
     async def _take_queue_number(self, ref: QueueRef, used: int | None) -> int:
         """Its number in the tenant's list, if it has one that no deleted queue had; else the next."""
 
-        def add(paper: TenantPaper) -> TenantPaper:
+        def add(paper: TenantDocument) -> TenantDocument:
             if paper.queues.get(ref.queue) not in (None, used):
                 return paper
             others = len(paper.queues) - (ref.queue in paper.queues)
@@ -182,7 +192,7 @@ class Directory:
 
     async def _change_queue(self, ref: QueueRef, change: QueueChange) -> QueueRow:
         async def write() -> QueueRow:
-            held = await self._papers.read(layout.policy(ref), QueuePaper)
+            held = await self._papers.read(layout.policy(ref), QueueDocument)
             if held is None or held.paper.is_deleted:
                 raise no_such_queue(ref)
             written = await self._papers.write(layout.policy(ref), replace(held.paper, **change.fields()), held)
@@ -194,17 +204,17 @@ class Directory:
         """The last step of a deletion; may be done again."""
         ref = row.ref
         self._rows.pop(ref, None)
-        held = await self._papers.read(layout.policy(ref), QueuePaper)
+        held = await self._papers.read(layout.policy(ref), QueueDocument)
         if held is not None and held.paper.queue_id == row.queue_id and not held.paper.is_deleted:
-            gone = QueuePaper(queue_id=row.queue_id, is_deleted=True)
+            gone = QueueDocument(queue_id=row.queue_id, is_deleted=True)
             try:
                 await self._papers.write(layout.policy(ref), gone, held)
-            except Changed:
+            except PreconditionFailed:
                 return  # a sweep goes on
         await self._forget(ref, row.queue_id)
 
     async def _forget(self, ref: QueueRef, queue_id: int) -> None:
-        def drop(paper: TenantPaper) -> TenantPaper:
+        def drop(paper: TenantDocument) -> TenantDocument:
             if paper.queues.get(ref.queue) != queue_id:
                 return paper
             return replace(paper, queues={name: id for name, id in paper.queues.items() if name != ref.queue})
@@ -214,7 +224,7 @@ class Directory:
     async def default_ttl_ms(self, row: QueueRow) -> int | None:
         return default_ttl_ms(row.policy, (await self.config(row.ref.tenant)).quotas)
 
-    async def _note_row(self, ref: QueueRef, paper: QueuePaper) -> QueueRow:
+    async def _note_row(self, ref: QueueRef, paper: QueueDocument) -> QueueRow:
         tenant = self._tenants.get(ref.tenant)
         held = tenant[1] if tenant and tenant[1] else await self._read_tenant(ref.tenant)
         row = QueueRow(
@@ -232,5 +242,5 @@ class Directory:
         return 0 <= self._clock.now_ms() - read_at < FRESH_MS
 
 
-def _tenant_row(name: str, paper: TenantPaper) -> TenantRow:
+def _tenant_row(name: str, paper: TenantDocument) -> TenantRow:
     return TenantRow(tenant=name, tenant_id=paper.tenant_id, config=paper.config)

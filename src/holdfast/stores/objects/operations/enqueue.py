@@ -22,15 +22,15 @@ from holdfast.model.rules.idempotency import first_of_keys, new_places, results_
 from holdfast.stores.contract import QueueRow
 from holdfast.stores.event_loop.notices import Notices
 from holdfast.stores.logic.results import being_deleted, check_accepts, no_such_queue
-from holdfast.stores.objects.buckets.bucket import Changed
+from holdfast.stores.objects.buckets.bucket import PreconditionFailed
 from holdfast.stores.objects.buckets.retries import Busy, answered, side_by_side, until_unchanged
 from holdfast.stores.objects.documents import layout
-from holdfast.stores.objects.documents.cas_documents import Held, Write
+from holdfast.stores.objects.documents.cas_documents import CasWrite, ReadCasDocument
 from holdfast.stores.objects.documents.document_format import KeyBody, MessageBody, encode
-from holdfast.stores.objects.messages.counts import Counting
-from holdfast.stores.objects.messages.messages import Messages
-from holdfast.stores.objects.operations.directory import Directory
-from holdfast.stores.objects.operations.node_numbers import Nodes
+from holdfast.stores.objects.messages.counts import QueueCounts
+from holdfast.stores.objects.messages.messages import ObjectMessages
+from holdfast.stores.objects.operations.directory import ObjectDirectory
+from holdfast.stores.objects.operations.node_numbers import ObjectNodeNumbers
 
 # Until another's step with one of our keys has ended.
 _TRIES = 300
@@ -44,11 +44,13 @@ class _Seen(NamedTuple):
     """A key: the message that has it (None: nobody), and what stands in its place."""
 
     first: Enqueued | None
-    held: Held | None
+    held: ReadCasDocument | None
 
 
-class Intake:
-    def __init__(self, messages: Messages, directory: Directory, nodes: Nodes, counting: Counting) -> None:
+class ObjectEnqueue:
+    def __init__(
+        self, messages: ObjectMessages, directory: ObjectDirectory, nodes: ObjectNodeNumbers, counting: QueueCounts
+    ) -> None:
         self._messages = messages
         self._sheets = messages.sheets
         self._directory = directory
@@ -67,10 +69,10 @@ class Intake:
         *,
         auto_create: bool,
         reason: str | None = None,
-        also: Sequence[Write] = (),
+        also: Sequence[CasWrite] = (),
         ids: list[int] | None = None,
     ) -> list[Enqueued]:
-        """`also` is written in the same step, or `Changed`."""
+        """`also` is written in the same step, or `PreconditionFailed`."""
         row = await self._directory.find(ref)
         check_accepts(ref, row, auto_create=auto_create)
         config = await self._directory.config(ref.tenant)
@@ -87,7 +89,7 @@ class Intake:
         now_ms: int,
         notices: Notices,
         reason: str | None,
-        also: Sequence[Write],
+        also: Sequence[CasWrite],
         ids: list[int] | None,
     ) -> list[Enqueued]:
         ids = ids or self._nodes.take_ids(len(drafts), now_ms)
@@ -125,7 +127,7 @@ class Intake:
             enqueue,
             f"others enqueue to {ref} with a key of this call, or to its tenant with quotas, all the time: later",
             tries=_TRIES,
-            on=(Busy,) if also else (Changed, Busy),
+            on=(Busy,) if also else (PreconditionFailed, Busy),
         )
 
     async def _seen(self, ref: QueueRef, keys: Collection[str], now_ms: int) -> dict[str, _Seen]:
@@ -162,8 +164,8 @@ class Intake:
         now_ms: int,
         notices: Notices,
         reason: str | None,
-        also: Sequence[Write],
-        room: Sequence[Write],
+        also: Sequence[CasWrite],
+        room: Sequence[CasWrite],
         *,
         is_again: bool,
     ) -> None:
@@ -171,17 +173,17 @@ class Intake:
         bodies = [self._body(row.ref, draft, id, default_ttl_ms, now_ms, reason) for draft, id in fresh]
         # What a try before this one left, whose step does not hold.
         left = await self._left(row.ref, bodies) if is_again else {}
-        writes = [Write(at := layout.message(row.ref, body.id), encode(body), left.get(at)) for body in bodies]
+        writes = [CasWrite(at := layout.message(row.ref, body.id), encode(body), left.get(at)) for body in bodies]
         for draft, id in fresh:
             if draft.key is not None and row.policy.dedup_window_ms:
                 key = KeyBody(id, draft.correlation_id, now_ms + row.policy.dedup_window_ms)
-                writes.append(Write(layout.key(row.ref, draft.key), encode(key), seen[draft.key].held))
+                writes.append(CasWrite(layout.key(row.ref, draft.key), encode(key), seen[draft.key].held))
         writes += also
         if not writes:
             return
         try:
             helds = await self._sheets.write_all(writes, room)
-        except Changed:
+        except PreconditionFailed:
             if len(writes) > 1 or also or room:
                 raise
             # Nobody else makes this id: if it is there, it was written, and changed since. If not, it may have been
@@ -192,12 +194,12 @@ class Intake:
             return
         await self._check_queue(row, bodies, helds[: len(bodies)], now_ms, notices)
 
-    async def _left(self, ref: QueueRef, bodies: list[MessageBody]) -> dict[str, Held]:
+    async def _left(self, ref: QueueRef, bodies: list[MessageBody]) -> dict[str, ReadCasDocument]:
         helds = await side_by_side(bodies, lambda body: self._sheets.read(layout.message(ref, body.id)))
         return {held.key: held for held in helds if held is not None}
 
     async def _check_queue(
-        self, row: QueueRow, bodies: list[MessageBody], helds: list[Held], now_ms: int, notices: Notices
+        self, row: QueueRow, bodies: list[MessageBody], helds: list[ReadCasDocument], now_ms: int, notices: Notices
     ) -> None:
         for held, body in zip(helds, bodies, strict=False):
             self._messages.written(held, None, body, now_ms, notices)

@@ -8,9 +8,9 @@ import asyncio
 from holdfast.background import Backoff, run_forever
 from holdfast.clock import Clock
 from holdfast.stores.event_loop.notices import Notices
-from holdfast.stores.objects.journal.journal import LAG_MS, Journal
-from holdfast.stores.objects.messages.messages import Messages
-from holdfast.stores.objects.operations.bulk import Altering
+from holdfast.stores.objects.journal.journal import LAG_MS, JournalCollector
+from holdfast.stores.objects.messages.messages import ObjectMessages
+from holdfast.stores.objects.operations.bulk import ObjectBulkVerbs
 
 # Changes that come close together are tidied up together.
 _PAUSE_S = 0.05
@@ -19,8 +19,10 @@ _LOOK_S = 1.0
 _LIMIT = 1_000
 
 
-class Tidying:
-    def __init__(self, messages: Messages, altering: Altering, journal: Journal, clock: Clock) -> None:
+class FollowUp:
+    def __init__(
+        self, messages: ObjectMessages, altering: ObjectBulkVerbs, journal: JournalCollector, clock: Clock
+    ) -> None:
         self._messages = messages
         self._altering = altering
         self._journal = journal

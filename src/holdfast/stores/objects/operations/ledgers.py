@@ -16,29 +16,34 @@ from holdfast.model.names import QueueRef
 from holdfast.model.requests import Settle, Verdict
 from holdfast.model.rules import lifecycle
 from holdfast.model.rules.ledgers import check_open, closed_after, closed_by, entry_of
-from holdfast.stores.event_loop.driver import Driver, on_driver, on_driver_with_notices
+from holdfast.stores.event_loop.driver import LoopDriver, on_driver, on_driver_with_notices
 from holdfast.stores.event_loop.notices import Notices
 from holdfast.stores.logic.results import delivery_of
-from holdfast.stores.objects.buckets.bucket import Missing
+from holdfast.stores.objects.buckets.bucket import ObjectMissing
 from holdfast.stores.objects.buckets.retries import side_by_side, until_unchanged
 from holdfast.stores.objects.documents import layout
-from holdfast.stores.objects.documents.cas_documents import Held
+from holdfast.stores.objects.documents.cas_documents import ReadCasDocument
 from holdfast.stores.objects.documents.document_format import LedgerBody, encode
-from holdfast.stores.objects.messages.messages import Messages
-from holdfast.stores.objects.messages.state_documents import States
-from holdfast.stores.objects.operations.directory import Directory
-from holdfast.stores.objects.operations.verdicts import Settling
+from holdfast.stores.objects.messages.messages import ObjectMessages
+from holdfast.stores.objects.messages.state_documents import StateDocuments
+from holdfast.stores.objects.operations.directory import ObjectDirectory
+from holdfast.stores.objects.operations.verdicts import ObjectVerdicts
 
 _GAVE_UP = "the ledger changes all the time: later"
 
 _ledger_of = msgspec.msgpack.Decoder(LedgerBody).decode
 
 
-class Ledgers:
+class ObjectLedgers:
     """`LedgerStore`, and the ledgers for claims."""
 
     def __init__(
-        self, driver: Driver, messages: Messages, directory: Directory, states: States, settling: Settling
+        self,
+        driver: LoopDriver,
+        messages: ObjectMessages,
+        directory: ObjectDirectory,
+        states: StateDocuments,
+        settling: ObjectVerdicts,
     ) -> None:
         self.driver = driver
         self._messages = messages
@@ -82,7 +87,7 @@ class Ledgers:
         _check_written(results, "extended: extend them again")
         return results
 
-    async def read(self, ref: QueueRef, consumer: str) -> tuple[LedgerBody, Held | None]:
+    async def read(self, ref: QueueRef, consumer: str) -> tuple[LedgerBody, ReadCasDocument | None]:
         held = await self._messages.sheets.read(layout.ledger(ref, consumer))
         if held is None or held.body is None:
             return LedgerBody(consumer), held
@@ -132,7 +137,7 @@ class Ledgers:
                 return None
             try:
                 payload = await self._messages.payload(entry)
-            except Missing:
+            except ObjectMissing:
                 return None
             return delivery_of(entry.body.envelope(payload), entry.body.life, await self._states.read(entry))
 

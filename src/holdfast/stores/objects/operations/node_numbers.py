@@ -11,10 +11,10 @@ from holdfast.clock import Clock
 from holdfast.dice import Dice
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.ids import NODES, IdMaker
-from holdfast.stores.objects.buckets.bucket import Changed
+from holdfast.stores.objects.buckets.bucket import PreconditionFailed
 from holdfast.stores.objects.buckets.clock_skew import Skew
 from holdfast.stores.objects.documents import layout
-from holdfast.stores.objects.documents.cas_documents import Held, Sheets
+from holdfast.stores.objects.documents.cas_documents import CasDocuments, ReadCasDocument
 from holdfast.stores.objects.documents.document_format import NodeBody, encode
 
 _log = logging.getLogger("holdfast")
@@ -31,14 +31,14 @@ _TRIES = 64
 _node_of = msgspec.msgpack.Decoder(NodeBody).decode
 
 
-class Nodes:
-    def __init__(self, sheets: Sheets, clock: Clock, dice: Dice, holder: str, skew: Skew) -> None:
+class ObjectNodeNumbers:
+    def __init__(self, sheets: CasDocuments, clock: Clock, dice: Dice, holder: str, skew: Skew) -> None:
         self._sheets = sheets
         self._clock = clock
         self._dice = dice
         self._holder = holder
         self._skew = skew
-        self._held: Held | None = None
+        self._held: ReadCasDocument | None = None
         self._ids: IdMaker | None = None
 
     def take_ids(self, number: int, now_ms: int) -> list[int]:
@@ -66,7 +66,7 @@ class Nodes:
         try:
             body = NodeBody(self._holder, now_ms + _LEASE_MS, highest)
             self._held = await self._sheets.write(key, encode(body), held)
-        except Changed:
+        except PreconditionFailed:
             return False
         after_ms = self._clock.now_ms()
         self._ids = IdMaker(number, highest)
@@ -91,12 +91,12 @@ class Nodes:
         try:
             self._held = await self._sheets.write(self._held.key, encode(body), self._held)
             await self._skew.measure(self._held.key, before_ms, self._clock.now_ms())
-        except Changed:
+        except PreconditionFailed:
             _log.warning("node number %d was given to another process: taking a new one", self._ids.node)
             await self.lease()
 
     async def release(self) -> None:
         if self._held is not None and self._ids is not None:
             body = NodeBody(None, self._clock.now_ms(), self._ids.highest)
-            with suppress(Changed):
+            with suppress(PreconditionFailed):
                 await self._sheets.write(self._held.key, encode(body), self._held)

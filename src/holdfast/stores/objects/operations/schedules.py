@@ -8,15 +8,15 @@ from holdfast.model.answers import Enqueued
 from holdfast.model.names import QueueRef
 from holdfast.model.schedules import MAX_SCHEDULES, Schedule, Tick, check_room, draft_at, fired, reason_of
 from holdfast.stores.contract import DueSchedules
-from holdfast.stores.event_loop.driver import Driver, on_driver, on_driver_with_notices
+from holdfast.stores.event_loop.driver import LoopDriver, on_driver, on_driver_with_notices
 from holdfast.stores.event_loop.notices import Notices
-from holdfast.stores.objects.buckets.bucket import Changed
+from holdfast.stores.objects.buckets.bucket import PreconditionFailed
 from holdfast.stores.objects.buckets.retries import Busy, answered, pause, side_by_side, until_unchanged
 from holdfast.stores.objects.documents import layout
-from holdfast.stores.objects.documents.cas_documents import Held, Sheets, Write
+from holdfast.stores.objects.documents.cas_documents import CasDocuments, CasWrite, ReadCasDocument
 from holdfast.stores.objects.documents.document_format import encode
-from holdfast.stores.objects.operations.directory import Directory
-from holdfast.stores.objects.operations.enqueue import Intake
+from holdfast.stores.objects.operations.directory import ObjectDirectory
+from holdfast.stores.objects.operations.enqueue import ObjectEnqueue
 
 # How often the schedules of all queues are listed, for those that other processes put.
 LIST_MS = 10_000
@@ -24,15 +24,15 @@ LIST_MS = 10_000
 _schedule_of = msgspec.msgpack.Decoder(Schedule).decode
 
 
-class Timetable:
+class ObjectSchedules:
     """`ScheduleStore`."""
 
     def __init__(
         self,
-        driver: Driver,
-        sheets: Sheets,
-        directory: Directory,
-        intake: Intake,
+        driver: LoopDriver,
+        sheets: CasDocuments,
+        directory: ObjectDirectory,
+        intake: ObjectEnqueue,
         check_room: Callable[[int], None],
     ) -> None:
         """`check_room` raises `StoreUnavailable` if the disk has no room for this many bytes."""
@@ -45,7 +45,7 @@ class Timetable:
         self._known: dict[tuple[QueueRef, str], Schedule] = {}
         self._listed_at: int | None = None
 
-    async def _read(self, ref: QueueRef, name: str) -> tuple[Schedule | None, Held | None]:
+    async def _read(self, ref: QueueRef, name: str) -> tuple[Schedule | None, ReadCasDocument | None]:
         while True:
             held = await self._sheets.read(layout.schedule(ref, name))
             if held is not None and held.is_busy:
@@ -106,7 +106,7 @@ class Timetable:
             check_room(ref, await self._count(ref))
         try:
             await self._sheets.write(layout.schedule(ref, schedule.name), encode(schedule), held)
-        except (Changed, Busy):
+        except (PreconditionFailed, Busy):
             return False
         self._note(ref, schedule.name, schedule)
         notices.scheduled(schedule.next_at)
@@ -136,10 +136,10 @@ class Timetable:
                     notices,
                     auto_create=False,
                     reason=reason_of(schedule, tick.at),
-                    also=[Write(layout.schedule(ref, schedule.name), encode(after), held)],
+                    also=[CasWrite(layout.schedule(ref, schedule.name), encode(after), held)],
                     ids=[id],
                 )
-            except Changed:
+            except PreconditionFailed:
                 continue  # fired by another, or others take room of the tenant's quotas
             self._note(ref, schedule.name, after)
             notices.scheduled(tick.next_at)

@@ -9,19 +9,19 @@ from holdfast.model.names import QueueRef
 from holdfast.stores.contract import QueueRow, Swept
 from holdfast.stores.event_loop.notices import Notices
 from holdfast.stores.logic.sweep import remove_oldest
-from holdfast.stores.objects.buckets.bucket import PAGE, Changed, Item
+from holdfast.stores.objects.buckets.bucket import PAGE, ListedObject, PreconditionFailed
 from holdfast.stores.objects.buckets.retries import Busy, answered, side_by_side
 from holdfast.stores.objects.documents import layout
-from holdfast.stores.objects.documents.cas_documents import Sheets
+from holdfast.stores.objects.documents.cas_documents import CasDocuments
 from holdfast.stores.objects.documents.document_format import message_of
-from holdfast.stores.objects.journal.journal import LAG_MS, Journal
-from holdfast.stores.objects.messages.counts import Counting
-from holdfast.stores.objects.messages.index import Entry
-from holdfast.stores.objects.messages.messages import Messages
-from holdfast.stores.objects.messages.queue_windows import Shelf
+from holdfast.stores.objects.journal.journal import LAG_MS, JournalCollector
+from holdfast.stores.objects.messages.counts import QueueCounts
+from holdfast.stores.objects.messages.index import IndexedMessage
+from holdfast.stores.objects.messages.messages import ObjectMessages
+from holdfast.stores.objects.messages.queue_windows import ObjectQueueState
 from holdfast.stores.objects.messages.unit import ObjectUnits, OpenQueue
-from holdfast.stores.objects.operations.bulk import Altering
-from holdfast.stores.objects.operations.directory import Directory
+from holdfast.stores.objects.operations.bulk import ObjectBulkVerbs
+from holdfast.stores.objects.operations.directory import ObjectDirectory
 from holdfast.stores.objects.operations.enqueue import key_of
 
 # How often everything is looked at, for what other processes left.
@@ -34,18 +34,18 @@ _STEP_MS = 60_000
 _ORPHAN_MS = 24 * 3_600_000
 
 
-class Sweeping:
+class ObjectSweep:
     def __init__(
         self,
-        messages: Messages,
-        directory: Directory,
+        messages: ObjectMessages,
+        directory: ObjectDirectory,
         units: ObjectUnits,
-        altering: Altering,
-        counting: Counting,
-        journal: Journal,
+        altering: ObjectBulkVerbs,
+        counting: QueueCounts,
+        journal: JournalCollector,
     ) -> None:
         self._messages = messages
-        self._sheets: Sheets = messages.sheets
+        self._sheets: CasDocuments = messages.sheets
         self._directory = directory
         self._units = units
         self._altering = altering
@@ -97,7 +97,7 @@ class Sweeping:
 
     # --- One queue -----------------------------------------------------------------------------------------------
 
-    async def _sweep_shelf(self, shelf: Shelf, limit: int, now_ms: int, notices: Notices) -> int:
+    async def _sweep_shelf(self, shelf: ObjectQueueState, limit: int, now_ms: int, notices: Notices) -> int:
         row = await self._directory.find(shelf.ref)
         if row is None:
             self._messages.shelves.forget(shelf.ref)
@@ -116,7 +116,7 @@ class Sweeping:
             notices.ready(shelf.ref, shelf.index.next_at())
         return changed
 
-    async def _delete_kept(self, shelf: Shelf, limit: int, now_ms: int) -> int:
+    async def _delete_kept(self, shelf: ObjectQueueState, limit: int, now_ms: int) -> int:
         """What succeeded, and was kept for look-up long enough. Its events first."""
         ended = shelf.index.ended(shelf.index.kept, limit, now_ms)
         for entry in ended:
@@ -130,14 +130,14 @@ class Sweeping:
             shelf.index.drop(entry.id)
         return len(ended)
 
-    async def _clear_leftovers(self, shelf: Shelf, limit: int) -> None:
+    async def _clear_leftovers(self, shelf: ObjectQueueState, limit: int) -> None:
         """What a pass found that is no message: its events are collected, or its step is undone."""
         for key in list(shelf.leftovers)[:limit]:
             held = await self._sheets.read(key)
             if held is not None and not held.is_busy:
                 if held.body is None:
                     # Another process may be first; if anything is left then, the next pass finds it.
-                    with suppress(Changed, Busy):
+                    with suppress(PreconditionFailed, Busy):
                         await self._sheets.settle(held)
                 elif message_of(held.body).is_gone:
                     self._messages.dirty.setdefault(key, (0, True))
@@ -145,10 +145,10 @@ class Sweeping:
 
     # --- Queues being deleted ------------------------------------------------------------------------------------
 
-    async def _drain(self, row: QueueRow, shelf: Shelf, limit: int, now_ms: int, notices: Notices) -> int:
+    async def _drain(self, row: QueueRow, shelf: ObjectQueueState, limit: int, now_ms: int, notices: Notices) -> int:
         """Carry on the deletion of a queue; with its last message goes the queue."""
         assert row.drain_until is not None
-        doomed: list[Entry] = []
+        doomed: list[IndexedMessage] = []
         is_held = False
         async for bunch in self._counting.walk(row.ref, now_ms):
             is_held = is_held or any(entry.body.life.state is State.IN_FLIGHT for entry in bunch)
@@ -161,7 +161,7 @@ class Sweeping:
             removed = await remove_oldest(unit, OpenQueue(row), max(1, limit))
             try:
                 await unit.write()
-            except (Changed, Busy):
+            except (PreconditionFailed, Busy):
                 notices.deadline(now_ms)
                 return 1
             if removed < len(doomed):
@@ -209,7 +209,7 @@ class Sweeping:
                     return
             await self._sheets.delete([key])
 
-        def is_old(item: Item) -> bool:
+        def is_old(item: ListedObject) -> bool:
             return not item.key.endswith(layout.METADATA) and item.changed_at + _ORPHAN_MS <= now_ms
 
         for prefix in layout.beside_messages(ref):
@@ -226,14 +226,14 @@ class Sweeping:
             if held.body is None or key_of(held.body).ends_at <= now_ms:
                 await self._sheets.bucket.delete_exactly(key, held.stamp.etag)
 
-        def is_old(item: Item) -> bool:
+        def is_old(item: ListedObject) -> bool:
             return item.changed_at + row.policy.dedup_window_ms <= now_ms
 
         async for _ in self._look_at(layout.keys(row.ref), is_old, forget):
             yield
 
     async def _look_at(
-        self, prefix: str, is_meant: Callable[[Item], bool], look: Callable[[str], Awaitable[None]]
+        self, prefix: str, is_meant: Callable[[ListedObject], bool], look: Callable[[str], Awaitable[None]]
     ) -> AsyncIterator[None]:
         """Yields after each full page."""
         async for page in self._sheets.bucket.pages(prefix):

@@ -14,16 +14,16 @@ from holdfast.stores.contract import QueueRow
 from holdfast.stores.event_loop.notices import Notices
 from holdfast.stores.logic.results import stale
 from holdfast.stores.logic.verdicts import settle
-from holdfast.stores.objects.buckets.bucket import Changed
+from holdfast.stores.objects.buckets.bucket import PreconditionFailed
 from holdfast.stores.objects.buckets.retries import side_by_side, until_unchanged
-from holdfast.stores.objects.messages.index import Entry
-from holdfast.stores.objects.messages.messages import Messages
+from holdfast.stores.objects.messages.index import IndexedMessage
+from holdfast.stores.objects.messages.messages import ObjectMessages
 from holdfast.stores.objects.messages.unit import ObjectUnits, OpenQueue
-from holdfast.stores.objects.operations.directory import Directory
+from holdfast.stores.objects.operations.directory import ObjectDirectory
 
 
-class Settling:
-    def __init__(self, messages: Messages, directory: Directory, units: ObjectUnits, dice: Dice) -> None:
+class ObjectVerdicts:
+    def __init__(self, messages: ObjectMessages, directory: ObjectDirectory, units: ObjectUnits, dice: Dice) -> None:
         self._messages = messages
         self._directory = directory
         self._units = units
@@ -49,7 +49,7 @@ class Settling:
         return [next(results[verdict.receipt.id]) for verdict in verdicts]
 
     async def _settle(
-        self, row: QueueRow, verdicts: list[Verdict], known: Entry | None, now_ms: int, notices: Notices
+        self, row: QueueRow, verdicts: list[Verdict], known: IndexedMessage | None, now_ms: int, notices: Notices
     ) -> list[Result]:
         """Settle the verdicts on one message. If they cannot be written they fail alone, and the lease stands."""
 
@@ -59,7 +59,7 @@ class Settling:
             unit = self._units.begin(now_ms, notices, OpenQueue(row), found=found)
             results = await settle(unit, row.ref, verdicts, self._dice.roll)
             if found and not all(result.ok for result in results):
-                raise Changed("the known message may be old: another process may have granted this lease")
+                raise PreconditionFailed("the known message may be old: another process may have granted this lease")
             await unit.write()
             return results
 

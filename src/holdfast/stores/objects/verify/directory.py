@@ -10,11 +10,17 @@ from holdfast.model.errors import StoreUnavailable
 from holdfast.model.ids import node_of
 from holdfast.model.names import QueueRef
 from holdfast.stores.findings import Findings
-from holdfast.stores.objects.buckets.bucket import Item
+from holdfast.stores.objects.buckets.bucket import ListedObject
 from holdfast.stores.objects.documents import layout
 from holdfast.stores.objects.documents.document_format import NodeBody, RoomBody, StepBody
-from holdfast.stores.objects.documents.json_documents import JournalPaper, P, QueuePaper, TenantPaper, TenantsPaper
-from holdfast.stores.objects.verify.reader import Looking
+from holdfast.stores.objects.documents.json_documents import (
+    JournalDocument,
+    P,
+    QueueDocument,
+    TenantDocument,
+    TenantsDocument,
+)
+from holdfast.stores.objects.verify.reader import VerifyReader
 
 _OWN_PAPERS = (layout.TENANTS, layout.JOURNAL_HEAD)
 
@@ -31,10 +37,10 @@ class DirectoryFound:
     has_journal_head: bool = False
 
 
-async def read_directory(looking: Looking, findings: Findings) -> DirectoryFound:
+async def read_directory(looking: VerifyReader, findings: Findings) -> DirectoryFound:
     found = DirectoryFound()
-    numbers = await _read(looking, layout.TENANTS, TenantsPaper, findings)
-    head = await _read(looking, layout.JOURNAL_HEAD, JournalPaper, findings)
+    numbers = await _read(looking, layout.TENANTS, TenantsDocument, findings)
+    head = await _read(looking, layout.JOURNAL_HEAD, JournalDocument, findings)
     found.emptied_upto = 0 if head is None else head.emptied_upto
     found.has_journal_head = head is not None
     tenants = {} if numbers is None else numbers.tenants
@@ -50,7 +56,7 @@ async def read_directory(looking: Looking, findings: Findings) -> DirectoryFound
     return found
 
 
-async def _read(looking: Looking, key: str, kind: type[P], findings: Findings) -> P | None:
+async def _read(looking: VerifyReader, key: str, kind: type[P], findings: Findings) -> P | None:
     try:
         return await looking.paper(key, kind)
     except StoreUnavailable as error:
@@ -58,8 +64,10 @@ async def _read(looking: Looking, key: str, kind: type[P], findings: Findings) -
         return None
 
 
-async def _read_tenant(looking: Looking, name: str, number: int, found: DirectoryFound, findings: Findings) -> None:
-    tenant = await _read(looking, layout.tenant(name), TenantPaper, findings)
+async def _read_tenant(
+    looking: VerifyReader, name: str, number: int, found: DirectoryFound, findings: Findings
+) -> None:
+    tenant = await _read(looking, layout.tenant(name), TenantDocument, findings)
     if tenant is None:
         findings.totals["leftovers"] += 1  # its number is taken, and whoever made it died: the next to make it has it
         if await looking.is_there(layout.room(name)) and not await looking.is_there(layout.tenant(name)):
@@ -79,7 +87,7 @@ async def _read_tenant(looking: Looking, name: str, number: int, found: Director
             findings.add(f"tenant {name} would give number {given} to another queue as well")
     for queue, given in sorted(tenant.queues.items()):
         ref = QueueRef(name, queue)
-        paper = await _read(looking, layout.policy(ref), QueuePaper, findings)
+        paper = await _read(looking, layout.policy(ref), QueueDocument, findings)
         if paper is None or paper.is_deleted:
             # Made or deleted half way: the next to make it, or the next sweep, goes on.
             findings.totals["leftovers"] += 1
@@ -90,9 +98,11 @@ async def _read_tenant(looking: Looking, name: str, number: int, found: Director
         found.queues.add(ref)
 
 
-async def check_unlisted(looking: Looking, ref: QueueRef, items: Sequence[Item], findings: Findings) -> None:
+async def check_unlisted(
+    looking: VerifyReader, ref: QueueRef, items: Sequence[ListedObject], findings: Findings
+) -> None:
     """Of a place that no tenant lists as a queue: nothing lies there but the paper of one that was deleted."""
-    paper = await _read(looking, layout.policy(ref), QueuePaper, findings)
+    paper = await _read(looking, layout.policy(ref), QueueDocument, findings)
     if paper is not None and not paper.is_deleted:
         findings.add("has a policy, but its tenant does not list it", ref)
     rest = [item.key for item in items if item.key != layout.policy(ref)]
@@ -101,7 +111,7 @@ async def check_unlisted(looking: Looking, ref: QueueRef, items: Sequence[Item],
         findings.add(f"is no queue, but {len(rest)} objects lie there: {still[0]} is the first", ref)
 
 
-async def check_policy(looking: Looking, ref: QueueRef, evidence: str, findings: Findings) -> bool:
+async def check_policy(looking: VerifyReader, ref: QueueRef, evidence: str, findings: Findings) -> bool:
     """Report the lost policy of a listed queue, and return whether it was lost.
 
     A policy is written before anything else of a queue and is never deleted, so any other object proves it existed.
@@ -112,17 +122,17 @@ async def check_policy(looking: Looking, ref: QueueRef, evidence: str, findings:
     return True
 
 
-async def check_nodes(looking: Looking, ids: Iterable[int], findings: Findings) -> None:
+async def check_nodes(looking: VerifyReader, ids: Iterable[int], findings: Findings) -> None:
     """A node number stays on record after its process: else another process could make the same ids."""
     for number in sorted({node_of(id) for id in ids}):
         if not await looking.is_there(layout.node(number)):
             findings.add(f"{layout.node(number)} is missing, but there are messages whose ids have this node number")
 
 
-async def check_own(looking: Looking, items: Sequence[Item], findings: Findings) -> None:
+async def check_own(looking: VerifyReader, items: Sequence[ListedObject], findings: Findings) -> None:
     """Node numbers and steps can be read; a step that is decided waits for its end."""
 
-    async def check(item: Item) -> None:
+    async def check(item: ListedObject) -> None:
         try:
             if item.key.startswith(layout.JOURNAL) or item.key in _OWN_PAPERS:
                 return
@@ -139,7 +149,7 @@ async def check_own(looking: Looking, items: Sequence[Item], findings: Findings)
     await looking.each(items, check)
 
 
-async def _check_sheet(looking: Looking, key: str, kind: type) -> None:
+async def _check_sheet(looking: VerifyReader, key: str, kind: type) -> None:
     body = await looking.sheet(key)
     if body is None:
         return

@@ -16,8 +16,8 @@ from holdfast.stores.objects.documents.document_format import SegmentBody
 from holdfast.stores.objects.journal.journal import PER_SEGMENT
 from holdfast.stores.objects.verify.directory import DirectoryFound, check_policy
 from holdfast.stores.objects.verify.message import read_message
-from holdfast.stores.objects.verify.queue import Place
-from holdfast.stores.objects.verify.reader import Looking
+from holdfast.stores.objects.verify.queue import FoundMessage
+from holdfast.stores.objects.verify.reader import VerifyReader
 
 _TRIES = 3
 
@@ -33,7 +33,7 @@ class Last(NamedTuple):
 
 
 class _Reading:
-    def __init__(self, looking: Looking, findings: Findings) -> None:
+    def __init__(self, looking: VerifyReader, findings: Findings) -> None:
         self._looking = looking
         self._findings = findings
         self.last: dict[int, Last] = {}
@@ -68,7 +68,7 @@ class _Reading:
 
 
 async def check_journal(
-    looking: Looking, found: dict[int, Place], directory: DirectoryFound, findings: Findings, pause_s: float
+    looking: VerifyReader, found: dict[int, FoundMessage], directory: DirectoryFound, findings: Findings, pause_s: float
 ) -> None:
     reading = _Reading(looking, findings)
     await reading.begin()
@@ -96,7 +96,7 @@ async def check_journal(
             findings.add(what, ref, to_bytes(id))
 
 
-async def _check_end(looking: Looking, reading: _Reading, directory: DirectoryFound, findings: Findings) -> None:
+async def _check_end(looking: VerifyReader, reading: _Reading, directory: DirectoryFound, findings: Findings) -> None:
     """A segment behind one that is not there would never be read."""
     async for page in looking.bucket.pages(layout.JOURNAL, layout.segment(reading.next)):
         beyond = [int(layout.own_name(item.key)) for item in page]
@@ -113,7 +113,7 @@ async def _check_end(looking: Looking, reading: _Reading, directory: DirectoryFo
         )
 
 
-def _wrong(last: Last, place: Place | None) -> str | None:
+def _wrong(last: Last, place: FoundMessage | None) -> str | None:
     """What of the last word in the journal does not fit what is stored; events still waiting there come after it."""
     body = None if place is None else place.body
     if body is not None and body.outbox:
@@ -133,9 +133,9 @@ def _wrong(last: Last, place: Place | None) -> str | None:
     )
 
 
-async def _find_all(looking: Looking, refs: dict[int, QueueRef]) -> dict[int, Place | None]:
+async def _find_all(looking: VerifyReader, refs: dict[int, QueueRef]) -> dict[int, FoundMessage | None]:
     """Of each that can be read: where it is, if it is anywhere."""
-    found: dict[int, Place | None] = {}
+    found: dict[int, FoundMessage | None] = {}
 
     async def look(id: int) -> None:
         with suppress(StoreUnavailable):  # named already, as a message
@@ -145,7 +145,7 @@ async def _find_all(looking: Looking, refs: dict[int, QueueRef]) -> dict[int, Pl
     return found
 
 
-async def _find(looking: Looking, ref: QueueRef, id: int) -> Place | None:
+async def _find(looking: VerifyReader, ref: QueueRef, id: int) -> FoundMessage | None:
     """The message, or the sheet that says it is gone; wherever it moved."""
     for dead in (False, True):
         key: str | None = layout.message(ref, id, dead=dead)
@@ -154,6 +154,6 @@ async def _find(looking: Looking, ref: QueueRef, id: int) -> Place | None:
             if key is None or body is None:
                 break
             if body.moved_to is None:
-                return Place(key, body)
+                return FoundMessage(key, body)
             key = body.moved_to
     return None

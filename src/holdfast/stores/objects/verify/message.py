@@ -7,13 +7,13 @@ from holdfast.model.message import State
 from holdfast.model.names import QueueRef
 from holdfast.stores.objects.documents import layout
 from holdfast.stores.objects.documents.document_format import MessageBody, message_of
-from holdfast.stores.objects.documents.json_documents import StatePaper
-from holdfast.stores.objects.verify.reader import Looking
+from holdfast.stores.objects.documents.json_documents import MessageStateDocument
+from holdfast.stores.objects.verify.reader import VerifyReader
 
 _TOKEN_BYTES = 16
 
 
-async def read_message(looking: Looking, key: str) -> MessageBody | None:
+async def read_message(looking: VerifyReader, key: str) -> MessageBody | None:
     """None: nothing holds under this key. `StoreUnavailable`, naming it, if it is damaged."""
     body = await looking.sheet(key)
     try:
@@ -22,7 +22,7 @@ async def read_message(looking: Looking, key: str) -> MessageBody | None:
         raise StoreUnavailable(f"its metadata is damaged: {error}") from None
 
 
-async def problems_of(looking: Looking, ref: QueueRef, key: str, body: MessageBody) -> list[str]:
+async def problems_of(looking: VerifyReader, ref: QueueRef, key: str, body: MessageBody) -> list[str]:
     problems = []
     if body.id != layout.parse_id(key):
         problems.append(f"its metadata stands under {key}, and says it is {body.id}")
@@ -51,7 +51,7 @@ async def problems_of(looking: Looking, ref: QueueRef, key: str, body: MessageBo
     return problems
 
 
-async def _problems_of_stub(looking: Looking, key: str, body: MessageBody) -> list[str]:
+async def _problems_of_stub(looking: VerifyReader, key: str, body: MessageBody) -> list[str]:
     """Where it leads there is a message that knows of it; or none, if it was deleted half way."""
     assert body.moved_to is not None
     there = await read_message(looking, body.moved_to)
@@ -79,7 +79,7 @@ def _problems_of_life(key: str, body: MessageBody) -> list[str]:
     return problems
 
 
-async def _problems_of_payload(looking: Looking, key: str, body: MessageBody) -> list[str]:
+async def _problems_of_payload(looking: VerifyReader, key: str, body: MessageBody) -> list[str]:
     if not body.size:
         return []
     at = body.payload_at or layout.payload_of(key)
@@ -92,13 +92,13 @@ async def _problems_of_payload(looking: Looking, key: str, body: MessageBody) ->
     return [] if checksum == body.checksum else [f"its payload is damaged, by its checksum: {at}"]
 
 
-async def _problems_of_state(looking: Looking, key: str, body: MessageBody) -> list[str]:
+async def _problems_of_state(looking: VerifyReader, key: str, body: MessageBody) -> list[str]:
     """A document is missing only if it was recorded as written: its writer may have died before that."""
     if not body.has_state:
         return []
     at = body.state_at or layout.state_of(key)
     try:
-        paper = await looking.paper(at, StatePaper)
+        paper = await looking.paper(at, MessageStateDocument)
     except StoreUnavailable as error:
         return [error.message]
     if paper is None:

@@ -10,18 +10,18 @@ from holdfast.model.ids import to_bytes
 from holdfast.model.message import State
 from holdfast.model.names import QueueRef
 from holdfast.stores.findings import Findings
-from holdfast.stores.objects.buckets.bucket import Item
+from holdfast.stores.objects.buckets.bucket import ListedObject
 from holdfast.stores.objects.documents import layout
 from holdfast.stores.objects.documents.document_format import MessageBody
 from holdfast.stores.objects.verify.message import problems_of, read_message
-from holdfast.stores.objects.verify.reader import Looking
+from holdfast.stores.objects.verify.reader import VerifyReader
 from holdfast.stores.objects.verify.side_objects import check_beside
 
 # Ids of a queue whose messages are checked side by side, before the next ones are.
 _CHUNK = 1_000
 
 
-class Place(NamedTuple):
+class FoundMessage(NamedTuple):
     """Where a message was found, as what, and up to which of its events the journal may not have it yet."""
 
     key: str
@@ -35,16 +35,16 @@ class _Queue:
     ids: set[int] = field(default_factory=set)
 
 
-class QueueCheck:
+class ObjectQueueCheck:
     """Of all queues in turn. `found` has every message of all of them, for the journal to be held against."""
 
-    def __init__(self, looking: Looking, findings: Findings, pause_s: float) -> None:
+    def __init__(self, looking: VerifyReader, findings: Findings, pause_s: float) -> None:
         self._looking = looking
         self._findings = findings
         self._pause_s = pause_s
-        self.found: dict[int, Place] = {}
+        self.found: dict[int, FoundMessage] = {}
 
-    async def run(self, ref: QueueRef, items: Sequence[Item]) -> None:
+    async def run(self, ref: QueueRef, items: Sequence[ListedObject]) -> None:
         queue = _Queue(ref)
         documents = [item.key for item in items if layout.is_message(item.key)]
         for at in range(0, len(documents), _CHUNK):
@@ -121,7 +121,7 @@ class QueueCheck:
             totals["leftovers"] += 1
             return
         life = body.life
-        self.found.setdefault(body.id, Place(key, body))
+        self.found.setdefault(body.id, FoundMessage(key, body))
         totals["bytes"] += body.bytes
         match life.state:
             case State.READY:

@@ -7,7 +7,7 @@ from zlib import crc32
 import msgspec
 
 from holdfast.model.errors import StoreUnavailable
-from holdfast.stores.objects.buckets.bucket import Bucket, Missing
+from holdfast.stores.objects.buckets.bucket import Bucket, ObjectMissing
 from holdfast.stores.objects.buckets.retries import side_by_side
 from holdfast.stores.objects.documents import layout
 from holdfast.stores.objects.documents.document_format import StepBody, decode_sheet
@@ -20,7 +20,7 @@ _AT_ONCE = 16
 _step_of = msgspec.msgpack.Decoder(StepBody).decode
 
 
-class Looking:
+class VerifyReader:
     def __init__(self, bucket: Bucket, now_ms: int) -> None:
         self.bucket = bucket
         self.now_ms = now_ms
@@ -33,14 +33,14 @@ class Looking:
         while True:
             try:
                 raw = (await self.bucket.read(key)).content
-            except Missing:
+            except ObjectMissing:
                 return None
             sheet = decode_sheet(key, raw)
             if sheet.step is None:
                 return sheet.body or None
             try:
                 record = (await self.bucket.read(layout.step(sheet.step))).content
-            except Missing:
+            except ObjectMissing:
                 # Finished between the two reads, unless it is named still: then it was never decided.
                 again = await self._step_named(key)
                 if again is not None and again != sheet.step:
@@ -53,13 +53,13 @@ class Looking:
         """Empty: none. None: the sheet is gone."""
         try:
             return decode_sheet(key, (await self.bucket.read(key)).content).step or ""
-        except Missing:
+        except ObjectMissing:
             return None
 
     async def paper(self, key: str, kind: type[P]) -> P | None:
         try:
             raw = (await self.bucket.read(key)).content
-        except Missing:
+        except ObjectMissing:
             return None
         try:
             return msgspec.json.decode(raw, type=kind)
@@ -69,7 +69,7 @@ class Looking:
     async def is_there(self, key: str) -> bool:
         try:
             await self.bucket.read(key)
-        except Missing:
+        except ObjectMissing:
             return False
         return True
 
@@ -80,6 +80,6 @@ class Looking:
             async for part in self.bucket.stream(key, 0):
                 size += len(part)
                 checksum = crc32(part, checksum)
-        except Missing:
+        except ObjectMissing:
             return None
         return size, checksum

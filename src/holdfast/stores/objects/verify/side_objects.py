@@ -8,21 +8,21 @@ from holdfast.model.errors import StoreUnavailable
 from holdfast.model.names import QueueRef
 from holdfast.model.schedules import Schedule
 from holdfast.stores.findings import Findings
-from holdfast.stores.objects.buckets.bucket import Item
+from holdfast.stores.objects.buckets.bucket import ListedObject
 from holdfast.stores.objects.documents import layout
 from holdfast.stores.objects.documents.document_format import Batch, KeyBody, LedgerBody
-from holdfast.stores.objects.verify.reader import Looking
+from holdfast.stores.objects.verify.reader import VerifyReader
 
 Check = Callable[[str, bytes], list[str]]
 
 
 async def check_beside(
-    looking: Looking, ref: QueueRef, items: Sequence[Item], ids: Set[int], findings: Findings
+    looking: VerifyReader, ref: QueueRef, items: Sequence[ListedObject], ids: Set[int], findings: Findings
 ) -> None:
     """`ids` are those that have metadata in this queue."""
     prefix = layout.queue(ref)
 
-    async def check(item: Item) -> None:
+    async def check(item: ListedObject) -> None:
         rest = item.key[len(prefix) :]
         folder = rest.rpartition("/")[0].removeprefix("dlq/") if rest.startswith("dlq/") else rest.partition("/")[0]
         if rest == "policy.json":
@@ -53,7 +53,7 @@ async def check_beside(
     await looking.each(items, check)
 
 
-async def _has_metadata(looking: Looking, ref: QueueRef, id: int) -> bool:
+async def _has_metadata(looking: VerifyReader, ref: QueueRef, id: int) -> bool:
     """By a read: the listing that showed this may be older."""
     for dead in (False, True):
         if await looking.is_there(layout.message(ref, id, dead=dead)):

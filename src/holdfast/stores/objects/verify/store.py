@@ -12,7 +12,7 @@ from holdfast.clock import SystemClock
 from holdfast.model.errors import InvalidArgument, StoreUnavailable
 from holdfast.model.names import QueueRef
 from holdfast.stores.findings import Findings, Progress, Report
-from holdfast.stores.objects.buckets.bucket import Bucket, Item, Unanswered
+from holdfast.stores.objects.buckets.bucket import Bucket, ListedObject, Unanswered
 from holdfast.stores.objects.buckets.bucket_url import make_bucket
 from holdfast.stores.objects.documents import layout
 from holdfast.stores.objects.verify.directory import (
@@ -24,8 +24,8 @@ from holdfast.stores.objects.verify.directory import (
     read_directory,
 )
 from holdfast.stores.objects.verify.journal import check_journal
-from holdfast.stores.objects.verify.queue import QueueCheck
-from holdfast.stores.objects.verify.reader import Looking
+from holdfast.stores.objects.verify.queue import ObjectQueueCheck
+from holdfast.stores.objects.verify.reader import VerifyReader
 
 # Between two looks at what seems wrong: a change that was under way is through by then.
 PAUSE_S = 1.0
@@ -40,7 +40,7 @@ def verify(url: str, progress: Progress | None = None) -> Report:
 async def verify_bucket(
     bucket: Bucket, now_ms: int, progress: Progress | None = None, *, pause_s: float = PAUSE_S
 ) -> Report:
-    looking, findings = Looking(bucket, now_ms), Findings(progress)
+    looking, findings = VerifyReader(bucket, now_ms), Findings(progress)
     try:
         await _check(looking, findings, pause_s)
     except Unanswered as error:
@@ -50,15 +50,15 @@ async def verify_bucket(
     return findings.report(bucket.url)
 
 
-async def _check(looking: Looking, findings: Findings, pause_s: float) -> None:
+async def _check(looking: VerifyReader, findings: Findings, pause_s: float) -> None:
     own = [item async for page in looking.bucket.pages(layout.OWN) for item in page]
     if not own:
         raise InvalidArgument(f"{looking.bucket.url} holds no store: give what `holdfast.open` was given", field="url")
     directory = await read_directory(looking, findings)
     await _guard(findings, "what is the store's own", lambda: check_own(looking, own, findings))
-    check = QueueCheck(looking, findings, pause_s)
+    check = ObjectQueueCheck(looking, findings, pause_s)
 
-    async def check_place(ref: QueueRef, items: list[Item]) -> None:
+    async def check_place(ref: QueueRef, items: list[ListedObject]) -> None:
         if ref in directory.without_policy:
             evidence = f"{len(items)} objects lie there, {items[0].key} is the first"
             if await check_policy(looking, ref, evidence, findings):
@@ -78,10 +78,10 @@ async def _check(looking: Looking, findings: Findings, pause_s: float) -> None:
 
 async def _places(
     bucket: Bucket, directory: DirectoryFound, findings: Findings
-) -> AsyncIterator[tuple[QueueRef, list[Item]]]:
+) -> AsyncIterator[tuple[QueueRef, list[ListedObject]]]:
     """Everything by queue: a listing comes in the order of keys."""
     here: QueueRef | None = None
-    items: list[Item] = []
+    items: list[ListedObject] = []
     async for page in bucket.pages(""):
         for item in page:
             tenant, _, rest = item.key.partition("/")

@@ -19,14 +19,14 @@ from asyncpg import exceptions
 from holdfast.model.names import QueueRef
 from holdfast.stores.logic.results import being_deleted
 from holdfast.stores.postgres.bulk.binary_copy import copy_rows
-from holdfast.stores.postgres.bulk.bulk_messages import Bulk
+from holdfast.stores.postgres.bulk.bulk_messages import BulkMessages
 from holdfast.stores.postgres.bulk.table_columns import BulkRows, Keys, keys_of
-from holdfast.stores.postgres.cluster.cluster import Cluster, QueueMoved
-from holdfast.stores.postgres.cluster.database import Shard
-from holdfast.stores.postgres.cluster.node_numbers import Nodes
+from holdfast.stores.postgres.cluster.cluster import PostgresCluster, QueueMoved
+from holdfast.stores.postgres.cluster.database import PostgresDatabase
+from holdfast.stores.postgres.cluster.node_numbers import PostgresNodeNumbers
 from holdfast.stores.postgres.queues.queue_info import QueueInfo, info_of
-from holdfast.stores.postgres.queues.quota_grants import Grants
-from holdfast.stores.postgres.queues.registry import Directory, Numbered
+from holdfast.stores.postgres.queues.quota_grants import QuotaGrants
+from holdfast.stores.postgres.queues.registry import Numbered, QueueRegistry
 from holdfast.stores.postgres.schema.statements import SQL
 
 # A transaction's events are numbered in 20 bits.
@@ -35,12 +35,12 @@ MAX_ROWS = 1 << 19
 _COUNT = ("queue_key", "waiting", "delayed", "in_flight", "failed", "kept", "bytes")
 
 
-class Changed(Exception):
+class BulkOutdated(Exception):
     """A queue or a tenant is no longer what this transaction went by: to be begun again."""
 
 
 @dataclass(slots=True)
-class Loaded:
+class BulkInserted:
     """What one transaction did."""
 
     stored: int = 0
@@ -48,8 +48,10 @@ class Loaded:
     ready_at: dict[QueueRef, int] = field(default_factory=dict)
 
 
-class Loading:
-    def __init__(self, cluster: Cluster, directory: Directory, nodes: Nodes, grants: Grants) -> None:
+class BulkInsert:
+    def __init__(
+        self, cluster: PostgresCluster, directory: QueueRegistry, nodes: PostgresNodeNumbers, grants: QuotaGrants
+    ) -> None:
         self._cluster = cluster
         self._directory = directory
         self._nodes = nodes
@@ -60,11 +62,11 @@ class Loading:
     async def load_in(
         self,
         connection: Any,
-        shard: Shard,
-        bulk: Bulk,
+        shard: PostgresDatabase,
+        bulk: BulkMessages,
         numbers: Mapping[QueueRef, Numbered | None],
         now_ms: int,
-    ) -> Loaded:
+    ) -> BulkInserted:
         """In a transaction of the database that has these queues; those that there are not are made, with `numbers` of
         their homes."""
         infos, now = await self._open(connection, shard, bulk.refs, numbers, now_ms)
@@ -79,7 +81,7 @@ class Loading:
     async def _open(
         self,
         connection: Any,
-        shard: Shard,
+        shard: PostgresDatabase,
         refs: tuple[QueueRef, ...],
         numbers: Mapping[QueueRef, Numbered | None],
         now_ms: int,
@@ -93,7 +95,7 @@ class Loading:
                     await self._directory.make_in(connection, ref, numbers.get(ref))
             found = await connection.fetch(SQL["loading_queues"], *names)
             if len(found) < len(refs):
-                raise Changed
+                raise BulkOutdated
         infos = {}
         for row in found:
             info = info_of(row, shard)
@@ -143,20 +145,20 @@ class Loading:
         for tenant in sorted(sizes):
             await self._grants.check(connection, infos[tenant], sizes[tenant])
 
-    async def _copy(self, connection: Any, rows: BulkRows) -> Loaded:
+    async def _copy(self, connection: Any, rows: BulkRows) -> BulkInserted:
         if not len(rows.ids):
-            return Loaded()
+            return BulkInserted()
         seq = await connection.fetchval("SELECT pg_current_xact_id()::text::bigint << 20")
         await copy_rows(connection, "items", rows.items(), len(rows.ids))
         await copy_rows(connection, "journal", rows.events(seq), len(rows.ids))
         await connection.copy_records_to_table(
             "count_lines", records=rows.counts(), columns=_COUNT, schema_name="holdfast"
         )
-        return Loaded(len(rows.ids), rows.ready_at())
+        return BulkInserted(len(rows.ids), rows.ready_at())
 
     async def _check_tenants(self, connection: Any, infos: Mapping[QueueRef, QueueInfo]) -> None:
         """Queues are held; their tenants are not, for who checks a quota locks them."""
         revisions = {info.ref.tenant: info.tenant_revision for info in infos.values()}
         found = await connection.fetch("SELECT tenant, revision FROM tenants WHERE tenant = ANY($1)", list(revisions))
         if {row["tenant"]: row["revision"] for row in found} != revisions:
-            raise Changed
+            raise BulkOutdated

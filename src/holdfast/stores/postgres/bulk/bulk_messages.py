@@ -1,7 +1,7 @@
-"""Messages by column, as a bulk load has them: the columns that its messages fill, as Arrow arrays.
+"""Messages of a bulk load, one Arrow array per column.
 
-`ref` (the place of the message's queue in `Bulk.refs`), `payload`, `bytes`, `is_json` and `priority` are always there;
-the others only if a message has them. `content_type` and `headers` are as the database stores them.
+`ref` (the index of the message's queue in `BulkMessages.refs`), `payload`, `bytes`, `is_json` and `priority` are always
+there; the other columns only if a message fills them. `content_type` and `headers` are as the database stores them.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -34,7 +34,7 @@ _SOMETIMES: dict[str, tuple[pa.DataType, Callable[[Draft], object]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Bulk:
+class BulkMessages:
     """Messages of some queues."""
 
     refs: tuple[QueueRef, ...]
@@ -43,14 +43,14 @@ class Bulk:
     def column(self, name: str) -> pa.Array | None:
         return self.rows.column(name) if name in self.rows.schema.names else None
 
-    def only(self, refs: Collection[QueueRef]) -> "Bulk":
+    def only(self, refs: Collection[QueueRef]) -> "BulkMessages":
         """What is for these."""
         if len(refs) == len(self.refs):
             return self
         places = [place for place, ref in enumerate(self.refs) if ref in refs]
         found = pc.index_in(self.rows.column("ref"), pa.array(places, pa.int32()))
         rows = self.rows.set_column(self.rows.schema.get_field_index("ref"), "ref", found)
-        return Bulk(tuple(self.refs[place] for place in places), rows.filter(pc.is_valid(found)))
+        return BulkMessages(tuple(self.refs[place] for place in places), rows.filter(pc.is_valid(found)))
 
     def drafts(self) -> dict[QueueRef, list[Draft]]:
         """Of rows that `checked` made."""
@@ -68,7 +68,7 @@ class Bulk:
         return made
 
 
-def bulk_of(drafts: Mapping[QueueRef, Sequence[Draft]]) -> Bulk:
+def bulk_of(drafts: Mapping[QueueRef, Sequence[Draft]]) -> BulkMessages:
     """Of checked drafts with neither group nor payload in pieces."""
     flat = [draft for each in drafts.values() for draft in each]
     places = [place for place, each in enumerate(drafts.values()) for _ in each]
@@ -76,10 +76,10 @@ def bulk_of(drafts: Mapping[QueueRef, Sequence[Draft]]) -> Bulk:
         name: pa.array([value(draft) for draft in flat], kind)
         for name, (kind, value) in {**_ALWAYS, **_SOMETIMES}.items()
     }
-    return Bulk(tuple(drafts), _filled({"ref": pa.array(places, pa.int32()), **arrays}))
+    return BulkMessages(tuple(drafts), _filled({"ref": pa.array(places, pa.int32()), **arrays}))
 
 
-def checked(rows: pa.RecordBatch, max_payload: int) -> Bulk:
+def checked(rows: pa.RecordBatch, max_payload: int) -> BulkMessages:
     """Rows of `tenant`, `queue`, `payload`, `content_type`, and perhaps `key` and `priority`, which is what most loads
     have: made ready, or refused as `check_draft` would refuse one of them."""
     given = dict(zip(rows.schema.names, rows.columns, strict=True))
@@ -99,7 +99,7 @@ def checked(rows: pa.RecordBatch, max_payload: int) -> Bulk:
     if "key" in given:
         arrays["key"] = given["key"].cast(pa.string())
         _check_keys(arrays["key"])
-    return Bulk(refs, _filled(arrays))
+    return BulkMessages(refs, _filled(arrays))
 
 
 def _filled(arrays: dict[str, pa.Array]) -> pa.RecordBatch:

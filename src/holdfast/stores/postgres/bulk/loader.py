@@ -20,18 +20,18 @@ from holdfast.model.message import Draft, check_draft
 from holdfast.model.names import QueueRef
 from holdfast.stores.event_loop.notices import Notices
 from holdfast.stores.payloads.pieces import PIECES_ABOVE
-from holdfast.stores.postgres.bulk.bulk_insert import Changed, Loaded, Loading
-from holdfast.stores.postgres.bulk.bulk_messages import Bulk, bulk_of, checked
-from holdfast.stores.postgres.cluster.cluster import Cluster, QueueMoved
-from holdfast.stores.postgres.cluster.database import Shard
-from holdfast.stores.postgres.cluster.node_numbers import Nodes
+from holdfast.stores.postgres.bulk.bulk_insert import BulkInsert, BulkInserted, BulkOutdated
+from holdfast.stores.postgres.bulk.bulk_messages import BulkMessages, bulk_of, checked
+from holdfast.stores.postgres.cluster.cluster import PostgresCluster, QueueMoved
+from holdfast.stores.postgres.cluster.database import PostgresDatabase
+from holdfast.stores.postgres.cluster.node_numbers import PostgresNodeNumbers
 from holdfast.stores.postgres.notifier import ring_for
-from holdfast.stores.postgres.operations.enqueue import Intake
-from holdfast.stores.postgres.payloads.pieces import Payloads
-from holdfast.stores.postgres.queues.quota_grants import Grants, Short
-from holdfast.stores.postgres.queues.registry import Directory, Numbered
-from holdfast.stores.postgres.transactions.runner import Steps
-from holdfast.stores.postgres.transactions.unit import Parts
+from holdfast.stores.postgres.operations.enqueue import PostgresEnqueue
+from holdfast.stores.postgres.payloads.pieces import PostgresPayloads
+from holdfast.stores.postgres.queues.quota_grants import QuotaGrants, QuotaShortage
+from holdfast.stores.postgres.queues.registry import Numbered, QueueRegistry
+from holdfast.stores.postgres.transactions.runner import StepRunner
+from holdfast.stores.postgres.transactions.unit import PostgresParts
 
 # How often a transaction begins again because a queue was changed or moved meanwhile, and how long it waits then.
 _TRIES = 50
@@ -47,14 +47,14 @@ class Loader:
     ) -> None:
         self._max_payload = max_payload
         self._clock = SystemClock()
-        self._cluster = Cluster(urls, durability=durability, shard_map=shard_map)
-        self._grants = Grants(self._cluster)
-        self._directory = Directory(self._cluster, self._grants)
-        self._nodes = Nodes(self._cluster)
-        payloads = Payloads(self._cluster, self._directory, self._nodes)
-        parts = Parts(self._cluster, self._directory, self._nodes, self._grants, payloads)
-        self._intake = Intake(parts, Steps(parts))
-        self._loading = Loading(self._cluster, self._directory, self._nodes, self._grants)
+        self._cluster = PostgresCluster(urls, durability=durability, shard_map=shard_map)
+        self._grants = QuotaGrants(self._cluster)
+        self._directory = QueueRegistry(self._cluster, self._grants)
+        self._nodes = PostgresNodeNumbers(self._cluster)
+        payloads = PostgresPayloads(self._cluster, self._directory, self._nodes)
+        parts = PostgresParts(self._cluster, self._directory, self._nodes, self._grants, payloads)
+        self._intake = PostgresEnqueue(parts, StepRunner(parts))
+        self._loading = BulkInsert(self._cluster, self._directory, self._nodes, self._grants)
         self._loop = asyncio.new_event_loop()
         try:
             self._loop.run_until_complete(self._open())
@@ -96,7 +96,7 @@ class Loader:
             await self._nodes.release()
         await self._cluster.close()
 
-    async def _load(self, waiting: Bulk, special: Mapping[QueueRef, list[Draft]]) -> int:
+    async def _load(self, waiting: BulkMessages, special: Mapping[QueueRef, list[Draft]]) -> int:
         if steady_s() - self._leased_s > _RENEW_S:
             await self._nodes.renew()
             self._leased_s = steady_s()
@@ -108,7 +108,7 @@ class Loader:
             for number, refs in self._by_shard(waiting.refs).items():
                 try:
                     loaded = await self._load_on(self._cluster.shards[number], waiting.only(refs))
-                except (Changed, QueueMoved):
+                except (BulkOutdated, QueueMoved):
                     continue
                 stored += loaded.stored
                 for ref, at_ms in loaded.ready_at.items():
@@ -127,19 +127,19 @@ class Loader:
             parts[self._cluster.number_of(ref)].add(ref)
         return parts
 
-    async def _load_on(self, shard: Shard, bulk: Bulk) -> Loaded:
+    async def _load_on(self, shard: PostgresDatabase, bulk: BulkMessages) -> BulkInserted:
         numbers: dict[QueueRef, Numbered | None] = {}
         for ref in bulk.refs:
             if self._cluster.home_of(ref.tenant) is not shard and await self._directory.known(ref) is None:
                 numbers[ref] = await self._directory.take_number(ref)
 
-        async def work(connection: Any) -> Loaded:
+        async def work(connection: Any) -> BulkInserted:
             return await self._loading.load_in(connection, shard, bulk, numbers, self._clock.now_ms())
 
         while True:
             try:
                 return await shard.step(work)
-            except Short as short:
+            except QuotaShortage as short:
                 await self._grants.widen(short)
 
     async def _enqueue(self, ref: QueueRef, drafts: list[Draft], notices: Notices) -> int:

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from holdfast.model.events import Event
 from holdfast.model.names import QueueRef
 from holdfast.stores.postgres.bulk.binary_copy import BIGINT, BOOLEAN, INTEGER, SMALLINT, Field, numbers, same, texts
-from holdfast.stores.postgres.bulk.bulk_messages import Bulk
+from holdfast.stores.postgres.bulk.bulk_messages import BulkMessages
 from holdfast.stores.postgres.queues.queue_info import QueueInfo
 from holdfast.stores.postgres.schema.rows import DELAYED, EVENT_NUMBERS, READY
 
@@ -23,7 +23,7 @@ _ENQUEUED = EVENT_NUMBERS[Event.ENQUEUED]
 class BulkRows:
     """Messages with their ids, and what their queues are; `now` is the database's time."""
 
-    bulk: Bulk
+    bulk: BulkMessages
     # For each of `bulk.refs`.
     infos: Sequence[QueueInfo]
     ids: pa.Array
@@ -36,7 +36,7 @@ class BulkRows:
         kept = pc.is_in(self.ids, new)
         if (keys := self.bulk.column("key")) is not None:
             kept = pc.or_(pc.is_null(keys), kept)
-        return replace(self, bulk=Bulk(self.bulk.refs, self.bulk.rows.filter(kept)), ids=self.ids.filter(kept))
+        return replace(self, bulk=BulkMessages(self.bulk.refs, self.bulk.rows.filter(kept)), ids=self.ids.filter(kept))
 
     @property
     def keyed(self) -> int:

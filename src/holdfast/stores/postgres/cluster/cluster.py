@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 from holdfast.clock import steady_s
 from holdfast.model.errors import InvalidArgument, StoreUnavailable
 from holdfast.model.names import QueueRef
-from holdfast.stores.postgres.cluster.database import Shard, shown
+from holdfast.stores.postgres.cluster.database import PostgresDatabase, shown
 from holdfast.stores.postgres.cluster.slots import SLOTS, fnv32a, home_of, slot_of
 from holdfast.stores.postgres.schema import migrations
 from holdfast.stores.postgres.schema.statements import SQL
@@ -31,12 +31,12 @@ class _Table(NamedTuple):
     homes: list[int]
 
 
-class Cluster:
+class PostgresCluster:
     def __init__(
         self, urls: list[str], *, durability: str = "fsync", shard_map: str = "slots", goes_by_caller: bool = False
     ) -> None:
         settings = {"synchronous_commit": "on" if durability == "fsync" else "off"}
-        self.shards = [Shard(url, settings) for url in urls]
+        self.shards = [PostgresDatabase(url, settings) for url in urls]
         self._shard_map = shard_map
         self._slots = [0] * SLOTS
         self._homes = [0] * SLOTS
@@ -49,8 +49,8 @@ class Cluster:
 
     async def open(self) -> None:
         """Learn what each database is. One that is down may be any of those that are missing."""
-        placed: dict[int, Shard] = {}
-        lost: list[Shard] = []
+        placed: dict[int, PostgresDatabase] = {}
+        lost: list[PostgresDatabase] = []
         cluster_ids = set()
         epochs: dict[int, _Table] = {}
         failure: StoreUnavailable | None = None
@@ -123,15 +123,15 @@ class Cluster:
             return fnv32a((ref.tenant + ref.queue).encode()) % len(self.shards)
         return self._slots[slot_of(ref.tenant, ref.queue)]
 
-    def shard_of(self, ref: QueueRef) -> Shard:
+    def shard_of(self, ref: QueueRef) -> PostgresDatabase:
         return self.shards[self.number_of(ref)]
 
-    def numbered(self, number: int) -> Shard:
+    def numbered(self, number: int) -> PostgresDatabase:
         if not 0 <= number < len(self.shards):
             raise InvalidArgument(f"this store has no database number {number}: name all of them", field="store")
         return self.shards[number]
 
-    def home_of(self, tenant: str) -> Shard:
+    def home_of(self, tenant: str) -> PostgresDatabase:
         """Where what is one per tenant is kept."""
         return self.shards[0 if len(self.shards) == 1 else home_of(tenant, self._homes)]
 
@@ -139,7 +139,7 @@ class Cluster:
     def goes_by_slots(self) -> bool:
         return self._shard_map == "slots"
 
-    async def owns(self, shard: Shard, ref: QueueRef) -> bool:
+    async def owns(self, shard: PostgresDatabase, ref: QueueRef) -> bool:
         """Whether a queue that is not found on this database would be there. Else it is on another, or on its way."""
         if not self.goes_by_slots:
             return True
@@ -180,9 +180,9 @@ class Cluster:
         self._epoch, self._slots, self._homes = max(tables), slots, homes
         return True
 
-    async def fetch_all(self, sql: str, *args: Any) -> list[tuple[Shard, list[Any]]]:
+    async def fetch_all(self, sql: str, *args: Any) -> list[tuple[PostgresDatabase, list[Any]]]:
         """Of every database that answers; `StoreUnavailable` if none does."""
-        found: list[tuple[Shard, list[Any]]] = []
+        found: list[tuple[PostgresDatabase, list[Any]]] = []
         failure: StoreUnavailable | None = None
         for shard in self.shards:
             try:

@@ -74,7 +74,7 @@ async def connect(url: str, settings: dict[str, str] | None = None) -> Any:
         raise StoreUnavailable(f"{shown(url)} cannot be reached: {said(error)}") from error
 
 
-class Shard:
+class PostgresDatabase:
     """All of it runs on the driver's loop."""
 
     def __init__(self, url: str, settings: dict[str, str], connections: int = _CONNECTIONS) -> None:

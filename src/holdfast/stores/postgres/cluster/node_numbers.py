@@ -8,7 +8,7 @@ from uuid import uuid4
 from holdfast.background import Backoff, run_forever
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.ids import NODES, IdMaker
-from holdfast.stores.postgres.cluster.cluster import Cluster
+from holdfast.stores.postgres.cluster.cluster import PostgresCluster
 
 _log = logging.getLogger("holdfast")
 
@@ -38,8 +38,8 @@ _RELEASE = "UPDATE nodes SET holder = NULL, highest_id = greatest(highest_id, $3
 _LOCK = "SELECT pg_advisory_xact_lock(hashtext('holdfast nodes'))"
 
 
-class Nodes:
-    def __init__(self, cluster: Cluster) -> None:
+class PostgresNodeNumbers:
+    def __init__(self, cluster: PostgresCluster) -> None:
         self._cluster = cluster
         self._holder = uuid4()
         self._ids: IdMaker | None = None

@@ -24,12 +24,12 @@ from asyncpg.exceptions import LockNotAvailableError
 
 from holdfast.model.errors import Internal, InvalidArgument, StoreUnavailable
 from holdfast.model.names import QueueRef
-from holdfast.stores.postgres.cluster.cluster import Cluster
-from holdfast.stores.postgres.cluster.database import Shard, connect, shown
+from holdfast.stores.postgres.cluster.cluster import PostgresCluster
+from holdfast.stores.postgres.cluster.database import PostgresDatabase, connect, shown
 from holdfast.stores.postgres.cluster.row_copying import copy_rows, count_rows, delete_rows
 from holdfast.stores.postgres.cluster.slots import SLOTS, slot_of
 from holdfast.stores.postgres.notifier import ring_for
-from holdfast.stores.postgres.queues.quota_grants import Grants
+from holdfast.stores.postgres.queues.quota_grants import QuotaGrants
 from holdfast.stores.postgres.schema.statements import SQL
 
 # Of an advisory lock on the first database, held while a slot moves.
@@ -46,7 +46,7 @@ _ARRIVED = (
 )
 
 
-class Moved(NamedTuple):
+class MovedQueues(NamedTuple):
     slot: int
     queues: int
     messages: int
@@ -87,18 +87,18 @@ def reshard(
     progress: Progress = lambda text: None,
     *,
     onto: int | None = None,
-) -> list[Moved]:
+) -> list[MovedQueues]:
     """Finish what a crash left, and move these slots to these databases; without a plan, as many as make it even, over
     the first `onto` of them or over all.
 
     It may be killed at any point and done again. Every server has to be of this version, and be given all databases.
     """
 
-    async def work() -> list[Moved]:
-        cluster = Cluster(urls)
+    async def work() -> list[MovedQueues]:
+        cluster = PostgresCluster(urls)
         try:
             await cluster.open()
-            resharding = Resharding(cluster, Grants(cluster))
+            resharding = Resharding(cluster, QuotaGrants(cluster))
             async with resharding.alone():
                 done = [await resharding.move(*each, progress) for each in (await resharding.unfinished()).items()]
                 wanted = wanted_moves(cluster, onto) if plan is None else plan
@@ -109,7 +109,7 @@ def reshard(
     return asyncio.run(work())
 
 
-def wanted_moves(cluster: Cluster, onto: int | None) -> dict[int, int]:
+def wanted_moves(cluster: PostgresCluster, onto: int | None) -> dict[int, int]:
     """Which slots have to go where for the first `onto` databases, or all, to share them evenly; of an open cluster."""
     databases = len(cluster.shards)
     if onto is not None and not 1 <= onto <= databases:
@@ -118,7 +118,7 @@ def wanted_moves(cluster: Cluster, onto: int | None) -> dict[int, int]:
 
 
 class Resharding:
-    def __init__(self, cluster: Cluster, grants: Grants) -> None:
+    def __init__(self, cluster: PostgresCluster, grants: QuotaGrants) -> None:
         self._cluster = cluster
         self._grants = grants
 
@@ -144,7 +144,7 @@ class Resharding:
             for row in rows
         }
 
-    async def move(self, slot: int, to: int, progress: Progress = lambda text: None) -> Moved:
+    async def move(self, slot: int, to: int, progress: Progress = lambda text: None) -> MovedQueues:
         """Within `alone`. Does nothing if the slot is there already."""
         target = self._cluster.numbered(to)
         source, begun = await self._source(slot)
@@ -154,7 +154,7 @@ class Resharding:
         if begun is not None and begun["to_shard"] != to:
             raise StoreUnavailable(f"slot {slot} is on its way to database {begun['to_shard']}: finish that first")
         if begun is None and source is target:
-            return Moved(slot, 0, 0)
+            return MovedQueues(slot, 0, 0)
         if begun is None:
             await self._hold(slot, source, target)
         is_decided = begun is not None and begun["is_decided"]
@@ -172,9 +172,9 @@ class Resharding:
         for each in going:
             await self._let_go(each, source, target)
         await source.fetch("DELETE FROM slot_moves WHERE slot = $1", slot)
-        return Moved(slot, len(going), messages)
+        return MovedQueues(slot, len(going), messages)
 
-    async def _source(self, slot: int) -> tuple[Shard, Any]:
+    async def _source(self, slot: int) -> tuple[PostgresDatabase, Any]:
         """Which database has the slot or is still rid of it, and how far that went."""
         found = await self._cluster.fetch_all("SELECT * FROM slot_moves WHERE slot = $1", slot)
         if len(found) < len(self._cluster.shards):
@@ -190,7 +190,7 @@ class Resharding:
 
     # --- 1. Nobody touches them any more -----------------------------------------------------------------------------
 
-    async def _hold(self, slot: int, source: Shard, target: Shard) -> None:
+    async def _hold(self, slot: int, source: PostgresDatabase, target: PostgresDatabase) -> None:
         [row] = await source.fetch("SELECT coalesce(max(key), 0) AS key FROM queues")
         after = row["key"]
         before = await source.use(lambda connection: self._keys(connection, slot, 0))
@@ -251,7 +251,7 @@ class Resharding:
             pass  # then it is carried on
         return recovered
 
-    async def _undo(self, slot: int, source: Shard) -> None:
+    async def _undo(self, slot: int, source: PostgresDatabase) -> None:
         """Nobody can decide it any more: the copies go, and then the queues are what they were."""
         for shard in self._cluster.shards:
             if shard is not source:
@@ -273,7 +273,9 @@ class Resharding:
 
     # --- 2. The same on the target -----------------------------------------------------------------------------------
 
-    async def _announce(self, row: Any, source: Shard, target: Shard, *, is_decided: bool) -> int | None:
+    async def _announce(
+        self, row: Any, source: PostgresDatabase, target: PostgresDatabase, *, is_decided: bool
+    ) -> int | None:
         [tenant] = await source.fetch(SQL["tenant"], row["tenant"])
         is_home = self._cluster.home_of(row["tenant"]) is source
         revision = tenant["revision" if is_home else "home_revision"]
@@ -298,14 +300,14 @@ class Resharding:
 
         return await target.step(work)
 
-    async def _check(self, row: Any, key: int, source: Shard, target: Shard) -> None:
+    async def _check(self, row: Any, key: int, source: PostgresDatabase, target: PostgresDatabase) -> None:
         before, after = await count_rows(source, row["key"]), await count_rows(target, key)
         if before != after:
             raise Internal(f"the copy of {row['tenant']}/{row['queue']} has {after}, not {before}: it is not decided")
 
     # --- 3, 4. Whose it is -------------------------------------------------------------------------------------------
 
-    async def _decide(self, slot: int, source: Shard, target: Shard) -> None:
+    async def _decide(self, slot: int, source: PostgresDatabase, target: PostgresDatabase) -> None:
         await self._keeper.fetchval("SELECT 1")  # still alone
         epoch = await self._newest_epoch() + 1
 
@@ -317,7 +319,9 @@ class Resharding:
 
         await source.step(work)
 
-    async def _publish(self, slot: int, going: list[_Going], source: Shard, target: Shard) -> None:
+    async def _publish(
+        self, slot: int, going: list[_Going], source: PostgresDatabase, target: PostgresDatabase
+    ) -> None:
         await self._cluster.refresh_now()
         going = [each for each in going if each.key is not None]
         sums = {each.key: (await source.fetch(SQL["sums"], each.row["key"]))[0] for each in going}
@@ -352,7 +356,7 @@ class Resharding:
 
     # --- 5. Nothing is left ------------------------------------------------------------------------------------------
 
-    async def _let_go(self, going: _Going, source: Shard, target: Shard) -> None:
+    async def _let_go(self, going: _Going, source: PostgresDatabase, target: PostgresDatabase) -> None:
         tenant = going.row["tenant"]
         # First the target is granted what has come to it: quotas hold at every moment.
         await self._grants.note_used(tenant, target)

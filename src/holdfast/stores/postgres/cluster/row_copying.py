@@ -4,7 +4,7 @@ from functools import partial
 from typing import Any
 
 from holdfast.stores.payloads.pieces import count_of
-from holdfast.stores.postgres.cluster.database import Shard
+from holdfast.stores.postgres.cluster.database import PostgresDatabase
 from holdfast.stores.postgres.schema.statements import SQL, WHOLE
 
 # Of one step.
@@ -26,7 +26,7 @@ _SMALL = {
 }
 
 
-async def copy_rows(source: Shard, key: int, target: Shard, new_key: int) -> int:
+async def copy_rows(source: PostgresDatabase, key: int, target: PostgresDatabase, new_key: int) -> int:
     """How many messages the queue has."""
     await _copy_messages(source, key, target, new_key)
     await _copy_pieces(source, key, target)
@@ -42,7 +42,7 @@ async def copy_rows(source: Shard, key: int, target: Shard, new_key: int) -> int
     return (await count_rows(source, key))["items"]
 
 
-async def _copy_messages(source: Shard, key: int, target: Shard, new_key: int) -> None:
+async def _copy_messages(source: PostgresDatabase, key: int, target: PostgresDatabase, new_key: int) -> None:
     """In the order of their ids: so the last that is there tells how far it went."""
     [row] = await target.fetch("SELECT coalesce(max(id), -1) AS id FROM items WHERE queue_key = $1", new_key)
     after = row["id"]
@@ -66,7 +66,7 @@ async def _copy_messages(source: Shard, key: int, target: Shard, new_key: int) -
         after = last
 
 
-async def _copy_pieces(source: Shard, key: int, target: Shard) -> None:
+async def _copy_pieces(source: PostgresDatabase, key: int, target: PostgresDatabase) -> None:
     """After the messages, which nobody reads yet: so whoever calls it off finds by them what to delete."""
     after = -1
     while step := await source.fetch(_IN_PIECES, key, after, _ROWS):
@@ -78,7 +78,7 @@ async def _copy_pieces(source: Shard, key: int, target: Shard) -> None:
         after = step[-1]["id"]
 
 
-async def _copy_keys(source: Shard, key: int, target: Shard, new_key: int) -> None:
+async def _copy_keys(source: PostgresDatabase, key: int, target: PostgresDatabase, new_key: int) -> None:
     [row] = await target.fetch("SELECT coalesce(max(key), '') AS key FROM seen_keys WHERE queue_key = $1", new_key)
     after = row["key"]
     page = f"SELECT {', '.join(_KEYS)} FROM seen_keys WHERE queue_key = $1 AND key > $2 ORDER BY key LIMIT {_ROWS}"
@@ -96,7 +96,7 @@ async def _put(connection: Any, table: str, columns: tuple[str, ...], rows: list
     await connection.copy_records_to_table(table, records=rows, columns=("queue_key", *columns), schema_name="holdfast")
 
 
-async def count_rows(shard: Shard, key: int) -> dict[str, int]:
+async def count_rows(shard: PostgresDatabase, key: int) -> dict[str, int]:
     """What a copy must have as many of; keys are forgotten on both sides when their time has come."""
     counts = {}
     for table, column in (
@@ -118,7 +118,7 @@ async def count_rows(shard: Shard, key: int) -> dict[str, int]:
     return counts
 
 
-async def delete_rows(shard: Shard, key: int) -> None:
+async def delete_rows(shard: PostgresDatabase, key: int) -> None:
     """All but what counts them. Of a message first its payload in pieces: none of that must be found here, should the
     queue come back."""
     after = -1

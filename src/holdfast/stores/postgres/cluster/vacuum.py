@@ -13,8 +13,8 @@ import math
 from typing import Any
 
 from holdfast.background import Backoff, run_forever
-from holdfast.stores.postgres.cluster.cluster import Cluster
-from holdfast.stores.postgres.cluster.database import Shard, connect
+from holdfast.stores.postgres.cluster.cluster import PostgresCluster
+from holdfast.stores.postgres.cluster.database import PostgresDatabase, connect
 
 # Messages that this server has claimed on a database since its last vacuum there, at least. Of 5,000 to 50,000, with
 # which the databases spent the least of their processors on a queue with few messages in it (bench/postgres.py).
@@ -35,10 +35,10 @@ def claims_between(rows: float) -> int:
 
 
 class Vacuum:
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: PostgresCluster) -> None:
         self._cluster = cluster
         # Of each database, when it was last vacuumed by this server.
-        self._rows: dict[Shard, float] = {}
+        self._rows: dict[PostgresDatabase, float] = {}
 
     async def run(self) -> None:
         """Vacuum when it is worth it, until cancelled."""
@@ -55,7 +55,7 @@ class Vacuum:
         if failure is not None:
             raise failure
 
-    async def vacuum_once(self, shard: Shard) -> bool:
+    async def vacuum_once(self, shard: PostgresDatabase) -> bool:
         """Vacuum if enough was claimed there, on a connection of its own, for it may take long. Return whether it
         was; raise what the driver raises."""
         claimed = shard.claimed

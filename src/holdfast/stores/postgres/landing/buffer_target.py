@@ -8,20 +8,20 @@ from holdfast.clock import steady_s
 from holdfast.model.events import Event
 from holdfast.model.message import Draft
 from holdfast.model.names import QueueRef
-from holdfast.model.requests import Ask
+from holdfast.model.requests import ClaimRequest
 from holdfast.stores.contract import Claims
-from holdfast.stores.event_loop.link import Link
+from holdfast.stores.event_loop.link import LoopBridge
 from holdfast.stores.event_loop.notices import Notices
 from holdfast.stores.formats.logged_enqueue import LoggedCall
 from holdfast.stores.logic.quotas import check_quotas
-from holdfast.stores.postgres.cluster.cluster import Cluster
-from holdfast.stores.postgres.cluster.node_numbers import Nodes
+from holdfast.stores.postgres.cluster.cluster import PostgresCluster
+from holdfast.stores.postgres.cluster.node_numbers import PostgresNodeNumbers
 from holdfast.stores.postgres.landing.land import Landed, Lane, landed_places
 from holdfast.stores.postgres.landing.owners import land_on_owners
-from holdfast.stores.postgres.operations.claims import Claiming
-from holdfast.stores.postgres.payloads.pieces import Payloads, is_filled
+from holdfast.stores.postgres.operations.claims import PostgresClaims
+from holdfast.stores.postgres.payloads.pieces import PostgresPayloads, is_filled
 from holdfast.stores.postgres.queues.queue_info import QueueInfo
-from holdfast.stores.postgres.queues.registry import Directory
+from holdfast.stores.postgres.queues.registry import QueueRegistry
 from holdfast.stores.reserved_message import Reserved
 
 T = TypeVar("T")
@@ -42,15 +42,15 @@ class Admitted(NamedTuple):
     default_ttl_ms: int | None
 
 
-class Ground:
+class PostgresBufferTarget:
     def __init__(
         self,
-        cluster: Cluster,
-        directory: Directory,
-        claiming: Claiming,
-        payloads: Payloads,
-        nodes: Nodes,
-        link: Link,
+        cluster: PostgresCluster,
+        directory: QueueRegistry,
+        claiming: PostgresClaims,
+        payloads: PostgresPayloads,
+        nodes: PostgresNodeNumbers,
+        link: LoopBridge,
         publish: Callable[[Notices], None],
         ring: Callable[[Notices], None],
     ) -> None:
@@ -136,9 +136,9 @@ class Ground:
         return await self._claiming.reserve(ref, number, behind, now_ms)
 
     async def claim_reserved(
-        self, ref: QueueRef, asks: list[Ask], mine: list[Reserved], others: list[Reserved], now_ms: int
+        self, ref: QueueRef, asks: list[ClaimRequest], mine: list[Reserved], others: list[Reserved], now_ms: int
     ) -> Claims | None:
-        """`Claiming.claim_reserved`, and what comes of it is told."""
+        """`PostgresClaims.claim_reserved`, and what comes of it is told."""
         notices = Notices()
         claims = await self._claiming.claim_reserved(ref, asks, mine, others, now_ms, notices)
         self._publish(notices)

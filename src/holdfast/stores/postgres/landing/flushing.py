@@ -14,13 +14,13 @@ from uuid import UUID
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.names import QueueRef
 from holdfast.stores.formats.logged_enqueue import LoggedBatch
-from holdfast.stores.postgres.cluster.cluster import Cluster
+from holdfast.stores.postgres.cluster.cluster import PostgresCluster
 from holdfast.stores.postgres.landing.land import Landed, Lane, landed_places
 from holdfast.stores.postgres.landing.owners import land_on_owners
 from holdfast.stores.postgres.notifier import ring_for
 
 
-class Flushed(NamedTuple):
+class FlushResult(NamedTuple):
     """What a flush did: messages that it stored, calls that had landed before, messages whose queue is gone."""
 
     stored: int
@@ -30,13 +30,13 @@ class Flushed(NamedTuple):
 
 def flush(
     urls: list[str], batches: Iterable[LoggedBatch], *, durability: str = "fsync", shard_map: str = "slots"
-) -> Flushed:
+) -> FlushResult:
     """Store these, each batch in one transaction. A batch's lane is the number of a database of the store; a queue that
     has gone to another since is found there.
 
     A database that is down keeps nothing from the others: what can land does, and then it is `StoreUnavailable`.
     """
-    return asyncio.run(_flush(Cluster(urls, durability=durability, shard_map=shard_map), batches))
+    return asyncio.run(_flush(PostgresCluster(urls, durability=durability, shard_map=shard_map), batches))
 
 
 def landed(urls: list[str], node: UUID, epoch: int, lane: int) -> list[range]:
@@ -44,7 +44,7 @@ def landed(urls: list[str], node: UUID, epoch: int, lane: int) -> list[range]:
     return asyncio.run(_landed(urls, Lane(node, epoch, lane)))
 
 
-async def _flush(cluster: Cluster, batches: Iterable[LoggedBatch]) -> Flushed:
+async def _flush(cluster: PostgresCluster, batches: Iterable[LoggedBatch]) -> FlushResult:
     stored = skipped = dropped = 0
     failure: StoreUnavailable | None = None
     try:
@@ -65,10 +65,10 @@ async def _flush(cluster: Cluster, batches: Iterable[LoggedBatch]) -> Flushed:
         await cluster.close()
     if failure is not None:
         raise failure
-    return Flushed(stored, skipped, dropped)
+    return FlushResult(stored, skipped, dropped)
 
 
-async def _ring(cluster: Cluster, every: list[Landed]) -> None:
+async def _ring(cluster: PostgresCluster, every: list[Landed]) -> None:
     by_shard: defaultdict[int, dict[QueueRef, int]] = defaultdict(dict)
     for done in every:
         for queue in done.queues:
@@ -83,7 +83,7 @@ async def _ring_for(ready: dict[QueueRef, int], connection: Any) -> None:
 
 
 async def _landed(urls: list[str], lane: Lane) -> list[range]:
-    cluster = Cluster(urls)
+    cluster = PostgresCluster(urls)
     try:
         await cluster.open()
         return await cluster.numbered(lane.lane).use(lambda each: landed_places(each, lane))

@@ -10,12 +10,17 @@ from functools import partial
 from typing import Any
 
 from holdfast.stores.formats.logged_enqueue import LoggedCall
-from holdfast.stores.postgres.cluster.cluster import Cluster, QueueMoved
+from holdfast.stores.postgres.cluster.cluster import PostgresCluster, QueueMoved
 from holdfast.stores.postgres.landing.land import Landed, Lane, land, note_landed
 
 
 async def land_on_owners(
-    cluster: Cluster, lane: Lane, calls: list[tuple[int, LoggedCall]], *, span: range | None, given_now: int | None
+    cluster: PostgresCluster,
+    lane: Lane,
+    calls: list[tuple[int, LoggedCall]],
+    *,
+    span: range | None,
+    given_now: int | None,
 ) -> list[Landed]:
     """What each database answered. `QueueMoved` while a queue is on its way: what else there was has landed."""
     here = cluster.numbered(lane.lane)

@@ -3,21 +3,27 @@
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Filter, Move, Verb, states_of
 from holdfast.stores.contract import AlterStep
-from holdfast.stores.event_loop.driver import Driver, on_driver_with_notices
+from holdfast.stores.event_loop.driver import LoopDriver, on_driver_with_notices
 from holdfast.stores.event_loop.notices import Notices
 from holdfast.stores.logic.bulk import alter
-from holdfast.stores.postgres.cluster.cluster import Cluster
-from holdfast.stores.postgres.operations.message_moves import Moving
-from holdfast.stores.postgres.operations.reads import Reading
-from holdfast.stores.postgres.queues.registry import Directory
+from holdfast.stores.postgres.cluster.cluster import PostgresCluster
+from holdfast.stores.postgres.operations.message_moves import PostgresMoves
+from holdfast.stores.postgres.operations.reads import PostgresReads
+from holdfast.stores.postgres.queues.registry import QueueRegistry
 from holdfast.stores.postgres.schema.rows import STATUSES
-from holdfast.stores.postgres.transactions.runner import Steps
+from holdfast.stores.postgres.transactions.runner import StepRunner
 from holdfast.stores.postgres.transactions.unit import PostgresUnit
 
 
-class Altering:
+class PostgresBulkVerbs:
     def __init__(
-        self, driver: Driver, cluster: Cluster, directory: Directory, reading: Reading, steps: Steps, moving: Moving
+        self,
+        driver: LoopDriver,
+        cluster: PostgresCluster,
+        directory: QueueRegistry,
+        reading: PostgresReads,
+        steps: StepRunner,
+        moving: PostgresMoves,
     ) -> None:
         self.driver = driver
         self._cluster = cluster

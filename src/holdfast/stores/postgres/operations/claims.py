@@ -6,26 +6,33 @@ from holdfast.dice import Dice
 from holdfast.model.answers import Delivery
 from holdfast.model.events import Event
 from holdfast.model.names import QueueRef
-from holdfast.model.requests import Ask
+from holdfast.model.requests import ClaimRequest
 from holdfast.model.rules.claims import next_claim_at
 from holdfast.stores.contract import Claims
 from holdfast.stores.event_loop.notices import Notices
 from holdfast.stores.logic.claims import ENDED_PER_CLAIM, claim
 from holdfast.stores.logic.results import being_deleted
-from holdfast.stores.postgres.cluster.cluster import Cluster
-from holdfast.stores.postgres.operations.queue_sweep import Upkeep
+from holdfast.stores.postgres.cluster.cluster import PostgresCluster
+from holdfast.stores.postgres.operations.queue_sweep import QueueSweep
 from holdfast.stores.postgres.queues.queue_info import QueueInfo
-from holdfast.stores.postgres.queues.registry import Directory
+from holdfast.stores.postgres.queues.registry import QueueRegistry
 from holdfast.stores.postgres.schema.rows import deliveries_of
 from holdfast.stores.postgres.schema.statements import SQL
-from holdfast.stores.postgres.transactions.runner import Steps
+from holdfast.stores.postgres.transactions.runner import StepRunner
 from holdfast.stores.postgres.transactions.unit import PostgresUnit
 from holdfast.stores.reserved_message import Reserved
 
 
-class Claiming:
+class PostgresClaims:
     def __init__(
-        self, cluster: Cluster, directory: Directory, steps: Steps, upkeep: Upkeep, dice: Dice, *, uses_shortcuts: bool
+        self,
+        cluster: PostgresCluster,
+        directory: QueueRegistry,
+        steps: StepRunner,
+        upkeep: QueueSweep,
+        dice: Dice,
+        *,
+        uses_shortcuts: bool,
     ) -> None:
         self._cluster = cluster
         self._directory = directory
@@ -34,7 +41,7 @@ class Claiming:
         self._dice = dice
         self._uses_shortcuts = uses_shortcuts
 
-    async def claim(self, ref: QueueRef, asks: list[Ask], now_ms: int, notices: Notices) -> Claims:
+    async def claim(self, ref: QueueRef, asks: list[ClaimRequest], now_ms: int, notices: Notices) -> Claims:
         info = await self._directory.known(ref)
         if info is None:
             return Claims([[] for _ in asks], None)
@@ -46,7 +53,9 @@ class Claiming:
             await self._upkeep.end_by_time(info, ENDED_PER_CLAIM, now_ms, notices)
         return await self._claim_in_step(ref, asks, now_ms, notices)
 
-    async def _claim_at_once(self, info: QueueInfo, asks: list[Ask], now_ms: int, notices: Notices) -> Claims | None:
+    async def _claim_at_once(
+        self, info: QueueInfo, asks: list[ClaimRequest], now_ms: int, notices: Notices
+    ) -> Claims | None:
         """None: this takes a step."""
         rows = await self._take(info, asks, now_ms, waits_for_ends=True)
         if not rows:  # it was deleted, and perhaps made again
@@ -68,7 +77,7 @@ class Claiming:
             return Claims([[] for _ in asks], None if is_still else self._cluster.callers(row["next_at"]))
         return self._share(info, asks, rows, now_ms, notices)
 
-    async def _claim_in_step(self, ref: QueueRef, asks: list[Ask], now_ms: int, notices: Notices) -> Claims:
+    async def _claim_in_step(self, ref: QueueRef, asks: list[ClaimRequest], now_ms: int, notices: Notices) -> Claims:
         async def work(unit: PostgresUnit) -> Claims:
             queue = await unit.open(ref, is_locked=True)
             # Leases and TTLs were ended before, in a step of their own: its locks come in another order.
@@ -84,7 +93,7 @@ class Claiming:
     async def claim_reserved(
         self,
         ref: QueueRef,
-        asks: list[Ask],
+        asks: list[ClaimRequest],
         mine: list[Reserved],
         others: list[Reserved],
         now_ms: int,
@@ -111,11 +120,13 @@ class Claiming:
         rows = await info.shard.fetch(SQL["reserve"], info.key, self._cluster.given(now_ms), number, *place)
         return [Reserved(*row) for row in rows]
 
-    async def _take(self, info: QueueInfo, asks: list[Ask], now_ms: int, *, waits_for_ends: bool) -> list[Any]:
+    async def _take(self, info: QueueInfo, asks: list[ClaimRequest], now_ms: int, *, waits_for_ends: bool) -> list[Any]:
         """What the statement gave; of a ledger's claim only how the queue is."""
         return await info.shard.fetch(SQL["claim"], *self._arguments(info, asks, now_ms, waits_for_ends=waits_for_ends))
 
-    def _arguments(self, info: QueueInfo, asks: list[Ask], now_ms: int, *, waits_for_ends: bool) -> tuple[Any, ...]:
+    def _arguments(
+        self, info: QueueInfo, asks: list[ClaimRequest], now_ms: int, *, waits_for_ends: bool
+    ) -> tuple[Any, ...]:
         firsts, lasts, total = [], [], 0
         for ask in asks:
             firsts.append(total + 1)
@@ -126,7 +137,9 @@ class Claiming:
         given = self._cluster.given(now_ms)
         return info.key, given, total, seed, firsts, lasts, leases, owners, waits_for_ends
 
-    def _share(self, info: QueueInfo, asks: list[Ask], rows: list[Any], now_ms: int, notices: Notices) -> Claims:
+    def _share(
+        self, info: QueueInfo, asks: list[ClaimRequest], rows: list[Any], now_ms: int, notices: Notices
+    ) -> Claims:
         head = rows[0]
         self._cluster.note_now(head["now"], now_ms)
         taken = rows if head["id"] is not None else []
@@ -148,7 +161,7 @@ class Claiming:
         return Claims(per_ask, self._next_at(asks, per_ask, head["now"], None if head["is_paused"] else ends))
 
     def _next_at(
-        self, asks: list[Ask], per_ask: list[list[Delivery]], stored_ms: int, ends: list[int] | None
+        self, asks: list[ClaimRequest], per_ask: list[list[Delivery]], stored_ms: int, ends: list[int] | None
     ) -> int | None:
         """By the caller's clock. `ends` is None for a paused queue."""
         # After a short ask nothing is due, and the statement told of the next instant already.
@@ -161,7 +174,7 @@ class Claiming:
         return None if next_at is None else self._cluster.callers(next_at)
 
 
-def _is_short(asks: list[Ask], per_ask: list[list[Delivery]]) -> bool:
+def _is_short(asks: list[ClaimRequest], per_ask: list[list[Delivery]]) -> bool:
     """Return whether an ask got fewer messages than it may: then it has taken all that was due."""
     return any(len(given) < ask.limit for ask, given in zip(asks, per_ask, strict=True))
 

@@ -9,16 +9,16 @@ from holdfast.stores.logic.enqueue import enqueue
 from holdfast.stores.logic.quotas import check_quotas
 from holdfast.stores.payloads.pieces import PIECES_ABOVE
 from holdfast.stores.postgres.schema.statements import SQL
-from holdfast.stores.postgres.transactions.runner import Steps
+from holdfast.stores.postgres.transactions.runner import StepRunner
 from holdfast.stores.postgres.transactions.shortcuts import enqueue_arguments, tell_enqueued
-from holdfast.stores.postgres.transactions.unit import Parts, PostgresUnit
+from holdfast.stores.postgres.transactions.unit import PostgresParts, PostgresUnit
 
 # How often the statement is tried again because the queue or its tenant was changed meanwhile.
 _TRIES = 50
 
 
-class Intake:
-    def __init__(self, parts: Parts, steps: Steps, *, uses_shortcuts: bool = True) -> None:
+class PostgresEnqueue:
+    def __init__(self, parts: PostgresParts, steps: StepRunner, *, uses_shortcuts: bool = True) -> None:
         self._cluster = parts.cluster
         self._directory = parts.directory
         self._nodes = parts.nodes

@@ -7,8 +7,8 @@ from typing import Any
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.events import Event, JournalEvent, format_positions, parse_positions
 from holdfast.stores.contract import JOURNAL_STEP, JournalPage
-from holdfast.stores.postgres.cluster.cluster import Cluster
-from holdfast.stores.postgres.cluster.database import Shard
+from holdfast.stores.postgres.cluster.cluster import PostgresCluster
+from holdfast.stores.postgres.cluster.database import PostgresDatabase
 from holdfast.stores.postgres.schema.rows import EVENTS, decode_error
 from holdfast.stores.postgres.schema.statements import SQL
 
@@ -18,8 +18,8 @@ _PATIENCE_S = 1.0
 _LOOK_S = 0.002
 
 
-class Journal:
-    def __init__(self, cluster: Cluster, retention_ms: int) -> None:
+class PostgresJournal:
+    def __init__(self, cluster: PostgresCluster, retention_ms: int) -> None:
         self._cluster = cluster
         self._retention_ms = retention_ms
 
@@ -48,7 +48,7 @@ class Journal:
                 events.append(_event(row, shard))
         return JournalPage(events, format_positions(position))
 
-    async def _rows_if_up(self, shard: Shard, after: int, limit: int) -> list[Any]:
+    async def _rows_if_up(self, shard: PostgresDatabase, after: int, limit: int) -> list[Any]:
         """Nothing of a database that is down: what it has comes when it is back."""
         try:
             return await self._rows(shard, after, limit)
@@ -57,11 +57,11 @@ class Journal:
                 raise
             return []
 
-    async def _rows_upto(self, shard: Shard, after: int, last: int, limit: int) -> list[Any]:
+    async def _rows_upto(self, shard: PostgresDatabase, after: int, last: int, limit: int) -> list[Any]:
         """A range that was read before: nothing that is under way can write there."""
         return await shard.fetch(SQL["journal"], after, last + 1, limit) if last > after else []
 
-    async def _rows(self, shard: Shard, after: int, limit: int) -> list[Any]:
+    async def _rows(self, shard: PostgresDatabase, after: int, limit: int) -> list[Any]:
         [start] = await shard.fetch(SQL["horizon"])
         ends, waited = start["ends"], 0.0
         while ends <= start["last"] and waited < _PATIENCE_S:
@@ -71,7 +71,7 @@ class Journal:
             ends = now["ends"]
         return await shard.fetch(SQL["journal"], after, ends, limit)
 
-    async def trim(self, shard: Shard, limit: int, now_ms: int) -> int:
+    async def trim(self, shard: PostgresDatabase, limit: int, now_ms: int) -> int:
         """Forget what is older than the retention; up to `limit` events."""
 
         async def work(connection: Any) -> int:
@@ -80,7 +80,7 @@ class Journal:
 
         return await shard.use(work)
 
-    async def next_trim_at(self, shard: Shard) -> int | None:
+    async def next_trim_at(self, shard: PostgresDatabase) -> int | None:
         rows = await shard.fetch("SELECT at FROM journal ORDER BY seq LIMIT 1")
         return rows[0]["at"] + self._retention_ms if rows else None
 

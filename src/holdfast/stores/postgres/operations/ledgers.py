@@ -4,19 +4,21 @@ from collections.abc import Callable
 
 from holdfast.model.answers import LedgerEntry
 from holdfast.model.names import QueueRef
-from holdfast.stores.event_loop.driver import Driver
-from holdfast.stores.logic.ledgers import Ledgers, entries
-from holdfast.stores.postgres.payloads.pieces import Payloads
+from holdfast.stores.event_loop.driver import LoopDriver
+from holdfast.stores.logic.ledgers import UnitLedgers, entries
+from holdfast.stores.postgres.payloads.pieces import PostgresPayloads
 from holdfast.stores.postgres.queues.queue_info import QueueInfo
-from holdfast.stores.postgres.schema.rows import Entry
+from holdfast.stores.postgres.schema.rows import MessageRow
 from holdfast.stores.postgres.transactions.runner import PostgresUnits
 from holdfast.stores.postgres.transactions.unit import PostgresUnit
 
 
-class PostgresLedgers(Ledgers[QueueInfo, Entry]):
+class PostgresLedgers(UnitLedgers[QueueInfo, MessageRow]):
     """`LedgerStore`."""
 
-    def __init__(self, driver: Driver, units: PostgresUnits, payloads: Payloads, roll: Callable[[], float]) -> None:
+    def __init__(
+        self, driver: LoopDriver, units: PostgresUnits, payloads: PostgresPayloads, roll: Callable[[], float]
+    ) -> None:
         super().__init__(units, roll)
         self._driver = driver
         self._steps = units

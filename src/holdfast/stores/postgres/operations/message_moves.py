@@ -24,15 +24,15 @@ from holdfast.model.rules.verdicts import alter
 from holdfast.stores.event_loop.notices import Notices
 from holdfast.stores.logic.results import being_deleted, no_such_queue
 from holdfast.stores.payloads.pieces import count_of
-from holdfast.stores.postgres.cluster.cluster import Cluster
-from holdfast.stores.postgres.cluster.database import Shard
-from holdfast.stores.postgres.payloads.pieces import Payloads
+from holdfast.stores.postgres.cluster.cluster import PostgresCluster
+from holdfast.stores.postgres.cluster.database import PostgresDatabase
+from holdfast.stores.postgres.payloads.pieces import PostgresPayloads
 from holdfast.stores.postgres.queues.queue_info import QueueInfo
-from holdfast.stores.postgres.queues.quota_grants import Granted, Grants, Part, Short
-from holdfast.stores.postgres.schema.rows import Entry, whole_entry_of
+from holdfast.stores.postgres.queues.quota_grants import QuotaAmount, QuotaGranted, QuotaGrants, QuotaShortage
+from holdfast.stores.postgres.schema.rows import MessageRow, whole_entry_of
 from holdfast.stores.postgres.schema.statements import SQL, WHOLE
 from holdfast.stores.postgres.transactions.locks import admit_groups
-from holdfast.stores.postgres.transactions.runner import Steps
+from holdfast.stores.postgres.transactions.runner import StepRunner
 from holdfast.stores.postgres.transactions.unit import PostgresUnit
 
 # An arrival this old is one whose server died, or is slow: whoever finds it ends it.
@@ -66,8 +66,10 @@ def _called_off() -> StoreUnavailable:
     return StoreUnavailable("the move took so long that it was called off: nothing was moved, try again")
 
 
-class Moving:
-    def __init__(self, cluster: Cluster, steps: Steps, grants: Grants, payloads: Payloads) -> None:
+class PostgresMoves:
+    def __init__(
+        self, cluster: PostgresCluster, steps: StepRunner, grants: QuotaGrants, payloads: PostgresPayloads
+    ) -> None:
         self._cluster = cluster
         self._steps = steps
         self._grants = grants
@@ -112,7 +114,7 @@ class Moving:
         move: UUID,
         info: QueueInfo,
         target: QueueInfo,
-        meant: list[tuple[Any, Entry]],
+        meant: list[tuple[Any, MessageRow]],
         places: dict[int, int],
         now_ms: int,
     ) -> None:
@@ -125,7 +127,7 @@ class Moving:
             ]
         )
 
-        granted: Granted | None = None
+        granted: QuotaGranted | None = None
 
         async def work(unit: PostgresUnit) -> None:
             connection = unit.connection
@@ -146,7 +148,7 @@ class Moving:
             try:
                 await self._steps.run_on(target.shard, work, now_ms, Notices())
                 return
-            except Short as short:
+            except QuotaShortage as short:
                 if target.ref.tenant == info.ref.tenant:
                     granted = await self._grants.carry(short)
                 else:
@@ -154,7 +156,12 @@ class Moving:
         raise StoreUnavailable(f"the quotas of {target.ref.tenant} were used up again and again: try once more")
 
     async def _carry(
-        self, move: UUID, source: Shard, target: Shard, meant: list[Entry], places: dict[int, int]
+        self,
+        move: UUID,
+        source: PostgresDatabase,
+        target: PostgresDatabase,
+        meant: list[MessageRow],
+        places: dict[int, int],
     ) -> None:
         for entry in meant:
             pieces = entry.envelope.pieces
@@ -173,7 +180,7 @@ class Moving:
         info: QueueInfo,
         target: QueueInfo,
         verb: Move,
-        seen: list[Entry],
+        seen: list[MessageRow],
         now_ms: int,
         notices: Notices,
     ) -> list[int]:
@@ -183,7 +190,7 @@ class Moving:
             queue = await unit.open_key(info.key)
             if queue is None:
                 return []
-            gone, went = [], Part(0, 0)
+            gone, went = [], QuotaAmount(0, 0)
             for id, entry in (await unit.load(queue, as_seen)).items():
                 known = as_seen[id]
                 if entry.life != known.life or entry.envelope.pieces != known.envelope.pieces:
@@ -192,7 +199,7 @@ class Moving:
                 unit.tell_event(queue, entry, change, reason=f"to {target.ref}")
                 unit.leave(queue, entry)
                 gone.append(id)
-                went = went.plus(Part(1, entry.bytes))
+                went = went.plus(QuotaAmount(1, entry.bytes))
             if await unit.connection.fetchval(_DECIDE, move, gone) is None:
                 raise _called_off()
             await unit.write()
@@ -202,7 +209,7 @@ class Moving:
 
         return await self._steps.run_on(info.shard, work, now_ms, notices)
 
-    async def _arrive(self, move: UUID, shard: Shard, ids: list[int], now_ms: int, notices: Notices) -> None:
+    async def _arrive(self, move: UUID, shard: PostgresDatabase, ids: list[int], now_ms: int, notices: Notices) -> None:
         wanted = set(ids)
 
         async def work(unit: PostgresUnit) -> None:
@@ -221,7 +228,7 @@ class Moving:
             places = [row[_PLACE] for row in others if row[_PLACE] is not None]
             if places:
                 await connection.execute(SQL["give_up_places"], places)
-            missing = Part(len(others), sum(row[_BYTES] for row in others))
+            missing = QuotaAmount(len(others), sum(row[_BYTES] for row in others))
             await self._grants.lower_by(connection, arrival["queue_key"], missing)
             if queue is not None and rows:
                 await connection.executemany(_INSERT, [(queue.key, *row) for row in rows])
@@ -241,7 +248,7 @@ class Moving:
 
     # --- What a crash left -------------------------------------------------------------------------------------
 
-    async def resolve(self, shard: Shard, now_ms: int, notices: Notices) -> int:
+    async def resolve(self, shard: PostgresDatabase, now_ms: int, notices: Notices) -> int:
         """Arrivals on this database whose move nobody carries on."""
         resolved = 0
         for row in await shard.fetch(_WAITING, _ABANDONED_S):

@@ -2,16 +2,16 @@
 
 from holdfast.stores.event_loop.notices import Notices
 from holdfast.stores.logic.sweep import end_by_time
-from holdfast.stores.postgres.cluster.database import Shard
+from holdfast.stores.postgres.cluster.database import PostgresDatabase
 from holdfast.stores.postgres.queues.queue_info import QueueInfo
 from holdfast.stores.postgres.schema.statements import SQL
 from holdfast.stores.postgres.transactions.locks import UPKEEP_LOCK
-from holdfast.stores.postgres.transactions.runner import Steps
+from holdfast.stores.postgres.transactions.runner import StepRunner
 from holdfast.stores.postgres.transactions.unit import PostgresUnit
 
 
-class Upkeep:
-    def __init__(self, steps: Steps) -> None:
+class QueueSweep:
+    def __init__(self, steps: StepRunner) -> None:
         self._steps = steps
 
     async def end_by_time(self, info: QueueInfo, limit: int, now_ms: int, notices: Notices) -> int:
@@ -19,7 +19,7 @@ class Upkeep:
         return await self.end_on(info.shard, info.key, limit, now_ms, notices, ends_kept=False)
 
     async def end_on(
-        self, shard: Shard, key: int, limit: int, now_ms: int, notices: Notices, *, ends_kept: bool = True
+        self, shard: PostgresDatabase, key: int, limit: int, now_ms: int, notices: Notices, *, ends_kept: bool = True
     ) -> int:
         """End up to `limit` messages, and up to `limit` delays. Return how many messages changed their state."""
 

@@ -9,20 +9,20 @@ from holdfast.model.message import State
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Filter
 from holdfast.stores.contract import Listing
-from holdfast.stores.event_loop.driver import Driver, on_driver
-from holdfast.stores.postgres.cluster.cluster import Cluster
-from holdfast.stores.postgres.cluster.database import Shard
+from holdfast.stores.event_loop.driver import LoopDriver, on_driver
+from holdfast.stores.postgres.cluster.cluster import PostgresCluster
+from holdfast.stores.postgres.cluster.database import PostgresDatabase
 from holdfast.stores.postgres.queues.queue_info import QueueInfo
-from holdfast.stores.postgres.queues.registry import Directory
-from holdfast.stores.postgres.schema.rows import FAILED, STATUSES, Entry, found_of, whole_entry_of
+from holdfast.stores.postgres.queues.registry import QueueRegistry
+from holdfast.stores.postgres.schema.rows import FAILED, STATUSES, MessageRow, found_of, whole_entry_of
 from holdfast.stores.postgres.schema.statements import SQL
 
 # Messages that a search looks at in one statement.
 _STEP = 500
 
 
-class Reading:
-    def __init__(self, driver: Driver, cluster: Cluster, directory: Directory) -> None:
+class PostgresReads:
+    def __init__(self, driver: LoopDriver, cluster: PostgresCluster, directory: QueueRegistry) -> None:
         self.driver = driver
         self._cluster = cluster
         self._directory = directory
@@ -38,13 +38,13 @@ class Reading:
         """A claim first ends what is overdue and shows what has come due: so here they count as gone and as there."""
         info = await self._directory.require(ref)
         now_ms = self._cluster.stored(now_ms)
-        batches: list[tuple[tuple[int, int, int], list[Entry]]] = []
+        batches: list[tuple[tuple[int, int, int], list[MessageRow]]] = []
         for name in ("peek_ready", "peek_delayed"):
             for row in await info.shard.fetch(SQL[name], info.key, now_ms, limit):
                 entry = whole_entry_of(row)
                 batches.append((_place(entry), [entry]))
         if info.has_groups:
-            groups: defaultdict[str, list[Entry]] = defaultdict(list)
+            groups: defaultdict[str, list[MessageRow]] = defaultdict(list)
             for row in await info.shard.fetch(SQL["peek_groups"], info.key, now_ms, limit):
                 entry = whole_entry_of(row)
                 groups[entry.envelope.group or ""].append(entry)
@@ -69,9 +69,9 @@ class Reading:
 
     async def matching(
         self, info: QueueInfo, statuses: list[int], which: Filter, after: int | None, limit: int, now_ms: int
-    ) -> list[Entry]:
+    ) -> list[MessageRow]:
         """The first of those that match, by id, as they were when they were looked at."""
-        found: list[Entry] = []
+        found: list[MessageRow] = []
         behind = -1 if after is None else after
         while len(found) < limit:
             if which.ids is not None:
@@ -106,7 +106,7 @@ class Reading:
             every += await self._counts(self._cluster.shards[number], keys, now_ms)
         return Counts.total(every)
 
-    async def _counts(self, shard: Shard, keys: list[int], now_ms: int) -> list[Counts]:
+    async def _counts(self, shard: PostgresDatabase, keys: list[int], now_ms: int) -> list[Counts]:
         if not keys:
             return []
         rows = await shard.fetch(SQL["counts"], keys, self._cluster.given(now_ms))
@@ -123,11 +123,11 @@ class Reading:
         ]
 
 
-def _place(entry: Entry) -> tuple[int, int, int]:
+def _place(entry: MessageRow) -> tuple[int, int, int]:
     return entry.life.priority, entry.life.visible_at, entry.envelope.id
 
 
-def _due(members: list[Entry], now_ms: int) -> list[Entry]:
+def _due(members: list[MessageRow], now_ms: int) -> list[MessageRow]:
     """Up to the first that is not due."""
     due = []
     for entry in members:

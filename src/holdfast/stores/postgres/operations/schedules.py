@@ -8,14 +8,14 @@ from holdfast.model.answers import Enqueued
 from holdfast.model.names import QueueRef
 from holdfast.model.schedules import Schedule, Tick, check_room, draft_at, fired, reason_of
 from holdfast.stores.contract import DueSchedules
-from holdfast.stores.event_loop.driver import Driver, on_driver, on_driver_with_notices
+from holdfast.stores.event_loop.driver import LoopDriver, on_driver, on_driver_with_notices
 from holdfast.stores.event_loop.notices import Notices
 from holdfast.stores.logic.enqueue import enqueue
 from holdfast.stores.logic.results import being_deleted
-from holdfast.stores.postgres.cluster.cluster import Cluster, QueueMoved
-from holdfast.stores.postgres.queues.registry import Directory
+from holdfast.stores.postgres.cluster.cluster import PostgresCluster, QueueMoved
+from holdfast.stores.postgres.queues.registry import QueueRegistry
 from holdfast.stores.postgres.schema.statements import SQL
-from holdfast.stores.postgres.transactions.runner import Steps
+from holdfast.stores.postgres.transactions.runner import StepRunner
 from holdfast.stores.postgres.transactions.unit import PostgresUnit
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -43,10 +43,12 @@ class _Taken(Exception):
     """Another has replaced it."""
 
 
-class Timetable:
+class PostgresSchedules:
     """`ScheduleStore`."""
 
-    def __init__(self, driver: Driver, cluster: Cluster, directory: Directory, steps: Steps) -> None:
+    def __init__(
+        self, driver: LoopDriver, cluster: PostgresCluster, directory: QueueRegistry, steps: StepRunner
+    ) -> None:
         self.driver = driver
         self._cluster = cluster
         self._directory = directory

@@ -6,19 +6,19 @@ from typing import Any
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.names import QueueRef
 from holdfast.stores.contract import Swept
-from holdfast.stores.event_loop.driver import Driver, on_driver_with_notices
+from holdfast.stores.event_loop.driver import LoopDriver, on_driver_with_notices
 from holdfast.stores.event_loop.notices import Notices
 from holdfast.stores.logic.sweep import delete_some, remove_oldest
-from holdfast.stores.postgres.cluster.cluster import Cluster
-from holdfast.stores.postgres.cluster.database import Shard
+from holdfast.stores.postgres.cluster.cluster import PostgresCluster
+from holdfast.stores.postgres.cluster.database import PostgresDatabase
 from holdfast.stores.postgres.cluster.resharding import Resharding
-from holdfast.stores.postgres.operations.journal import Journal
-from holdfast.stores.postgres.operations.message_moves import Moving
-from holdfast.stores.postgres.operations.queue_sweep import Upkeep
-from holdfast.stores.postgres.payloads.staging import Staging
-from holdfast.stores.postgres.queues.registry import Directory
+from holdfast.stores.postgres.operations.journal import PostgresJournal
+from holdfast.stores.postgres.operations.message_moves import PostgresMoves
+from holdfast.stores.postgres.operations.queue_sweep import QueueSweep
+from holdfast.stores.postgres.payloads.staging import PostgresStaging
+from holdfast.stores.postgres.queues.registry import QueueRegistry
 from holdfast.stores.postgres.schema.statements import SQL
-from holdfast.stores.postgres.transactions.runner import Steps
+from holdfast.stores.postgres.transactions.runner import StepRunner
 from holdfast.stores.postgres.transactions.unit import PostgresUnit
 
 # Other servers' leases end too, and nobody says so: each server looks this often at least.
@@ -27,17 +27,17 @@ LOOK_MS = 5_000
 FOLD = 5_000
 
 
-class Sweeping:
+class PostgresSweep:
     def __init__(
         self,
-        driver: Driver,
-        cluster: Cluster,
-        directory: Directory,
-        steps: Steps,
-        upkeep: Upkeep,
-        journal: Journal,
-        moving: Moving,
-        staging: Staging,
+        driver: LoopDriver,
+        cluster: PostgresCluster,
+        directory: QueueRegistry,
+        steps: StepRunner,
+        upkeep: QueueSweep,
+        journal: PostgresJournal,
+        moving: PostgresMoves,
+        staging: PostgresStaging,
         resharding: Resharding,
         retention_ms: int,
     ) -> None:
@@ -77,7 +77,7 @@ class Sweeping:
             raise failure
         return Swept(changed, self._cluster.callers(min(ends)))
 
-    async def _sweep_shard(self, shard: Shard, limit: int, now_ms: int, notices: Notices) -> int:
+    async def _sweep_shard(self, shard: PostgresDatabase, limit: int, now_ms: int, notices: Notices) -> int:
         stored_ms = self._cluster.stored(now_ms)
         changed = 0
         moving = {row["key"] for row in await shard.fetch(SQL["moving"])}
@@ -102,7 +102,7 @@ class Sweeping:
         await shard.fetch(SQL["fold"], FOLD)
         return changed
 
-    async def _next_ends(self, shard: Shard) -> list[int]:
+    async def _next_ends(self, shard: PostgresDatabase) -> list[int]:
         moving = {row["key"] for row in await shard.fetch(SQL["moving"])}
         ends = [row["at"] for row in await shard.fetch(SQL["ends"]) if row["queue_key"] not in moving]
         [keys] = await shard.fetch(SQL["next_key_end"])
@@ -111,7 +111,7 @@ class Sweeping:
         ends += [row["drain_until"] if row["has_leases"] else 0 for row in await shard.fetch(SQL["draining"])]
         return ends
 
-    async def _delete_some(self, shard: Shard, queue: Any, limit: int, now_ms: int, notices: Notices) -> int:
+    async def _delete_some(self, shard: PostgresDatabase, queue: Any, limit: int, now_ms: int, notices: Notices) -> int:
         """Continue the deletion of a queue."""
 
         async def work(unit: PostgresUnit) -> int:
@@ -128,7 +128,7 @@ class Sweeping:
         self._directory.forget(ref)
         return changed
 
-    async def _end_strays(self, shard: Shard, key: int, limit: int, now_ms: int, notices: Notices) -> int:
+    async def _end_strays(self, shard: PostgresDatabase, key: int, limit: int, now_ms: int, notices: Notices) -> int:
         """An enqueue that began before its queue was being deleted may commit after it is gone."""
 
         async def work(unit: PostgresUnit) -> int:
@@ -137,7 +137,7 @@ class Sweeping:
         return await self._steps.run_on(shard, work, now_ms, notices)
 
 
-async def _execute(shard: Shard, sql: str, *args: Any) -> int:
+async def _execute(shard: PostgresDatabase, sql: str, *args: Any) -> int:
     async def work(connection: Any) -> int:
         status = await connection.execute(sql, *args)
         return int(status.rpartition(" ")[2])

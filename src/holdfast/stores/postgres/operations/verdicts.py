@@ -9,19 +9,19 @@ from holdfast.model.requests import Settle, Verdict
 from holdfast.stores.event_loop.notices import Notices
 from holdfast.stores.logic.results import stale
 from holdfast.stores.logic.verdicts import settle
-from holdfast.stores.postgres.cluster.cluster import Cluster
+from holdfast.stores.postgres.cluster.cluster import PostgresCluster
 from holdfast.stores.postgres.queues.queue_info import QueueInfo
-from holdfast.stores.postgres.queues.registry import Directory
+from holdfast.stores.postgres.queues.registry import QueueRegistry
 from holdfast.stores.postgres.schema.statements import SQL
-from holdfast.stores.postgres.transactions.runner import Steps
+from holdfast.stores.postgres.transactions.runner import StepRunner
 
 # Read once: to find a member in its class costs as much as the rest of a loop over a batch.
 _ACK, _SUCCEEDED = Settle.ACK, State.SUCCEEDED
 
 
-class Settling:
+class PostgresVerdicts:
     def __init__(
-        self, cluster: Cluster, directory: Directory, steps: Steps, dice: Dice, *, uses_shortcuts: bool
+        self, cluster: PostgresCluster, directory: QueueRegistry, steps: StepRunner, dice: Dice, *, uses_shortcuts: bool
     ) -> None:
         self._cluster = cluster
         self._directory = directory

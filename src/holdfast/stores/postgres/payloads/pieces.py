@@ -19,18 +19,18 @@ from holdfast.model.answers import Delivery, LedgerEntry
 from holdfast.model.errors import MessageNotFound, StoreUnavailable
 from holdfast.model.message import Draft, Envelope, Pieces
 from holdfast.model.names import QueueRef
-from holdfast.model.requests import Ask
+from holdfast.model.requests import ClaimRequest
 from holdfast.stores.contract import Claims
-from holdfast.stores.event_loop.driver import Driver
+from holdfast.stores.event_loop.driver import LoopDriver
 from holdfast.stores.payloads.pieces import PIECES_ABOVE, PieceChecker, cut, payload_gone
-from holdfast.stores.postgres.cluster.cluster import Cluster
-from holdfast.stores.postgres.cluster.node_numbers import Nodes
+from holdfast.stores.postgres.cluster.cluster import PostgresCluster
+from holdfast.stores.postgres.cluster.node_numbers import PostgresNodeNumbers
 from holdfast.stores.postgres.queues.queue_info import QueueInfo
-from holdfast.stores.postgres.queues.registry import Directory
+from holdfast.stores.postgres.queues.registry import QueueRegistry
 from holdfast.stores.postgres.schema.statements import SQL
 
 
-def is_filled(asks: list[Ask], claims: Claims) -> bool:
+def is_filled(asks: list[ClaimRequest], claims: Claims) -> bool:
     """Whether nobody was given a message without its payload who did not say that he can stream."""
     return all(
         ask.streams or all(each.pieces is None for each in given)
@@ -38,8 +38,8 @@ def is_filled(asks: list[Ask], claims: Claims) -> bool:
     )
 
 
-class Payloads:
-    def __init__(self, cluster: Cluster, directory: Directory, nodes: Nodes) -> None:
+class PostgresPayloads:
+    def __init__(self, cluster: PostgresCluster, directory: QueueRegistry, nodes: PostgresNodeNumbers) -> None:
         self._cluster = cluster
         self._directory = directory
         self._nodes = nodes
@@ -95,7 +95,7 @@ class Payloads:
 
     # --- Whole -----------------------------------------------------------------------------------------------------
 
-    async def filled(self, ref: QueueRef, asks: list[Ask], claims: Claims) -> Claims:
+    async def filled(self, ref: QueueRef, asks: list[ClaimRequest], claims: Claims) -> Claims:
         """With the payloads for those who did not say that they can stream. What fails here is claimed all the same,
         and comes again when its lease has run out."""
         per_ask = [
@@ -114,7 +114,7 @@ class Payloads:
             if each.pieces is None:
                 whole.append(each)
                 continue
-            reading, parts = Reading(self._directory, ref, each.snowflake, each.pieces), []
+            reading, parts = PostgresPieceCursor(self._directory, ref, each.snowflake, each.pieces), []
             try:
                 while (part := await reading.next()) is not None:
                     parts.append(part)
@@ -125,14 +125,14 @@ class Payloads:
 
     # --- Part by part ----------------------------------------------------------------------------------------------
 
-    def reader(self, driver: Driver, ref: QueueRef, id: int, pieces: Pieces, start: int) -> "PieceReader":
-        return PieceReader(driver, Reading(self._directory, ref, id, pieces, start))
+    def reader(self, driver: LoopDriver, ref: QueueRef, id: int, pieces: Pieces, start: int) -> "PostgresPieceReader":
+        return PostgresPieceReader(driver, PostgresPieceCursor(self._directory, ref, id, pieces, start))
 
 
-class Reading:
+class PostgresPieceCursor:
     """The pieces of a message's payload in order, each checked."""
 
-    def __init__(self, directory: Directory, ref: QueueRef, id: int, pieces: Pieces, start: int = 0) -> None:
+    def __init__(self, directory: QueueRegistry, ref: QueueRef, id: int, pieces: Pieces, start: int = 0) -> None:
         self._directory = directory
         self._ref = ref
         self._id = id
@@ -162,10 +162,10 @@ class Reading:
         raise payload_gone(self._id)
 
 
-class PieceReader:
+class PostgresPieceReader:
     """`PayloadReader`: one piece is in memory at a time."""
 
-    def __init__(self, driver: Driver, reading: Reading) -> None:
+    def __init__(self, driver: LoopDriver, reading: PostgresPieceCursor) -> None:
         self._driver = driver
         self._reading = reading
 

@@ -20,17 +20,17 @@ from holdfast.model.errors import StoreUnavailable
 from holdfast.model.message import Draft, Pieces
 from holdfast.model.names import QueueRef
 from holdfast.model.policy import Quotas, TenantConfig
-from holdfast.stores.event_loop.driver import Driver, on_driver
+from holdfast.stores.event_loop.driver import LoopDriver, on_driver
 from holdfast.stores.event_loop.notices import Notices
 from holdfast.stores.logic.quotas import check_quotas, check_room_for_queue
 from holdfast.stores.logic.results import check_accepts
 from holdfast.stores.payloads.pieces import PIECE
 from holdfast.stores.payloads.staging import StageWriter
-from holdfast.stores.postgres.cluster.cluster import Cluster
-from holdfast.stores.postgres.cluster.database import Shard
-from holdfast.stores.postgres.payloads.pieces import Payloads, PieceReader
+from holdfast.stores.postgres.cluster.cluster import PostgresCluster
+from holdfast.stores.postgres.cluster.database import PostgresDatabase
+from holdfast.stores.postgres.payloads.pieces import PostgresPayloads, PostgresPieceReader
 from holdfast.stores.postgres.queues.queue_info import QueueInfo, decode_config
-from holdfast.stores.postgres.queues.registry import Directory
+from holdfast.stores.postgres.queues.registry import QueueRegistry
 from holdfast.stores.postgres.schema.statements import SQL
 
 _log = logging.getLogger("holdfast")
@@ -42,10 +42,12 @@ SILENT_S = 120.0
 _DROP = 64
 
 
-class Staging:
+class PostgresStaging:
     """`PayloadStore`, and the staged payloads for sweeps."""
 
-    def __init__(self, driver: Driver, cluster: Cluster, directory: Directory, payloads: Payloads) -> None:
+    def __init__(
+        self, driver: LoopDriver, cluster: PostgresCluster, directory: QueueRegistry, payloads: PostgresPayloads
+    ) -> None:
         self.driver = driver
         self._cluster = cluster
         self._directory = directory
@@ -64,7 +66,7 @@ class Staging:
         writer = self._writers[place] = PostgresStage(self, ref, draft, place, shard, info, quotas, now_ms)
         return writer
 
-    async def read(self, ref: QueueRef, id: int, pieces: Pieces, start: int = 0) -> PieceReader:
+    async def read(self, ref: QueueRef, id: int, pieces: Pieces, start: int = 0) -> PostgresPieceReader:
         return self._payloads.reader(self.driver, ref, id, pieces, start)
 
     async def _quotas_of_new(self, tenant: str) -> Quotas:
@@ -134,7 +136,7 @@ class Staging:
     async def keep_once(self) -> None:
         """Keep all of them; raise the last error once every database was asked."""
         failure: Exception | None = None
-        by_shard: defaultdict[Shard, list[int]] = defaultdict(list)
+        by_shard: defaultdict[PostgresDatabase, list[int]] = defaultdict(list)
         for writer in list(self._writers.values()):
             by_shard[writer.shard].append(writer.place)
         for shard, places in by_shard.items():
@@ -147,7 +149,7 @@ class Staging:
 
     # --- What was given up -----------------------------------------------------------------------------------------
 
-    async def sweep(self, shard: Shard, limit: int) -> int:
+    async def sweep(self, shard: PostgresDatabase, limit: int) -> int:
         """Delete up to so many pieces that no message has, or a few more."""
         await shard.fetch(SQL["give_up_old_stages"], SILENT_S)
         dropped = 0
@@ -157,7 +159,7 @@ class Staging:
             dropped += some
         return dropped
 
-    async def has_work(self, shard: Shard) -> bool:
+    async def has_work(self, shard: PostgresDatabase) -> bool:
         [row] = await shard.fetch(SQL["has_given_up"])
         return bool(row["some"])
 
@@ -180,11 +182,11 @@ def _given_up() -> StoreUnavailable:
 class PostgresStage(StageWriter):
     def __init__(
         self,
-        staging: Staging,
+        staging: PostgresStaging,
         ref: QueueRef,
         draft: Draft,
         place: int,
-        shard: Shard,
+        shard: PostgresDatabase,
         info: QueueInfo | None,
         quotas: Quotas,
         now_ms: int,

@@ -5,20 +5,22 @@ from typing import Any
 from holdfast.model.names import QueueRef
 from holdfast.model.policy import TenantConfig
 from holdfast.stores.contract import QueueChange, QueueRow, TenantRow
-from holdfast.stores.event_loop.driver import Driver, on_driver, on_driver_with_notices
+from holdfast.stores.event_loop.driver import LoopDriver, on_driver, on_driver_with_notices
 from holdfast.stores.event_loop.notices import Notices
 from holdfast.stores.logic.results import no_such_queue
-from holdfast.stores.postgres.cluster.cluster import Cluster
+from holdfast.stores.postgres.cluster.cluster import PostgresCluster
 from holdfast.stores.postgres.queues.queue_info import encode_config, queue_row_of
-from holdfast.stores.postgres.queues.quota_grants import Grants
-from holdfast.stores.postgres.queues.registry import Directory, policy_columns, tenant_row
+from holdfast.stores.postgres.queues.quota_grants import QuotaGrants
+from holdfast.stores.postgres.queues.registry import QueueRegistry, policy_columns, tenant_row
 from holdfast.stores.postgres.schema.statements import SQL
 
 
 class PostgresDirectory:
     """`QueueDirectory`."""
 
-    def __init__(self, driver: Driver, cluster: Cluster, directory: Directory, grants: Grants) -> None:
+    def __init__(
+        self, driver: LoopDriver, cluster: PostgresCluster, directory: QueueRegistry, grants: QuotaGrants
+    ) -> None:
         self.driver = driver
         self._cluster = cluster
         self._directory = directory

@@ -9,7 +9,7 @@ from holdfast.model.names import QueueRef
 from holdfast.model.policy import QueuePolicy, TenantConfig
 from holdfast.stores.contract import QueueRow
 from holdfast.stores.logic.quotas import default_ttl_ms
-from holdfast.stores.postgres.cluster.database import Shard
+from holdfast.stores.postgres.cluster.database import PostgresDatabase
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_policy = msgspec.msgpack.Decoder(QueuePolicy).decode
@@ -19,7 +19,7 @@ _decode_config = msgspec.msgpack.Decoder(TenantConfig).decode
 @dataclass(frozen=True, slots=True)
 class QueueInfo:
     ref: QueueRef
-    shard: Shard
+    shard: PostgresDatabase
     key: int
     row: QueueRow
     config: TenantConfig
@@ -37,7 +37,7 @@ class QueueInfo:
         return self.config.quotas.are_counted
 
 
-def info_of(row: Any, shard: Shard) -> QueueInfo:
+def info_of(row: Any, shard: PostgresDatabase) -> QueueInfo:
     """Of a row that the statement `queue` gave."""
     ref = QueueRef(row["tenant"], row["queue"])
     return QueueInfo(

@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.policy import Quotas
 from holdfast.stores.logic.quotas import check_quotas
-from holdfast.stores.postgres.cluster.cluster import Cluster
-from holdfast.stores.postgres.cluster.database import Shard
+from holdfast.stores.postgres.cluster.cluster import PostgresCluster
+from holdfast.stores.postgres.cluster.database import PostgresDatabase
 from holdfast.stores.postgres.queues.queue_info import QueueInfo, decode_config
 from holdfast.stores.postgres.schema.statements import SQL
 
@@ -30,15 +30,15 @@ _log = logging.getLogger("holdfast")
 _SPARE_MESSAGES, _SPARE_BYTES = 1_000, 4 << 20
 
 
-class Part(NamedTuple):
+class QuotaAmount(NamedTuple):
     messages: int
     bytes: int
 
-    def plus(self, other: "Part") -> "Part":
-        return Part(self.messages + other.messages, self.bytes + other.bytes)
+    def plus(self, other: "QuotaAmount") -> "QuotaAmount":
+        return QuotaAmount(self.messages + other.messages, self.bytes + other.bytes)
 
-    def or_more(self, other: "Part") -> "Part":
-        return Part(max(self.messages, other.messages), max(self.bytes, other.bytes))
+    def or_more(self, other: "QuotaAmount") -> "QuotaAmount":
+        return QuotaAmount(max(self.messages, other.messages), max(self.bytes, other.bytes))
 
     def is_within(self, quotas: Quotas) -> bool:
         return (quotas.max_messages is None or self.messages <= quotas.max_messages) and (
@@ -46,13 +46,13 @@ class Part(NamedTuple):
         )
 
 
-_NONE = Part(0, 0)
+_NONE = QuotaAmount(0, 0)
 
 
-class Short(Exception):
+class QuotaShortage(Exception):
     """A shard has not been granted enough of its tenant's quota for what it would keep."""
 
-    def __init__(self, tenant: str, shard: Shard, used: Part, sizes: list[int]) -> None:
+    def __init__(self, tenant: str, shard: PostgresDatabase, used: QuotaAmount, sizes: list[int]) -> None:
         super().__init__(tenant)
         self.tenant = tenant
         self.shard = shard
@@ -60,50 +60,50 @@ class Short(Exception):
         self.sizes = sizes
 
     @property
-    def needed(self) -> Part:
-        return self.used.plus(Part(len(self.sizes), sum(self.sizes)))
+    def needed(self) -> QuotaAmount:
+        return self.used.plus(QuotaAmount(len(self.sizes), sum(self.sizes)))
 
 
-class Granted(NamedTuple):
+class QuotaGranted(NamedTuple):
     """What the home has noted for a shard, and by which number."""
 
-    part: Part
+    part: QuotaAmount
     version: int
 
 
-class Grants:
-    def __init__(self, cluster: Cluster) -> None:
+class QuotaGrants:
+    def __init__(self, cluster: PostgresCluster) -> None:
         self._cluster = cluster
         # Of one tenant one after the other: else they take back what was just granted.
         self._turns: dict[str, asyncio.Lock] = {}
 
-    async def check(self, connection: Any, info: QueueInfo, sizes: list[int], freed: Part = _NONE) -> None:
+    async def check(self, connection: Any, info: QueueInfo, sizes: list[int], freed: QuotaAmount = _NONE) -> None:
         """Refuse messages of these sizes if they would take the tenant past a quota, in the transaction that adds
-        them; `Short` if that cannot be said here. `freed` goes in the same step."""
+        them; `QuotaShortage` if that cannot be said here. `freed` goes in the same step."""
         quotas, tenant = info.config.quotas, info.ref.tenant
         check_quotas(tenant, Quotas(max_message_bytes=quotas.max_message_bytes), 0, 0, sizes)
         if info.has_quotas and sizes:
             await self._check(connection, info, sizes, freed)
 
-    async def _check(self, connection: Any, info: QueueInfo, sizes: list[int], freed: Part = _NONE) -> None:
+    async def _check(self, connection: Any, info: QueueInfo, sizes: list[int], freed: QuotaAmount = _NONE) -> None:
         quotas, tenant = info.config.quotas, info.ref.tenant
         # Whoever adds for this tenant waits here: nobody counts what another is about to add.
         row = await connection.fetchrow(SQL["tenant_locked"], tenant)
         counted = await connection.fetchrow(SQL["usage"], tenant)
-        used = Part(counted["messages"] - freed.messages, counted["bytes"] - freed.bytes)
+        used = QuotaAmount(counted["messages"] - freed.messages, counted["bytes"] - freed.bytes)
         if len(self._cluster.shards) == 1:
             check_quotas(tenant, quotas, used.messages, used.bytes, sizes)
             return
-        short = Short(tenant, info.shard, used, sizes)
+        short = QuotaShortage(tenant, info.shard, used, sizes)
         if not short.needed.is_within(_as_quotas(quotas, row["granted_messages"], row["granted_bytes"])):
             raise short
 
-    async def widen(self, short: Short) -> None:
+    async def widen(self, short: QuotaShortage) -> None:
         """Grant what is needed, or `OverQuota`."""
         async with self._turns.setdefault(short.tenant, asyncio.Lock()):
             await self._widen(short)
 
-    async def _widen(self, short: Short) -> None:
+    async def _widen(self, short: QuotaShortage) -> None:
         if await self._grant(short):
             return
         for shard in self._cluster.shards:
@@ -118,14 +118,14 @@ class Grants:
             before = short.used.plus(others)
             check_quotas(short.tenant, quotas, before.messages, before.bytes, short.sizes)
 
-    async def _grant(self, short: Short) -> bool:
-        async def work(connection: Any) -> tuple[Part, int] | None:
+    async def _grant(self, short: QuotaShortage) -> bool:
+        async def work(connection: Any) -> tuple[QuotaAmount, int] | None:
             quotas, others, mine = await self._parts(connection, short)
-            added = Part(len(short.sizes), sum(short.sizes))
+            added = QuotaAmount(len(short.sizes), sum(short.sizes))
             # Never less than before: the shard may have used it since it was short. With room to spare if there is
             # plenty; else so much more that others who were short meanwhile have theirs besides; else what is needed.
             least = mine.or_more(short.needed)
-            spare = least.plus(Part(_SPARE_MESSAGES, _SPARE_BYTES))
+            spare = least.plus(QuotaAmount(_SPARE_MESSAGES, _SPARE_BYTES))
             if others.plus(spare).plus(spare).is_within(quotas):
                 part = spare
             elif others.plus(least.or_more(mine.plus(added))).is_within(quotas):
@@ -144,12 +144,12 @@ class Grants:
         await short.shard.fetch(SQL["take_grant"], short.tenant, *part, version)
         return True
 
-    async def _parts(self, connection: Any, short: Short) -> tuple[Quotas, Part, Part]:
+    async def _parts(self, connection: Any, short: QuotaShortage) -> tuple[Quotas, QuotaAmount, QuotaAmount]:
         """The tenant's quotas, what all other shards were granted, and what this one was."""
         row = await connection.fetchrow(SQL["tenant_locked"], short.tenant)
         others = mine = _NONE
         for grant in await connection.fetch(SQL["grants"], short.tenant):
-            part = Part(grant["messages"], grant["bytes"])
+            part = QuotaAmount(grant["messages"], grant["bytes"])
             if grant["shard"] == short.shard.number:
                 mine = part
             else:
@@ -159,28 +159,31 @@ class Grants:
     # --- When messages or queues go to another database --------------------------------------------------------------
 
     async def check_carried(
-        self, connection: Any, info: QueueInfo, sizes: list[int], granted: "Granted | None"
+        self, connection: Any, info: QueueInfo, sizes: list[int], granted: "QuotaGranted | None"
     ) -> None:
-        """`check` for messages that the tenant has already, on another shard: `Short` until what `carry` noted for them
-        is given here. It is taken in the transaction that adds them, or not at all."""
+        """Check quotas for messages that the tenant already has on another shard.
+
+        Raise `QuotaShortage` until the amount that `carry` noted for them is granted here. The grant is used in the
+        transaction that adds them, or not at all.
+        """
         if not info.has_quotas:
             return
         if granted is not None:
             await connection.execute(SQL["take_grant"], info.ref.tenant, *granted.part, granted.version)
         await self._check(connection, info, sizes)
 
-    async def carry(self, short: Short) -> "Granted":
+    async def carry(self, short: QuotaShortage) -> "QuotaGranted":
         """Note at the home what a shard needs for messages that come to it from another, whatever the quota says."""
 
-        async def work(connection: Any) -> Granted:
+        async def work(connection: Any) -> QuotaGranted:
             _, _, mine = await self._parts(connection, short)
             part = mine.or_more(short.needed)
             version: int = await connection.fetchval(SQL["put_grant"], short.tenant, short.shard.number, *part)
-            return Granted(part, version)
+            return QuotaGranted(part, version)
 
         return await self._home_of(short.tenant).step(work)
 
-    async def lower_by(self, connection: Any, key: int, part: Part) -> None:
+    async def lower_by(self, connection: Any, key: int, part: QuotaAmount) -> None:
         """So much of a queue's tenant goes from this shard, or will not come, in this transaction."""
         if part != _NONE and len(self._cluster.shards) > 1:
             await connection.execute(SQL["lower_granted"], key, *part)
@@ -193,18 +196,18 @@ class Grants:
             except StoreUnavailable as error:
                 _log.debug("what %s keeps is noted when its database is back: %s", tenant, error.message)
 
-    async def note_used(self, tenant: str, shard: Shard) -> None:
+    async def note_used(self, tenant: str, shard: PostgresDatabase) -> None:
         """Grant a shard what it keeps: it has come without being asked for, from another shard or before there was a
         quota."""
         used = await shard.fetch(SQL["usage"], tenant)
-        part = Part(used[0]["messages"], used[0]["bytes"])
+        part = QuotaAmount(used[0]["messages"], used[0]["bytes"])
 
-        async def work(connection: Any) -> tuple[Part, int]:
+        async def work(connection: Any) -> tuple[QuotaAmount, int]:
             await connection.fetchrow(SQL["tenant_locked"], tenant)
             mine = part
             for grant in await connection.fetch(SQL["grants"], tenant):
                 if grant["shard"] == shard.number:
-                    mine = part.or_more(Part(grant["messages"], grant["bytes"]))
+                    mine = part.or_more(QuotaAmount(grant["messages"], grant["bytes"]))
             version: int = await connection.fetchval(SQL["put_grant"], tenant, shard.number, *mine)
             return mine, version
 
@@ -226,7 +229,7 @@ class Grants:
             used["bytes"],
         )
 
-    async def take_back(self, tenant: str, shard: Shard) -> None:
+    async def take_back(self, tenant: str, shard: PostgresDatabase) -> None:
         """What a shard was granted and does not use."""
 
         async def number(connection: Any) -> int | None:
@@ -238,12 +241,12 @@ class Grants:
                     return version
             return None
 
-        async def lower(connection: Any) -> Part:
+        async def lower(connection: Any) -> QuotaAmount:
             await connection.fetchrow(SQL["tenant_locked"], tenant)
             used = await connection.fetchrow(SQL["usage"], tenant)
-            part = Part(used["messages"], used["bytes"])
+            part = QuotaAmount(used["messages"], used["bytes"])
             status = await connection.execute(SQL["take_grant"], tenant, *part, version)
-            return part if status == "UPDATE 1" else Part(-1, -1)
+            return part if status == "UPDATE 1" else QuotaAmount(-1, -1)
 
         home = self._home_of(tenant)
         version = await home.step(number)
@@ -253,7 +256,7 @@ class Grants:
         if part.messages >= 0:
             await home.fetch(SQL["lower_grant"], tenant, shard.number, version, *part)
 
-    def _home_of(self, tenant: str) -> Shard:
+    def _home_of(self, tenant: str) -> PostgresDatabase:
         return self._cluster.home_of(tenant)
 
 

@@ -8,8 +8,8 @@ from holdfast.model.policy import QueuePolicy, Quotas, TenantConfig
 from holdfast.stores.contract import TenantRow
 from holdfast.stores.logic.quotas import check_room_for_queue
 from holdfast.stores.logic.results import being_deleted, no_such_queue
-from holdfast.stores.postgres.cluster.cluster import Cluster, QueueMoved
-from holdfast.stores.postgres.cluster.database import Shard
+from holdfast.stores.postgres.cluster.cluster import PostgresCluster, QueueMoved
+from holdfast.stores.postgres.cluster.database import PostgresDatabase
 from holdfast.stores.postgres.cluster.slots import slot_of
 from holdfast.stores.postgres.queues.queue_info import (
     QueueInfo,
@@ -18,8 +18,8 @@ from holdfast.stores.postgres.queues.queue_info import (
     encode_policy,
     info_of,
 )
-from holdfast.stores.postgres.queues.quota_grants import Grants
-from holdfast.stores.postgres.queues.tenant_copies import Copies
+from holdfast.stores.postgres.queues.quota_grants import QuotaGrants
+from holdfast.stores.postgres.queues.tenant_copies import TenantCopies
 from holdfast.stores.postgres.schema.statements import SQL
 
 # Queues remembered at once; beyond it the oldest known are asked for again.
@@ -34,14 +34,14 @@ class Numbered(NamedTuple):
     queue_id: int
 
 
-class Directory:
+class QueueRegistry:
     """The queues for the rest of the store; `PostgresDirectory` is the part of the contract."""
 
-    def __init__(self, cluster: Cluster, grants: Grants) -> None:
+    def __init__(self, cluster: PostgresCluster, grants: QuotaGrants) -> None:
         self._cluster = cluster
         self._grants = grants
         self._known: dict[QueueRef, QueueInfo] = {}
-        self.copies = Copies(cluster, grants)
+        self.copies = TenantCopies(cluster, grants)
 
     async def known(self, ref: QueueRef) -> QueueInfo | None:
         """As this server last saw it, which every statement checks; None only if there is none now."""
@@ -61,7 +61,7 @@ class Directory:
                 return None
             await self._follow(ref, shard)
 
-    async def _follow(self, ref: QueueRef, shard: Shard) -> None:
+    async def _follow(self, ref: QueueRef, shard: PostgresDatabase) -> None:
         """It is not on this database any more. `QueueMoved` while it is on its way."""
         await self._cluster.refresh()
         if self._cluster.shard_of(ref) is shard:

@@ -9,25 +9,25 @@ import logging
 from typing import Any
 
 from holdfast.model.errors import StoreUnavailable
-from holdfast.stores.postgres.cluster.cluster import Cluster
-from holdfast.stores.postgres.cluster.database import Shard
-from holdfast.stores.postgres.queues.quota_grants import Grants
+from holdfast.stores.postgres.cluster.cluster import PostgresCluster
+from holdfast.stores.postgres.cluster.database import PostgresDatabase
+from holdfast.stores.postgres.queues.quota_grants import QuotaGrants
 from holdfast.stores.postgres.schema.statements import SQL
 
 _log = logging.getLogger("holdfast")
 
 
-class Copies:
-    def __init__(self, cluster: Cluster, grants: Grants) -> None:
+class TenantCopies:
+    def __init__(self, cluster: PostgresCluster, grants: QuotaGrants) -> None:
         self._cluster = cluster
         self._grants = grants
 
-    async def note(self, connection: Any, tenant: str, home: Shard) -> None:
+    async def note(self, connection: Any, tenant: str, home: PostgresDatabase) -> None:
         """In the step that changes it: who is to be told."""
         others = [shard.number for shard in self._cluster.shards if shard is not home]
         await connection.execute(SQL["note_copies"], tenant, others)
 
-    async def send(self, home: Shard, tenant: str | None = None, limit: int = 100) -> int:
+    async def send(self, home: PostgresDatabase, tenant: str | None = None, limit: int = 100) -> int:
         """Tell those who have not been told, of one tenant or of any; answers how many were."""
         told = 0
         for row in await home.fetch(SQL["due_copies"], tenant, limit):

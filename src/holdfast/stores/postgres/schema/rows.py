@@ -45,7 +45,7 @@ _decode_state = msgspec.msgpack.Decoder(StateDocument).decode
 
 
 @dataclass(slots=True)
-class Entry:
+class MessageRow:
     """A stored message as a step reads and changes it. Without its payload, unless that was read too."""
 
     envelope: Envelope
@@ -55,15 +55,15 @@ class Entry:
     state: StateDocument = NO_STATE
 
 
-def entry_of(row: Any) -> Entry:
+def entry_of(row: Any) -> MessageRow:
     """Of a row with the columns LIFE."""
-    return Entry(_envelope(row, b""), _life(row), row["bytes"], row["status"])
+    return MessageRow(_envelope(row, b""), _life(row), row["bytes"], row["status"])
 
 
-def whole_entry_of(row: Any) -> Entry:
+def whole_entry_of(row: Any) -> MessageRow:
     """Of a row with the columns WHOLE."""
     state = NO_STATE if row["state"] is None else decode_state(row["state"])
-    return Entry(_envelope(row, row["payload"]), _life(row), row["bytes"], row["status"], state)
+    return MessageRow(_envelope(row, row["payload"]), _life(row), row["bytes"], row["status"], state)
 
 
 def found_of(row: Any) -> Found:

@@ -18,7 +18,7 @@ from holdfast.stores.postgres.schema.rows import (
     READY,
     SUCCEEDED,
     WAITING,
-    Entry,
+    MessageRow,
     encode_error,
     life_columns,
 )
@@ -28,7 +28,7 @@ from holdfast.stores.postgres.schema.statements import SQL
 _COUNTED = {READY: 0, BEHIND: 0, DELAYED: 0, IN_FLIGHT: 2, FAILED: 3, SUCCEEDED: 4}
 
 
-class Step:
+class PendingWrites:
     """The changes that a transaction has decided on so far, on any number of queues of one database. `write` writes
     them."""
 
@@ -46,11 +46,11 @@ class Step:
         self._events: list[tuple[Any, ...]] = []
         self._told = 0
 
-    def apply(self, queue: QueueInfo, changes: Collection[tuple[Entry, Change]], *, by_time: bool = False) -> None:
+    def apply(self, queue: QueueInfo, changes: Collection[tuple[MessageRow, Change]], *, by_time: bool = False) -> None:
         for entry, change in changes:
             self._apply(queue, entry, change)
 
-    def _apply(self, info: QueueInfo, entry: Entry, change: Change) -> None:
+    def _apply(self, info: QueueInfo, entry: MessageRow, change: Change) -> None:
         if change.event is not None:
             self.tell_event(info, entry, change, reason=change.reason)
         key, id, group = info.key, entry.envelope.id, entry.envelope.group
@@ -67,24 +67,24 @@ class Step:
             self.count(key, was, entry.status, entry.bytes)
         self._tell_listener(info.ref, life, group, was)
 
-    def drop(self, queue: QueueInfo, entries: Sequence[Entry]) -> None:
+    def drop(self, queue: QueueInfo, entries: Sequence[MessageRow]) -> None:
         for entry in entries:
             self._go(queue, entry)
 
-    def leave(self, info: QueueInfo, entry: Entry) -> None:
+    def leave(self, info: QueueInfo, entry: MessageRow) -> None:
         """It goes to another database; what is told of it is told."""
         self._go(info, entry)
         if entry.envelope.group is not None:
             self._groups[info.key].add(entry.envelope.group)
             self.notices.ready(info.ref, self.now_ms)
 
-    def _go(self, info: QueueInfo, entry: Entry) -> None:
+    def _go(self, info: QueueInfo, entry: MessageRow) -> None:
         self._gone[info.key].append(entry.envelope.id)
         self.count(info.key, entry.status, None, entry.bytes)
         if entry.envelope.pieces is not None:
             self.notices.deadline(self.now_ms)  # sweeps delete its payload
 
-    def arrive(self, info: QueueInfo | None, target: QueueInfo, entry: Entry) -> None:
+    def arrive(self, info: QueueInfo | None, target: QueueInfo, entry: MessageRow) -> None:
         """Its row is another queue's now, as it was: what counts and shows it there. `info` is None if it comes from
         another database."""
         was = entry.status
@@ -132,7 +132,7 @@ class Step:
         """Show the heads of these groups when the changes are written."""
         self._groups[key].update(groups)
 
-    def tell_event(self, info: QueueInfo, entry: Entry, change: Change, *, reason: str | None) -> None:
+    def tell_event(self, info: QueueInfo, entry: MessageRow, change: Change, *, reason: str | None) -> None:
         assert change.event is not None
         life = change.life or entry.life
         lease = life.lease or entry.life.lease

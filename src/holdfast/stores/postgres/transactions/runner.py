@@ -5,11 +5,11 @@ from typing import Any, TypeVar
 
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.names import QueueRef
-from holdfast.stores.event_loop.driver import Driver
+from holdfast.stores.event_loop.driver import LoopDriver
 from holdfast.stores.event_loop.notices import Notices
-from holdfast.stores.postgres.cluster.database import Shard
-from holdfast.stores.postgres.queues.quota_grants import Short
-from holdfast.stores.postgres.transactions.unit import Changed, Parts, PostgresUnit
+from holdfast.stores.postgres.cluster.database import PostgresDatabase
+from holdfast.stores.postgres.queues.quota_grants import QuotaShortage
+from holdfast.stores.postgres.transactions.unit import PostgresParts, PostgresUnit, QueueChanged
 
 T = TypeVar("T")
 Work = Callable[[PostgresUnit], Awaitable[T]]
@@ -18,13 +18,13 @@ Work = Callable[[PostgresUnit], Awaitable[T]]
 _TRIES = 50
 
 
-class Steps:
+class StepRunner:
     """Steps for work that is on the driver's loop already. `notices` are what the caller will tell the listener."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: PostgresParts) -> None:
         self._parts = parts
 
-    async def run_on(self, shard: Shard, work: Work[T], now_ms: int, notices: Notices) -> T:
+    async def run_on(self, shard: PostgresDatabase, work: Work[T], now_ms: int, notices: Notices) -> T:
         """Run `work` in one transaction, and write its changes. It runs again after a deadlock."""
 
         async def once(connection: Any) -> tuple[T, Notices]:
@@ -40,8 +40,10 @@ class Steps:
         return result
 
     async def run(self, ref: QueueRef, work: Work[T], now_ms: int, notices: Notices) -> T:
-        """Run `work` on the database that owns the queue. It also runs again after `Changed`, and after `Short`, once
-        the database is granted more of the quota."""
+        """Run `work` on the database that owns the queue.
+
+        It runs again after `QueueChanged`, and after `QuotaShortage` once the database is granted more of the quota.
+        """
 
         async def on_queue(unit: PostgresUnit) -> T:
             result = await work(unit)
@@ -51,9 +53,9 @@ class Steps:
         for _ in range(_TRIES):
             try:
                 return await self.run_on(self._parts.cluster.shard_of(ref), on_queue, now_ms, notices)
-            except Changed:
+            except QueueChanged:
                 continue
-            except Short as short:
+            except QuotaShortage as short:
                 await self._parts.grants.widen(short)
         raise StoreUnavailable(f"queue {ref} or its tenant was changed again and again: try once more")
 
@@ -62,7 +64,7 @@ class PostgresUnits:
     """`Units`. The steps enter the driver by themselves, and the listener is told their notices. If the queue has gone
     to another database, the driver follows it there."""
 
-    def __init__(self, driver: Driver, parts: Parts, steps: Steps) -> None:
+    def __init__(self, driver: LoopDriver, parts: PostgresParts, steps: StepRunner) -> None:
         self._driver = driver
         self._directory = parts.directory
         self._steps = steps

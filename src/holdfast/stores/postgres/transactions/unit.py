@@ -13,15 +13,15 @@ from holdfast.model.rules.idempotency import new_places
 from holdfast.model.rules.ledgers import NONE_CLOSED
 from holdfast.model.rules.lifecycle import Change, is_over
 from holdfast.stores.logic.results import delivery_of
-from holdfast.stores.postgres.cluster.cluster import Cluster, QueueMoved
-from holdfast.stores.postgres.cluster.database import Shard
-from holdfast.stores.postgres.cluster.node_numbers import Nodes
-from holdfast.stores.postgres.payloads.pieces import Payloads
+from holdfast.stores.postgres.cluster.cluster import PostgresCluster, QueueMoved
+from holdfast.stores.postgres.cluster.database import PostgresDatabase
+from holdfast.stores.postgres.cluster.node_numbers import PostgresNodeNumbers
+from holdfast.stores.postgres.payloads.pieces import PostgresPayloads
 from holdfast.stores.postgres.queues.queue_info import QueueInfo, info_of
-from holdfast.stores.postgres.queues.quota_grants import Grants, Part
-from holdfast.stores.postgres.queues.registry import Directory, Numbered
+from holdfast.stores.postgres.queues.quota_grants import QuotaAmount, QuotaGrants
+from holdfast.stores.postgres.queues.registry import Numbered, QueueRegistry
 from holdfast.stores.postgres.schema.rows import (
-    Entry,
+    MessageRow,
     decode_state,
     encode_state,
     encode_type,
@@ -30,7 +30,7 @@ from holdfast.stores.postgres.schema.rows import (
 )
 from holdfast.stores.postgres.schema.statements import SQL
 from holdfast.stores.postgres.transactions.locks import UPKEEP_LOCK, admit_groups
-from holdfast.stores.postgres.transactions.pending_writes import Step
+from holdfast.stores.postgres.transactions.pending_writes import PendingWrites
 from holdfast.stores.postgres.transactions.shortcuts import enqueue_arguments, tell_enqueued
 from holdfast.stores.unit import OpenClaim, Sized
 
@@ -38,15 +38,20 @@ _encode_receipts = msgspec.msgpack.Encoder().encode
 _decode_receipts = msgspec.msgpack.Decoder(list[Receipt]).decode
 
 
-class Changed(Exception):
+class QueueChanged(Exception):
     """The queue is no longer what the step has checked: the step begins again."""
 
 
-class Parts:
+class PostgresParts:
     """The parts of the store that a step works with."""
 
     def __init__(
-        self, cluster: Cluster, directory: Directory, nodes: Nodes, grants: Grants, payloads: Payloads
+        self,
+        cluster: PostgresCluster,
+        directory: QueueRegistry,
+        nodes: PostgresNodeNumbers,
+        grants: QuotaGrants,
+        payloads: PostgresPayloads,
     ) -> None:
         self.cluster = cluster
         self.directory = directory
@@ -55,11 +60,11 @@ class Parts:
         self.payloads = payloads
 
 
-class PostgresUnit(Step):
+class PostgresUnit(PendingWrites):
     """`Unit`. It locks the row of a queue with groups when it opens it; the methods of the first section, called
     before the shared logic, open a queue in another way."""
 
-    def __init__(self, parts: Parts, shard: Shard, connection: Any, callers_ms: int) -> None:
+    def __init__(self, parts: PostgresParts, shard: PostgresDatabase, connection: Any, callers_ms: int) -> None:
         super().__init__(connection, parts.cluster.given(callers_ms))
         self.shard = shard
         self.is_durable = self.tells_ready = True
@@ -85,7 +90,7 @@ class PostgresUnit(Step):
         if await self.open(ref, is_locked=is_locked) is None:
             await self._parts.directory.make_in(self.connection, ref, number)
             if await self.open(ref, is_locked=is_locked) is None:
-                raise Changed
+                raise QueueChanged
 
     async def open_key(self, key: int) -> QueueInfo | None:
         """Open a queue by its key, as `find` does by its name."""
@@ -152,29 +157,29 @@ class PostgresUnit(Step):
         """Raise `Short` if this database was not granted enough of a quota to know."""
         queue = self._opened[ref]
         assert queue is not None
-        part = Part(len(freed), sum(each.bytes for each in freed))
+        part = QuotaAmount(len(freed), sum(each.bytes for each in freed))
         await self._parts.grants.check(self.connection, queue, [each.bytes for each in added], part)
 
     # --- Finding messages --------------------------------------------------------------------------------------
 
-    async def load(self, queue: QueueInfo, ids: Iterable[int]) -> dict[int, Entry]:
+    async def load(self, queue: QueueInfo, ids: Iterable[int]) -> dict[int, MessageRow]:
         rows = await self.connection.fetch(SQL["lock_by_ids"], queue.key, sorted(set(ids)))
         return {row["id"]: entry_of(row) for row in rows}
 
-    async def load_whole(self, queue: QueueInfo, ids: Iterable[int]) -> dict[int, Entry]:
+    async def load_whole(self, queue: QueueInfo, ids: Iterable[int]) -> dict[int, MessageRow]:
         rows = await self.connection.fetch(SQL["by_ids"], queue.key, list(ids))
         return {row["id"]: whole_entry_of(row) for row in rows}
 
-    async def take_due(self, queue: QueueInfo, limits: list[int]) -> list[list[Entry]]:
+    async def take_due(self, queue: QueueInfo, limits: list[int]) -> list[list[MessageRow]]:
         total = sum(limits)
         rows = await self.connection.fetch(SQL["due"], queue.key, self.now_ms, total) if total else []
         candidates = [whole_entry_of(row) for row in reversed(rows)]
         return [await self._fill(queue, candidates, limit) for limit in limits]
 
-    async def _fill(self, queue: QueueInfo, candidates: list[Entry], limit: int) -> list[Entry]:
+    async def _fill(self, queue: QueueInfo, candidates: list[MessageRow], limit: int) -> list[MessageRow]:
         """Return up to `limit` messages. The candidates, of which the last comes first, are used up; a group's head
         brings the messages behind it."""
-        taken: list[Entry] = []
+        taken: list[MessageRow] = []
         while candidates and len(taken) < limit:
             entry = candidates.pop()
             group = entry.envelope.group
@@ -189,18 +194,18 @@ class PostgresUnit(Step):
                     taken.append(member)
         return taken
 
-    async def ended(self, queue: QueueInfo, limit: int) -> tuple[list[Entry], list[Entry]]:
+    async def ended(self, queue: QueueInfo, limit: int) -> tuple[list[MessageRow], list[MessageRow]]:
         expired = await self._first("expired", queue, self.now_ms, limit)
         return expired, await self._first("overdue", queue, self.now_ms, limit - len(expired))
 
-    async def kept(self, queue: QueueInfo, limit: int) -> list[Entry]:
+    async def kept(self, queue: QueueInfo, limit: int) -> list[MessageRow]:
         """Return Succeeded messages that were kept long enough."""
         return await self._first("kept", queue, self.now_ms, limit)
 
-    async def oldest(self, queue: QueueInfo, limit: int) -> list[Entry]:
+    async def oldest(self, queue: QueueInfo, limit: int) -> list[MessageRow]:
         return await self._first("oldest", queue, limit)
 
-    async def _first(self, name: str, queue: QueueInfo, *arguments: int) -> list[Entry]:
+    async def _first(self, name: str, queue: QueueInfo, *arguments: int) -> list[MessageRow]:
         """Return the rows of a statement whose last argument is a limit."""
         if not arguments[-1]:
             return []
@@ -208,7 +213,7 @@ class PostgresUnit(Step):
 
     async def matching(
         self, queue: QueueInfo, states: frozenset[State], which: Filter, after: int | None, limit: int
-    ) -> tuple[list[Entry], int | None]:
+    ) -> tuple[list[MessageRow], int | None]:
         entries = await self.load(queue, self.found)
         # Those that were found without a lock may have changed.
         matching = [
@@ -225,25 +230,25 @@ class PostgresUnit(Step):
         next_at: int | None = await self.connection.fetchval(SQL["next_at"], queue.key, queue.has_groups)
         return next_at
 
-    def version_floor(self, entry: Entry) -> int:
+    def version_floor(self, entry: MessageRow) -> int:
         return 0
 
     # --- Reading messages --------------------------------------------------------------------------------------
 
     async def deliveries(
-        self, queue: QueueInfo, entries: list[Entry], *, with_state: bool, streams: bool
+        self, queue: QueueInfo, entries: list[MessageRow], *, with_state: bool, streams: bool
     ) -> list[Delivery]:
         """Payloads in pieces are left in pieces: the store reads them after the step, which holds locks."""
         return [delivery_of(entry.envelope, entry.life, entry.state if with_state else None) for entry in entries]
 
-    async def states(self, queue: QueueInfo, entries: list[Entry]) -> list[StateDocument]:
+    async def states(self, queue: QueueInfo, entries: list[MessageRow]) -> list[StateDocument]:
         ids = [entry.envelope.id for entry in entries]
         rows = {row["id"]: row["state"] for row in await self.connection.fetch(SQL["states"], queue.key, ids)}
         return [NO_STATE if (raw := rows.get(id)) is None else decode_state(raw) for id in ids]
 
     # --- Changing messages -------------------------------------------------------------------------------------
 
-    async def move(self, queue: QueueInfo, target: QueueInfo, changes: Sequence[tuple[Entry, Change]]) -> None:
+    async def move(self, queue: QueueInfo, target: QueueInfo, changes: Sequence[tuple[MessageRow, Change]]) -> None:
         if not changes:
             return
         grouped = {entry.envelope.id: entry.envelope.group for entry, _ in changes if entry.envelope.group is not None}
@@ -257,7 +262,7 @@ class PostgresUnit(Step):
             self.arrive(queue, target, entry)
         self.touch_groups(queue.key, grouped.values())
 
-    async def edit(self, queue: QueueInfo, entry: Entry, envelope: Envelope) -> None:
+    async def edit(self, queue: QueueInfo, entry: MessageRow, envelope: Envelope) -> None:
         envelope = await self._parts.payloads.edit(self.connection, entry.envelope, envelope, self.callers_ms)
         pieces = envelope.pieces
         await self.connection.execute(
@@ -269,7 +274,7 @@ class PostgresUnit(Step):
         self.count_bytes(queue.key, envelope.bytes - entry.bytes)
         entry.envelope, entry.bytes = envelope, envelope.bytes
 
-    async def put_state(self, queue: QueueInfo, entry: Entry, state: StateDocument) -> None:
+    async def put_state(self, queue: QueueInfo, entry: MessageRow, state: StateDocument) -> None:
         await self.connection.execute(SQL["put_state"], queue.key, entry.envelope.id, encode_state(state))
 
     # --- New messages ------------------------------------------------------------------------------------------
@@ -309,7 +314,7 @@ class PostgresUnit(Step):
         new = await payloads.take(connection, drafts, self.callers_ms)
         row = await connection.fetchrow(SQL["enqueue"], *enqueue_arguments(queue, new, ids, self.given_now, reason))
         if row["key"] is None:
-            raise Changed
+            raise QueueChanged
         await payloads.name(connection, queue, ids, new)
         if groups:
             await connection.execute(SQL["show_heads"], queue.key, self.given_now, groups)

@@ -6,17 +6,19 @@ from holdfast.model.names import QueueRef
 from holdfast.model.policy import TenantConfig
 from holdfast.stores.contract import QueueChange, QueueRow, TenantRow
 from holdfast.stores.rocks import keys
-from holdfast.stores.rocks.directory.queue_catalog import Catalog
+from holdfast.stores.rocks.directory.queue_catalog import QueueCatalog
 from holdfast.stores.rocks.directory.schedules import Schedules
 from holdfast.stores.rocks.engine.engine import Engine
-from holdfast.stores.rocks.queues.publisher import Board
-from holdfast.stores.rocks.queues.sweep_plan import Upkeep
+from holdfast.stores.rocks.queues.publisher import Publisher
+from holdfast.stores.rocks.queues.sweep_plan import SweepPlan
 
 
 class RocksDirectory:
     """`LimitedQueueDirectory`."""
 
-    def __init__(self, engine: Engine, board: Board, catalog: Catalog, schedules: Schedules, upkeep: Upkeep) -> None:
+    def __init__(
+        self, engine: Engine, board: Publisher, catalog: QueueCatalog, schedules: Schedules, upkeep: SweepPlan
+    ) -> None:
         self._engine = engine
         self._board = board
         self._catalog = catalog

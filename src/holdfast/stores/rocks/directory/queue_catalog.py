@@ -19,7 +19,7 @@ from holdfast.stores.rocks.directory.counters import Counters, Totals, decode_co
 from holdfast.stores.rocks.directory.queue_indexes import QueueIndexes, decode_row
 from holdfast.stores.rocks.directory.tenants import Tenants
 from holdfast.stores.rocks.engine.engine import Engine
-from holdfast.stores.rocks.queues.queue_state import Shelf
+from holdfast.stores.rocks.queues.queue_state import QueueState
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_ref = msgspec.msgpack.Decoder(QueueRef).decode
@@ -28,24 +28,24 @@ _decode_ref = msgspec.msgpack.Decoder(QueueRef).decode
 _DEFAULT_POLICY = QueuePolicy()
 
 
-class LoadedQueues(dict[QueueRef, Shelf]):
+class LoadedQueues(dict[QueueRef, QueueState]):
     """The queues that are in memory. Looking one up loads it; None if there is no such queue."""
 
-    def __init__(self, load: Callable[[QueueRef], Shelf | None]) -> None:
+    def __init__(self, load: Callable[[QueueRef], QueueState | None]) -> None:
         super().__init__()
         self._load = load
 
-    def __missing__(self, ref: QueueRef) -> Shelf | None:
+    def __missing__(self, ref: QueueRef) -> QueueState | None:
         # Nothing remembers a queue that does not exist: to look for it again costs 2 us, and names are endless.
         return self._load(ref)
 
 
-class Catalog:
+class QueueCatalog:
     def __init__(
         self,
         engine: Engine,
         tenants: Tenants,
-        make_shelf: Callable[[QueueRow, Counters, Totals], Shelf],
+        make_shelf: Callable[[QueueRow, Counters, Totals], QueueState],
         owns: Callable[[bytes], bool],
     ) -> None:
         """`owns`: whether the queue with this prefix belongs to this shard."""
@@ -56,7 +56,7 @@ class Catalog:
         self.indexes = QueueIndexes(engine)
         self._shelves = LoadedQueues(self._load_queue)
         # The dictionary's own method: every operation begins with it.
-        self.find: Callable[[QueueRef], Shelf | None] = self._shelves.__getitem__
+        self.find: Callable[[QueueRef], QueueState | None] = self._shelves.__getitem__
         # By prefix, names that were asked for.
         self._names: dict[bytes, QueueRef] = {}
 
@@ -69,19 +69,19 @@ class Catalog:
 
     # --- Finding queues ----------------------------------------------------------------------------------------
 
-    def require(self, ref: QueueRef) -> Shelf:
+    def require(self, ref: QueueRef) -> QueueState:
         shelf = self.find(ref)
         if shelf is None:
             raise no_such_queue(ref)
         return shelf
 
-    def require_open(self, ref: QueueRef) -> Shelf:
+    def require_open(self, ref: QueueRef) -> QueueState:
         shelf = self.require(ref)
         if shelf.row.drain_until is not None:
             raise being_deleted(ref)
         return shelf
 
-    def of_prefix(self, p: bytes) -> Shelf | None:
+    def of_prefix(self, p: bytes) -> QueueState | None:
         ref = self.find_name(p)
         shelf = None if ref is None else self.find(ref)
         return shelf if shelf is not None and shelf.p == p else None
@@ -137,7 +137,7 @@ class Catalog:
         raw = self._engine.database.get(keys.DIRECTORY, _queues_of(tenant) + ref.queue.encode())
         return None if raw is None else decode_row(raw)
 
-    def _load_queue(self, ref: QueueRef) -> Shelf | None:
+    def _load_queue(self, ref: QueueRef) -> QueueState | None:
         row, tenant = self._read_row(ref), self.tenants.get(ref.tenant)
         if row is None or tenant is None:
             return None
@@ -149,13 +149,13 @@ class Catalog:
             replace(row, ref=name, policy=policy), Counters() if raw is None else decode_counters(raw)
         )
 
-    def _add_queue(self, row: QueueRow, counters: Counters) -> Shelf:
+    def _add_queue(self, row: QueueRow, counters: Counters) -> QueueState:
         shelf = self._shelves[row.ref] = self._make_shelf(row, counters, self.tenants.totals(row.ref.tenant))
         return shelf
 
     # --- Changing queues ---------------------------------------------------------------------------------------
 
-    def create(self, ref: QueueRef) -> Shelf:
+    def create(self, ref: QueueRef) -> QueueState:
         """Make a queue, and in the first shard its tenant, if it is new; any other shard's must be on disk already."""
         tenant = self.tenants.get(ref.tenant) or self.tenants.put(ref.tenant, TenantConfig())
         queue_id = self.tenants.take_queue_id(ref)
@@ -167,13 +167,13 @@ class Catalog:
         self._write_row(row)
         return shelf
 
-    def change(self, shelf: Shelf, row: QueueRow) -> None:
+    def change(self, shelf: QueueState, row: QueueRow) -> None:
         """Give a queue another row."""
         was, shelf.row = shelf.row, row
         self.indexes.change(was, row)
         self._write_row(row)
 
-    def remove(self, shelf: Shelf) -> None:
+    def remove(self, shelf: QueueState) -> None:
         """Forget an empty queue; its number stays taken."""
         row = shelf.row
         self._engine.delete(_row_key(row), keys.DIRECTORY)
@@ -185,7 +185,7 @@ class Catalog:
     def _write_row(self, row: QueueRow) -> None:
         self._engine.put(_row_key(row), _encode(row), keys.DIRECTORY)
 
-    def default_ttl_ms(self, shelf: Shelf) -> int | None:
+    def default_ttl_ms(self, shelf: QueueState) -> int | None:
         row = shelf.row
         return self.tenants.default_ttl_ms(row.ref.tenant, row.policy)
 

@@ -8,13 +8,13 @@ from holdfast.model.names import QueueRef
 from holdfast.model.schedules import Schedule, Tick, draft_at, fired, reason_of
 from holdfast.stores.contract import DueSchedules, Listener
 from holdfast.stores.disk.free_space import DiskRoom
-from holdfast.stores.indexes.schedule_index import Timetable
+from holdfast.stores.indexes.schedule_index import ScheduleIndex
 from holdfast.stores.logic.enqueue import enqueue
 from holdfast.stores.logic.queues import require_open
 from holdfast.stores.rocks import keys
-from holdfast.stores.rocks.directory.queue_catalog import Catalog
+from holdfast.stores.rocks.directory.queue_catalog import QueueCatalog
 from holdfast.stores.rocks.engine.engine import Engine
-from holdfast.stores.rocks.queues.queue_state import Shelf
+from holdfast.stores.rocks.queues.queue_state import QueueState
 from holdfast.stores.rocks.queues.rocks_unit import RocksUnits
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -24,13 +24,15 @@ _decode = msgspec.msgpack.Decoder(Schedule).decode
 class Schedules:
     """`ScheduleStore`."""
 
-    def __init__(self, engine: Engine, catalog: Catalog, units: RocksUnits, room: DiskRoom, listener: Listener) -> None:
+    def __init__(
+        self, engine: Engine, catalog: QueueCatalog, units: RocksUnits, room: DiskRoom, listener: Listener
+    ) -> None:
         self._engine = engine
         self._catalog = catalog
         self._units = units
         self._room = room
         self._listener = listener
-        self._timetable = Timetable()
+        self._timetable = ScheduleIndex()
 
     def load(self) -> None:
         lead = len(keys.SCHEDULES)
@@ -55,13 +57,13 @@ class Schedules:
         found = self._read_all([(self._catalog.require(ref), name) for _, ref, name in due])
         return DueSchedules([(ref, each) for (_, ref, _), each in zip(due, found, strict=True)], next_at)
 
-    def _read_all(self, wanted: list[tuple[Shelf, str]]) -> list[Schedule]:
+    def _read_all(self, wanted: list[tuple[QueueState, str]]) -> list[Schedule]:
         found = [self._read(shelf, name) for shelf, name in wanted]
         if None in found:
             raise StoreUnavailable("a schedule that was there is missing: run `holdfast verify` on a copy")
         return [each for each in found if each is not None]
 
-    def _read(self, shelf: Shelf, name: str) -> Schedule | None:
+    def _read(self, shelf: QueueState, name: str) -> Schedule | None:
         self._engine.write()
         raw = self._engine.database.get(keys.INDEXES, _key(shelf, name))
         return None if raw is None else _decoded(shelf, raw)
@@ -102,12 +104,12 @@ class Schedules:
         await self._engine.committed()
         return True
 
-    def drop_all(self, shelf: Shelf) -> None:
+    def drop_all(self, shelf: QueueState) -> None:
         """Of a queue that is to be deleted, in the step that begins it."""
         for name in self._timetable.forget_queue(shelf.row.ref):
             self._engine.delete(_key(shelf, name), keys.INDEXES)
 
-    def _write(self, shelf: Shelf, schedule: Schedule) -> None:
+    def _write(self, shelf: QueueState, schedule: Schedule) -> None:
         self._engine.put(_key(shelf, schedule.name), _encode(schedule), keys.INDEXES)
         self._timetable.note(shelf.row.ref, schedule.name, schedule.next_at)
         # Not by the caller, who may have left before the commit.
@@ -118,11 +120,11 @@ class Schedules:
             self._listener.scheduled(at_ms)
 
 
-def _key(shelf: Shelf, name: str) -> bytes:
+def _key(shelf: QueueState, name: str) -> bytes:
     return keys.SCHEDULES + shelf.p + name.encode()
 
 
-def _decoded(shelf: Shelf, raw: bytes) -> Schedule:
+def _decoded(shelf: QueueState, raw: bytes) -> Schedule:
     try:
         return _decode(raw)
     except msgspec.MsgspecError as error:

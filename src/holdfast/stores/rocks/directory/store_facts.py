@@ -22,7 +22,7 @@ _JUMP = 1 << 20
 _BLOCK_MS = 1_000
 
 
-class Ids:
+class StoreIds:
     """The ids of new messages, which no two shards give twice."""
 
     def __init__(self, maker: IdMaker) -> None:
@@ -41,10 +41,10 @@ class Ids:
             self._maker = IdMaker(self._maker.node, highest)
 
 
-class Facts:
+class ShardFacts:
     """The facts of one shard."""
 
-    ids: Ids
+    ids: StoreIds
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -55,7 +55,7 @@ class Facts:
         # The version that claims of messages up to this id must exceed.
         self.floor, self.floor_id = (0, 0) if raw is None else _PAIR.unpack(raw)
 
-    def begin_session(self, ids: Ids, node: int, floor: int, floor_id: int) -> None:
+    def begin_session(self, ids: StoreIds, node: int, floor: int, floor_id: int) -> None:
         self.ids = ids
         if self.node is None:
             self._engine.put(_NODE, _NUMBER.pack(node), keys.DIRECTORY)
@@ -93,7 +93,7 @@ class Facts:
         return None if raw is None else _NUMBER.unpack(raw)[0]
 
 
-def begin_session(shards: list[Facts], dice: Dice) -> None:
+def begin_session(shards: list[ShardFacts], dice: Dice) -> None:
     """Mark all shards as in use.
 
     If one still is, the store was not closed in order: a power cut may have undone claims, so the versions of all
@@ -106,6 +106,6 @@ def begin_session(shards: list[Facts], dice: Dice) -> None:
     floor, floor_id = max(each.floor for each in shards), max(each.floor_id for each in shards)
     if any(each.is_in_use for each in shards):
         floor, floor_id = floor + _JUMP, highest
-    ids = Ids(IdMaker(node, highest))
+    ids = StoreIds(IdMaker(node, highest))
     for each in shards:
         each.begin_session(ids, node, floor, floor_id)

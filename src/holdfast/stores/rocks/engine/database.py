@@ -28,11 +28,11 @@ from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.engine.forks import never_free, note_rocksdb_starts
 from holdfast.stores.rocks.engine.layers import Layer
 from holdfast.stores.rocks.engine.log_position import POSITION_KEY, encode_position
-from holdfast.stores.rocks.engine.open_commit import Commit
+from holdfast.stores.rocks.engine.open_commit import OpenCommit
 from holdfast.stores.rocks.engine.reads import MergedReads
 from holdfast.stores.rocks.log.commit_log import CommitLog, LogPosition, PendingSync
-from holdfast.stores.rocks.log.frames import Kind
-from holdfast.stores.rocks.log.replay import Replay, Replayed
+from holdfast.stores.rocks.log.frames import LogPartKind
+from holdfast.stores.rocks.log.replay import Replay, ReplayResult
 from holdfast.stores.rocks.log.segments import DIRECTORY as LOG
 from holdfast.stores.rocks.log.segments import delete_all_but, list_segments
 from holdfast.stores.rocks.recovery.manifest import manifest_of, put_back
@@ -40,7 +40,7 @@ from holdfast.stores.rocks.recovery.marker import (
     MARKER,
     WHOLE_STORE,
     WITH_LOG,
-    Rest,
+    ClosedState,
     Role,
     check_directory,
     read_marker,
@@ -85,7 +85,7 @@ class Database(MergedReads):
     """One open store directory. Every read is bounded below and above."""
 
     # The result of replaying the log.
-    replayed: Replayed
+    replayed: ReplayResult
     # Continues the log; there is none before `begin`.
     log: CommitLog
 
@@ -190,7 +190,7 @@ class Database(MergedReads):
             make_directory(directory)
         self._covered = covered_position(self._opened())
         # The open commit. Its layer is the active one.
-        self.commit = Commit(Layer())
+        self.commit = OpenCommit(Layer())
         self._layers = (self.commit.layer,)
         if marker.format < WITH_LOG:
             # RocksDB has read its own log, which is not written any more.
@@ -257,7 +257,7 @@ class Database(MergedReads):
 
     # --- Commits -----------------------------------------------------------------------------------------------
 
-    def write(self, kind: Kind = Kind.CHANGES) -> None:
+    def write(self, kind: LogPartKind = LogPartKind.CHANGES) -> None:
         """Write the changes of the open commit to the log, as one frame."""
         self._opened()
         frame = self.commit.take()
@@ -408,7 +408,7 @@ class Database(MergedReads):
         if not failures:
             try:
                 manifest = manifest_of(self.path / DATABASE)
-                rest = Rest(*self.log.position, manifest.name, manifest.stat().st_size)
+                rest = ClosedState(*self.log.position, manifest.name, manifest.stat().st_size)
                 write_marker(self.path, None, self._role, rest=rest)
                 self.log.delete_all()
             except OSError as error:

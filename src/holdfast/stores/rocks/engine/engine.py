@@ -22,11 +22,11 @@ from holdfast.model.errors import StoreUnavailable
 from holdfast.runtime import Runtime, Ticket
 from holdfast.stores.rocks.engine.database import Database
 from holdfast.stores.rocks.log.commit_log import PendingSync
-from holdfast.stores.rocks.log.frames import Kind
+from holdfast.stores.rocks.log.frames import LogPartKind
 from holdfast.telemetry.figures import SYNC_BOUNDS, Figures, Histogram
 
 if TYPE_CHECKING:
-    from holdfast.stores.rocks.engine.shard_links import Link
+    from holdfast.stores.rocks.engine.shard_links import ShardLink
 
 # To hand a sync to another thread and back costs about 0.1 ms, of which 0.07 are processor time. So a lone caller syncs
 # by itself, unless such syncs take longer than this on average. Blocking callers that wait for each other always do:
@@ -80,7 +80,7 @@ class Engine:
         # Callers of `synced` that wait for the end of a sync under way.
         self._waiting_for_sync: list[Ticket[None]] = []
         # A commit that has its other half in another shard, and the number of its frame here.
-        self._link: Link | None = None
+        self._link: ShardLink | None = None
         self._linked_frame = 0
         self._is_turn_taken = False
         self._is_in_step = False
@@ -344,7 +344,7 @@ class Engine:
         log = self.database.log
         return log.synced < log.number
 
-    def write(self, kind: Kind = Kind.CHANGES) -> None:
+    def write(self, kind: LogPartKind = LogPartKind.CHANGES) -> None:
         """Hand the open commit to the operating system. Reads do this first: they see every operation before them."""
         if self.failure is not None:
             raise self._refusal()
@@ -372,9 +372,9 @@ class Engine:
         if self.is_os:
             self._publish_open()
 
-    def write_linked(self, link: "Link") -> None:
+    def write_linked(self, link: "ShardLink") -> None:
         """Hand the open commit to the operating system as one half of a link."""
-        self.write(Kind.LINKED)
+        self.write(LogPartKind.LINKED)
         self._link, self._linked_frame = link, self.database.log.number
 
     async def _sync_waiting(self) -> None:

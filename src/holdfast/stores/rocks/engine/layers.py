@@ -36,7 +36,7 @@ from sortedcontainers import SortedList
 
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.queues import plain_messages
-from holdfast.stores.rocks.queues.stored_message import Entry
+from holdfast.stores.rocks.queues.stored_message import StoredMessage
 
 _FAMILIES = len(keys.FAMILY_NAMES)
 # Keys of a layer that are looked at together: the layer may change between two of these steps, though never within.
@@ -45,11 +45,11 @@ _CHUNK = 256
 _MOST_STALE = 1_000
 
 
-class Missing(msgspec.Struct, frozen=True):
+class NotInLayer(msgspec.Struct, frozen=True):
     """The result of looking for a key of which a layer says nothing."""
 
 
-MISSING: Final = Missing()
+MISSING: Final = NotInLayer()
 
 
 class InLog(NamedTuple):
@@ -98,7 +98,7 @@ class FamilyLayer:
     def __len__(self) -> int:
         return len(self.fresh) + len(self.over)
 
-    def get(self, key: bytes) -> Value | Missing | None:
+    def get(self, key: bytes) -> Value | NotInLayer | None:
         """Return the key's value, None if it is deleted, or `MISSING`."""
         value = self.fresh.get(key)
         if value is not None:
@@ -229,7 +229,7 @@ class Layer:
         self.families = [FamilyLayer() for _ in range(_FAMILIES)]
         # Plain messages that were added here and have no keys yet, by id. They change in place, so every other part of
         # the store must use these very objects.
-        self.keyless: dict[int, Entry] = {}
+        self.keyless: dict[int, StoredMessage] = {}
 
     def __len__(self) -> int:
         return sum(map(len, self.families)) + _KEYS_OF_KEYLESS * len(self.keyless)
@@ -258,7 +258,7 @@ class Layer:
         if self.keyless and family in plain_messages.FAMILIES:
             self.make_some_keys(len(self.keyless))
 
-    def _insert_keys(self, entry: Entry) -> None:
+    def _insert_keys(self, entry: StoredMessage) -> None:
         families = self.families
         for family, key, value in plain_messages.keys_of(entry):
             families[family].insert(key, value)

@@ -13,7 +13,7 @@ from holdfast.stores.formats.message_record import encode_life
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.engine.layers import ARRAY_SIZE, LARGE_VALUE, InLog, Layer, Part
 from holdfast.stores.rocks.queues import plain_messages
-from holdfast.stores.rocks.queues.stored_message import Entry
+from holdfast.stores.rocks.queues.stored_message import StoredMessage
 
 _FAMILIES = len(keys.FAMILY_NAMES)
 _encode = msgspec.msgpack.Encoder().encode
@@ -32,7 +32,7 @@ class Frame(NamedTuple):
     large: list[LargeValue]
 
 
-class Commit:
+class OpenCommit:
     """The changes of the operations that will be committed together, in order."""
 
     __slots__ = ("_parts", "frozen", "layer")
@@ -70,7 +70,7 @@ class Commit:
 
     # --- Plain messages ----------------------------------------------------------------------------------------
 
-    def add_plain(self, p: bytes, entries: list[Entry], form: plain_messages.Form) -> None:
+    def add_plain(self, p: bytes, entries: list[StoredMessage], form: plain_messages.AddedForm) -> None:
         """Add fresh plain messages of one priority that were enqueued together."""
         layer = self.layer
         if layer.takes_keyless:
@@ -81,11 +81,11 @@ class Commit:
             layer.families[keys.VISIBLE].insert_all(visible, b"")
         self._parts += plain_messages.added(p, entries, form)
 
-    def claim_plain(self, p: bytes, entries: list[Entry], lives: list[Life]) -> None:
+    def claim_plain(self, p: bytes, entries: list[StoredMessage], lives: list[Life]) -> None:
         """Take plain Ready messages into flight. They get their new lives here."""
         self._parts += plain_messages.claimed(p, entries, lives)
         families, keyless = self.layer.families, self.layer.keyless
-        keyed: list[Entry] = []
+        keyed: list[StoredMessage] = []
         for entry, life in zip(entries, lives, strict=True):
             if entry.envelope.id not in keyless:
                 self.make_keys(entry)
@@ -97,11 +97,11 @@ class Commit:
             families[keys.EXPIRIES].insert_all([plain_messages.expiry_key(entry) for entry in keyed], b"")
             families[keys.LEASES].insert_all(names, [encode_life(entry.life, has_state=False) for entry in keyed])
 
-    def finish_plain(self, p: bytes, entries: list[Entry]) -> None:
+    def finish_plain(self, p: bytes, entries: list[StoredMessage]) -> None:
         """Forget plain messages in flight."""
         self._parts += plain_messages.finished(p, entries)
         families, keyless = self.layer.families, self.layer.keyless
-        keyed: list[Entry] = []
+        keyed: list[StoredMessage] = []
         for entry in entries:
             if keyless.pop(entry.envelope.id, None) is None:
                 self.make_keys(entry)
@@ -112,12 +112,12 @@ class Commit:
             families[keys.LEASES].delete_all(names)
             families[keys.MESSAGES].delete_all(names)
 
-    def keyless(self, id: int) -> Entry | None:
+    def keyless(self, id: int) -> StoredMessage | None:
         """Return the message of this id if it has no keys yet."""
         entry = self.layer.keyless.get(id)
         return self.frozen.keyless.get(id) if entry is None and self.frozen is not None else entry
 
-    def make_keys(self, entry: Entry) -> None:
+    def make_keys(self, entry: StoredMessage) -> None:
         """Make the keys of a message if it has none yet: it is about to change in a way that needs them."""
         if entry.envelope.id in self.layer.keyless:
             self.layer.make_keys(entry.envelope.id)

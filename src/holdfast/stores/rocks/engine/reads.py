@@ -9,7 +9,7 @@ from rocksdict import Rdict, RdictIter, ReadOptions
 
 from holdfast.model.errors import StoreUnavailable
 from holdfast.stores.rocks import keys
-from holdfast.stores.rocks.engine.layers import MISSING, FamilyLayer, Layer, Missing, Value
+from holdfast.stores.rocks.engine.layers import MISSING, FamilyLayer, Layer, NotInLayer, Value
 from holdfast.stores.rocks.log.segments import DIRECTORY as LOG
 from holdfast.stores.rocks.log.segments import read_part
 from holdfast.stores.rocks.queues.plain_messages import FAMILIES as MESSAGE_FAMILIES
@@ -40,7 +40,7 @@ class MergedReads:
 
     def get(self, family: int, key: bytes) -> bytes | None:
         found = self._find(family, key)
-        if not isinstance(found, Missing):
+        if not isinstance(found, NotInLayer):
             return None if found is None else self._in_memory(found)
         try:
             value: bytes | None = self._family(family).get(key)
@@ -54,7 +54,7 @@ class MergedReads:
         missing: list[int] = []
         for place, key in enumerate(wanted):
             found = self._find(family, key)
-            if isinstance(found, Missing):
+            if isinstance(found, NotInLayer):
                 missing.append(place)
                 values.append(None)
             else:
@@ -72,7 +72,7 @@ class MergedReads:
     def get_passing(self, family: int, key: bytes) -> bytes | None:
         """As `get`, for a large value that is read once: it takes no place from values that are read often."""
         found = self._find(family, key)
-        if not isinstance(found, Missing):
+        if not isinstance(found, NotInLayer):
             return None if found is None else self._in_memory(found)
         options = ReadOptions()
         options.fill_cache(False)  # type: ignore[call-arg]  # the stub leaves its argument out
@@ -91,7 +91,7 @@ class MergedReads:
         except OSError as error:
             raise self._unreadable(error) from None
 
-    def _find(self, family: int, key: bytes) -> Value | Missing | None:
+    def _find(self, family: int, key: bytes) -> Value | NotInLayer | None:
         for layer in self._layers:
             if layer.keyless and family in MESSAGE_FAMILIES and len(key) >= keys.ID_SIZE:
                 layer.make_keys(keys.parse_id(key[-keys.ID_SIZE :]))
@@ -158,7 +158,7 @@ class MergedReads:
             if of_rocks is not None and of_rocks[0] == key:
                 of_rocks = next(rocks, None)
             value = _value(layers, key)
-            if value is not None and not isinstance(value, Missing):
+            if value is not None and not isinstance(value, NotInLayer):
                 yield key, value
         while of_rocks is not None:
             if _value(layers, of_rocks[0]) is MISSING:
@@ -236,7 +236,7 @@ class MergedReads:
         return self._families[number]
 
 
-def _value(layers: Sequence[FamilyLayer], key: bytes) -> Value | Missing | None:
+def _value(layers: Sequence[FamilyLayer], key: bytes) -> Value | NotInLayer | None:
     for layer in layers:
         found = layer.get(key)
         if found is not MISSING:

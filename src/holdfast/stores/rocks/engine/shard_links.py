@@ -17,7 +17,7 @@ from holdfast.model.errors import StoreUnavailable
 from holdfast.runtime import Runtime, Ticket
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.engine.engine import Engine
-from holdfast.stores.rocks.log.replay import Replayed
+from holdfast.stores.rocks.log.replay import ReplayResult
 
 # The last link that a shard took part in.
 LINK_KEY = keys.META + b"link"
@@ -37,7 +37,7 @@ NO_LINK = LinkMark(0, 0)
 class Linked(Protocol):
     """The database of a shard, with its log read, and nothing written yet."""
 
-    replayed: Replayed
+    replayed: ReplayResult
 
     def get(self, family: int, key: bytes) -> bytes | None: ...
 
@@ -69,7 +69,7 @@ def complete_links(shards: Sequence[Linked], store: str) -> int:
     return max((last_link(shard).number for shard in shards), default=0)
 
 
-class Link:
+class ShardLink:
     """The halves of one link on their way to disk."""
 
     def __init__(self, runtime: Runtime, engines: tuple[Engine, Engine]) -> None:
@@ -98,7 +98,7 @@ class Link:
                 ticket.set_result(None)
 
 
-class Links:
+class ShardLinks:
     """Makes the links of an open store, one at a time."""
 
     def __init__(self, runtime: Runtime, last: int) -> None:
@@ -126,7 +126,7 @@ class Links:
         """End an operation that has changed two shards, and return once both halves are on disk, also where other
         operations are answered earlier: the next link must not begin before."""
         self._last += 1
-        link = Link(self._runtime, (one, other))
+        link = ShardLink(self._runtime, (one, other))
         for engine, partner in ((one, shards[1]), (other, shards[0])):
             engine.put(LINK_KEY, _MARK.pack(self._last, partner), keys.DIRECTORY)
             engine.write_linked(link)

@@ -14,7 +14,7 @@ from typing import Self, TypeVar
 import msgspec
 
 from holdfast.model.rules.lifecycle import Life
-from holdfast.stores.rocks.queues.stored_message import Entry
+from holdfast.stores.rocks.queues.stored_message import StoredMessage
 
 # queue, at, event, id, attempt, version, priority, enqueued_at, claimed_at, bytes, error, reason, correlation id
 Row = tuple[bytes, int, int, int, int, int, int, int, int | None, int, str | None, str | None, str | None]
@@ -24,14 +24,14 @@ V = TypeVar("V")
 _HAS_PARTS = b"\xc1"
 
 
-class Rows(msgspec.Struct, array_like=True, tag=0, gc=False):
+class EventRows(msgspec.Struct, array_like=True, tag=0, gc=False):
     rows: list[Row]
 
     def __len__(self) -> int:
         return len(self.rows)
 
 
-class Run(msgspec.Struct, array_like=True, tag=1, gc=False):
+class EventRun(msgspec.Struct, array_like=True, tag=1, gc=False):
     """The same event of many messages of a queue, without error or reason."""
 
     p: bytes
@@ -47,7 +47,7 @@ class Run(msgspec.Struct, array_like=True, tag=1, gc=False):
     correlation_ids: list[str | None] | None
 
     @classmethod
-    def of_fresh(cls, p: bytes, at: int, event: int, entries: Sequence[Entry], life: Life) -> Self:
+    def of_fresh(cls, p: bytes, at: int, event: int, entries: Sequence[StoredMessage], life: Life) -> Self:
         """Return the run of messages that begin with the same life."""
         envelopes = [entry.envelope for entry in entries]
         correlation_ids = [envelope.given_correlation_id for envelope in envelopes]
@@ -66,7 +66,7 @@ class Run(msgspec.Struct, array_like=True, tag=1, gc=False):
         )
 
     @classmethod
-    def of_changed(cls, p: bytes, at: int, event: int, entries: Sequence[Entry], lives: Sequence[Life]) -> Self:
+    def of_changed(cls, p: bytes, at: int, event: int, entries: Sequence[StoredMessage], lives: Sequence[Life]) -> Self:
         """Return the run of messages that have got, or are getting, these lives. A lease that ends is named still."""
         envelopes = [entry.envelope for entry in entries]
         leases = [life.lease or entry.life.lease for entry, life in zip(entries, lives, strict=True)]
@@ -109,7 +109,7 @@ class Run(msgspec.Struct, array_like=True, tag=1, gc=False):
         ]
 
 
-Part = Rows | Run
+Part = EventRows | EventRun
 
 _encode: Callable[[object], bytes] = msgspec.msgpack.Encoder().encode
 _decode_rows = msgspec.msgpack.Decoder(list[Row]).decode
@@ -123,7 +123,7 @@ def encode_rows(rows: list[Row]) -> bytes:
 
 def encode_parts(parts: list[Part]) -> bytes:
     """Return a block of these parts, in order."""
-    if len(parts) == 1 and isinstance(parts[0], Rows):
+    if len(parts) == 1 and isinstance(parts[0], EventRows):
         return _encode(parts[0].rows)
     return _HAS_PARTS + _encode(parts)
 

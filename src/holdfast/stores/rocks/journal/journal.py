@@ -13,9 +13,9 @@ from holdfast.model.rules.lifecycle import Life
 from holdfast.stores.contract import JOURNAL_STEP
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.engine.engine import Engine
-from holdfast.stores.rocks.journal.event_blocks import Part, Row, Rows, Run, decode_rows, encode_parts
-from holdfast.stores.rocks.queues.queue_state import Shelf
-from holdfast.stores.rocks.queues.stored_message import Entry
+from holdfast.stores.rocks.journal.event_blocks import EventRows, EventRun, Part, Row, decode_rows, encode_parts
+from holdfast.stores.rocks.queues.queue_state import QueueState
+from holdfast.stores.rocks.queues.stored_message import StoredMessage
 
 EVENT_NAMES = tuple(Event)
 _NUMBERS = {event: number for number, event in enumerate(EVENT_NAMES)}
@@ -63,8 +63,8 @@ class RocksJournal:
 
     def append(
         self,
-        shelf: Shelf,
-        entry: Entry,
+        shelf: QueueState,
+        entry: StoredMessage,
         event: Event,
         now_ms: int,
         after: Life | None = None,
@@ -95,24 +95,26 @@ class RocksJournal:
             )
         )
 
-    def append_fresh(self, shelf: Shelf, entries: Sequence[Entry], event: Event, now_ms: int, life: Life) -> None:
+    def append_fresh(
+        self, shelf: QueueState, entries: Sequence[StoredMessage], event: Event, now_ms: int, life: Life
+    ) -> None:
         """Append the same event for messages that begin with the same life, as `append` does for one."""
-        self._append_run(Run.of_fresh(shelf.p, now_ms, _NUMBERS[event], entries, life))
+        self._append_run(EventRun.of_fresh(shelf.p, now_ms, _NUMBERS[event], entries, life))
 
     def append_changed(
-        self, shelf: Shelf, entries: Sequence[Entry], lives: Sequence[Life], event: Event, now_ms: int
+        self, shelf: QueueState, entries: Sequence[StoredMessage], lives: Sequence[Life], event: Event, now_ms: int
     ) -> None:
         """Append the same event for many messages, as `append` does for one. `lives` are those that it led to."""
-        self._append_run(Run.of_changed(shelf.p, now_ms, _NUMBERS[event], entries, lives))
+        self._append_run(EventRun.of_changed(shelf.p, now_ms, _NUMBERS[event], entries, lives))
 
-    def _append_run(self, run: Run) -> None:
+    def _append_run(self, run: EventRun) -> None:
         self._tallies[run.p][run.event] += len(run)
         self._close_rows()
         self._parts.append(run)
 
     def _close_rows(self) -> None:
         if self._rows:
-            self._parts.append(Rows(self._rows))
+            self._parts.append(EventRows(self._rows))
             self._rows = []
 
     def write_block(self) -> None:

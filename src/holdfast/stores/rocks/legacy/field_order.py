@@ -51,7 +51,7 @@ class FieldOrder(NamedTuple):
 ORDERS = tuple(FieldOrder(*positions) for positions in permutations(range(3)))
 
 
-class Choice(NamedTuple):
+class FieldOrderChoice(NamedTuple):
     """The order of a database. `order` is None if several orders fit equally well and disagree about payloads."""
 
     order: FieldOrder | None
@@ -60,7 +60,7 @@ class Choice(NamedTuple):
     fitting: int
 
 
-def choose_order(values: Iterable[tuple[bytes, Fields]]) -> Choice:
+def choose_order(values: Iterable[tuple[bytes, Fields]]) -> FieldOrderChoice:
     """Choose the order that contradicts the fewest values; among equals, the one that most fields confirm.
 
     `values`: the id of each key and the fields of its value. If no order fits any value, the first is returned: every
@@ -87,7 +87,7 @@ def choose_order(values: Iterable[tuple[bytes, Fields]]) -> Choice:
         if (misfits[number], matches[number]) == (misfits[best], matches[best]) and number != best
     )
     is_ambiguous = fitting > 0 and any(frozenset((best, rival)) not in alike for rival in rivals)
-    return Choice(None if is_ambiguous else ORDERS[best], compared, fitting)
+    return FieldOrderChoice(None if is_ambiguous else ORDERS[best], compared, fitting)
 
 
 def _is_clear(misfits: list[int], alike: set[frozenset[int]]) -> bool:

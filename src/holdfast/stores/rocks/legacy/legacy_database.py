@@ -43,7 +43,7 @@ from holdfast.stores.rocks.legacy.values import (
 _log = logging.getLogger("holdfast")
 
 
-class Kind(StrEnum):
+class OddityKind(StrEnum):
     """Why something in the database is not a message of its own."""
 
     UNREADABLE = "unreadable"  # kept as it is, in a file
@@ -73,7 +73,7 @@ class LegacyMessage(NamedTuple):
 class Oddity(NamedTuple):
     """A key that is not a message, and why."""
 
-    kind: Kind
+    kind: OddityKind
     key: bytes
     value: bytes
     why: str
@@ -81,10 +81,10 @@ class Oddity(NamedTuple):
     @property
     def is_unreadable(self) -> bool:
         """Return whether it may be a message all the same: one that is damaged, or of a layout that is not this one."""
-        return self.kind in (Kind.UNREADABLE, Kind.UNKNOWN)
+        return self.kind in (OddityKind.UNREADABLE, OddityKind.UNKNOWN)
 
 
-class Place(NamedTuple):
+class LegacyPosition(NamedTuple):
     """Where a reading stands: behind this key of this family. The order of families is that of their names."""
 
     family: str
@@ -204,14 +204,16 @@ class LegacyDatabase:
 
     # --- Reading -----------------------------------------------------------------------------------------------
 
-    def read(self, after: Place | None = None) -> Iterator[tuple[Place, LegacyMessage | Oddity | None]]:
+    def read(
+        self, after: LegacyPosition | None = None
+    ) -> Iterator[tuple[LegacyPosition, LegacyMessage | Oddity | None]]:
         """Everything there is, in a fixed order, from behind a place. None: a key that says no more than others do."""
         for name in self._names:
             if after is not None and name < after.family:
                 continue
             first = after.key + b"\0" if after is not None and name == after.family else b""
             for key, value in self._items(name, first):
-                yield Place(name, key), self._judge(key, value)
+                yield LegacyPosition(name, key), self._judge(key, value)
 
     def estimate(self) -> int:
         """About how many keys there are."""
@@ -237,16 +239,16 @@ class LegacyDatabase:
             return self._lease(key, value)
         if key.startswith(LEASE_EXPIRY):
             return self._expiry(key, value)
-        return Oddity(Kind.UNKNOWN, key, value, "its key begins like no other")
+        return Oddity(OddityKind.UNKNOWN, key, value, "its key begins like no other")
 
     def _available(self, key: bytes, value: bytes) -> LegacyMessage | Oddity:
         id = key.removeprefix(AVAILABLE)
         try:
             item = self._decode(value, id)
         except Unreadable as error:
-            return Oddity(Kind.UNREADABLE, key, value, str(error))
+            return Oddity(OddityKind.UNREADABLE, key, value, str(error))
         if self.leases().get(id) and self._is_readable(IN_PROGRESS, id):
-            return Oddity(Kind.TWIN, key, value, "it is claimed, too, under a lease")
+            return Oddity(OddityKind.TWIN, key, value, "it is claimed, too, under a lease")
         return LegacyMessage(id, item.contents, instant_in(VISIBILITY, item.index_key) or 0, None)
 
     def _in_progress(self, key: bytes, value: bytes) -> LegacyMessage | Oddity:
@@ -255,10 +257,10 @@ class LegacyDatabase:
         try:
             item = self._decode(value, id)
         except Unreadable as error:
-            return Oddity(Kind.UNREADABLE, key, value, str(error))
+            return Oddity(OddityKind.UNREADABLE, key, value, str(error))
         expires_at = self.leases().get(id)
         if expires_at is None and self._is_readable(AVAILABLE, id):
-            return Oddity(Kind.TWIN, key, value, "it is ready, too, and no lease holds it")
+            return Oddity(OddityKind.TWIN, key, value, "it is ready, too, and no lease holds it")
         return LegacyMessage(id, item.contents, instant_in(VISIBILITY, item.index_key) or 0, expires_at)
 
     def _decode(self, value: bytes, id: bytes) -> StoredItem:
@@ -273,25 +275,25 @@ class LegacyDatabase:
 
     def _index(self, key: bytes, value: bytes) -> Oddity | None:
         if instant_in(VISIBILITY, key) is None:
-            return Oddity(Kind.UNKNOWN, key, value, "there is no time in its key")
+            return Oddity(OddityKind.UNKNOWN, key, value, "there is no time in its key")
         if self._get(AVAILABLE + after_instant(VISIBILITY, key)) is None:
-            return Oddity(Kind.STALE_INDEX, key, value, "there is no such message")
+            return Oddity(OddityKind.STALE_INDEX, key, value, "there is no such message")
         return None
 
     def _expiry(self, key: bytes, value: bytes) -> Oddity | None:
         if instant_in(LEASE_EXPIRY, key) is None:
-            return Oddity(Kind.UNKNOWN, key, value, "there is no time in its key")
+            return Oddity(OddityKind.UNKNOWN, key, value, "there is no time in its key")
         if self._get(LEASES + after_instant(LEASE_EXPIRY, key)) is None:
-            return Oddity(Kind.STALE_INDEX, key, value, "there is no such lease")
+            return Oddity(OddityKind.STALE_INDEX, key, value, "there is no such lease")
         return None
 
     def _lease(self, key: bytes, value: bytes) -> Oddity | None:
         try:
             lease = decode_lease(value)
         except Unreadable as error:
-            return Oddity(Kind.UNREADABLE, key, value, str(error))
+            return Oddity(OddityKind.UNREADABLE, key, value, str(error))
         if not any(self._get(IN_PROGRESS + id) is not None for id in _ids_of(lease)):
-            return Oddity(Kind.STALE_LEASE, key, value, "nothing that it names is in progress")
+            return Oddity(OddityKind.STALE_LEASE, key, value, "nothing that it names is in progress")
         return None
 
     def leases(self) -> dict[bytes, int]:

@@ -17,11 +17,11 @@ from holdfast.model.names import QueueRef
 from holdfast.model.rules import lifecycle
 from holdfast.model.rules.lifecycle import Life
 from holdfast.stores.rocks import keys
-from holdfast.stores.rocks.legacy.legacy_database import LegacyMessage, Place
+from holdfast.stores.rocks.legacy.legacy_database import LegacyMessage, LegacyPosition
 from holdfast.stores.rocks.payloads.pieces import in_pieces
-from holdfast.stores.rocks.queues.queue_state import Shelf
+from holdfast.stores.rocks.queues.queue_state import QueueState
 from holdfast.stores.rocks.queues.rocks_unit import RocksUnits
-from holdfast.stores.rocks.queues.stored_message import Entry
+from holdfast.stores.rocks.queues.stored_message import StoredMessage
 from holdfast.stores.rocks.store import RocksStore
 
 # All that was in a legacy database is in this queue.
@@ -36,7 +36,7 @@ class MigrationProgress(msgspec.Struct, frozen=True, kw_only=True, array_like=Tr
     """How far a migration is. Leases that end after `begun_at` hold their messages. `order`: of the values' fields."""
 
     begun_at: int
-    place: Place | None = None
+    place: LegacyPosition | None = None
     messages: int = 0
     keys: int = 0
     is_copied: bool = False
@@ -48,7 +48,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(MigrationProgress).decode
 
 
-class LegacyIntake:
+class LegacyImport:
     def __init__(self, store: RocksStore, dice: Dice) -> None:
         self._store = store
         self._dice = dice
@@ -94,14 +94,14 @@ class LegacyIntake:
         await engine.committed()
 
     def _put_one(
-        self, queue: Shelf, message: LegacyMessage, own_id: int | None, id: int, is_held: bool, now_ms: int
-    ) -> Entry:
+        self, queue: QueueState, message: LegacyMessage, own_id: int | None, id: int, is_held: bool, now_ms: int
+    ) -> StoredMessage:
         store = self._store
         headers = {LEGACY_ID: message.id.hex()} if own_id is None else {}
         draft = Draft(payload=message.payload, headers=headers)
         envelope = in_pieces(store.shards[0].engine, seal(draft, id, now_ms))
         visible_at = message.visible_at if is_held else message.ready_at()
-        entry = Entry(queue.p, envelope, Life(visible_at=visible_at), keys.id_bytes(id), draft.bytes)
+        entry = StoredMessage(queue.p, envelope, Life(visible_at=visible_at), keys.id_bytes(id), draft.bytes)
         queue.put(entry)
         store.shards[0].entries.remember(entry)
         store.shards[0].journal.append(queue, entry, Event.ENQUEUED, now_ms, reason="legacy")

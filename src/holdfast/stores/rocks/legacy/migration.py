@@ -31,8 +31,8 @@ from holdfast.stores.disk.directory_lock import DirectoryLock
 from holdfast.stores.disk.file_sync import sync_directory, sync_file
 from holdfast.stores.rocks.engine.engine import Durability
 from holdfast.stores.rocks.legacy.files import is_database_file, is_legacy, lock_legacy
-from holdfast.stores.rocks.legacy.legacy_database import Kind, LegacyDatabase, LegacyMessage, Oddity
-from holdfast.stores.rocks.legacy.message_import import LEGACY_QUEUE, LegacyIntake, MigrationProgress, old_id
+from holdfast.stores.rocks.legacy.legacy_database import LegacyDatabase, LegacyMessage, Oddity, OddityKind
+from holdfast.stores.rocks.legacy.message_import import LEGACY_QUEUE, LegacyImport, MigrationProgress, old_id
 from holdfast.stores.rocks.legacy.survey import Sum, Summing, Survey, require_readable, survey
 from holdfast.stores.rocks.recovery.marker import MARKER
 from holdfast.stores.rocks.recovery.opening import DATABASE
@@ -47,13 +47,13 @@ STEP = 1_000
 
 _RETENTION_MS = 7 * 86_400_000
 # Of these the content is kept: what else there is says nothing that the messages do not.
-_KEPT_KINDS = frozenset({Kind.UNREADABLE, Kind.UNKNOWN, Kind.TWIN})
+_KEPT_KINDS = frozenset({OddityKind.UNREADABLE, OddityKind.UNKNOWN, OddityKind.TWIN})
 
 # The stage, how much of it is done, and of how much; of the last two None is not known.
 MigrationTold = Callable[[str, int, int | None], None]
 
 
-class Migrated(msgspec.Struct, frozen=True, kw_only=True):
+class LegacyMigrationResult(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a migration. `is_done` False: there was nothing left to do."""
 
     path: str
@@ -131,7 +131,7 @@ class LegacyMigration:
         self._runtime = LoopRuntime(self._clock)
         await store.open(_Nobody(), self._runtime)
         self._store = store
-        self._intake = LegacyIntake(store, self._dice)
+        self._intake = LegacyImport(store, self._dice)
         progress, order = self._intake.progress(), str(legacy.order)
         if progress is None:
             progress = MigrationProgress(begun_at=self._clock.now_ms(), order=order)
@@ -294,11 +294,11 @@ async def migrate_legacy(
     accept_unreadable: int = 0,
     clock: Clock | None = None,
     step: int = STEP,
-) -> Migrated:
+) -> LegacyMigrationResult:
     """Run every step that remains. A directory that is a store already is left as it is."""
     migration = LegacyMigration(path, accept_unreadable=accept_unreadable, clock=clock)
     if migration.is_switched and not migration.has_rest:
-        return Migrated(path=str(path), is_done=False)
+        return LegacyMigrationResult(path=str(path), is_done=False)
     migration.lock()
     try:
         return await _migrate(str(path), migration, told, step)
@@ -306,15 +306,15 @@ async def migrate_legacy(
         migration.unlock()
 
 
-async def _migrate(path: str, migration: LegacyMigration, told: MigrationTold, step: int) -> Migrated:
+async def _migrate(path: str, migration: LegacyMigration, told: MigrationTold, step: int) -> LegacyMigrationResult:
     if migration.is_switched:
         has_rest = migration.has_rest
         if has_rest:
             migration.switch(lambda what: told(what, 0, None))
-        return Migrated(path=path, is_done=has_rest)
+        return LegacyMigrationResult(path=path, is_done=has_rest)
     if migration.is_checked():
         migration.switch(lambda what: told(what, 0, None))
-        return Migrated(path=path, is_done=True)
+        return LegacyMigrationResult(path=path, is_done=True)
     try:
         await migration.open(lambda done: told("survey", done, None))
         total = migration.estimate()
@@ -329,7 +329,7 @@ async def _migrate(path: str, migration: LegacyMigration, told: MigrationTold, s
         await migration.close()
     told("switch", 0, None)
     migration.switch(lambda what: told(what, 0, None))
-    return Migrated(
+    return LegacyMigrationResult(
         path=path,
         is_done=True,
         order=agreed.order,
@@ -397,4 +397,4 @@ class _Nobody:
     def scheduled(self, at_ms: int) -> None: ...
 
 
-__all__ = ["LegacyMigration", "Migrated", "is_legacy", "migrate_legacy"]
+__all__ = ["LegacyMigration", "LegacyMigrationResult", "is_legacy", "migrate_legacy"]

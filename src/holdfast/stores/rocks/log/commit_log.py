@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from holdfast.stores.disk.file_sync import sync_data
-from holdfast.stores.rocks.log.frames import HEADER_SIZE, Kind, encode_frame, frame_size
+from holdfast.stores.rocks.log.frames import HEADER_SIZE, LogPartKind, encode_frame, frame_size
 from holdfast.stores.rocks.log.segments import (
     FIRST_FRAME_AT,
     delete_segments,
@@ -88,7 +88,7 @@ class CommitLog:
 
     # --- Writing -----------------------------------------------------------------------------------------------
 
-    def append(self, body: bytes, kind: Kind = Kind.CHANGES) -> tuple[int, int]:
+    def append(self, body: bytes, kind: LogPartKind = LogPartKind.CHANGES) -> tuple[int, int]:
         """Write the changes of one commit as the next frame. The operating system has it when this returns.
 
         Return the generation of the segment and the place of the body in it."""
@@ -101,7 +101,7 @@ class CommitLog:
             self._add_zeros()
         return self._generation, at
 
-    def _append(self, kind: Kind, body: bytes) -> None:
+    def _append(self, kind: LogPartKind, body: bytes) -> None:
         frame = encode_frame(kind, self._generation, self.number + 1, self.synced, body)
         write_whole(self._descriptor, frame, self._at)
         self._at += len(frame)
@@ -127,7 +127,7 @@ class CommitLog:
         else:
             generation = self._take_generation()
             make_segment(self._directory, generation, max(SEGMENT_BYTES, needed), 0)
-        self._append(Kind.NEXT_SEGMENT, generation.to_bytes(_GENERATION_SIZE, "little"))
+        self._append(LogPartKind.NEXT_SEGMENT, generation.to_bytes(_GENERATION_SIZE, "little"))
         self._unsynced.append(self._descriptor)
         if self._spare is not None and self._spare < generation:
             # Too small for this frame, and too old for a later one: the log goes on in order of generation.

@@ -37,7 +37,7 @@ _ALIGNMENT = 8
 _ZEROS = bytes(_ALIGNMENT)
 
 
-class Kind(IntEnum):
+class LogPartKind(IntEnum):
     # The body holds the changes of one commit.
     CHANGES = 1
     # The last frame of a segment; the body is the generation of the segment that the log goes on in.
@@ -46,7 +46,7 @@ class Kind(IntEnum):
     LINKED = 3
 
 
-class Header(NamedTuple):
+class FrameHeader(NamedTuple):
     """A valid frame header, and the places of its frame in the segment."""
 
     at: int
@@ -72,7 +72,7 @@ def frame_size(body_size: int) -> int:
     return HEADER_SIZE + body_size + -body_size % _ALIGNMENT + FOOTER_SIZE
 
 
-def encode_frame(kind: Kind, generation: int, number: int, synced: int, body: bytes) -> bytes:
+def encode_frame(kind: LogPartKind, generation: int, number: int, synced: int, body: bytes) -> bytes:
     """Return a whole frame."""
     size = len(body)
     rest = _HEADER_REST.pack(size, crc32c(body), generation, number, synced, FORMAT, kind, 0, 0)
@@ -88,7 +88,7 @@ def encode_frame(kind: Kind, generation: int, number: int, synced: int, body: by
     )
 
 
-def header_at(raw: bytes, at: int, generation: int) -> Header | None:
+def header_at(raw: bytes, at: int, generation: int) -> FrameHeader | None:
     """Return the frame header at this place, or None if there is no valid one of this generation."""
     if raw[at : at + 4] != _HEADER_MAGIC or at + HEADER_SIZE > len(raw):
         return None
@@ -99,16 +99,16 @@ def header_at(raw: bytes, at: int, generation: int) -> Header | None:
     size, body_checksum, its_generation, number, synced, _, kind, _, _ = _HEADER_REST.unpack(rest)
     if its_generation != generation:
         return None
-    return Header(at, at + HEADER_SIZE, size, at + frame_size(size), number, synced, kind, body_checksum)
+    return FrameHeader(at, at + HEADER_SIZE, size, at + frame_size(size), number, synced, kind, body_checksum)
 
 
-def body_of(raw: bytes, header: Header) -> bytes | None:
+def body_of(raw: bytes, header: FrameHeader) -> bytes | None:
     """Return the body of a frame, or None if it is cut short or damaged."""
     body = raw[header.body_at : header.body_at + header.body_size]
     return body if len(body) == header.body_size and crc32c(body) == header.body_checksum else None
 
 
-def next_frame(raw: bytes, start: int, generation: int) -> Header | None:
+def next_frame(raw: bytes, start: int, generation: int) -> FrameHeader | None:
     """Return the header of the first whole frame of this generation at or behind a place."""
     at = raw.find(_HEADER_MAGIC, start)
     while at >= 0:
@@ -119,7 +119,7 @@ def next_frame(raw: bytes, start: int, generation: int) -> Header | None:
     return None
 
 
-def has_footer(raw: bytes, header: Header, generation: int) -> bool:
+def has_footer(raw: bytes, header: FrameHeader, generation: int) -> bool:
     """Return whether the end of a frame was written, whatever has become of its body."""
     return _footer_number(raw, header.end - FOOTER_SIZE, generation) == header.number
 

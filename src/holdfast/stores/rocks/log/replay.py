@@ -17,7 +17,16 @@ from typing import NamedTuple
 
 from holdfast.model.errors import StoreUnavailable
 from holdfast.stores.rocks.log.commit_log import LogPosition
-from holdfast.stores.rocks.log.frames import Header, Kind, Trace, body_of, has_footer, header_at, next_frame, traces_of
+from holdfast.stores.rocks.log.frames import (
+    FrameHeader,
+    LogPartKind,
+    Trace,
+    body_of,
+    has_footer,
+    header_at,
+    next_frame,
+    traces_of,
+)
 from holdfast.stores.rocks.log.segments import FIRST_FRAME_AT, has_header, list_segments, segment_path
 
 Apply = Callable[[bytes, int, int], None]
@@ -25,7 +34,7 @@ Apply = Callable[[bytes, int, int], None]
 _log = logging.getLogger("holdfast")
 
 
-class Replayed(NamedTuple):
+class ReplayResult(NamedTuple):
     """The number of the last frame, how many frames were handed over, and whether later ones were given up."""
 
     number: int
@@ -66,7 +75,7 @@ class Replay:
         self._linked: int | None = None
         self._synced_after_link = 0
 
-    def run(self, apply: Apply) -> Replayed:
+    def run(self, apply: Apply) -> ReplayResult:
         """Hand the body of every frame behind the covered position to `apply`, in order, with the generation of its
         segment and its place in it.
 
@@ -74,7 +83,7 @@ class Replay:
         present = [each for each in list_segments(self._directory) if each >= self._covered.generation]
         generation: int | None = self._covered.generation
         if self._was_closed and generation not in present:
-            return Replayed(self._number, 0)
+            return ReplayResult(self._number, 0)
         while generation is not None:
             if generation not in present:
                 raise self._missing(segment_path(self._directory, generation))
@@ -83,7 +92,7 @@ class Replay:
             if following is None and not self._was_cut:
                 self._judge_end(raw, generation, at, [each for each in present if each > generation])
             generation = following
-        return Replayed(self._number, self._frames, self._was_cut, self._linked, self._synced_after_link)
+        return ReplayResult(self._number, self._frames, self._was_cut, self._linked, self._synced_after_link)
 
     def _read_segment(self, raw: bytes, generation: int, apply: Apply) -> tuple[int, int | None]:
         """Return the place behind the last frame in order, and the generation of the segment that the log goes on in;
@@ -100,18 +109,18 @@ class Replay:
             if header.number == self._before:
                 self._was_cut = True
                 return at, None
-            is_needed = header.number > self._covered.number or header.kind == Kind.NEXT_SEGMENT
+            is_needed = header.number > self._covered.number or header.kind == LogPartKind.NEXT_SEGMENT
             body = body_of(raw, header) if is_needed else None
             if body is None and is_needed:
                 return at, None
             at = header.end
             self._number = max(self._number, header.number)
             if header.number > self._covered.number:
-                if header.kind == Kind.LINKED:
+                if header.kind == LogPartKind.LINKED:
                     self._linked, self._synced_after_link = header.number, 0
                 elif self._linked is not None:
                     self._synced_after_link = max(self._synced_after_link, header.synced)
-            if header.kind == Kind.NEXT_SEGMENT:
+            if header.kind == LogPartKind.NEXT_SEGMENT:
                 assert body is not None
                 return at, int.from_bytes(body, "little")
             if header.number > self._covered.number:
@@ -122,7 +131,7 @@ class Replay:
     def _is_next(self, number: int) -> bool:
         return number <= self._covered.number or number == self._number + 1
 
-    def _skip_covered(self, raw: bytes, at: int, generation: int) -> Header | None:
+    def _skip_covered(self, raw: bytes, at: int, generation: int) -> FrameHeader | None:
         """Return the first whole frame behind a damaged place, if all that is damaged is covered."""
         if self._number > self._covered.number:
             return None

@@ -21,7 +21,7 @@ from pathlib import Path
 from google_crc32c import value as crc32c
 
 from holdfast.stores.disk.file_sync import sync_data, sync_directory, sync_file
-from holdfast.stores.rocks.log.frames import Kind, body_of, header_at
+from holdfast.stores.rocks.log.frames import LogPartKind, body_of, header_at
 
 DIRECTORY = "log"
 # The place of the first frame: the header is alone in its page, so that no frame's write can tear it.
@@ -107,7 +107,7 @@ def whole_part(raw: bytes, generation: int, known: list[int]) -> tuple[int, bool
         return 0, False
     at = FIRST_FRAME_AT
     while (header := header_at(raw, at, generation)) is not None and (body := body_of(raw, header)) is not None:
-        if header.kind == Kind.NEXT_SEGMENT:
+        if header.kind == LogPartKind.NEXT_SEGMENT:
             # One that is neither known nor later has been freed: this segment is one of the past.
             continues = int.from_bytes(body, "little") <= max(known)
             return (header.end if continues else at), continues

@@ -18,7 +18,7 @@ from holdfast.stores.rocks.engine.forks import never_free
 from holdfast.stores.rocks.engine.layers import Layer
 from holdfast.stores.rocks.engine.reads import MergedReads
 from holdfast.stores.rocks.engine.shard_links import complete_links
-from holdfast.stores.rocks.log.replay import Replay, Replayed
+from holdfast.stores.rocks.log.replay import Replay, ReplayResult
 from holdfast.stores.rocks.log.segments import DIRECTORY as LOG
 from holdfast.stores.rocks.recovery.layout import check_shards, read_layout
 from holdfast.stores.rocks.recovery.marker import MARKER, WITH_LOG, Marker, check_directory, read_marker
@@ -39,7 +39,7 @@ class ReadOnlyStore(MergedReads):
     """The directory of a store that nobody writes to: a backup, or a store that was closed or killed."""
 
     # The result of replaying the log.
-    replayed: Replayed
+    replayed: ReplayResult
 
     def __init__(self, path: str | os.PathLike[str], *, may_be_missing: bool = False) -> None:
         """`may_be_missing`: a directory that is not there, or has no marker, is an empty store."""
@@ -59,7 +59,7 @@ class ReadOnlyStore(MergedReads):
 
     def _open(self, marker: Marker) -> None:
         self._marker = marker
-        self.replayed = Replayed(0, 0)
+        self.replayed = ReplayResult(0, 0)
         view = self._view = _make_view(self.path, copies_logs=not marker.is_of_this_boot)
         try:
             check_files(view, marker, has_lost_writes=False)

@@ -39,14 +39,14 @@ def with_payload(engine: Engine, envelope: Envelope) -> Envelope:
     pieces = envelope.pieces
     if pieces is None:
         return envelope
-    reading = Reading(engine, pieces)
+    reading = RocksPieceCursor(engine, pieces)
     parts = []
     while (part := reading.next()) is not None:
         parts.append(part)
     return replace(envelope, payload=b"".join(parts), pieces=None)
 
 
-class Reading:
+class RocksPieceCursor:
     """The pieces of a payload in order, each checked."""
 
     def __init__(self, engine: Engine, pieces: Pieces, start: int = 0) -> None:
@@ -71,7 +71,7 @@ class Reading:
         return piece
 
 
-class PieceReader:
+class RocksPieceReader:
     """`PayloadReader`: others have their turn between two pieces."""
 
     def __init__(
@@ -83,7 +83,7 @@ class PieceReader:
         find: Callable[[], Envelope | None],
         start: int = 0,
     ) -> None:
-        self._reading = Reading(engine, pieces, start)
+        self._reading = RocksPieceCursor(engine, pieces, start)
         self._engine = engine
         self._runtime = runtime
         self._id = id

@@ -20,28 +20,28 @@ from holdfast.stores.disk.free_space import DiskRoom
 from holdfast.stores.payloads.pieces import PIECE
 from holdfast.stores.payloads.staging import StageWriter
 from holdfast.stores.rocks import keys
-from holdfast.stores.rocks.directory.queue_catalog import Catalog
-from holdfast.stores.rocks.directory.store_facts import Facts
+from holdfast.stores.rocks.directory.queue_catalog import QueueCatalog
+from holdfast.stores.rocks.directory.store_facts import ShardFacts
 from holdfast.stores.rocks.engine.engine import Engine
-from holdfast.stores.rocks.payloads.pieces import PieceReader, Reading, piece_key
+from holdfast.stores.rocks.payloads.pieces import RocksPieceCursor, RocksPieceReader, piece_key
 from holdfast.stores.rocks.queues.idempotency_keys import SeenKeys
-from holdfast.stores.rocks.queues.message_cache import Entries
+from holdfast.stores.rocks.queues.message_cache import MessageCache
 
 # Bytes that a writer has written when it waits for the disk.
 _SYNC_EVERY = 8 << 20
 
 
-class Staging:
+class RocksStaging:
     """`PayloadStore`, and the staged payloads for the rest of the store."""
 
     def __init__(
         self,
         engine: Engine,
         runtime: Runtime,
-        catalog: Catalog,
-        entries: Entries,
+        catalog: QueueCatalog,
+        entries: MessageCache,
         seen: SeenKeys,
-        facts: Facts,
+        facts: ShardFacts,
         room: DiskRoom,
         listener: Listener,
         writers: "dict[int, RocksStage]",
@@ -77,13 +77,13 @@ class Staging:
         writer = self._writers[place] = RocksStage(self, ref, draft, place)
         return writer
 
-    async def read(self, ref: QueueRef, id: int, pieces: Pieces, start: int = 0) -> PieceReader:
+    async def read(self, ref: QueueRef, id: int, pieces: Pieces, start: int = 0) -> RocksPieceReader:
         def find() -> Envelope | None:
             shelf = self._catalog.find(ref)
             entry = None if shelf is None else self._entries.get(shelf, id)
             return None if entry is None else entry.envelope
 
-        return PieceReader(self._engine, self._runtime, id, pieces, find, start)
+        return RocksPieceReader(self._engine, self._runtime, id, pieces, find, start)
 
     async def put(self, writer: "RocksStage", piece: bytes) -> None:
         """Refused before it is written, if the message could not be enqueued any more."""
@@ -152,7 +152,7 @@ class Staging:
         has gone there meanwhile. Unless all of it was copied, the sweeps delete what was."""
         # An earlier copy to the same place may be waiting for the sweeps, which must not delete this one.
         self._abandoned = [place for place in self._abandoned if place != pieces.place]
-        reading, number = Reading(source, pieces), 0
+        reading, number = RocksPieceCursor(source, pieces), 0
         try:
             while (piece := reading.next()) is not None:
                 await self._copy_piece(pieces.place, number, piece)
@@ -218,7 +218,7 @@ class Staging:
 
 
 class RocksStage(StageWriter):
-    def __init__(self, staging: Staging, ref: QueueRef, draft: Draft, place: int) -> None:
+    def __init__(self, staging: RocksStaging, ref: QueueRef, draft: Draft, place: int) -> None:
         super().__init__(ref, draft, place, PIECE)
         self.staging = staging
 

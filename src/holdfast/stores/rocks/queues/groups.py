@@ -36,7 +36,7 @@ class _Group:
         return priority, visible_at, id16
 
 
-class Groups:
+class RocksGroups:
     def __init__(
         self,
         p: bytes,

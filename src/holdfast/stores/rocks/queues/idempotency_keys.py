@@ -6,8 +6,8 @@ from collections.abc import Callable
 from holdfast.model.answers import Enqueued
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.engine.engine import Engine
-from holdfast.stores.rocks.queues.queue_state import Shelf
-from holdfast.stores.rocks.queues.stored_message import Entry
+from holdfast.stores.rocks.queues.queue_state import QueueState
+from holdfast.stores.rocks.queues.stored_message import StoredMessage
 from holdfast.stores.rocks.queues.window import Window
 
 _SEEN = struct.Struct(">QQ")
@@ -19,14 +19,14 @@ class SeenKeys:
         # until 8 | P 8 | key.
         self._ends = Window(scan_ends, is_empty=False)
 
-    def known(self, shelf: Shelf, wanted: list[str], now_ms: int) -> dict[str, Enqueued]:
+    def known(self, shelf: QueueState, wanted: list[str], now_ms: int) -> dict[str, Enqueued]:
         """Return the first message of each of these keys whose window has not ended."""
         self._engine.write()
         raws = self._engine.database.get_many(keys.INDEXES, [self._name(shelf, key) for key in wanted])
         found = ((key, _answer(raw, now_ms)) for key, raw in zip(wanted, raws, strict=True))
         return {key: enqueued for key, enqueued in found if enqueued is not None}
 
-    def remember(self, shelf: Shelf, key: str, entry: Entry, until: int) -> None:
+    def remember(self, shelf: QueueState, key: str, entry: StoredMessage, until: int) -> None:
         """An older entry of the key may stand in the index of ends still: it is passed over when it comes up."""
         correlation_id = entry.envelope.given_correlation_id or ""
         value = _SEEN.pack(entry.envelope.id, until) + correlation_id.encode()
@@ -52,7 +52,7 @@ class SeenKeys:
         end = self._ends.peek()
         return None if end is None else keys.parse_instant(end)
 
-    def _name(self, shelf: Shelf, key: str) -> bytes:
+    def _name(self, shelf: QueueState, key: str) -> bytes:
         return keys.SEEN + shelf.p + key.encode()
 
 

@@ -6,7 +6,7 @@ from holdfast.model.message import Receipt
 from holdfast.model.rules.ledgers import NONE_CLOSED
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.engine.engine import Engine
-from holdfast.stores.rocks.queues.queue_state import Shelf
+from holdfast.stores.rocks.queues.queue_state import QueueState
 from holdfast.stores.unit import OpenClaim
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -17,7 +17,7 @@ class LedgerKeys:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def open_claims(self, queue: Shelf, consumer: str, number: int | None, upto: int | None) -> list[OpenClaim]:
+    def open_claims(self, queue: QueueState, consumer: str, number: int | None, upto: int | None) -> list[OpenClaim]:
         self._engine.write()
         space = _name(queue, consumer)
         lower = space if number is None else space + keys.instant(number)
@@ -27,20 +27,20 @@ class LedgerKeys:
             for key, raw in self._engine.database.items(keys.INDEXES, lower, upper)
         ]
 
-    def put(self, queue: Shelf, consumer: str, claim: OpenClaim) -> None:
+    def put(self, queue: QueueState, consumer: str, claim: OpenClaim) -> None:
         key = _name(queue, consumer) + keys.instant(claim.number)
         self._engine.put(key, _encode((claim.claimed_at, claim.receipts)), keys.INDEXES)
 
-    def close(self, queue: Shelf, consumer: str, numbers: list[int], closed_upto: int) -> None:
+    def close(self, queue: QueueState, consumer: str, numbers: list[int], closed_upto: int) -> None:
         for number in numbers:
             self._engine.delete(_name(queue, consumer) + keys.instant(number), keys.INDEXES)
         self._engine.put(keys.CLOSED + queue.p + keys.hashed(consumer), keys.instant(closed_upto), keys.INDEXES)
 
-    def closed_upto(self, queue: Shelf, consumer: str) -> int:
+    def closed_upto(self, queue: QueueState, consumer: str) -> int:
         self._engine.write()
         raw = self._engine.database.get(keys.INDEXES, keys.CLOSED + queue.p + keys.hashed(consumer))
         return NONE_CLOSED if raw is None else keys.parse_instant(raw)
 
 
-def _name(queue: Shelf, consumer: str) -> bytes:
+def _name(queue: QueueState, consumer: str) -> bytes:
     return keys.LEDGER + queue.p + keys.hashed(consumer)

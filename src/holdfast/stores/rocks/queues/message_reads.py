@@ -9,26 +9,26 @@ from holdfast.model.requests import Filter
 from holdfast.model.rules.lifecycle import is_over
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.engine.engine import Engine
-from holdfast.stores.rocks.queues.message_cache import Entries
-from holdfast.stores.rocks.queues.queue_state import Shelf
-from holdfast.stores.rocks.queues.stored_message import Entry
+from holdfast.stores.rocks.queues.message_cache import MessageCache
+from holdfast.stores.rocks.queues.queue_state import QueueState
+from holdfast.stores.rocks.queues.stored_message import StoredMessage
 
 # Messages looked up at once.
 _CHUNK = 500
 
 
-class Reader:
-    def __init__(self, engine: Engine, entries: Entries) -> None:
+class MessageReads:
+    def __init__(self, engine: Engine, entries: MessageCache) -> None:
         self._engine = engine
         self._entries = entries
 
-    def first(self, shelf: Shelf, limit: int) -> list[Entry]:
+    def first(self, shelf: QueueState, limit: int) -> list[StoredMessage]:
         """The queue's first messages by id, in any state."""
         return list(islice(self._loaded(shelf, self._ids(shelf, keys.MESSAGES, shelf.p, None)), limit))
 
     def matching(
-        self, shelf: Shelf, states: frozenset[State], which: Filter, after: int | None, limit: int, now_ms: int
-    ) -> list[Entry]:
+        self, shelf: QueueState, states: frozenset[State], which: Filter, after: int | None, limit: int, now_ms: int
+    ) -> list[StoredMessage]:
         """Messages in one of the states that the filter means, by id, beginning behind `after`."""
         ids: Iterable[int]
         if which.ids is not None:
@@ -46,7 +46,7 @@ class Reader:
         )
         return list(islice(found, limit))
 
-    def peek_due(self, shelf: Shelf, limit: int, now_ms: int) -> list[Entry]:
+    def peek_due(self, shelf: QueueState, limit: int, now_ms: int) -> list[StoredMessage]:
         """What claims would take next, in their order. A claim ends overdue TTLs first: so here they count as gone, and
         a group whose head has ended stands where its first living message would."""
         ended = self._groups_of_overdue(shelf, now_ms)
@@ -58,7 +58,7 @@ class Reader:
         batches = heapq.merge(in_place, moved, key=lambda batch: _place(batch[0]))
         return list(islice(chain.from_iterable(batches), limit))
 
-    def _batches_in_place(self, shelf: Shelf, but: set[str], now_ms: int) -> Iterator[list[Entry]]:
+    def _batches_in_place(self, shelf: QueueState, but: set[str], now_ms: int) -> Iterator[list[StoredMessage]]:
         self._engine.write()
         due = keys.instant(now_ms + 1)
         for priority in shelf.priorities():
@@ -71,14 +71,14 @@ class Reader:
                 elif group is not None and group not in but:
                     yield self._due_of_group(shelf, group, now_ms)
 
-    def _due_of_group(self, shelf: Shelf, group: str, now_ms: int) -> list[Entry]:
+    def _due_of_group(self, shelf: QueueState, group: str, now_ms: int) -> list[StoredMessage]:
         if shelf.is_busy(group):
             return []
         ids = [keys.parse_id(id16) for id16 in shelf.group_batch(group, _CHUNK)]
         living = (entry for entry in self._loaded(shelf, ids) if not is_over(entry.life, now_ms))
         return list(takewhile(lambda entry: entry.life.visible_at <= now_ms, living))
 
-    def _groups_of_overdue(self, shelf: Shelf, now_ms: int) -> set[str]:
+    def _groups_of_overdue(self, shelf: QueueState, now_ms: int) -> set[str]:
         """Groups in which a TTL has ended that no sweep has seen to yet: few, or the sweeper is behind."""
         self._engine.write()
         upper = keys.TTLS + keys.instant(now_ms + 1)
@@ -89,13 +89,13 @@ class Reader:
         )
         return {entry.envelope.group for entry in self._loaded(shelf, overdue) if entry.envelope.group is not None}
 
-    def _ids(self, shelf: Shelf, family: int, space: bytes, after: int | None) -> Iterator[int]:
+    def _ids(self, shelf: QueueState, family: int, space: bytes, after: int | None) -> Iterator[int]:
         self._engine.write()
         lower = space if after is None else space + keys.id_bytes(after) + b"\0"
         for key in self._engine.database.scan(family, lower, keys.after(space)):
             yield keys.parse_id(key[-keys.ID_SIZE :])
 
-    def _loaded(self, shelf: Shelf, ids: Iterable[int]) -> Iterator[Entry]:
+    def _loaded(self, shelf: QueueState, ids: Iterable[int]) -> Iterator[StoredMessage]:
         remaining = iter(ids)
         while chunk := list(islice(remaining, _CHUNK)):
             for entry in self._entries.load(shelf, chunk):
@@ -103,5 +103,5 @@ class Reader:
                     yield entry
 
 
-def _place(entry: Entry) -> tuple[int, int, bytes]:
+def _place(entry: StoredMessage) -> tuple[int, int, bytes]:
     return entry.life.priority, entry.life.visible_at, entry.id16

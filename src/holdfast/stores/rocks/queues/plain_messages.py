@@ -28,7 +28,7 @@ from holdfast.model.message import BYTES, JSON, Draft
 from holdfast.model.rules.lifecycle import Life
 from holdfast.stores.formats.message_record import encode_bare_messages, encode_life, encode_message
 from holdfast.stores.rocks import keys
-from holdfast.stores.rocks.queues.stored_message import Entry
+from holdfast.stores.rocks.queues.stored_message import StoredMessage
 
 ADDED: Final = 512
 CLAIMED: Final = 513
@@ -46,7 +46,7 @@ _encode_lives = msgspec.msgpack.Encoder().encode
 _decode_lives = msgspec.msgpack.Decoder(list[Life]).decode
 
 
-class Form(IntEnum):
+class AddedForm(IntEnum):
     """What an added part has of each message."""
 
     # The payload of a message that has nothing else: bytes, or JSON.
@@ -56,14 +56,14 @@ class Form(IntEnum):
     RECORD = 2
 
 
-_CONTENT_TYPES = {Form.BYTES: BYTES, Form.JSON: JSON}
+_CONTENT_TYPES = {AddedForm.BYTES: BYTES, AddedForm.JSON: JSON}
 # Larger payloads have records of their own in a frame, which need not stay in memory (`layers.py`).
 _MOST_BYTES = 32 << 10
 # Read once: to find a member in its class costs as much as a field of a message.
-_BYTES, _JSON, _RECORD = Form.BYTES, Form.JSON, Form.RECORD
+_BYTES, _JSON, _RECORD = AddedForm.BYTES, AddedForm.JSON, AddedForm.RECORD
 
 
-def form_of(drafts: Sequence[Draft]) -> Form | None:
+def form_of(drafts: Sequence[Draft]) -> AddedForm | None:
     """Return the shortest form that can tell these drafts in one part; None if one of them becomes a message that is
     not plain, has another priority or is not due at once."""
     first = drafts[0]
@@ -95,7 +95,7 @@ def form_of(drafts: Sequence[Draft]) -> Form | None:
 # --- Keys ------------------------------------------------------------------------------------------------------
 
 
-def keys_of(entry: Entry) -> Iterator[tuple[int, bytes, bytes]]:
+def keys_of(entry: StoredMessage) -> Iterator[tuple[int, bytes, bytes]]:
     """Yield the keys of a plain message, with their families and values."""
     p, life, id16 = entry.p, entry.life, entry.id16
     # A life keeps what the message was born with, unless there is one of its own on disk.
@@ -107,12 +107,12 @@ def keys_of(entry: Entry) -> Iterator[tuple[int, bytes, bytes]]:
         yield keys.LEASES, p + id16, encode_life(life, has_state=False)
 
 
-def visible_key(entry: Entry) -> bytes:
+def visible_key(entry: StoredMessage) -> bytes:
     """Return the key of a Ready message in the order of claims."""
     return _visible(entry.p, entry.life, entry.id16)
 
 
-def expiry_key(entry: Entry) -> bytes:
+def expiry_key(entry: StoredMessage) -> bytes:
     """Return the key of the end of a message's lease."""
     lease = entry.life.lease
     assert lease is not None
@@ -130,7 +130,9 @@ def _visible_head(p: bytes, life: Life) -> bytes:
 # --- Parts of a frame ------------------------------------------------------------------------------------------
 
 
-def keys_of_added(p: bytes, entries: list[Entry], form: Form) -> tuple[list[bytes], list[bytes], list[bytes]]:
+def keys_of_added(
+    p: bytes, entries: list[StoredMessage], form: AddedForm
+) -> tuple[list[bytes], list[bytes], list[bytes]]:
     """Return the names and records of fresh messages of one priority that were enqueued together, and their keys in the
     order of claims."""
     envelope, life = entries[0].envelope, entries[0].life
@@ -143,7 +145,7 @@ def keys_of_added(p: bytes, entries: list[Entry], form: Form) -> tuple[list[byte
     return [p + entry.id16 for entry in entries], records, [head + entry.id16 for entry in entries]
 
 
-def added(p: bytes, entries: list[Entry], form: Form) -> tuple[int, bytes, list[bytes]]:
+def added(p: bytes, entries: list[StoredMessage], form: AddedForm) -> tuple[int, bytes, list[bytes]]:
     """Return the part for fresh messages of one priority that were enqueued together."""
     envelope, life = entries[0].envelope, entries[0].life
     head = _HEAD.pack(p, form, life.priority, life.visible_at, envelope.enqueued_at)
@@ -155,12 +157,12 @@ def added(p: bytes, entries: list[Entry], form: Form) -> tuple[int, bytes, list[
     return ADDED, head + _ids(entries), values
 
 
-def claimed(p: bytes, entries: list[Entry], lives: list[Life]) -> tuple[int, bytes, bytes]:
+def claimed(p: bytes, entries: list[StoredMessage], lives: list[Life]) -> tuple[int, bytes, bytes]:
     """Return the part for messages that have been claimed; their lives have leases, and the old place in the order."""
     return CLAIMED, p + _ids(entries), _encode_lives(lives)
 
 
-def finished(p: bytes, entries: list[Entry]) -> tuple[int, bytes, bytes]:
+def finished(p: bytes, entries: list[StoredMessage]) -> tuple[int, bytes, bytes]:
     """Return the part for messages in flight that go."""
     ends = [lease.expires_at for entry in entries if (lease := entry.life.lease) is not None]
     return FINISHED, p + _ids(entries), struct.pack(f">{len(entries)}Q", *ends)
@@ -190,7 +192,7 @@ def changes_of(number: int, key: bytes, value: bytes | list[bytes]) -> list[KeyC
 
 def _changes_of_added(key: bytes, values: list[bytes]) -> list[KeyChanges]:
     p, number, priority, visible_at, enqueued_at = _HEAD.unpack_from(key)
-    form, life = Form(number), Life(priority=priority, visible_at=visible_at)
+    form, life = AddedForm(number), Life(priority=priority, visible_at=visible_at)
     if form is not _RECORD:
         values = encode_bare_messages(values, _CONTENT_TYPES[form], enqueued_at, life)
     ids = consecutive_to_bytes(_instants(key[_HEAD.size :]))
@@ -202,7 +204,7 @@ def _expiries(p: bytes, ends: Sequence[int], ids: list[bytes]) -> list[bytes]:
     return [p + _PLACE.pack(ends_at, id16) for ends_at, id16 in zip(ends, ids, strict=True)]
 
 
-def _ids(entries: list[Entry]) -> bytes:
+def _ids(entries: list[StoredMessage]) -> bytes:
     return struct.pack(f">{len(entries)}Q", *[entry.envelope.id for entry in entries])
 
 

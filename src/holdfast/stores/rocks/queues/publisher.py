@@ -6,19 +6,19 @@ from holdfast.stores.contract import Listener
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.directory.counters import encode_counters
 from holdfast.stores.rocks.engine.engine import Engine
-from holdfast.stores.rocks.queues.queue_state import Shelf
-from holdfast.stores.rocks.queues.stored_message import Entry
+from holdfast.stores.rocks.queues.queue_state import QueueState
+from holdfast.stores.rocks.queues.stored_message import StoredMessage
 from holdfast.stores.rocks.queues.window import Window
 
 
-class Board:
+class Publisher:
     def __init__(self, engine: Engine, listener: Listener) -> None:
         self._engine = engine
         self._listener = listener
         # Queues whose counters the open batch must carry.
-        self.dirty: dict[bytes, Shelf] = {}
+        self.dirty: dict[bytes, QueueState] = {}
         # Queues in which something was shown since the last commit: their waiters are to be told.
-        self.shown: dict[bytes, Shelf] = {}
+        self.shown: dict[bytes, QueueState] = {}
         # Keys of `vi` that are written but not committed: no claim may find them yet.
         self._uncommitted: set[bytes] = set()
         # The same for messages of groups, which would be taken along behind their head.
@@ -45,7 +45,7 @@ class Board:
 
         return scan
 
-    def overdue_ttls(self, shelf: Shelf | None, limit: int, now_ms: int) -> list[bytes]:
+    def overdue_ttls(self, shelf: QueueState | None, limit: int, now_ms: int) -> list[bytes]:
         """Ends of TTLs that have come, of one queue or of all. Seldom any: the sweeper sees to them."""
         first = self.ttls.peek()
         if first is None or keys.parse_instant(first) > now_ms or limit <= 0:
@@ -64,14 +64,14 @@ class Board:
         self.dirty.clear()
         self.shown.clear()
 
-    def forget(self, shelf: Shelf) -> None:
+    def forget(self, shelf: QueueState) -> None:
         """The queue is gone: nothing of it is to be written or told any more."""
         self.dirty.pop(shelf.p, None)
         self.shown.pop(shelf.p, None)
 
     # --- What may be claimed -----------------------------------------------------------------------------------
 
-    def show_after_commit(self, shelf: Shelf, priority: int, key: bytes) -> None:
+    def show_after_commit(self, shelf: QueueState, priority: int, key: bytes) -> None:
         if self.ends_by_time and keys.parse_id(key[8:]) not in self._uncommitted_ids:
             # The clock alone says it, and says it again after a crash.
             shelf.show(priority, key)
@@ -88,7 +88,7 @@ class Board:
 
         self._engine.publish_after_commit(show)
 
-    def show_all_after_commit(self, shelf: Shelf, priority: int, shown: list[bytes], visible: list[bytes]) -> None:
+    def show_all_after_commit(self, shelf: QueueState, priority: int, shown: list[bytes], visible: list[bytes]) -> None:
         """Let claims find messages once they are committed. `visible` are their whole keys in the family `vi`, `shown`
         the same without the level."""
         self._uncommitted.update(visible)
@@ -113,23 +113,23 @@ class Board:
         if self._uncommitted:
             self._uncommitted.difference_update(visible)
 
-    def hide(self, shelf: Shelf, priority: int, key: bytes) -> None:
+    def hide(self, shelf: QueueState, priority: int, key: bytes) -> None:
         """It goes before it was shown."""
         if self._uncommitted:
             self._uncommitted.discard(keys.level(shelf.p, priority) + key)
 
-    def note_uncommitted(self, entry: Entry) -> None:
+    def note_uncommitted(self, entry: StoredMessage) -> None:
         """A message of a group that no batch may take along before it is committed."""
         if not self._engine.is_os:
             self._uncommitted_ids.add(entry.envelope.id)
             self._engine.publish_after_commit(lambda: self._uncommitted_ids.discard(entry.envelope.id))
 
-    def is_committed(self, entry: Entry) -> bool:
+    def is_committed(self, entry: StoredMessage) -> bool:
         return entry.envelope.id not in self._uncommitted_ids
 
     # --- Who is told -------------------------------------------------------------------------------------------
 
-    def tell_after_commit(self, shelf: Shelf) -> None:
+    def tell_after_commit(self, shelf: QueueState) -> None:
         """Something about the queue changes what a claim finds, though nothing new is shown."""
 
         def note() -> None:
@@ -146,11 +146,11 @@ class Board:
         for shelf in shown:
             self.tell(shelf)
 
-    def tell(self, shelf: Shelf) -> None:
+    def tell(self, shelf: QueueState) -> None:
         if self._listener.is_waited_for(shelf.row.ref) and (next_at := self.next_at(shelf)) is not None:
             self._listener.ready(shelf.row.ref, next_at)
 
-    def next_at(self, shelf: Shelf) -> int | None:
+    def next_at(self, shelf: QueueState) -> int | None:
         """When a claim on the queue may next find something."""
         next_at = shelf.next_at()
         if shelf.has_groups and not shelf.row.is_paused and (ttl := self.ttls.peek()) is not None:

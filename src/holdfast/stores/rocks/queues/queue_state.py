@@ -17,9 +17,9 @@ from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.directory.counters import Counters, Totals
 from holdfast.stores.rocks.engine.engine import Engine
 from holdfast.stores.rocks.payloads.pieces import delete_pieces, in_pieces
-from holdfast.stores.rocks.queues.groups import Groups
-from holdfast.stores.rocks.queues.plain_messages import Form
-from holdfast.stores.rocks.queues.stored_message import Entry
+from holdfast.stores.rocks.queues.groups import RocksGroups
+from holdfast.stores.rocks.queues.plain_messages import AddedForm
+from holdfast.stores.rocks.queues.stored_message import StoredMessage
 from holdfast.stores.rocks.queues.window import Window
 
 _KEY = struct.Struct(">Q16s")
@@ -34,27 +34,27 @@ class Surroundings(Protocol):
     ttls: Window
     kept: Window
     # Queues, by their prefix, whose counters are to be written with the batch.
-    dirty: "dict[bytes, Shelf]"
+    dirty: "dict[bytes, QueueState]"
     # Queues, by their prefix, in which a claim may find something new: their waiters are to be told.
-    shown: "dict[bytes, Shelf]"
+    shown: "dict[bytes, QueueState]"
 
     def scanner(self, family: int, prefix: bytes) -> Callable[[bytes, int], list[bytes]]:
         """Reads the keys of a space in order, without its prefix; not those that are not yet committed."""
 
-    def show_after_commit(self, shelf: "Shelf", priority: int, key: bytes) -> None: ...
+    def show_after_commit(self, shelf: "QueueState", priority: int, key: bytes) -> None: ...
 
     def show_all_after_commit(
-        self, shelf: "Shelf", priority: int, shown: list[bytes], visible: list[bytes]
+        self, shelf: "QueueState", priority: int, shown: list[bytes], visible: list[bytes]
     ) -> None: ...
 
-    def hide(self, shelf: "Shelf", priority: int, key: bytes) -> None:
+    def hide(self, shelf: "QueueState", priority: int, key: bytes) -> None:
         """It goes before it was shown."""
 
     def hide_all(self, visible: list[bytes]) -> None:
         """They go, perhaps before they were shown."""
 
 
-class Shelf:
+class QueueState:
     __slots__ = (
         *("_board", "_delayed", "_dirty", "_engine", "_groups", "_leases", "_levels", "_shown", "_totals"),
         *("counters", "p", "row"),
@@ -65,7 +65,7 @@ class Shelf:
     _leases: Window
     # visible_at 8 | id 16 of what is ready later.
     _delayed: Window
-    _groups: Groups
+    _groups: RocksGroups
 
     def __init__(self, row: QueueRow, engine: Engine, counters: Counters, totals: Totals, board: Surroundings) -> None:
         self.row = row
@@ -88,7 +88,7 @@ class Shelf:
             counters, scanner = self.counters, self._board.scanner
             self._leases = Window(scanner(keys.EXPIRIES, self.p), is_empty=not counters.in_flight)
             self._delayed = Window(scanner(keys.INDEXES, keys.DELAYED + self.p), is_empty=not counters.delayed)
-            self._groups = Groups(self.p, self._engine, scanner, is_empty=not counters.messages)
+            self._groups = RocksGroups(self.p, self._engine, scanner, is_empty=not counters.messages)
             self._levels = self._find_levels() if counters.ready else {}
         return self._levels
 
@@ -202,7 +202,7 @@ class Shelf:
             self._in_use()
         return self._groups.is_busy(group)
 
-    def is_shown(self, entry: Entry, priority: int, visible_at: int) -> bool:
+    def is_shown(self, entry: StoredMessage, priority: int, visible_at: int) -> bool:
         """Return whether the message has this place in the queue's order."""
         life = entry.life
         return (
@@ -271,7 +271,7 @@ class Shelf:
 
     # --- Changes -----------------------------------------------------------------------------------------------
 
-    def put(self, entry: Entry) -> None:
+    def put(self, entry: StoredMessage) -> None:
         """Add a message, fresh or moved here. Its header carries the life it has now. A payload in pieces is there
         already."""
         group = entry.envelope.group
@@ -289,7 +289,7 @@ class Shelf:
         if group is not None:
             self._show_head(group)
 
-    def change(self, entry: Entry, life: Life) -> None:
+    def change(self, entry: StoredMessage, life: Life) -> None:
         group = entry.envelope.group
         if group is not None:
             self._groups.prepare(group)
@@ -301,7 +301,7 @@ class Shelf:
         if group is not None:
             self._show_head(group)
 
-    def drop(self, entry: Entry, *, is_moved: bool = False) -> None:
+    def drop(self, entry: StoredMessage, *, is_moved: bool = False) -> None:
         """A message that is moved keeps its payload, wherever that lies."""
         engine, name, group = self._engine, self.p + entry.id16, entry.envelope.group
         if group is not None:
@@ -327,7 +327,7 @@ class Shelf:
     # whose keys follow from their lives alone, and are not made before they are needed. Tests compare both ways, key by
     # key.
 
-    def put_all(self, entries: list[Entry], form: Form) -> None:
+    def put_all(self, entries: list[StoredMessage], form: AddedForm) -> None:
         """Add fresh plain messages of one priority, in order of id, that are due now."""
         p, engine, life = self.p, self._engine, entries[0].life
         self._dirty[p] = self
@@ -345,7 +345,7 @@ class Shelf:
             level = p + keys.PRIORITIES[life.priority]
             self._board.show_all_after_commit(self, life.priority, shown, [level + key for key in shown])
 
-    def claim_all(self, entries: list[Entry], lives: list[Life]) -> None:
+    def claim_all(self, entries: list[StoredMessage], lives: list[Life]) -> None:
         """Take plain Ready messages into flight. Their keys have been taken out of the order of claims (`pop_due`)."""
         p, counters = self.p, self.counters
         self._dirty[p] = self
@@ -356,7 +356,7 @@ class Shelf:
         counters.ready -= len(entries)
         counters.in_flight += len(entries)
 
-    def drop_all(self, entries: list[Entry]) -> None:
+    def drop_all(self, entries: list[StoredMessage]) -> None:
         """Forget plain messages in flight."""
         p = self.p
         self._dirty[p] = self
@@ -366,7 +366,7 @@ class Shelf:
         self._count_bytes(-sum([entry.bytes for entry in entries]))
         self._totals.messages -= len(entries)
 
-    def is_plain(self, entry: Entry) -> bool:
+    def is_plain(self, entry: StoredMessage) -> bool:
         """Return whether a message that is not delayed has no keys but those of its state: no group, TTL, state
         document, payload in pieces, nor a life of its own."""
         envelope, life = entry.envelope, entry.life
@@ -379,7 +379,7 @@ class Shelf:
             and (life.lease is not None or life.visible_at <= self.counters.counted_at)
         )
 
-    def edit(self, entry: Entry, envelope: Envelope) -> None:
+    def edit(self, entry: StoredMessage, envelope: Envelope) -> None:
         """Give a message that is not in flight another payload."""
         self._dirty[self.p] = self
         self._engine.database.commit.make_keys(entry)
@@ -389,7 +389,7 @@ class Shelf:
         entry.envelope, entry.bytes = in_pieces(self._engine, envelope), envelope.bytes
         self._engine.put(self.p + entry.id16, encode_message(entry.envelope, entry.life), keys.MESSAGES)
 
-    def save_life(self, entry: Entry) -> None:
+    def save_life(self, entry: StoredMessage) -> None:
         """Write the life of a message in flight anew: it has a state document now."""
         self._engine.database.commit.make_keys(entry)
         self._engine.put(self.p + entry.id16, encode_life(entry.life, has_state=entry.has_state), keys.LEASES)
@@ -400,7 +400,7 @@ class Shelf:
 
     # --- Indexes -----------------------------------------------------------------------------------------------
 
-    def _index(self, entry: Entry, *, keeps_life: bool) -> None:
+    def _index(self, entry: StoredMessage, *, keeps_life: bool) -> None:
         engine, life, id16, counters = self._engine, entry.life, entry.id16, self.counters
         state = life.state
         if state is State.READY:
@@ -440,7 +440,7 @@ class Shelf:
             engine.delete(keys.LIVES + self.p + id16, keys.INDEXES)
             entry.has_life = False
 
-    def _unindex(self, entry: Entry) -> None:
+    def _unindex(self, entry: StoredMessage) -> None:
         engine, life, id16, counters = self._engine, entry.life, entry.id16, self.counters
         state = life.state
         if state is State.READY:
@@ -521,7 +521,7 @@ class Shelf:
             self._put_visible(priority, _KEY.pack(visible_at, id16))
 
 
-def _expiries(entries: list[Entry]) -> list[bytes]:
+def _expiries(entries: list[StoredMessage]) -> list[bytes]:
     """Return the keys of the ends of leases, expires_at 8 | id 16. Those that were claimed together end together."""
     found: list[bytes] = []
     last_at, head = -1, b""

@@ -20,21 +20,21 @@ from holdfast.stores.logic.results import delivery_of
 from holdfast.stores.logic.sweep import end_ttls
 from holdfast.stores.payloads.pieces import PIECES_ABOVE
 from holdfast.stores.rocks import keys
-from holdfast.stores.rocks.directory.queue_catalog import Catalog
-from holdfast.stores.rocks.directory.store_facts import Facts
+from holdfast.stores.rocks.directory.queue_catalog import QueueCatalog
+from holdfast.stores.rocks.directory.store_facts import ShardFacts
 from holdfast.stores.rocks.engine.engine import Engine
 from holdfast.stores.rocks.journal.journal import RocksJournal
 from holdfast.stores.rocks.payloads.pieces import in_pieces, with_payload
-from holdfast.stores.rocks.payloads.staging import Staging
+from holdfast.stores.rocks.payloads.staging import RocksStaging
 from holdfast.stores.rocks.queues.idempotency_keys import SeenKeys
 from holdfast.stores.rocks.queues.ledgers import LedgerKeys
-from holdfast.stores.rocks.queues.message_cache import Entries
-from holdfast.stores.rocks.queues.message_reads import Reader
+from holdfast.stores.rocks.queues.message_cache import MessageCache
+from holdfast.stores.rocks.queues.message_reads import MessageReads
 from holdfast.stores.rocks.queues.plain_messages import form_of
-from holdfast.stores.rocks.queues.publisher import Board
-from holdfast.stores.rocks.queues.queue_state import Shelf
-from holdfast.stores.rocks.queues.stored_message import Entry
-from holdfast.stores.rocks.queues.sweep_plan import Upkeep
+from holdfast.stores.rocks.queues.publisher import Publisher
+from holdfast.stores.rocks.queues.queue_state import QueueState
+from holdfast.stores.rocks.queues.stored_message import StoredMessage
+from holdfast.stores.rocks.queues.sweep_plan import SweepPlan
 from holdfast.stores.rocks.queues.window import Window
 from holdfast.stores.unit import OpenClaim, Sized
 
@@ -56,15 +56,15 @@ class RocksUnits:
     def __init__(
         self,
         engine: Engine,
-        board: Board,
-        catalog: Catalog,
-        entries: Entries,
-        reader: Reader,
+        board: Publisher,
+        catalog: QueueCatalog,
+        entries: MessageCache,
+        reader: MessageReads,
         journal: RocksJournal,
         seen: SeenKeys,
-        staging: Staging,
-        facts: Facts,
-        upkeep: Upkeep,
+        staging: RocksStaging,
+        facts: ShardFacts,
+        upkeep: SweepPlan,
         listener: Listener,
     ) -> None:
         self._engine = engine
@@ -83,9 +83,9 @@ class RocksUnits:
         self.is_durable = self.tells_ready = True
         self._has_changed = False
         # The queue in which the step gave or moved a lease, or that is being deleted: a sweep must visit it in time.
-        self._to_visit: Shelf | None = None
+        self._to_visit: QueueState | None = None
         # The queue that the step has created: nothing of it is on disk, and nothing need be read.
-        self._created: Shelf | None = None
+        self._created: QueueState | None = None
         # The units of a second shard, while a step changes both; and the places of payloads that were copied there.
         self._other: RocksUnits | None = None
         self._copied: Collection[int] = ()
@@ -123,7 +123,7 @@ class RocksUnits:
         copied: Collection[int],
     ) -> T:
         """Run a step that moves messages to a queue of another shard. `commit` ends it in both shards. Payloads in
-        pieces are moved only if they were copied (`Staging.copy`): their places are in `copied`."""
+        pieces are moved only if they were copied (`RocksStaging.copy`): their places are in `copied`."""
         both = (self, other)
         for units in both:
             # What is open belongs to other steps: the frame that the link may give up is to hold nothing of theirs.
@@ -157,7 +157,7 @@ class RocksUnits:
 
     # --- Queues ------------------------------------------------------------------------------------------------
 
-    async def find(self, ref: QueueRef) -> Shelf | None:
+    async def find(self, ref: QueueRef) -> QueueState | None:
         queue = self._catalog.find(ref)
         if queue is not None:
             queue.begin(self.now_ms)
@@ -165,14 +165,14 @@ class RocksUnits:
             return await self._other.find(ref)
         return queue
 
-    async def create(self, ref: QueueRef) -> Shelf:
+    async def create(self, ref: QueueRef) -> QueueState:
         self._catalog.tenants.check_room_for_queue(ref.tenant)
         self._has_changed = True
         self._created = queue = self._catalog.create(ref)
         queue.begin(self.now_ms)
         return queue
 
-    async def remove_if_empty(self, queue: Shelf) -> None:
+    async def remove_if_empty(self, queue: QueueState) -> None:
         if queue.counters.messages:
             return
         self._has_changed = True
@@ -181,7 +181,7 @@ class RocksUnits:
         self._board.forget(queue)
         self._catalog.remove(queue)
 
-    def default_ttl_ms(self, queue: Shelf) -> int | None:
+    def default_ttl_ms(self, queue: QueueState) -> int | None:
         return self._catalog.default_ttl_ms(queue)
 
     async def check_quotas(self, ref: QueueRef, added: Sequence[Sized], freed: Sequence[Sized] = ()) -> None:
@@ -192,18 +192,18 @@ class RocksUnits:
 
     # --- Finding messages --------------------------------------------------------------------------------------
 
-    async def load(self, queue: Shelf, ids: Iterable[int]) -> dict[int, Entry]:
+    async def load(self, queue: QueueState, ids: Iterable[int]) -> dict[int, StoredMessage]:
         return self._entries.by_id(queue, ids)
 
     load_whole = load
 
-    async def take_due(self, queue: Shelf, limits: list[int]) -> list[list[Entry]]:
+    async def take_due(self, queue: QueueState, limits: list[int]) -> list[list[StoredMessage]]:
         return [self._take_due(queue, limit) for limit in limits]
 
-    def _take_due(self, queue: Shelf, limit: int) -> list[Entry]:
+    def _take_due(self, queue: QueueState, limit: int) -> list[StoredMessage]:
         """Take due messages, and their keys out of the windows. On the way, index entries without a Ready message
         behind them are dropped, and overdue TTLs ended."""
-        taken: list[Entry] = []
+        taken: list[StoredMessage] = []
         now_ms = self.now_ms
         bound = keys.instant(now_ms + 1)
         for priority in queue.priorities():
@@ -223,9 +223,9 @@ class RocksUnits:
                         taken += self._take_group(queue, entry.envelope.group, limit - len(taken))
         return taken
 
-    def _take_group(self, queue: Shelf, name: str, limit: int) -> list[Entry]:
+    def _take_group(self, queue: QueueState, name: str, limit: int) -> list[StoredMessage]:
         """Return the group's oldest due messages: one batch, in order of id, up to the first that is not due."""
-        taken: list[Entry] = []
+        taken: list[StoredMessage] = []
         ids = [keys.parse_id(id16) for id16 in queue.group_batch(name, limit)]
         for entry in self._entries.load(queue, ids):
             if entry is None:
@@ -236,7 +236,7 @@ class RocksUnits:
                 taken.append(entry)
         return taken
 
-    async def ended(self, queue: Shelf, limit: int) -> tuple[Sequence[Entry], Sequence[Entry]]:
+    async def ended(self, queue: QueueState, limit: int) -> tuple[Sequence[StoredMessage], Sequence[StoredMessage]]:
         expired = self._expired(queue, limit) if queue.has_expired(self.now_ms) else ()
         left = limit - len(expired)
         overdue = [
@@ -246,7 +246,7 @@ class RocksUnits:
         ]
         return expired, overdue
 
-    def _expired(self, queue: Shelf, limit: int) -> list[Entry]:
+    def _expired(self, queue: QueueState, limit: int) -> list[StoredMessage]:
         popped = queue.pop_expired(limit, self.now_ms)
         expired = []
         for key, entry in zip(
@@ -259,7 +259,7 @@ class RocksUnits:
                 expired.append(entry)
         return expired
 
-    def _overdue(self, queue: Shelf, key: bytes) -> Entry | None:
+    def _overdue(self, queue: QueueState, key: bytes) -> StoredMessage | None:
         """Return the Ready message behind the end of a TTL; an index entry without one is dropped."""
         entry = self._entries.get(queue, keys.parse_id(key[16:]))
         if entry is not None and entry.life.state is _READY and entry.life.expires_at == keys.parse_instant(key):
@@ -272,12 +272,12 @@ class RocksUnits:
         window.discard(key)
         self._engine.delete(space + key, keys.INDEXES)
 
-    async def oldest(self, queue: Shelf, limit: int) -> list[Entry]:
+    async def oldest(self, queue: QueueState, limit: int) -> list[StoredMessage]:
         return self._reader.first(queue, limit)
 
     async def matching(
-        self, queue: Shelf, states: frozenset[State], which: Filter, after: int | None, limit: int
-    ) -> tuple[list[Entry], int | None]:
+        self, queue: QueueState, states: frozenset[State], which: Filter, after: int | None, limit: int
+    ) -> tuple[list[StoredMessage], int | None]:
         found = self._reader.matching(queue, states, which, after, limit, self.now_ms)
         if self._other is not None:
             for place, entry in enumerate(found):
@@ -286,17 +286,17 @@ class RocksUnits:
                     return found[:place], entry.envelope.id - 1
         return found, found[-1].envelope.id if len(found) == limit else None
 
-    async def next_at(self, queue: Shelf) -> int | None:
+    async def next_at(self, queue: QueueState) -> int | None:
         return self._board.next_at(queue)
 
-    def version_floor(self, entry: Entry) -> int:
+    def version_floor(self, entry: StoredMessage) -> int:
         facts = self._facts
         return facts.floor if entry.envelope.id <= facts.floor_id else 0
 
     # --- Reading messages --------------------------------------------------------------------------------------
 
     async def deliveries(
-        self, queue: Shelf, entries: list[Entry], *, with_state: bool, streams: bool
+        self, queue: QueueState, entries: list[StoredMessage], *, with_state: bool, streams: bool
     ) -> list[Delivery]:
         made: list[Delivery] = []
         for entry in entries:
@@ -306,12 +306,14 @@ class RocksUnits:
             made.append(delivery_of(envelope, entry.life, self._entries.state(queue, entry) if with_state else None))
         return made
 
-    async def states(self, queue: Shelf, entries: list[Entry]) -> list[StateDocument]:
+    async def states(self, queue: QueueState, entries: list[StoredMessage]) -> list[StateDocument]:
         return [self._entries.state(queue, entry) for entry in entries]
 
     # --- Changing messages -------------------------------------------------------------------------------------
 
-    def apply(self, queue: Shelf, changes: Sequence[tuple[Entry, Change]], *, by_time: bool = False) -> None:
+    def apply(
+        self, queue: QueueState, changes: Sequence[tuple[StoredMessage, Change]], *, by_time: bool = False
+    ) -> None:
         if not changes:
             return
         for entry, _ in changes:
@@ -345,7 +347,7 @@ class RocksUnits:
             self._to_visit = queue
         self._engine.is_mid_change = self._board.ends_by_time = False
 
-    def _apply_many(self, queue: Shelf, changes: Sequence[tuple[Entry, Change]]) -> bool:
+    def _apply_many(self, queue: QueueState, changes: Sequence[tuple[StoredMessage, Change]]) -> bool:
         """Claim or ack many plain messages at once. Return False, with nothing done, if the changes are anything else.
 
         What each change is was decided by `model.lifecycle`; this only keeps the indexes, as `apply` does one by one.
@@ -353,7 +355,7 @@ class RocksUnits:
         event = changes[0][1].event
         if event is None or (event is not _CLAIMED and event is not _ACKED):
             return False
-        entries: list[Entry] = []
+        entries: list[StoredMessage] = []
         lives: list[Life] = []
         is_claim = event is _CLAIMED
         is_plain, keyless, state = (
@@ -384,12 +386,12 @@ class RocksUnits:
             self._to_visit = queue
         return True
 
-    def _prepare_groups(self, queue: Shelf, entries: Sequence[Entry]) -> None:
+    def _prepare_groups(self, queue: QueueState, entries: Sequence[StoredMessage]) -> None:
         """Read all that changes of these messages need: once the first key is put, a read would part what belongs
         together."""
         queue.prepare([group for entry in entries if (group := entry.envelope.group) is not None], len(entries))
 
-    def drop(self, queue: Shelf, entries: Sequence[Entry]) -> None:
+    def drop(self, queue: QueueState, entries: Sequence[StoredMessage]) -> None:
         self._prepare_groups(queue, entries)
         self._has_changed = self._engine.is_mid_change = True
         for entry in entries:
@@ -397,7 +399,9 @@ class RocksUnits:
             queue.drop(entry)
         self._engine.is_mid_change = False
 
-    async def move(self, queue: Shelf, target: Shelf, changes: Sequence[tuple[Entry, Change]]) -> None:
+    async def move(
+        self, queue: QueueState, target: QueueState, changes: Sequence[tuple[StoredMessage, Change]]
+    ) -> None:
         if not changes:
             return
         there = self if self._other is None or self._catalog.find(target.row.ref) is target else self._other
@@ -420,23 +424,25 @@ class RocksUnits:
             there._journal.append(target, entry, change.event, now_ms, None, f"from {queue.row.ref}")
         self._engine.is_mid_change = there._engine.is_mid_change = False
 
-    async def edit(self, queue: Shelf, entry: Entry, envelope: Envelope) -> None:
+    async def edit(self, queue: QueueState, entry: StoredMessage, envelope: Envelope) -> None:
         self._prepare_groups(queue, [entry])
         self._has_changed = self._engine.is_mid_change = True
         self._entries.forget(entry)
         queue.edit(entry, envelope)
         self._engine.is_mid_change = False
 
-    async def put_state(self, queue: Shelf, entry: Entry, state: StateDocument) -> None:
+    async def put_state(self, queue: QueueState, entry: StoredMessage, state: StateDocument) -> None:
         self._has_changed = True
         self._entries.put_state(queue, entry, state)
 
     # --- New messages ------------------------------------------------------------------------------------------
 
-    async def known_keys(self, queue: Shelf, drafts: list[Draft], firsts: Mapping[str, int]) -> dict[str, Enqueued]:
+    async def known_keys(
+        self, queue: QueueState, drafts: list[Draft], firsts: Mapping[str, int]
+    ) -> dict[str, Enqueued]:
         return self._seen.known(queue, list(firsts), self.now_ms)
 
-    async def add(self, queue: Shelf, drafts: list[Draft], reason: str | None) -> Sequence[int]:
+    async def add(self, queue: QueueState, drafts: list[Draft], reason: str | None) -> Sequence[int]:
         for draft in drafts:
             if draft.group is not None:
                 groups = {each.group for each in drafts if each.group is not None}
@@ -453,7 +459,7 @@ class RocksUnits:
             life = first_life(drafts[0], None, now_ms)
             p = queue.p
             fresh = [
-                Entry(p, seal(draft, id, now_ms), life, id16, draft.bytes)
+                StoredMessage(p, seal(draft, id, now_ms), life, id16, draft.bytes)
                 for draft, id, id16 in zip(drafts, ids, consecutive_to_bytes(ids), strict=True)
             ]
             queue.put_all(fresh, form)
@@ -468,7 +474,7 @@ class RocksUnits:
             elif len(draft.payload) > PIECES_ABOVE:
                 envelope = in_pieces(self._engine, envelope)
             life = first_life(draft, default_ttl_ms, now_ms)
-            entry = Entry(queue.p, envelope, life, keys.id_bytes(id), draft.bytes)
+            entry = StoredMessage(queue.p, envelope, life, keys.id_bytes(id), draft.bytes)
             if draft.group is not None:
                 self._board.note_uncommitted(entry)
             queue.put(entry)
@@ -485,25 +491,25 @@ class RocksUnits:
 
     # --- Ledgers -----------------------------------------------------------------------------------------------
 
-    async def closed_upto(self, queue: Shelf, consumer: str) -> int:
+    async def closed_upto(self, queue: QueueState, consumer: str) -> int:
         return self._ledgers.closed_upto(queue, consumer)
 
     async def open_claims(
-        self, queue: Shelf, consumer: str, *, number: int | None = None, upto: int | None = None
+        self, queue: QueueState, consumer: str, *, number: int | None = None, upto: int | None = None
     ) -> list[OpenClaim]:
         return self._ledgers.open_claims(queue, consumer, number, upto)
 
-    async def put_claim(self, queue: Shelf, consumer: str, claim: OpenClaim) -> None:
+    async def put_claim(self, queue: QueueState, consumer: str, claim: OpenClaim) -> None:
         self._has_changed = True
         self._ledgers.put(queue, consumer, claim)
 
-    async def close_claims(self, queue: Shelf, consumer: str, numbers: list[int], closed_upto: int) -> None:
+    async def close_claims(self, queue: QueueState, consumer: str, numbers: list[int], closed_upto: int) -> None:
         self._has_changed = True
         self._ledgers.close(queue, consumer, numbers, closed_upto)
 
     # --- Telling -----------------------------------------------------------------------------------------------
 
-    def tell(self, queue: Shelf) -> None:
+    def tell(self, queue: QueueState) -> None:
         self._board.tell_after_commit(queue)
 
     # --- Deadlines of all queues -------------------------------------------------------------------------------

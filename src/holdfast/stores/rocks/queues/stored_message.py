@@ -6,7 +6,7 @@ from holdfast.model.message import Envelope
 from holdfast.model.rules.lifecycle import Life
 
 
-class Entry(msgspec.Struct, gc=False):
+class StoredMessage(msgspec.Struct, gc=False):
     p: bytes
     envelope: Envelope
     life: Life

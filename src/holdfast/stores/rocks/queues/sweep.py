@@ -6,30 +6,30 @@ from functools import partial
 from holdfast.stores.contract import Swept
 from holdfast.stores.logic.sweep import delete_some, end_by_time
 from holdfast.stores.rocks import keys
-from holdfast.stores.rocks.directory.queue_catalog import Catalog
+from holdfast.stores.rocks.directory.queue_catalog import QueueCatalog
 from holdfast.stores.rocks.engine.engine import Engine
 from holdfast.stores.rocks.journal.journal import RocksJournal
-from holdfast.stores.rocks.payloads.staging import Staging
+from holdfast.stores.rocks.payloads.staging import RocksStaging
 from holdfast.stores.rocks.queues.idempotency_keys import SeenKeys
-from holdfast.stores.rocks.queues.publisher import Board
+from holdfast.stores.rocks.queues.publisher import Publisher
 from holdfast.stores.rocks.queues.rocks_unit import RocksUnits
-from holdfast.stores.rocks.queues.sweep_plan import Upkeep
+from holdfast.stores.rocks.queues.sweep_plan import SweepPlan
 
 # Does up to so much, and answers how much it did.
 Work = Callable[[int], Awaitable[int]]
 
 
-class Sweeping:
+class RocksSweep:
     def __init__(
         self,
         engine: Engine,
-        board: Board,
-        catalog: Catalog,
+        board: Publisher,
+        catalog: QueueCatalog,
         units: RocksUnits,
         seen: SeenKeys,
         journal: RocksJournal,
-        staging: Staging,
-        upkeep: Upkeep,
+        staging: RocksStaging,
+        upkeep: SweepPlan,
     ) -> None:
         self._engine = engine
         self._board = board

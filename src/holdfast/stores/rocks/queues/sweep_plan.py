@@ -6,19 +6,19 @@ from collections.abc import Iterator
 from holdfast.model.names import QueueRef
 from holdfast.stores.contract import Listener
 from holdfast.stores.rocks import keys
-from holdfast.stores.rocks.directory.queue_catalog import Catalog
+from holdfast.stores.rocks.directory.queue_catalog import QueueCatalog
 from holdfast.stores.rocks.engine.engine import Engine
-from holdfast.stores.rocks.queues.queue_state import Shelf
+from holdfast.stores.rocks.queues.queue_state import QueueState
 
 
-class Upkeep:
+class SweepPlan:
     """Per queue the earliest deadline noted: the end of a lease, or of a deletion's patience.
 
     A deadline that has moved away since is found out when it comes up; that costs one look, and noting every move would
     cost one for each ack.
     """
 
-    def __init__(self, engine: Engine, catalog: Catalog, listener: Listener) -> None:
+    def __init__(self, engine: Engine, catalog: QueueCatalog, listener: Listener) -> None:
         self._engine = engine
         self._catalog = catalog
         self._listener = listener
@@ -34,18 +34,18 @@ class Upkeep:
         # TTLs, keys and the journal's age are not known before the first sweep has looked.
         self._listener.deadline(now_ms)
 
-    def note(self, shelf: Shelf, now_ms: int) -> None:
+    def note(self, shelf: QueueState, now_ms: int) -> None:
         first = shelf.first_expiry() if shelf.counters.in_flight else None
         if shelf.row.drain_until is not None:
             self._note_at(shelf.row.ref, shelf.row.drain_until if first else now_ms)
         if first is not None:
             self._note_at(shelf.row.ref, first[0])
 
-    def note_after_commit(self, shelf: Shelf, now_ms: int) -> None:
+    def note_after_commit(self, shelf: QueueState, now_ms: int) -> None:
         """As part of the open commit: whoever waits for it may have left when it holds."""
         self._engine.publish_after_commit(lambda: self.note(shelf, now_ms))
 
-    def pop_due(self, now_ms: int) -> Shelf | None:
+    def pop_due(self, now_ms: int) -> QueueState | None:
         heap = self._heap
         while heap and heap[0][0] <= now_ms:
             at_ms, ref = heapq.heappop(heap)

@@ -38,7 +38,7 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _BOOT_SESSION = b"kern.bootsessionuuid"
 
 
-class Rest(NamedTuple):
+class ClosedState(NamedTuple):
     """The state of RocksDB when the store was closed: a list of files that is shorter later has lost some of them."""
 
     # The position of the log: the number of the last frame, and the generation of its segment.
@@ -74,7 +74,7 @@ class Marker(NamedTuple):
     format: int = _WITHOUT_SHARDS
     # None while the store is open, and before it was first closed in order. The directory of a store with shards has
     # none: each shard has its own.
-    rest: Rest | None = None
+    rest: ClosedState | None = None
     role: Role = WHOLE_STORE
 
     @property
@@ -145,7 +145,7 @@ def read_marker(path: Path) -> Marker:
     try:
         read = json.loads((path / MARKER).read_text())
         pid, boot, format, rest = read.get("pid"), read.get("boot"), int(read["format"]), read.get("rest")
-        rest = None if rest is None else Rest(*rest)
+        rest = None if rest is None else ClosedState(*rest)
         role = _parse_role(read["role"]) if "role" in read else WHOLE_STORE
     except (OSError, ValueError, AttributeError, KeyError, TypeError):
         return Marker(None, None)
@@ -163,7 +163,7 @@ def _parse_role(read: dict[str, Any]) -> Role:
 
 
 def write_marker(
-    path: Path, pid: int | None, role: Role = WHOLE_STORE, *, format: int | None = None, rest: Rest | None = None
+    path: Path, pid: int | None, role: Role = WHOLE_STORE, *, format: int | None = None, rest: ClosedState | None = None
 ) -> None:
     """Write the marker by a rename, so that a crash leaves the old marker or the new one."""
     facts: dict[str, Any] = {"format": format or role.format, "pid": pid, "boot": boot_id(), "rest": rest}

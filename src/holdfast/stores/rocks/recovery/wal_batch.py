@@ -27,55 +27,55 @@ SYNCED = struct.Struct(">Q")
 _PUT = 0x1
 
 
-class Extent(Enum):
+class BatchExtent(Enum):
     ENDS = "all of it is there"
     RUNS_OUT = "the rest of it is not there"
     MALFORMED = "no batch of ours"
 
 
-def extent(data: bytes) -> Extent:
+def extent(data: bytes) -> BatchExtent:
     return _follow(data)[0]
 
 
 def synced_by(data: bytes) -> int | None:
     """Up to which sequence everything was on disk when this batch was written; None if it does not say."""
     reach, synced = _follow(data)
-    if reach is not Extent.ENDS or len(synced) != SYNCED.size:
+    if reach is not BatchExtent.ENDS or len(synced) != SYNCED.size:
         return None
     return int(SYNCED.unpack(synced)[0])
 
 
-def _follow(data: bytes) -> tuple[Extent, bytes]:
+def _follow(data: bytes) -> tuple[BatchExtent, bytes]:
     """How far it goes, and what it puts under `SYNCED_KEY`."""
     synced = b""
     if len(data) < HEAD.size:
-        return Extent.RUNS_OUT, synced
+        return BatchExtent.RUNS_OUT, synced
     _, count = HEAD.unpack_from(data)
     at = HEAD.size
     for _ in range(count):
         if at >= len(data):
-            return Extent.RUNS_OUT, synced
+            return BatchExtent.RUNS_OUT, synced
         tag = data[at]
         operation = _OPERATIONS.get(tag)
         if operation is None:
-            return Extent.MALFORMED, synced
+            return BatchExtent.MALFORMED, synced
         at += 1
         names_family, strings = operation
         ends = []
         for number in range(names_family + strings):
             value, at = _varint(data, at)
             if at > len(data):
-                return Extent.RUNS_OUT, synced
+                return BatchExtent.RUNS_OUT, synced
             if value is None:
-                return Extent.MALFORMED, synced
+                return BatchExtent.MALFORMED, synced
             if number >= names_family:
                 ends.append((at, at + value))
                 at += value
                 if at > len(data):
-                    return Extent.RUNS_OUT, synced
+                    return BatchExtent.RUNS_OUT, synced
         if tag == _PUT and data[slice(*ends[0])] == SYNCED_KEY:
             synced = data[slice(*ends[1])]
-    return Extent.ENDS, synced
+    return BatchExtent.ENDS, synced
 
 
 def _varint(data: bytes, at: int) -> tuple[int | None, int]:

@@ -15,7 +15,7 @@ from typing import BinaryIO, NamedTuple
 
 from holdfast.model.errors import StoreUnavailable
 from holdfast.stores.rocks.recovery.manifest import oldest_needed_log
-from holdfast.stores.rocks.recovery.wal_batch import HEAD, Extent, extent
+from holdfast.stores.rocks.recovery.wal_batch import HEAD, BatchExtent, extent
 from holdfast.stores.rocks.recovery.wal_records import (
     BLOCK,
     FIRST,
@@ -157,10 +157,10 @@ def _judge_stop(file: BinaryIO, base: int, raw: bytes, start: int, at: int, stop
         return _damaged(here, f"a record of {length} bytes does not fit its block")
     if not is_unwritten:
         reach = _extent_of(file, base, raw, start, at, stop)
-        if reach is Extent.RUNS_OUT:
+        if reach is BatchExtent.RUNS_OUT:
             # All that follows is part of it, even if it looks like records: a payload may hold another log.
             return _End(here, is_torn=True, is_empty=here == 0)
-        if reach is Extent.ENDS or checksum_holds(raw, at, stop):
+        if reach is BatchExtent.ENDS or checksum_holds(raw, at, stop):
             return _damaged(here, "the length of the record there is wrong")
     if _holds_later_batch(raw, start, at, stop) or _is_followed(file, raw, stop):
         return _damaged(here, "the record there is destroyed, but whole ones follow it")
@@ -173,26 +173,26 @@ def _judge_stop(file: BinaryIO, base: int, raw: bytes, start: int, at: int, stop
     return _End(here, is_torn=not is_unwritten or _is_open(raw, start, at), is_empty=here == 0)
 
 
-def _extent_of(file: BinaryIO, base: int, raw: bytes, start: int, at: int, stop: int) -> Extent:
+def _extent_of(file: BinaryIO, base: int, raw: bytes, start: int, at: int, stop: int) -> BatchExtent:
     """Whether the batch goes on to the end of the file and beyond, as that of a torn record does."""
     _, type = LENGTH_AND_TYPE.unpack_from(raw, at + 4)
     data = raw[at + HEADER_SIZE : stop]
     if type in (WHOLE, FIRST):
         expected = _next_sequence(raw, start, at)
         if expected is not None and len(data) >= HEAD.size and HEAD.unpack_from(data)[0] != expected:
-            return Extent.MALFORMED
+            return BatchExtent.MALFORMED
         return extent(data)
     # The beginning lies in earlier blocks, each of which it fills up.
     block = base + start
     while type != FIRST:
         block -= BLOCK
         if block < 0:
-            return Extent.MALFORMED
+            return BatchExtent.MALFORMED
         file.seek(block)
         earlier = file.read(BLOCK)
         records = records_of(earlier, 0, chain_end(earlier, 0, BLOCK))
         if not records or records[-1][2] not in (FIRST, MIDDLE):
-            return Extent.MALFORMED
+            return BatchExtent.MALFORMED
         place, after, type = records[-1]
         data = earlier[place + HEADER_SIZE : after] + data
     return extent(data)

@@ -41,7 +41,7 @@ _INDEX_SPACES = frozenset((*keys.PER_QUEUE_SPACES, keys.TTLS, keys.KEPT, keys.SE
 
 
 @dataclass(slots=True)
-class Directory:
+class StoredDirectory:
     tenants: dict[int, str]
     queues: list[QueueRow] = field(default_factory=list)
     # By P: of queues that are there, and of all that ever were.
@@ -59,7 +59,7 @@ class Directory:
         return f"tenant {p[:4].hex()} queue {p[4:].hex()}"
 
 
-def read_directories(shards: Sequence[MergedReads], findings: Findings) -> list[Directory]:
+def read_directories(shards: Sequence[MergedReads], findings: Findings) -> list[StoredDirectory]:
     """Return the directory of each shard. All of them have the tenants of the first."""
     tenants: dict[int, str] = {}
     _read_tenants(shards[0], tenants, findings)
@@ -84,8 +84,8 @@ def read_directories(shards: Sequence[MergedReads], findings: Findings) -> list[
     return directories
 
 
-def _read_directory(database: MergedReads, tenants: dict[int, str], findings: Findings) -> Directory:
-    directory = Directory(tenants)
+def _read_directory(database: MergedReads, tenants: dict[int, str], findings: Findings) -> StoredDirectory:
+    directory = StoredDirectory(tenants)
     _read_names(database, directory, findings)
     _read_queues(database, directory, findings)
     _read_counters(database, directory, findings)
@@ -110,7 +110,7 @@ def _read_tenants(database: MergedReads, tenants: dict[int, str], findings: Find
         findings.add(f"{len(tenants)} tenants, but the highest number is {max(tenants)}")
 
 
-def _read_names(database: MergedReads, directory: Directory, findings: Findings) -> None:
+def _read_names(database: MergedReads, directory: StoredDirectory, findings: Findings) -> None:
     for p, raw in _items(database, keys.QUEUE_NAMES):
         ref = _decode(raw, QueueRef, f"queue name {p.hex()}", findings)
         if ref is None:
@@ -124,7 +124,7 @@ def _read_names(database: MergedReads, directory: Directory, findings: Findings)
             findings.add(f"its name belongs to tenant number {tenant_id}, which is not {ref.tenant!r}", ref)
 
 
-def _read_queues(database: MergedReads, directory: Directory, findings: Findings) -> None:
+def _read_queues(database: MergedReads, directory: StoredDirectory, findings: Findings) -> None:
     for key, raw in _items(database, keys.QUEUES):
         row = _decode(raw, QueueRow, f"queue {key!r}", findings)
         if row is None:
@@ -144,7 +144,7 @@ def _read_queues(database: MergedReads, directory: Directory, findings: Findings
         directory.queues.append(row)
 
 
-def _read_counters(database: MergedReads, directory: Directory, findings: Findings) -> None:
+def _read_counters(database: MergedReads, directory: StoredDirectory, findings: Findings) -> None:
     for p, raw in _items(database, keys.COUNTERS):
         try:
             counters = decode_counters(raw)
@@ -156,7 +156,7 @@ def _read_counters(database: MergedReads, directory: Directory, findings: Findin
         directory.counters[p] = counters
 
 
-def _read_facts(database: MergedReads, directory: Directory, findings: Findings) -> None:
+def _read_facts(database: MergedReads, directory: StoredDirectory, findings: Findings) -> None:
     for name, raw in _items(database, keys.META):
         if _FACTS.get(name) != len(raw):
             findings.add(f"the fact {name!r} of the store is unknown or damaged")
@@ -169,7 +169,7 @@ def _read_facts(database: MergedReads, directory: Directory, findings: Findings)
             findings.add(f"the directory has a key of no known kind: {key!r}")
 
 
-def _check_indexes(database: MergedReads, directory: Directory, findings: Findings) -> None:
+def _check_indexes(database: MergedReads, directory: StoredDirectory, findings: Findings) -> None:
     for space, what, rows in (
         (keys.DELETING, "being deleted (d/)", [row for row in directory.queues if row.drain_until is not None]),
         (keys.LIMITED, "with limits (l/)", [row for row in directory.queues if is_limited(row.policy)]),
@@ -182,7 +182,7 @@ def _check_indexes(database: MergedReads, directory: Directory, findings: Findin
             findings.add(f"stands in the index of queues {what}, but is none", directory.title(p))
 
 
-def check_prefixes(database: MergedReads, directory: Directory, findings: Findings) -> None:
+def check_prefixes(database: MergedReads, directory: StoredDirectory, findings: Findings) -> None:
     """Nothing stands under the number of a queue that is not there. One seek for each queue and space."""
     for family in (keys.MESSAGES, keys.VISIBLE, keys.EXPIRIES, keys.LEASES):
         _check_space(database, family, b"", directory, findings)
@@ -195,7 +195,9 @@ def check_prefixes(database: MergedReads, directory: Directory, findings: Findin
         lower = keys.after(key[:1])
 
 
-def _check_space(database: MergedReads, family: int, space: bytes, directory: Directory, findings: Findings) -> None:
+def _check_space(
+    database: MergedReads, family: int, space: bytes, directory: StoredDirectory, findings: Findings
+) -> None:
     lower, upper = space, keys.after(space) if space else b"\xff" * (keys.P_SIZE + 1)
     while (key := next(database.scan(family, lower, upper), None)) is not None:
         p = key[len(space) : len(space) + keys.P_SIZE]

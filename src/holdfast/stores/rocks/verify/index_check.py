@@ -13,7 +13,7 @@ from holdfast.stores.findings import Findings
 from holdfast.stores.formats.message_record import decode_life, decode_message
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.engine.reads import MergedReads
-from holdfast.stores.rocks.verify.directory_check import Directory
+from holdfast.stores.rocks.verify.directory_check import StoredDirectory
 
 # Keys looked up at once; of messages fewer, for each may bring a payload of a mebibyte.
 CHUNK = 500
@@ -125,7 +125,7 @@ def _wanted(database: MergedReads, p: bytes, ids: list[bytes], counted_at: int) 
 
 
 def count_deadlines(
-    database: MergedReads, space: Space, directory: Directory, deadlines: Deadlines, findings: Findings
+    database: MergedReads, space: Space, directory: StoredDirectory, deadlines: Deadlines, findings: Findings
 ) -> None:
     """The index lies by time, all queues together: counted once, not once for each queue."""
     counted = deadlines[space] = Counter()
@@ -136,7 +136,7 @@ def count_deadlines(
         counted[p] += 1
 
 
-def check_seen_ends(database: MergedReads, directory: Directory, findings: Findings) -> None:
+def check_seen_ends(database: MergedReads, directory: StoredDirectory, findings: Findings) -> None:
     """Each end of an idempotency key has its key, which may have been used anew since, with a later end.
 
     Ends outlive a deleted queue: they go in their time.

@@ -14,7 +14,7 @@ from holdfast.stores.formats.message_record import decode_life
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.engine.reads import MergedReads
 from holdfast.stores.rocks.journal.event_blocks import Row, decode_rows
-from holdfast.stores.rocks.verify.directory_check import Directory
+from holdfast.stores.rocks.verify.directory_check import StoredDirectory
 from holdfast.stores.rocks.verify.index_check import MESSAGES_CHUNK
 
 _EVENTS = tuple(Event)
@@ -38,7 +38,7 @@ class _Last(NamedTuple):
     version: int
 
 
-def check_journal(shards: Sequence[MergedReads], directories: Sequence[Directory], findings: Findings) -> None:
+def check_journal(shards: Sequence[MergedReads], directories: Sequence[StoredDirectory], findings: Findings) -> None:
     """Check the journals of all shards together: a message may have events in several of them."""
     first_ids = [
         _check_numbers(database, directory, findings) for database, directory in zip(shards, directories, strict=True)
@@ -59,7 +59,7 @@ def check_journal(shards: Sequence[MergedReads], directories: Sequence[Directory
     findings.progress("journal", passes, passes)
 
 
-def _check_numbers(database: MergedReads, directory: Directory, findings: Findings) -> int | None:
+def _check_numbers(database: MergedReads, directory: StoredDirectory, findings: Findings) -> int | None:
     """Answers the first id whose enqueue the journal has: ids rise with it, so it has every later one too."""
     expected: int | None = None
     first_id: int | None = None
@@ -127,7 +127,7 @@ def _last_events(shards: Sequence[MergedReads], share: int, passes: int) -> dict
 
 
 def _check_states(
-    shards: Sequence[MergedReads], last: dict[int, _Last], directories: Sequence[Directory], findings: Findings
+    shards: Sequence[MergedReads], last: dict[int, _Last], directories: Sequence[StoredDirectory], findings: Findings
 ) -> None:
     by_shard: list[list[tuple[int, _Last]]] = [[] for _ in shards]
     for id, event in last.items():
@@ -137,7 +137,7 @@ def _check_states(
 
 
 def _check_states_in(
-    database: MergedReads, events: list[tuple[int, _Last]], directory: Directory, findings: Findings
+    database: MergedReads, events: list[tuple[int, _Last]], directory: StoredDirectory, findings: Findings
 ) -> None:
     remaining = iter(events)
     while chunk := list(islice(remaining, MESSAGES_CHUNK)):
@@ -170,7 +170,7 @@ def _check_coverage(
     first_id: int | None,
     share: int,
     shares: int,
-    directory: Directory,
+    directory: StoredDirectory,
     findings: Findings,
 ) -> None:
     """Every message that came after the journal's beginning stands in it, in the queue where it is now."""

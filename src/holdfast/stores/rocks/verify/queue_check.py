@@ -16,7 +16,7 @@ from holdfast.stores.formats.message_record import DecodedMessage, decode_life, 
 from holdfast.stores.rocks import keys
 from holdfast.stores.rocks.directory.counters import Counters
 from holdfast.stores.rocks.engine.reads import MergedReads
-from holdfast.stores.rocks.verify.directory_check import Directory
+from holdfast.stores.rocks.verify.directory_check import StoredDirectory
 from holdfast.stores.rocks.verify.extras_check import check_groups, check_ledgers, check_schedules, check_seen
 from holdfast.stores.rocks.verify.index_check import (
     CHUNK,
@@ -63,12 +63,12 @@ class Beside:
         self.take(b"\xff" * (keys.ID_SIZE + 1))
 
 
-class QueueCheck:
+class RocksQueueCheck:
     def __init__(
         self,
         database: MergedReads,
         row: QueueRow,
-        directory: Directory,
+        directory: StoredDirectory,
         deadlines: Deadlines,
         findings: Findings,
         total: int,

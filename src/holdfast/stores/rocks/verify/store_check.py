@@ -13,11 +13,11 @@ from holdfast.model.errors import InvalidArgument, StoreUnavailable
 from holdfast.stores.findings import Findings, Progress, Report, Violation
 from holdfast.stores.rocks.legacy.files import is_legacy
 from holdfast.stores.rocks.offline.read_only import ReadOnlyShards, ReadOnlyStore
-from holdfast.stores.rocks.verify.directory_check import Directory, check_prefixes, read_directories
+from holdfast.stores.rocks.verify.directory_check import StoredDirectory, check_prefixes, read_directories
 from holdfast.stores.rocks.verify.index_check import DEADLINES, Deadlines, check_seen_ends, count_deadlines
 from holdfast.stores.rocks.verify.journal_check import check_journal
 from holdfast.stores.rocks.verify.pieces_check import check_places
-from holdfast.stores.rocks.verify.queue_check import QueueCheck
+from holdfast.stores.rocks.verify.queue_check import RocksQueueCheck
 
 __all__ = ["Progress", "Report", "Violation", "verify"]
 
@@ -61,7 +61,7 @@ def check_shards(shards: list[ReadOnlyStore], findings: Findings) -> None:
     _guard(findings, "the journal", lambda: check_journal(shards, directories, findings))
 
 
-def _check_shard(database: ReadOnlyStore, directory: Directory, total: int, findings: Findings) -> None:
+def _check_shard(database: ReadOnlyStore, directory: StoredDirectory, total: int, findings: Findings) -> None:
     _guard(findings, "the directory", lambda: check_prefixes(database, directory, findings))
     deadlines: Deadlines = {}
     for space in DEADLINES:
@@ -69,7 +69,7 @@ def _check_shard(database: ReadOnlyStore, directory: Directory, total: int, find
         _guard(findings, space.title, count)
     places_before = findings.totals["places"]
     for row in directory.queues:
-        check = QueueCheck(database, row, directory, deadlines, findings, total)
+        check = RocksQueueCheck(database, row, directory, deadlines, findings, total)
         _guard(findings, f"queue {row.ref}", check.run)
     found = findings.totals["places"] - places_before
     _guard(findings, "the payloads", lambda: check_places(database, found, findings))

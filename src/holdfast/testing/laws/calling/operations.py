@@ -40,14 +40,14 @@ class Order:
     number: int
 
 
-class Broken(Exception):
+class HandlerBroke(Exception):
     pass
 
 
 async def _ack_and_break(message: AsyncMessage) -> None:
     async with message:
         await message.ack()
-        raise Broken
+        raise HandlerBroke
 
 
 class OperationLaws:
@@ -309,9 +309,9 @@ class OperationLaws:
             q = hf.queue("q")
             [id] = await q.enqueue(b"")
             [message] = await q.claim()
-            with pytest.raises(Broken):
+            with pytest.raises(HandlerBroke):
                 async with message:
-                    raise Broken("the press is jammed")
+                    raise HandlerBroke("the press is jammed")
             info = await q.get(id)
             assert (info.state, info.failures) == ("ready", 1)
             assert "the press is jammed" in (info.last_error or "")
@@ -321,7 +321,7 @@ class OperationLaws:
             q = hf.queue("q")
             await q.enqueue([b""] * 3)
             acked, released, batched = await q.claim(limit=3)
-            with pytest.raises(Broken):
+            with pytest.raises(HandlerBroke):
                 await _ack_and_break(acked)
             async with released:
                 await released.release()
@@ -340,9 +340,9 @@ class OperationLaws:
             with pytest.raises(StaleLease):
                 async with late:
                     subject.clock.advance(1_000)
-            with pytest.raises(Broken):
+            with pytest.raises(HandlerBroke):
                 async with broken:
-                    raise Broken
+                    raise HandlerBroke
 
     async def test_a_message_closed_without_a_verdict_is_nacked_after_on_close_delay(self, subject: Subject) -> None:
         async with subject.open() as hf:
