@@ -94,7 +94,7 @@ class QueueService:
         self._runtime = runtime
         self._now_ms = runtime.clock.now_ms
         self._max_payload = max_payload
-        self._subscriptions = Subscriptions(runtime, self.claim)
+        self._subscriptions = Subscriptions(runtime, self.claim, self.settle, self.give_back)
         self._watches = Watches(dispatcher, runtime)
         self._is_closing = False
 
@@ -214,11 +214,13 @@ class QueueService:
             raise StaleLease(f"message {id} is not held by this caller: claim it, or give its receipt", id=id)
         return receipt_of(found.envelope, found.life)
 
-    async def subscribe(self, ref: QueueRef, ask: ClaimRequest, prefetch: int) -> Subscription:
+    async def subscribe(
+        self, ref: QueueRef, ask: ClaimRequest, prefetch: int, *, releases_at_end: bool = False
+    ) -> Subscription:
         check_claim_request(ask)
         if not self._directory.auto_create:
             await self._directory.require(ref)
-        return self._subscriptions.open(ref, ask, prefetch)
+        return self._subscriptions.open(ref, ask, prefetch, releases_at_end=releases_at_end)
 
     async def watch(self, ref: QueueRef) -> Watch:
         if not self._directory.auto_create:

@@ -14,7 +14,7 @@ from holdfast.model.names import QueueRef
 from holdfast.model.requests import ClaimRequest, Verdict
 from holdfast.service.access import ANYONE, Caller, permit
 from holdfast.service.operations import Services
-from holdfast.service.subscriptions import Subscription
+from holdfast.service.subscriptions import DeliveryStream
 from holdfast.service.uploads import PayloadUpload
 from holdfast.service.watches import Watch
 from holdfast.stores.contract import PayloadReader
@@ -92,9 +92,11 @@ class Session:
         owner = None if self.caller == ANYONE else self.caller.subject
         return await self._messages.held_by(ref, id, owner)
 
-    async def subscribe(self, ref: QueueRef, ask: ClaimRequest, prefetch: int) -> Subscription:
+    async def subscribe(
+        self, ref: QueueRef, ask: ClaimRequest, prefetch: int, *, releases_at_end: bool = False
+    ) -> DeliveryStream:
         permit(self.caller, operations.SUBSCRIBE, ref.tenant)
-        return await self._messages.subscribe(ref, self._owned(ask), prefetch)
+        return await self._messages.subscribe(ref, self._owned(ask), prefetch, releases_at_end=releases_at_end)
 
     async def watch(self, ref: QueueRef) -> Watch:
         permit(self.caller, operations.WATCH, ref.tenant)

@@ -6,6 +6,7 @@ every verdict that was carried out is told to `Subscriptions`; a lease that runs
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from msgspec.structs import replace
 
@@ -17,6 +18,24 @@ from holdfast.model.requests import ClaimRequest, Settle, Verdict
 from holdfast.runtime import Runtime, Ticket
 
 Claim = Callable[[QueueRef, ClaimRequest, int | None], Awaitable[list[Delivery]]]
+GiveBack = Callable[[QueueRef, list[Delivery]], None]
+SettleAll = Callable[[QueueRef, list[Verdict]], Awaitable[list[Result]]]
+
+
+class DeliveryStream(Protocol):
+    """A subscription, as a door uses it. Whoever opened it awaits `end`, however it went."""
+
+    async def next(self, wait_ms: int | None) -> list[Delivery]:
+        """Return deliveries that the subscriber has room for, waiting up to `wait_ms` (None: for ever) for one.
+
+        Return nothing once the wait is over, or the server is closing.
+        """
+
+    def give_back(self, deliveries: list[Delivery]) -> None:
+        """Return deliveries that could not be sent: they are claimable again at once, and count nothing."""
+
+    async def end(self) -> None:
+        """Close the subscription. Release the messages that it still holds, if it was opened to do so."""
 
 
 @dataclass(slots=True)
@@ -28,18 +47,20 @@ class _Held:
 class Subscriptions:
     """Which subscription holds which message."""
 
-    def __init__(self, runtime: Runtime, claim: Claim) -> None:
+    def __init__(self, runtime: Runtime, claim: Claim, settle: SettleAll, give_back: GiveBack) -> None:
         self._runtime = runtime
         self._claim = claim
+        self._settle = settle
+        self._give_back = give_back
         self._holders: dict[tuple[QueueRef, int], Subscription] = {}
         # A dict for its order: they are let go in the order in which they came.
         self._open: dict[Subscription, None] = {}
         self._is_closed = False
 
-    def open(self, ref: QueueRef, ask: ClaimRequest, prefetch: int) -> "Subscription":
+    def open(self, ref: QueueRef, ask: ClaimRequest, prefetch: int, *, releases_at_end: bool = False) -> "Subscription":
         if self._is_closed:
             raise StoreUnavailable("this server is closing: subscribe again later")
-        subscription = Subscription(self._runtime, self._claim, self._holders, self._open, ref, ask, prefetch)
+        subscription = Subscription(self, ref, ask, prefetch, releases_at_end=releases_at_end)
         self._open[subscription] = None
         return subscription
 
@@ -63,22 +84,18 @@ class Subscription:
     """One subscriber's stream. `ask.limit` is the most that one claim takes."""
 
     def __init__(
-        self,
-        runtime: Runtime,
-        claim: Claim,
-        holders: "dict[tuple[QueueRef, int], Subscription]",
-        every: "dict[Subscription, None]",
-        ref: QueueRef,
-        ask: ClaimRequest,
-        prefetch: int,
+        self, every: Subscriptions, ref: QueueRef, ask: ClaimRequest, prefetch: int, *, releases_at_end: bool
     ) -> None:
-        self._runtime = runtime
-        self._claim = claim
-        self._holders = holders
-        self._every = every
+        self._runtime = every._runtime
+        self._claim = every._claim
+        self._settle = every._settle
+        self._give_back = every._give_back
+        self._holders = every._holders
+        self._every = every._open
         self._ref = ref
         self._ask = ask
         self._prefetch = prefetch
+        self._releases_at_end = releases_at_end
         self._held: dict[int, _Held] = {}
         self._room: Ticket[None] | None = None
         self._resting: Ticket[None] | None = None
@@ -132,18 +149,18 @@ class Subscription:
         self._tell_room()
         _settle(self._resting)
 
-    def close(self) -> list[Receipt]:
-        """What the subscriber still held."""
+    async def end(self) -> None:
         self._every.pop(self, None)
-        receipts = [held.receipt for held in self._held.values()]
+        held = [each.receipt for each in self._held.values()]
         for id in list(self._held):
             self._forget(id)
-        return receipts
+        if self._releases_at_end and held:
+            await self._settle(self._ref, [Verdict(settle=Settle.RELEASE, receipt=receipt) for receipt in held])
 
-    def drop(self, deliveries: list[Delivery]) -> None:
-        """They were not sent after all."""
+    def give_back(self, deliveries: list[Delivery]) -> None:
         for delivery in deliveries:
             self._forget(delivery.snowflake)
+        self._give_back(self._ref, deliveries)
 
     async def _wait_for_room(self) -> None:
         ticket = self._room = self._runtime.ticket()

@@ -18,7 +18,7 @@ from holdfast.model.requests import ClaimRequest, Settle, Verdict
 from holdfast.server.compose import Core
 from holdfast.service.access import Caller
 from holdfast.service.session import Session
-from holdfast.service.subscriptions import Subscription
+from holdfast.service.subscriptions import DeliveryStream
 from holdfast.wire.operation import Operation
 from holdfast.wire.operations import OPERATIONS
 from tests.machinery.simulation.loop import SeededLoop, SimulatedTicket, Task
@@ -117,7 +117,7 @@ class Network:
         self._on_heard = on_heard
         self._on_broken = on_broken
         self._open: dict[_Call, None] = {}
-        self._subscriptions: dict[tuple[Remote, QueueRef], tuple[SimulatedRuntime, Subscription]] = {}
+        self._subscriptions: dict[tuple[Remote, QueueRef], tuple[SimulatedRuntime, DeliveryStream]] = {}
 
     async def call(self, connection: "Remote", who: Caller, name: str, arguments: tuple[Any, ...]) -> Any:
         """What a client sends, and the answer that reaches it."""
@@ -209,8 +209,8 @@ class Network:
         if call.is_left:
             if call.is_unseen(answer):
                 self._seen["given back"] += 1
-                self._end_subscription(call, answer)
-                session.give_back(call.arguments[0], answer)
+                if not self._end_subscription(call, answer):
+                    session.give_back(call.arguments[0], answer)
             return
         for _ in range(1 + self._happens(self.rates.repeats, "repeated reply")):
             self._travel("reply", lambda: self._answer(call, answer, error))
@@ -234,10 +234,14 @@ class Network:
             self._end_subscription(call, [])
             raise
 
-    def _end_subscription(self, call: _Call, unsent: list[Delivery]) -> None:
-        if (known := self._subscriptions.pop((call.connection, call.arguments[0]), None)) is not None:
-            known[1].drop(unsent)
-            known[1].close()
+    def _end_subscription(self, call: _Call, unsent: list[Delivery]) -> bool:
+        """End the subscription that the call reads, if it reads one, and give back what it could not send."""
+        known = self._subscriptions.pop((call.connection, call.arguments[0]), None)
+        if known is None:
+            return False
+        known[1].give_back(unsent)
+        self._loop.spawn(known[1].end())
+        return True
 
     # --- The client's end ------------------------------------------------------------------------------------------
 

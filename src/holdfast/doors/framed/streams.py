@@ -4,11 +4,9 @@ import asyncio
 from functools import partial
 
 from holdfast.doors.framed.call import FramedCall
-from holdfast.model.answers import Delivery
 from holdfast.model.message import MAX_BATCH
 from holdfast.model.parsing.checks import check_integer
 from holdfast.model.parsing.durations import MAX_MS
-from holdfast.model.requests import Settle, Verdict
 from holdfast.wire.framed.answers import write_claimed, write_nothing
 from holdfast.wire.framed.calls import SubscribeCall
 
@@ -19,12 +17,7 @@ async def subscribe(call: FramedCall, given: SubscribeCall) -> bytes:
     if given.wait_ms is not None:
         check_integer("wait_ms", given.wait_ms, 0, MAX_MS)
     connection = call.connection
-    subscription = await call.session.subscribe(ref, given.ask, given.prefetch)
-
-    def give_back(deliveries: list[Delivery]) -> None:
-        subscription.drop(deliveries)
-        call.session.give_back(ref, deliveries)
-
+    subscription = await call.session.subscribe(ref, given.ask, given.prefetch, releases_at_end=given.release_on_leave)
     try:
         while True:
             # What a slow caller has not taken yet is enough: the next messages stay claimable.
@@ -33,9 +26,6 @@ async def subscribe(call: FramedCall, given: SubscribeCall) -> bytes:
             if not deliveries:  # cancelled, or it waited as long as it was asked to, or the server is closing
                 return write_nothing()
             call.tracing.deliver(call.headers, ref, deliveries)
-            call.send_item(write_claimed(deliveries), partial(give_back, deliveries))
+            call.send_item(write_claimed(deliveries), partial(subscription.give_back, deliveries))
     finally:
-        held = subscription.close()
-        if given.release_on_leave and held:
-            releases = [Verdict(settle=Settle.RELEASE, receipt=receipt) for receipt in held]
-            await asyncio.shield(call.session.settle(ref, releases))
+        await asyncio.shield(subscription.end())

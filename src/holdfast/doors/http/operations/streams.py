@@ -16,7 +16,7 @@ from holdfast.model.message import MAX_BATCH
 from holdfast.model.names import QueueRef
 from holdfast.model.parsing.checks import check_integer
 from holdfast.model.parsing.durations import MAX_MS
-from holdfast.model.requests import ClaimRequest, Settle, Verdict
+from holdfast.model.requests import ClaimRequest
 from holdfast.wire.http.bodies import ResultOut, SubscribeRequest, encode
 from holdfast.wire.http.shapes import delivery_out
 from holdfast.wire.operations import STATS
@@ -82,14 +82,10 @@ async def _subscribe_to(call: HttpCall, *, with_state: bool) -> None:
         with_state=with_state,
         streams=sends_parts or request.payloads_apart,
     )
-    subscription = await call.session.subscribe(ref, ask, request.prefetch)
+    subscription = await call.session.subscribe(ref, ask, request.prefetch, releases_at_end=request.release_on_leave)
     presence = Presence(call)
     stream: _Stream = PartStream(call, ref) if sends_parts else _LineStream(call)
     unsent: list[Delivery] = []
-
-    def give_back(deliveries: list[Delivery]) -> None:
-        subscription.drop(deliveries)
-        call.session.give_back(ref, deliveries)
 
     try:
         results = await settle_riding(call, ref, verdicts) if verdicts else []
@@ -97,7 +93,7 @@ async def _subscribe_to(call: HttpCall, *, with_state: bool) -> None:
         if results:
             await stream.send_results(results)
         while True:
-            unsent = await presence.wait(subscription.next(request.wait_ms), give_back)
+            unsent = await presence.wait(subscription.next(request.wait_ms), subscription.give_back)
             if not unsent:  # it waited as long as it was asked to, or the server is closing
                 await stream.end()
                 return
@@ -107,11 +103,8 @@ async def _subscribe_to(call: HttpCall, *, with_state: bool) -> None:
                 del unsent[0]
     finally:
         presence.close()
-        give_back(unsent)
-        held = subscription.close()
-        if request.release_on_leave and held:
-            releases = [Verdict(settle=Settle.RELEASE, receipt=receipt) for receipt in held]
-            await asyncio.shield(call.session.settle(ref, releases))
+        subscription.give_back(unsent)
+        await asyncio.shield(subscription.end())
 
 
 async def watch(call: HttpCall) -> None:
