@@ -13,8 +13,8 @@ import pytest
 from cryptography import x509
 
 from holdfast.model.errors import InvalidArgument, Unavailable
+from holdfast.server.doors.listen import listening_sockets, make_tls
 from holdfast.server.kinds import Secret
-from holdfast.server.listen import listening_sockets, make_tls
 from holdfast.server.settings import Settings
 from tests.server.certificates import Authority
 from tests.server.served import Served

@@ -17,6 +17,7 @@ from holdfast.model.parsing.store_url import UrlKind, parse_store_url
 from holdfast.runtime import Runtime
 from holdfast.server.kinds import without_password
 from holdfast.server.settings import Settings
+from holdfast.service.access import Caller
 from holdfast.service.admin import AdminService
 from holdfast.service.directory import PolicyCache
 from holdfast.service.limits.admission import Admission
@@ -25,6 +26,7 @@ from holdfast.service.operations import Services
 from holdfast.service.queues import QueueService
 from holdfast.service.refreshing import Refresher
 from holdfast.service.schedules import ScheduleService
+from holdfast.service.session import Session
 from holdfast.stores.contract import Store
 
 if TYPE_CHECKING:
@@ -99,12 +101,20 @@ class Core:
         await self.shared.start()
         self.admission.take_from(self.shared)
 
+    def open_session(self, caller: Caller) -> Session:
+        """Return the services as this caller may use them."""
+        return Session(caller, self.services)
+
+    async def check_store(self) -> None:
+        """Raise `StoreUnavailable` while the store cannot be used."""
+        await self.admin.check_store()
+
     def request_turns(self) -> RequestTurns:
-        """Return what decides whose request is read next: one for all doors of a server."""
+        """Return an object that decides whose request is read next. The doors of a process share one."""
         return RequestTurns(self._directory.weight_of)
 
     def begin_drain(self) -> None:
-        """Whoever waits goes away with nothing, and nobody waits any more; everything else goes on."""
+        """End every wait with an empty result, and let no call wait from now on. Everything else goes on."""
         self.messages.close()
         self.dispatcher.close()
 

@@ -4,7 +4,7 @@ import pytest
 
 from holdfast.doors.http.hosts import Hosts
 from holdfast.model.errors import Forbidden
-from holdfast.server.door import hosts_of
+from holdfast.server.doors.identities import hosts_of
 from holdfast.server.kinds import Secret
 from holdfast.server.settings import Settings
 from holdfast.testing import ManualClock

@@ -9,8 +9,8 @@ import aiohttp
 import jwt
 import pytest
 
+from holdfast.server.doors.listen import make_tls
 from holdfast.server.kinds import Secret
-from holdfast.server.listen import make_tls
 from holdfast.server.settings import Settings
 from tests.doors.credentials import Authority, write_pair
 from tests.server.served import Served

@@ -6,10 +6,11 @@ from contextlib import asynccontextmanager
 
 import holdfast
 from holdfast.clock import SystemClock
-from holdfast.server.door import Telemetry, identity_of, make_door
+from holdfast.server.doors.backend import DoorTelemetry
+from holdfast.server.doors.http import HttpServer
+from holdfast.server.doors.identities import identity_of, make_door
+from holdfast.server.doors.listen import listening_sockets, url_of
 from holdfast.server.embedded import Embedded
-from holdfast.server.http import HttpServer
-from holdfast.server.listen import listening_sockets, url_of
 from holdfast.server.scrape import CoreSource
 from holdfast.server.settings import Settings
 from holdfast.service.drain import Drain
@@ -25,7 +26,7 @@ async def door_of(hf: holdfast.AsyncHoldfast) -> AsyncIterator[str]:
     transport = hf._connected()
     assert isinstance(transport, Embedded)
     core, clock, settings, drain = transport.core, SystemClock(), Settings(port=0), Drain()
-    telemetry = Telemetry(Metrics(CoreSource(core.store, core.dispatcher, clock)), Tracing())
+    telemetry = DoorTelemetry(Metrics(CoreSource(core.store, core.dispatcher, clock)), Tracing())
     sockets = listening_sockets(settings)
     try:
         server = HttpServer(make_door(core, identity_of(settings, clock), drain, telemetry, settings), None)

@@ -84,6 +84,13 @@ class CapnpDoor:
         """The calls that are not answered yet."""
         return {task for connection in self.connections for task in connection.in_hand()}
 
+    def describe_calls(self) -> str:
+        """Return an empty text: calls of this door have no names that could be shown."""
+        return ""
+
+    def begin_drain(self) -> None:
+        """Do nothing: each new call is refused, and its caller learns of the drain by that."""
+
     def stop_listening(self) -> None:
         for server in self._servers:
             server.close()

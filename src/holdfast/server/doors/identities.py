@@ -1,6 +1,4 @@
-"""The HTTP door of a server and who it lets in, from the settings."""
-
-from typing import NamedTuple
+"""The HTTP door of a server and the callers it lets in, from the settings."""
 
 from holdfast.clock import Clock
 from holdfast.doors.http.app import HttpDoor
@@ -9,19 +7,9 @@ from holdfast.doors.http.health import FramedOffer, Health
 from holdfast.doors.http.hosts import ANY_HOST, Hosts
 from holdfast.doors.http.routes import make_rest
 from holdfast.doors.identity import Identity, ScraperIdentity, make_identity
-from holdfast.server.compose import Core
+from holdfast.server.doors.backend import Backend, DoorTelemetry
 from holdfast.server.settings import Settings
 from holdfast.service.drain import Drain
-from holdfast.service.session import Session
-from holdfast.telemetry.metrics import Metrics
-from holdfast.telemetry.trace import Tracing
-
-
-class Telemetry(NamedTuple):
-    """Who is told what the door sees."""
-
-    metrics: Metrics
-    tracing: Tracing
 
 
 def identity_of(settings: Settings, clock: Clock) -> Identity:
@@ -51,16 +39,16 @@ def hosts_of(settings: Settings) -> Hosts | None:
 
 
 def make_door(
-    core: Core,
+    backend: Backend,
     identity: Identity,
     drain: Drain,
-    telemetry: Telemetry,
+    telemetry: DoorTelemetry,
     settings: Settings,
     framed: FramedOffer | None = None,
 ) -> HttpDoor:
     health = Health(
         drain=drain,
-        check_store=core.admin.check_store,
+        check_store=backend.check_store,
         render=telemetry.metrics.render,
         scrapers=scrapers_of(settings, identity),
         framed=framed,
@@ -68,7 +56,7 @@ def make_door(
     return HttpDoor(
         identity=identity,
         hosts=hosts_of(settings),
-        open_session=lambda caller: Session(caller, core.services),
+        open_session=backend.open_session,
         limits=limits_for(settings.max_payload),
         observer=telemetry.metrics,
         tracing=telemetry.tracing,

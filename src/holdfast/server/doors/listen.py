@@ -13,8 +13,12 @@ from holdfast.server.settings import Settings
 _NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 
-def listening_sockets(settings: Settings) -> list[socket.socket]:
-    """Bound, not yet listening: a caller is refused, not kept waiting, while the store opens."""
+def listening_sockets(settings: Settings, *, is_shared: bool = False) -> list[socket.socket]:
+    """Return bound sockets, one for each address of the host. They do not listen yet.
+
+    `is_shared`: other processes may bind the same address. Raise `Unavailable` if the port is in use, and
+    `InvalidArgument` for a host that is unknown, or that other machines reach while no identities are configured.
+    """
     addresses = _addresses(settings.host, settings.port)
     if not settings.has_identities:
         _check_loopback(settings.host, [address[0] for _, address in addresses])
@@ -25,6 +29,8 @@ def listening_sockets(settings: Settings) -> list[socket.socket]:
         bound = socket.socket(family, socket.SOCK_STREAM)
         try:
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if is_shared:
+                bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             if family == socket.AF_INET6:
                 # Each address of a name has a socket of its own.
                 bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)

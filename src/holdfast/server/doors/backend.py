@@ -1,0 +1,43 @@
+"""The interface between the doors of a process and the store that they serve."""
+
+from typing import NamedTuple, Protocol
+
+from holdfast.service.access import Caller
+from holdfast.service.limits.request_turns import RequestTurns
+from holdfast.service.session import Session
+from holdfast.telemetry.metrics import Turns
+from holdfast.telemetry.observer import CallObserver
+from holdfast.telemetry.trace import Tracing
+
+
+class Backend(Protocol):
+    """A store with its services: in this process, or in the store process that it is reached through."""
+
+    def open_session(self, caller: Caller) -> Session:
+        """Return the services as this caller may use them."""
+
+    async def check_store(self) -> None:
+        """Raise `StoreUnavailable` while the store cannot be used."""
+
+    def request_turns(self) -> RequestTurns:
+        """Return an object that decides whose request is read next. The doors of a process share one."""
+
+    def begin_drain(self) -> None:
+        """End every wait with an empty result, and let no call wait from now on."""
+
+
+class DoorMetrics(CallObserver, Protocol):
+    """The metrics of the server that a door belongs to."""
+
+    # The turns that tenants take at the sockets of this process.
+    turns: Turns | None
+
+    async def render(self) -> bytes:
+        """Return the text of a scrape, in Prometheus' format."""
+
+
+class DoorTelemetry(NamedTuple):
+    """Where doors report what they do."""
+
+    metrics: DoorMetrics
+    tracing: Tracing

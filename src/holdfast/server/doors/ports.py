@@ -1,0 +1,100 @@
+"""The ports of a server: HTTP's, and those of Cap'n Proto and the framed protocol where the settings give them one.
+
+They are bound before the store is opened, so that a port in use is reported at once, and listened on after it: until
+then callers are refused instead of being kept waiting.
+"""
+
+import socket
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from msgspec.structs import replace
+
+from holdfast.model.errors import Unavailable
+from holdfast.model.extras import require_extra
+from holdfast.server.doors.listen import listening_sockets, url_of
+from holdfast.server.settings import Settings
+
+# By door: the setting that gives its port. HTTP always has one.
+_SETTINGS: Final = {"http": "port", "capnp": "capnp_port", "framed": "framed_port"}
+_SCHEMES: Final = {"http": ("http", "https"), "capnp": ("capnp", "capnps"), "framed": ("holdfast", "holdfasts")}
+
+
+class Urls(NamedTuple):
+    """The URLs at which the doors of a server listen."""
+
+    http: str
+    capnp: str | None
+    framed: str | None
+
+    def named(self, name: str) -> dict[str, str]:
+        """Return those of the doors beside HTTP as fields of a log line, each named after its door."""
+        others = {"capnp": self.capnp, "framed": self.framed}
+        return {f"{door}_{name}": url for door, url in others.items() if url is not None}
+
+
+class Ports:
+    """Bound sockets of every door of a server."""
+
+    def __init__(self, settings: Settings, *, is_shared: bool = False) -> None:
+        """Bind them. Raise `Unavailable` for a port in use, and `InvalidArgument` for an address that cannot be bound.
+
+        `is_shared`: other processes of this user may bind the same ports, and the system spreads new connections over
+        the processes that listen.
+        """
+        self._settings = settings
+        self.sockets: dict[str, list[socket.socket]] = {}
+        try:
+            for door, setting in _SETTINGS.items():
+                self._bind(door, setting, is_shared=is_shared)
+        except BaseException:
+            self.close()
+            raise
+
+    def _bind(self, door: str, setting: str, *, is_shared: bool) -> None:
+        port = getattr(self._settings, setting)
+        self.sockets[door] = []
+        if port is None:
+            return
+        if door == "capnp":
+            require_extra("capnp", "capnp_port", setting="capnp_port")
+        try:
+            self.sockets[door] = listening_sockets(replace(self._settings, port=port), is_shared=is_shared)
+        except Unavailable as error:
+            raise Unavailable(error.message.replace("--port", flag_of(setting))) from None
+
+    def number(self, door: str) -> int | None:
+        """Return the number of a door's port; None for a door without one."""
+        sockets = self.sockets[door]
+        return int(sockets[0].getsockname()[1]) if sockets else None
+
+    @property
+    def numbers(self) -> Mapping[str, int]:
+        """The numbers of the bound ports, by setting."""
+        numbers = {setting: self.number(door) for door, setting in _SETTINGS.items()}
+        return {setting: number for setting, number in numbers.items() if number is not None}
+
+    @property
+    def urls(self) -> Urls:
+        return Urls(**{door: self._url(door) for door in _SETTINGS})  # type: ignore[arg-type]  # HTTP always has one
+
+    def _url(self, door: str) -> str | None:
+        sockets = self.sockets[door]
+        if not sockets:
+            return None
+        scheme, rest = url_of(sockets, self._settings).split(":", 1)
+        return f"{_SCHEMES[door][scheme == 'https']}:{rest}"
+
+    def close(self) -> None:
+        for sockets in self.sockets.values():
+            for each in sockets:
+                each.close()
+
+
+def setting_of(door: str) -> str:
+    """Return the name of the setting that gives a door its port."""
+    return _SETTINGS[door]
+
+
+def flag_of(setting: str) -> str:
+    return f"--{setting.replace('_', '-')}"
