@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import io
 import json
+import os
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
@@ -23,14 +24,18 @@ from holdfast.model.names import QueueRef
 from holdfast.model.scopes import Scope
 from holdfast.runtime import LoopRuntime
 from holdfast.server.compose import Core, make_store
+from holdfast.server.doors.backend import Backend
 from holdfast.server.settings import parse_settings
 from holdfast.service.access import Caller
 from holdfast.service.drain import Drain
 from holdfast.service.limits.request_turns import RequestTurns
-from holdfast.service.session import Session
 from holdfast.stores.contract import Store
 from holdfast.telemetry.trace import Tracing
 from holdfast.testing.listening import stop_listening
+from tests.server.processes.relayed import relay
+
+# Set to run the tests of the doors as a door process serves: `HOLDFAST_TEST_RELAYED=1 make test ARGS=tests/doors`.
+IS_RELAYED = bool(os.environ.get("HOLDFAST_TEST_RELAYED"))
 
 
 class Requests:
@@ -168,23 +173,26 @@ async def serve(
     identity: Identity | None = None,
     tracing: Tracing | None = None,
     turns: RequestTurns | None = None,
+    is_relayed: bool = IS_RELAYED,
     **settings: Any,
 ) -> AsyncIterator[Server]:
-    """`store` is a URL, or a store of the test's own."""
+    """`store` is a URL, or a store of the test's own. `is_relayed`: the door reaches it over a link."""
     parsed = parse_settings(settings)
     runtime = LoopRuntime(clock, clock if isinstance(clock, Alarm) else None)
     core = Core(make_store(store, parsed, SystemDice()) if isinstance(store, str) else store, runtime, parsed)
     await core.open()
+    relaying = contextlib.AsyncExitStack()
+    backend: Backend = (await relaying.enter_async_context(relay(core))).backend if is_relayed else core
     drain, requests = Drain(), Requests()
 
     async def render() -> bytes:
         return b"holdfast_up 1\n"
 
-    health = Health(drain=drain, check_store=core.admin.check_store, render=render)
+    health = Health(drain=drain, check_store=backend.check_store, render=render)
     door = HttpDoor(
         identity=identity or Open(),
         hosts=Hosts() if identity is None else None,
-        open_session=lambda caller: Session(caller, core.services),
+        open_session=backend.open_session,
         limits=limits_for(parsed.max_payload),
         observer=requests,
         tracing=tracing or Tracing(),
@@ -198,9 +206,9 @@ async def serve(
         async with aiohttp.ClientSession() as http:
             yield Server(url, http, core, drain, requests)
     finally:
-        core.messages.close()
-        core.dispatcher.close()
+        backend.begin_drain()
         await _end(listening, connections)
+        await relaying.aclose()
         await core.close()
         await runtime.aclose()
 

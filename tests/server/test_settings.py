@@ -36,6 +36,7 @@ WRITTEN: dict[str, tuple[str, str, str]] = {
     "allowed_hosts": ("queue.example", "one,two", "*"),
     "capnp_port": ("1", "2", "3"),
     "framed_port": ("1", "2", "3"),
+    "processes": ("1", "2", "64"),
     "tls_cert": ("one.pem", "two.pem", "three.pem"),
     "tls_key": ("one.pem", "two.pem", "three.pem"),
     "jwt_secret": ("one" * 20, "two" * 20, "three" * 20),
@@ -84,6 +85,7 @@ WRONG: dict[str, tuple[str, ...]] = {
     "allowed_hosts": ("", ",", "queue.example:7077", "http://queue.example", "a..b", "a b", "[::g]"),
     "capnp_port": (*_NUMBERS, "65536"),
     "framed_port": (*_NUMBERS, "65536"),
+    "processes": (*_NUMBERS, "0", "65"),
     "tls_cert": ("",),
     "tls_key": ("",),
     "jwt_secret": ("", "   "),
@@ -151,7 +153,8 @@ def test_every_setting_is_in_the_matrix() -> None:
 
 def test_every_setting_of_the_public_surface_is_there() -> None:
     named = """data store redis_url wal_dir on_redis_down flusher flush_interval flush_batch prefetch_batch shard_map
-        host port capnp_port framed_port durability shards checkpoint_bytes jwt_secret jwt_keys jwt_issuer jwt_audience
+        host port capnp_port framed_port processes durability shards checkpoint_bytes jwt_secret jwt_keys jwt_issuer
+        jwt_audience
         tls_cert tls_key tls_client_ca mtls_tenants auto_create queue_max_consumers queue_poll_interval
         queue_poll_jitter queue_resilient_poll_interval disk_queue_watch disable_mem_queue_watch max_payload
         journal_retention reopen_after shutdown_grace log_format metrics_max_labels allowed_hosts metrics_token

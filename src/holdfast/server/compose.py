@@ -113,6 +113,10 @@ class Core:
         """Return an object that decides whose request is read next. The doors of a process share one."""
         return RequestTurns(self._directory.weight_of)
 
+    def weight_of(self, tenant: str) -> int:
+        """Return the weight of a tenant's turns."""
+        return self._directory.weight_of(tenant)
+
     def begin_drain(self) -> None:
         """End every wait with an empty result, and let no call wait from now on. Everything else goes on."""
         self.messages.close()

@@ -17,23 +17,26 @@ from contextlib import ExitStack, asynccontextmanager, suppress
 from importlib.metadata import version
 from typing import Protocol
 
+from msgspec.structs import replace
+
 from holdfast.clock import Clock, SystemClock
 from holdfast.dice import SystemDice
 from holdfast.doors.identity import Identity
 from holdfast.runtime import LoopRuntime
 from holdfast.server.compose import Core, make_store
-from holdfast.server.doors.backend import Backend, DoorTelemetry
 from holdfast.server.doors.doors import LAST_S, Doors, MakeDoor
 from holdfast.server.doors.identities import identity_of, make_door
 from holdfast.server.doors.listen import make_tls
 from holdfast.server.doors.ports import Ports, Urls
 from holdfast.server.ending import OVERTIME, ServerStop, Watchdog, leave
 from holdfast.server.process import make_loop, raise_file_limit, rest_garbage_collector
+from holdfast.server.processes.supervisor import DoorProcesses
 from holdfast.server.scrape import CoreSource
 from holdfast.server.settings import Settings
 from holdfast.telemetry import log
 from holdfast.telemetry.exporting import tracing_from
 from holdfast.telemetry.metrics import Metrics
+from holdfast.telemetry.trace import Tracing
 
 _log = logging.getLogger("holdfast")
 
@@ -57,7 +60,7 @@ def run(settings: Settings, announce: Announce, make_door: MakeDoor = make_door,
 class Front(Protocol):
     """The doors of a server: in the process of the store, or in processes of their own."""
 
-    async def start(self, backend: Backend, identity: Identity, telemetry: DoorTelemetry) -> None:
+    async def start(self, core: Core, identity: Identity, metrics: Metrics, tracing: Tracing) -> None:
         """Begin to listen. Raise a HoldfastError if that is not possible."""
 
     async def drain(self, end_waits: Callable[[], None], deadline: float) -> bool:
@@ -77,21 +80,25 @@ async def serve(settings: Settings, announce: Announce, make_door: MakeDoor = ma
         last.callback(stop.forget)
         last.callback(watchdog.dismiss)
         clock = SystemClock()
-        ports = Ports(settings)
+        ports = _bind_ports(settings)
         last.callback(ports.close)
         tls = make_tls(settings)
         # Tokens and keys expire by the wall clock, and the clock of a store may be ahead of it.
         identity = identity_of(settings, SystemClock())
-        front = Doors(ports, settings, tls, make_door)
+        front: Front
+        if settings.processes > 1:
+            front = DoorProcesses(ports, settings, log_format_of(settings))
+        else:
+            front = Doors(ports, settings, tls, make_door)
         runtime = LoopRuntime(clock)
         is_finished = True
         async with (
             _opened(settings, runtime) as core,
             _started(identity),
-            _measured(core, settings, clock) as telemetry,
+            _measured(core, settings, clock) as (metrics, tracing),
         ):
             try:
-                await front.start(core, identity, telemetry)
+                await front.start(core, identity, metrics, tracing)
                 rest_garbage_collector()
                 _announce_start(settings, ports.urls, announce)
                 core.on_store_lost = stop.store_lost
@@ -109,6 +116,16 @@ async def serve(settings: Settings, announce: Announce, make_door: MakeDoor = ma
             # A thread is stuck in RocksDB, and the interpreter's own end would wait for it.
             leave(OVERTIME)
         return OVERTIME if core.left_to_log or not is_finished else 0
+
+
+def _bind_ports(settings: Settings) -> Ports:
+    """Bind the ports of the doors, so that door processes of this server can bind them too."""
+    ports = Ports(settings)
+    if settings.processes == 1:
+        return ports
+    # The first ones are bound alone, to find a port that another server has. They give way to shared ones.
+    ports.close()
+    return Ports(replace(settings, **ports.numbers), is_shared=True)
 
 
 @asynccontextmanager
@@ -133,7 +150,7 @@ async def _started(identity: Identity) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def _measured(core: Core, settings: Settings, clock: Clock) -> AsyncIterator[DoorTelemetry]:
+async def _measured(core: Core, settings: Settings, clock: Clock) -> AsyncIterator[tuple[Metrics, Tracing]]:
     source = CoreSource(core.store, core.dispatcher, clock)
     metrics = Metrics(source, max_labels=settings.metrics_max_labels, version=version("holdfast"))
     tracing = tracing_from(os.environ, version=version("holdfast"))
@@ -142,7 +159,7 @@ async def _measured(core: Core, settings: Settings, clock: Clock) -> AsyncIterat
         metrics.shares_limits = lambda: shared.is_shared
     measuring = asyncio.create_task(metrics.lag.run())
     try:
-        yield DoorTelemetry(metrics, tracing)
+        yield metrics, tracing
     finally:
         measuring.cancel()
         await asyncio.to_thread(tracing.shut_down)  # it sends the remaining spans, and that may take a while

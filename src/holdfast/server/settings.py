@@ -228,6 +228,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             default_text="none: by upgrade alone",
         ),
     ] = None
+    processes: Annotated[
+        int,
+        Spec(
+            Integer(1, 64),
+            _NETWORK,
+            "Processes that serve callers. With more than one, each has all doors, on the same ports, and this process "
+            "has the store.",
+        ),
+    ] = 1
     tls_cert: Annotated[
         str | None,
         Spec(_path(), _NETWORK, "Certificate chain (PEM): serve HTTPS.", default_text="none: plain HTTP"),

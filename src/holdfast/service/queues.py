@@ -31,7 +31,7 @@ from holdfast.model.errors import (
     StaleLease,
 )
 from holdfast.model.ids import parse_id, to_uuid
-from holdfast.model.message import MAX_BATCH, MAX_PART, Draft, Receipt, check_draft, check_drafts, check_size
+from holdfast.model.message import MAX_BATCH, MAX_PART, Draft, Envelope, Receipt, check_draft, check_drafts, check_size
 from holdfast.model.names import QueueRef
 from holdfast.model.parsing.checks import check_integer, check_text
 from holdfast.model.parsing.durations import MAX_MS
@@ -141,20 +141,34 @@ class QueueService:
             raise _not_held(receipt) from None
         if found is None or not holds(found.life, receipt, self._now_ms()):
             raise _not_held(receipt)
-        envelope = found.envelope
+        try:
+            return await self._read_part(ref, found.envelope, offset, limit)
+        except MessageNotFound:  # settled while it was read
+            raise _not_held(receipt) from None
+
+    async def read_delivered_part(self, ref: QueueRef, id: int, offset: int, limit: int) -> PayloadPart:
+        """Return a part of the payload of a message that was delivered, whether or not its lease has ended since.
+
+        Raise `MessageNotFound` once the message is gone.
+        """
+        found = await self._store.get(ref, id)
+        if found is None:
+            raise MessageNotFound(
+                f"message {to_uuid(id)} was settled or removed while its payload was read", id=to_uuid(id)
+            )
+        return await self._read_part(ref, found.envelope, offset, limit)
+
+    async def _read_part(self, ref: QueueRef, envelope: Envelope, offset: int, limit: int) -> PayloadPart:
         pieces = envelope.pieces
         if pieces is None:
             data = envelope.payload[offset : offset + limit]
             return PayloadPart(data, len(envelope.payload), envelope.correlation_id)
-        left = min(limit, max(0, pieces.size - offset))
+        remaining = min(limit, max(0, pieces.size - offset))
         parts: list[bytes] = []
-        try:
-            reader = await self._store.payloads.read(ref, receipt.id, pieces, offset)
-            while left > 0:
-                parts.append((await anext(reader))[:left])
-                left -= len(parts[-1])
-        except MessageNotFound:  # settled while it was read
-            raise _not_held(receipt) from None
+        reader = await self._store.payloads.read(ref, envelope.id, pieces, offset)
+        while remaining > 0:
+            parts.append((await anext(reader))[:remaining])
+            remaining -= len(parts[-1])
         return PayloadPart(b"".join(parts), pieces.size, envelope.correlation_id)
 
     async def claim(self, ref: QueueRef, ask: ClaimRequest, wait_ms: int | None) -> list[Delivery]:

@@ -15,8 +15,8 @@ from holdfast.model.requests import ClaimRequest, Verdict
 from holdfast.service.access import ANYONE, Caller, permit
 from holdfast.service.operations import Services
 from holdfast.service.subscriptions import DeliveryStream
-from holdfast.service.uploads import PayloadUpload
-from holdfast.service.watches import Watch
+from holdfast.service.uploads import PayloadStream
+from holdfast.service.watches import NewsStream
 from holdfast.stores.contract import PayloadReader
 from holdfast.wire import operations
 from holdfast.wire.operation import Operation, Target
@@ -67,7 +67,7 @@ class Session:
             permit(self.caller, operations.ENQUEUE_EACH, ref.tenant)
         return await self._messages.enqueue_each(batches)
 
-    async def upload(self, ref: QueueRef, draft: Draft) -> PayloadUpload:
+    async def upload(self, ref: QueueRef, draft: Draft) -> PayloadStream:
         permit(self.caller, operations.UPLOAD, ref.tenant)
         return await self._messages.upload(ref, draft)
 
@@ -98,7 +98,7 @@ class Session:
         permit(self.caller, operations.SUBSCRIBE, ref.tenant)
         return await self._messages.subscribe(ref, self._owned(ask), prefetch, releases_at_end=releases_at_end)
 
-    async def watch(self, ref: QueueRef) -> Watch:
+    async def watch(self, ref: QueueRef) -> NewsStream:
         permit(self.caller, operations.WATCH, ref.tenant)
         return await self._messages.watch(ref)
 
@@ -111,6 +111,11 @@ class Session:
         """Read a part of the payload of a message that the receipt holds; any caller may have claimed it."""
         permit(self.caller, operations.READ_PART, ref.tenant)
         return await self._messages.read_part(ref, receipt, offset, limit)
+
+    async def read_delivered_part(self, ref: QueueRef, id: int, offset: int, limit: int) -> PayloadPart:
+        """Read a part of the payload of a message that was delivered to a session of this caller."""
+        permit(self.caller, operations.READ_PAYLOAD, ref.tenant)
+        return await self._messages.read_delivered_part(ref, id, offset, limit)
 
     def give_back(self, ref: QueueRef, deliveries: list[Delivery]) -> None:
         """Return deliveries of this session that could not be sent: they are claimable again at once, and count

@@ -1,6 +1,7 @@
 """Uploads: messages whose payloads come bit by bit."""
 
 from collections.abc import Awaitable, Callable
+from typing import Protocol
 
 from msgspec.structs import replace
 
@@ -10,6 +11,19 @@ from holdfast.stores.contract import PayloadWriter
 
 Stage = Callable[[], Awaitable[PayloadWriter]]
 Enqueue = Callable[[list[Draft]], Awaitable[list[Enqueued]]]
+
+
+class PayloadStream(Protocol):
+    """A payload on its way into the store, as a door uses it. The one who opened it calls `close`, however it ends."""
+
+    async def write(self, part: bytes) -> None:
+        """Add a part. Raise `PayloadTooLarge` or `OverQuota` as soon as that is certain."""
+
+    async def finish(self) -> Draft:
+        """Return the message to enqueue, once its payload is complete."""
+
+    def close(self) -> None:
+        """Forget the parts, unless their message was enqueued."""
 
 
 class PayloadUpload:
@@ -31,7 +45,6 @@ class PayloadUpload:
         self._writer: PayloadWriter | None = None
 
     async def write(self, part: bytes) -> None:
-        """`PayloadTooLarge` or `OverQuota` as soon as that is certain."""
         self._size += len(part)
         check_size("payload", self._size, self._max_payload)
         if self._writer is None:
@@ -44,7 +57,6 @@ class PayloadUpload:
         await self._writer.write(part)
 
     async def finish(self) -> Draft:
-        """The payload has come whole: the message to enqueue."""
         if self._writer is None:
             return replace(self._draft, payload=bytes(self._held))
         return replace(self._draft, pieces=await self._writer.finish())

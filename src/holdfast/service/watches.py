@@ -1,9 +1,23 @@
 """Watches: who wants to know that a queue has something, without claiming it."""
 
+from typing import Protocol
+
 from holdfast.dispatch.dispatcher import Dispatcher
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.names import QueueRef
 from holdfast.runtime import Runtime, Ticket
+
+
+class NewsStream(Protocol):
+    """A watch, as a door uses it. The one who opened it calls `close`, however it ends."""
+
+    @property
+    def is_closed(self) -> bool: ...
+
+    async def next(self, wait_ms: int) -> bool:
+        """Return true once there may be something new to claim; false after `wait_ms` without news, or when closed."""
+
+    def close(self) -> None: ...
 
 
 class Watches:
@@ -39,7 +53,6 @@ class Watch:
         self.is_closed = False
 
     async def next(self, wait_ms: int) -> bool:
-        """True once there may be something new to claim; false after `wait_ms` without news, or when closed."""
         if not self._has_news and not self.is_closed:
             ticket = self._ticket = self._runtime.ticket()
             timer = self._runtime.call_at(self._runtime.clock.now_ms() + wait_ms, self._wake)

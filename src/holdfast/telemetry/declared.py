@@ -134,6 +134,17 @@ LABEL_SETS_MAX = MetricFamily("holdfast_label_sets_max", MetricKind.GAUGE, "The 
 LOOP_LAG = MetricFamily(
     "holdfast_event_loop_lag_seconds", MetricKind.GAUGE, "The latest that the event loop came since the last scrape."
 )
+DOOR_PROCESSES = MetricFamily(
+    "holdfast_door_processes", MetricKind.GAUGE, "Door processes that serve callers, of a server with `processes`."
+)
+DOOR_PROCESS_ENDS = MetricFamily(
+    "holdfast_door_process_ends_total",
+    MetricKind.COUNTER,
+    "Door processes that ended while the server was running. Each was replaced by a new one.",
+)
+DOOR_CPU_SECONDS = MetricFamily(
+    "holdfast_door_process_cpu_seconds_total", MetricKind.COUNTER, "CPU time of a door process.", ("process",)
+)
 BUILD = MetricFamily("holdfast_build_info", MetricKind.GAUGE, "1, labelled with the version.", ("version",))
 
 FAMILIES: tuple[MetricFamily, ...] = (
@@ -141,5 +152,5 @@ FAMILIES: tuple[MetricFamily, ...] = (
     *(LIMIT_DECISIONS, LIMIT_WAIT_SECONDS, TURNS_WAITING, TURN_WAIT_SECONDS, LIMITS_SHARED),
     *(STORE_UP, STORE_FREE_BYTES, STORE_ACCEPTS_ENQUEUES, STORE_REFUSALS, STORE_STOPS, WAL_FREE_BYTES),
     *(CLOCK_SKEW, STORE_WRITES, STORE_UNWRITTEN_BYTES, STORE_CHECKPOINTS, STORE_SYNC_SECONDS, *ROCKSDB.values()),
-    *(QUEUES, LABEL_SETS, LABEL_SETS_MAX, LOOP_LAG, BUILD),
+    *(QUEUES, LABEL_SETS, LABEL_SETS_MAX, LOOP_LAG, DOOR_PROCESSES, DOOR_PROCESS_ENDS, DOOR_CPU_SECONDS, BUILD),
 )

@@ -23,6 +23,10 @@ class LoopLag:
         self._highest_s = max(self._highest_s, lag_s)
         return lag_s
 
+    def note(self, lag_s: float) -> None:
+        """Take the lag of another process of this server into account."""
+        self._highest_s = max(self._highest_s, lag_s)
+
     def take_highest(self) -> float:
         """The highest since this was last asked."""
         highest_s, self._highest_s = self._highest_s, 0.0

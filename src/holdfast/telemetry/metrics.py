@@ -74,6 +74,9 @@ class Metrics:
         self.shares_limits: Callable[[], bool] | None = None
         # The turns that tenants take at the socket; None: nobody takes turns there.
         self.turns: Turns | None = None
+        # The CPU seconds of each door process, by its number; None: the doors are in this process.
+        self.door_processes: dict[int, float] | None = None
+        self.door_process_ends = 0
         self._source = source
         self._version = version
         self._labels = LabelSets(max_labels)
@@ -96,6 +99,13 @@ class Metrics:
         if series is None:
             series = self._new(self._requests, operation, ref, outcome)
         series.observe(seconds)
+
+    def add_requests(self, operation: str, ref: QueueRef | None, outcome: str, requests: Histogram) -> None:
+        """Count requests that another process of this server has answered."""
+        series = self._requests.get((operation, ref, outcome))
+        if series is None:
+            series = self._new(self._requests, operation, ref, outcome)
+        series.add(requests)
 
     def decided(self, ref: QueueRef, kind: str, outcome: str) -> None:
         """A limit of this kind let a call through, made it wait, or refused it."""
@@ -204,6 +214,11 @@ class Metrics:
         yield number(declared.LABEL_SETS, len(self._labels))
         yield number(declared.LABEL_SETS_MAX, self._labels.limit)
         yield number(declared.LOOP_LAG, self.lag.take_highest())
+        if self.door_processes is not None:
+            yield number(declared.DOOR_PROCESSES, len(self.door_processes))
+            yield number(declared.DOOR_PROCESS_ENDS, self.door_process_ends)
+            cpu = list(self.door_processes.items())
+            yield from numbers(declared.DOOR_CPU_SECONDS, ((f'process="{each}"', cpu_s) for each, cpu_s in cpu))
         yield from numbers(declared.BUILD, [(f'version="{self._version}"', 1)])
 
     def _request_lines(self) -> Iterator[str]:

@@ -12,13 +12,14 @@ from holdfast.doors.framed.door import FramedDoor
 from holdfast.doors.identity import Identity, Open
 from holdfast.runtime import LoopRuntime
 from holdfast.server.compose import Core, make_store
+from holdfast.server.doors.backend import Backend
 from holdfast.server.settings import parse_settings
 from holdfast.service.drain import Drain
 from holdfast.service.limits.request_turns import RequestTurns
-from holdfast.service.session import Session
 from holdfast.stores.contract import Store
 from holdfast.telemetry.trace import Tracing
-from tests.doors.serving import Requests
+from tests.doors.serving import IS_RELAYED, Requests
+from tests.server.processes.relayed import relay
 
 
 class FramedServer:
@@ -42,17 +43,20 @@ async def serve_framed(
     turns: RequestTurns | None = None,
     keepalive_s: float | None = None,
     patience_s: float | None = None,
+    is_relayed: bool = IS_RELAYED,
     **settings: Any,
 ) -> AsyncIterator[FramedServer]:
-    """`store` is a URL, or a store of the test's own."""
+    """`store` is a URL, or a store of the test's own. `is_relayed`: the door reaches it over a link."""
     parsed = parse_settings(settings)
     runtime = LoopRuntime(clock, clock if isinstance(clock, Alarm) else None)
     core = Core(make_store(store, parsed, SystemDice()) if isinstance(store, str) else store, runtime, parsed)
     await core.open()
+    relaying = contextlib.AsyncExitStack()
+    backend: Backend = (await relaying.enter_async_context(relay(core))).backend if is_relayed else core
     drain, requests = Drain(), Requests()
     door = FramedDoor(
         identity=identity or Open(),
-        open_session=lambda caller: Session(caller, core.services),
+        open_session=backend.open_session,
         max_payload=parsed.max_payload,
         observer=requests,
         tracing=tracing or Tracing(),
@@ -66,7 +70,8 @@ async def serve_framed(
     try:
         yield FramedServer(bound.getsockname()[1], core, door, drain, requests)
     finally:
-        core.begin_drain()
+        backend.begin_drain()
         await door.close(1.0)
+        await relaying.aclose()
         await core.close()
         await runtime.aclose()

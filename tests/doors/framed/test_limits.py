@@ -9,7 +9,8 @@ import pytest
 
 from holdfast.clock import SystemClock
 from holdfast.doors.framed.call import FramedCall
-from holdfast.doors.framed.connection import MAX_CALLS, FramedConnection
+from holdfast.doors.framed.connection import FramedConnection
+from holdfast.doors.framed.door import MAX_CALLS
 from holdfast.doors.sockets import response_writer
 from holdfast.model.names import QueueRef
 from holdfast.testing import ManualClock

@@ -91,6 +91,11 @@ class LoopOpenCall:
         frames, self.frames = self.frames, []
         return frames
 
+    def cancel(self) -> None:
+        """Ask the server to wait no longer. The final answer still comes."""
+        if not self.is_over:
+            self._connection.write(write_frame(FrameKind.CANCEL, self.number))
+
     def give_up(self, late: Callable[[Answer], None] | None) -> None:
         if not self.is_over and self.late is None and not self._is_left:
             self.frames.clear()

@@ -2,6 +2,8 @@
 
 import asyncio
 import ssl
+from collections.abc import Callable
+from typing import Final
 
 from holdfast.client.framed.call import LoopOpenCall
 from holdfast.client.framed.connection import FramedClientConnection
@@ -12,13 +14,16 @@ from holdfast.client.remote.settings import Address
 
 # Over one connection both sides work in turns: what is answered together is asked for anew together. Over several the
 # work of one side fills the pauses of the other; each costs both sides reads and writes of its own.
-_MOST = 4
+_MOST: Final = 4
 # Calls under way on a connection before there is another.
-_FEW = 32
+_FEW: Final = 32
 
 
 class FramedClientConnections:
     """`answer.Calling`, on a loop."""
+
+    # Connections that are made before calls share them. One keeps the order of calls.
+    most = _MOST
 
     def __init__(self, address: Address, tls: ssl.SSLContext | None, greeting: Greeting) -> None:
         self._address = address
@@ -62,11 +67,11 @@ class FramedClientConnections:
         best: FramedClientConnection | None = None
         for connection in self._links:
             if connection.is_usable:
-                if connection.under_way < _FEW:
+                if connection.under_way < _FEW or self.most == 1:
                     return connection
                 if best is None or connection.under_way < best.under_way:
                     best = connection
-        if best is None or len(self._links) < _MOST:
+        if best is None or len(self._links) < self.most:
             return None
         most = best.most_calls
         return best if most is None or best.under_way < most else None
@@ -95,18 +100,11 @@ class FramedClientConnections:
             connecting.exception()  # its callers raise it, if there are any left
 
     async def _connect(self, timeout_s: float) -> FramedClientConnection:
-        address, connection = self._address, None
+        connection = None
         try:
             async with asyncio.timeout(min(timeout_s, CONNECT_S)):
-                transport, connection = await self._loop.create_connection(
-                    lambda: FramedClientConnection(self._greeting, self._ended),
-                    address.host,
-                    address.port,
-                    ssl=self._tls,
-                    server_hostname=address.host if self._tls else None,
-                )
+                connection = await self.dial(lambda: FramedClientConnection(self._greeting, self._ended))
                 self._open.add(connection)
-                watch_peer(transport.get_extra_info("socket"))
                 await connection.ready()
         except TimeoutError:
             if connection is not None:
@@ -118,6 +116,19 @@ class FramedClientConnections:
             raise Lost(error.strerror or str(error), was_sent=False) from None
         self._links = [each for each in self._links if each.is_usable]
         self._links.append(connection)
+        return connection
+
+    async def dial(self, make: Callable[[], FramedClientConnection]) -> FramedClientConnection:
+        """Connect to the server, and return the connection that `make` makes. Raise `OSError` if that fails."""
+        address = self._address
+        transport, connection = await self._loop.create_connection(
+            make,
+            address.host,
+            address.port,
+            ssl=self._tls,
+            server_hostname=address.host if self._tls else None,
+        )
+        watch_peer(transport.get_extra_info("socket"))
         return connection
 
     def _ended(self, connection: FramedClientConnection) -> None:

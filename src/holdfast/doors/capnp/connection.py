@@ -10,7 +10,7 @@ import capnp
 from holdfast.doors.identity import PeerCertificate, peer_of
 from holdfast.model.answers import Delivery
 from holdfast.service.limits.request_turns import TurnTaken
-from holdfast.service.uploads import PayloadUpload
+from holdfast.service.uploads import PayloadStream
 from holdfast.telemetry.log import printable
 from holdfast.wire.capnp.frames import Frames, Malformed
 from holdfast.wire.capnp.stream import Stream
@@ -45,7 +45,7 @@ class CapnpConnection:
         self.peer: PeerCertificate | None = None
         # Claims that wait, by their tickets, and uploads that have not ended.
         self.tickets: dict[int, asyncio.Future[list[Delivery]]] = {}
-        self.uploads: set[PayloadUpload] = set()
+        self.uploads: set[PayloadStream] = set()
         self._bootstrap = bootstrap
         self._calls: set[asyncio.Task[Any]] = set()
         self._rpc: Any = None

@@ -21,7 +21,7 @@ from holdfast.model.ids import to_uuid
 from holdfast.model.message import Draft, Receipt
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import ClaimRequest, Settle, Verdict
-from holdfast.service.uploads import PayloadUpload
+from holdfast.service.uploads import PayloadStream
 from holdfast.wire.capnp.schema import FOR_EVER
 
 # --- Add -----------------------------------------------------------------------------------------------------------
@@ -43,7 +43,7 @@ async def enqueue(call: CapnpCall, ref: QueueRef, drafts: list[Draft]) -> list[E
         return enqueued
 
 
-async def begin_upload(call: CapnpCall) -> tuple[PayloadUpload, QueueRef]:
+async def begin_upload(call: CapnpCall) -> tuple[PayloadStream, QueueRef]:
     call.read_context()
     ref = call.ref()
     draft = draft_with(call.params.options, call.correlation_id)

@@ -9,7 +9,7 @@ from holdfast.doors.capnp.operations import operate
 from holdfast.doors.capnp.shapes import write_enqueued
 from holdfast.model.errors import InvalidArgument
 from holdfast.model.names import QueueRef
-from holdfast.service.uploads import PayloadUpload
+from holdfast.service.uploads import PayloadStream
 from holdfast.wire.capnp.schema import SCHEMA, VERSION
 
 
@@ -91,7 +91,7 @@ class Queues(SCHEMA.Queues.Server):  # type: ignore[misc]  # pycapnp has no type
 class Sink(SCHEMA.Sink.Server):  # type: ignore[misc]
     """An upload. It ends with its connection, if not before."""
 
-    def __init__(self, connection: CapnpConnection, upload: PayloadUpload, queue: QueueRef) -> None:
+    def __init__(self, connection: CapnpConnection, upload: PayloadStream, queue: QueueRef) -> None:
         self._connection = connection
         self._upload = upload
         self._queue = queue

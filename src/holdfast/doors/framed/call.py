@@ -178,9 +178,7 @@ class FramedCall:
         outcome = "ok"
         is_known = False
         try:
-            self.session = door.anyone or await door.session_of(
-                connection.credential.headers, connection.credential.peer
-            )
+            self.session = await self._identify()
             is_known = True
             caller = self.session.caller
             if not caller.is_operator:
@@ -203,6 +201,12 @@ class FramedCall:
         # Of a queue that the caller may not ask for nothing is told, not even here.
         queue = None if outcome in _OUTSIDERS else self.queue
         door.observer.request(self.operation, queue, outcome, steady_s() - started_at)
+
+    async def _identify(self) -> Session:
+        """Return the session of the caller. Raise `Unauthenticated`, or the error of a failed check."""
+        connection = self.connection
+        credential = connection.credential
+        return connection.door.anyone or await connection.door.session_of(credential.headers, credential.peer)
 
     def _read_context(self, given: CallFrame) -> None:
         context = given.context

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, cast
 
 import msgspec
 
-from holdfast.doors.framed.call import FramedCall, GiveBack
+from holdfast.doors.framed.call import FramedCall, GiveBack, Handler
 from holdfast.doors.framed.credential import Credential
 from holdfast.doors.framed.handlers import handler_of
 from holdfast.doors.framed.held_frames import HeldFrames
@@ -25,7 +25,7 @@ from holdfast.doors.sockets.response_writer import ResponseWriter
 from holdfast.doors.sockets.socket_reading import SocketReading
 from holdfast.model.errors import HoldfastError, InvalidArgument, RateLimited
 from holdfast.telemetry.log import printable
-from holdfast.wire.framed.calls import UploadCall
+from holdfast.wire.framed.calls import CallFrame, UploadCall
 from holdfast.wire.framed.frames import CONNECTION, FrameKind, FrameReader, write_frame
 from holdfast.wire.framed.greetings import VERSION, read_client_hello, write_error
 
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("holdfast")
 
-# Calls that may be open on one connection.
-MAX_CALLS = 4_096
 MAX_PING_BYTES = 64
 # A caller that is refused while it sends would lose the answer to a reset: what it still sends is read and dropped.
 LINGER_S = 1.0
@@ -43,7 +41,7 @@ LINGER_S = 1.0
 MAX_UNKNOWN_BYTES = 64 * 1_024
 
 
-class _Refused(Exception):
+class RefusedFrame(Exception):
     """A frame makes no sense: there is nobody to talk to."""
 
     def __init__(self, why: str, **facts: object) -> None:
@@ -139,8 +137,8 @@ class FramedConnection(asyncio.Protocol):
                 else:
                     self._take(kind, number, body)
             if self.reader.failure is not None:
-                raise _Refused(self.reader.failure)
-        except _Refused as refusal:
+                raise RefusedFrame(self.reader.failure)
+        except RefusedFrame as refusal:
             self.fail(str(refusal), **refusal.facts)
         finally:
             responses.end_collecting()
@@ -151,34 +149,46 @@ class FramedConnection(asyncio.Protocol):
 
     def _begin(self, number: int, body: bytes) -> None:
         if number == CONNECTION or number in self._open:
-            raise _Refused(f"call {number} is open, or is the connection: give each call a number of its own")
+            raise RefusedFrame(f"call {number} is open, or is the connection: give each call a number of its own")
         self.calls_begun += 1
-        call = FramedCall(self, number, len(body))
+        call = self.make_call(number, body)
         self._calls.add(call)
         self._open[number] = call
         self._bytes_in_hand += len(body)
-        if len(self._open) > MAX_CALLS:
-            call.refuse(RateLimited(f"a connection has at most {MAX_CALLS} open calls", limit=MAX_CALLS))
+        most = self.door.max_calls
+        if len(self._open) > most:
+            call.refuse(RateLimited(f"a connection has at most {most} open calls", limit=most))
             return
         try:
-            given = parse_call(body)
+            given, handler, is_short = self.read_call(call, body)
         except InvalidArgument as error:
             call.refuse(error)
         except NotMessagePack as error:
-            raise _Refused(f"the body of a CALL is not MessagePack: {error}") from None
+            raise RefusedFrame(f"the body of a CALL is not MessagePack: {error}") from None
         else:
-            handler, is_short = handler_of(given)
             if isinstance(given, UploadCall):
                 call.incoming = Incoming(call)  # its payload may come with this read
             call.run(handler, given, is_short=is_short)
 
+    def make_call(self, number: int, body: bytes) -> FramedCall:
+        """Return the call that a CALL begins."""
+        return FramedCall(self, number, len(body))
+
+    def read_call(self, call: FramedCall, body: bytes) -> tuple[CallFrame, Handler, bool]:
+        """Return the content of a CALL, its handler, and whether the call is short, as `FramedCall.run` takes them.
+
+        Raise `InvalidArgument` or `NotMessagePack`.
+        """
+        given = parse_call(body)
+        return given, *handler_of(given)
+
     def _take(self, kind: int, number: int, body: bytes) -> None:
         """Take a frame that is no CALL."""
         if kind == FrameKind.HELLO:
-            self._greet(body)
+            self.greet(body)
             return
         if not self.is_greeted:
-            raise _Refused("the first frame is not HELLO")
+            raise RefusedFrame("the first frame is not HELLO")
         call = self._open.get(number)
         match kind:
             case FrameKind.CANCEL:
@@ -190,28 +200,28 @@ class FramedConnection(asyncio.Protocol):
                     self._take_payload(call, body, is_end=kind == FrameKind.END)
             case FrameKind.PING:
                 if len(body) > MAX_PING_BYTES:
-                    raise _Refused(f"a PING has more than {MAX_PING_BYTES} bytes")
+                    raise RefusedFrame(f"a PING has more than {MAX_PING_BYTES} bytes")
                 self.send(FrameKind.PONG, CONNECTION, body)
             case FrameKind.PONG:
                 pass
             case _:
-                raise _Refused(f"frames of kind {kind} are not sent by clients")
+                raise RefusedFrame(f"frames of kind {kind} are not sent by clients")
 
     def _take_payload(self, call: FramedCall, part: bytes, *, is_end: bool) -> None:
         if call.incoming is None:
-            raise _Refused(f"call {call.number} is no upload, and gets a payload")
+            raise RefusedFrame(f"call {call.number} is no upload, and gets a payload")
         if is_end:
             call.incoming.take(b"")
         elif part:
             call.incoming.take(part)
 
-    def _greet(self, body: bytes) -> None:
+    def greet(self, body: bytes) -> None:
         try:
             hello = read_client_hello(body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            raise _Refused("the body of HELLO is not [version, token, program, program_version]") from None
+            raise RefusedFrame("the body of HELLO is not [version, token, program, program_version]") from None
         if hello.version != VERSION:
-            raise _Refused(
+            raise RefusedFrame(
                 f"this server speaks version {VERSION} of the framed protocol, not {hello.version}", versions=[VERSION]
             )
         self.credential.take_token(hello.token)

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
 
-from holdfast.doors.framed.connection import MAX_CALLS, FramedConnection
+from holdfast.doors.framed.connection import FramedConnection
 from holdfast.doors.framed.patience import FRAME_PATIENCE_S, KEEPALIVE_S
 from holdfast.doors.framed.uploads import WINDOW_BYTES
 from holdfast.doors.identity import Identity, Open, PeerCertificate
@@ -20,6 +20,7 @@ from holdfast.telemetry.observer import CallObserver
 from holdfast.telemetry.trace import Tracing
 from holdfast.wire.framed.greetings import VERSION, ServerHello, write_hello
 
+MAX_CALLS = 4_096
 _MAX_SESSIONS = 10_000
 _BACKLOG = 2_048
 
@@ -46,6 +47,8 @@ class FramedDoor:
         # beyond which it is not read until some are answered.
         self.max_frame_bytes = max(16 << 20, max_payload + (1 << 20))
         self.max_bytes_in_hand = 2 * self.max_frame_bytes
+        # Calls that may be open on one connection.
+        self.max_calls = MAX_CALLS
         self.keepalive_s = KEEPALIVE_S
         self.patience_s = FRAME_PATIENCE_S
         # The body of the server's HELLO.
@@ -54,7 +57,7 @@ class FramedDoor:
                 version=VERSION,
                 server_version=version("holdfast"),
                 max_frame_bytes=self.max_frame_bytes,
-                max_calls=MAX_CALLS,
+                max_calls=self.max_calls,
                 keepalive_ms=int(self.keepalive_s * 1_000),
                 window_bytes=WINDOW_BYTES,
             )

@@ -13,13 +13,14 @@ from holdfast.doors.http.connections.upgrades import Upgrade
 from holdfast.doors.http.health import FramedOffer
 from holdfast.doors.identity import Identity
 from holdfast.model.errors import Unavailable
-from holdfast.server.doors.backend import Backend, DoorTelemetry
+from holdfast.server.doors.backend import Backend, DoorMetrics, DoorTelemetry
 from holdfast.server.doors.http import HttpServer
 from holdfast.server.doors.identities import make_door
 from holdfast.server.doors.listen import raise_bind_error
 from holdfast.server.doors.ports import Ports, flag_of, setting_of
 from holdfast.server.settings import Settings
 from holdfast.service.drain import Drain
+from holdfast.telemetry.trace import Tracing
 from holdfast.wire.framed.greetings import UPGRADE_NAME, UPGRADE_PATH
 
 _log = logging.getLogger("holdfast")
@@ -58,18 +59,18 @@ class Doors:
         self._http: HttpServer | None = None
         self._side: list[_SideDoor] = []
 
-    async def start(self, backend: Backend, identity: Identity, telemetry: DoorTelemetry) -> None:
+    async def start(self, backend: Backend, identity: Identity, metrics: DoorMetrics, tracing: Tracing) -> None:
         """Begin to listen. Raise `Unavailable` or `InvalidArgument` for a port that cannot be listened on."""
-        turns = backend.request_turns()
-        telemetry.metrics.turns = turns
+        turns = metrics.turns = backend.request_turns()
+        telemetry = DoorTelemetry(metrics, tracing)
         offer = FramedOffer(self._ports.number("framed"))
         door = self._make_door(backend, identity, self._drain, telemetry, self._settings, offer)
         common: dict[str, Any] = {
             "identity": identity,
             "open_session": backend.open_session,
             "max_payload": self._settings.max_payload,
-            "observer": telemetry.metrics,
-            "tracing": telemetry.tracing,
+            "observer": metrics,
+            "tracing": tracing,
             "drain": self._drain,
             "turns": turns,
         }

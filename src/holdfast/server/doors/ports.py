@@ -5,7 +5,6 @@ then callers are refused instead of being kept waiting.
 """
 
 import socket
-from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from msgspec.structs import replace
@@ -44,6 +43,8 @@ class Ports:
         """
         self._settings = settings
         self.sockets: dict[str, list[socket.socket]] = {}
+        # The numbers of the bound ports, by setting; known after they are closed, too.
+        self.numbers: dict[str, int] = {}
         try:
             for door, setting in _SETTINGS.items():
                 self._bind(door, setting, is_shared=is_shared)
@@ -62,17 +63,11 @@ class Ports:
             self.sockets[door] = listening_sockets(replace(self._settings, port=port), is_shared=is_shared)
         except Unavailable as error:
             raise Unavailable(error.message.replace("--port", flag_of(setting))) from None
+        self.numbers[setting] = self.sockets[door][0].getsockname()[1]
 
     def number(self, door: str) -> int | None:
         """Return the number of a door's port; None for a door without one."""
-        sockets = self.sockets[door]
-        return int(sockets[0].getsockname()[1]) if sockets else None
-
-    @property
-    def numbers(self) -> Mapping[str, int]:
-        """The numbers of the bound ports, by setting."""
-        numbers = {setting: self.number(door) for door, setting in _SETTINGS.items()}
-        return {setting: number for setting, number in numbers.items() if number is not None}
+        return self.numbers.get(_SETTINGS[door])
 
     @property
     def urls(self) -> Urls:

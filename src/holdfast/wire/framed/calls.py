@@ -135,8 +135,18 @@ def _document_of(given: bytes | UnsetType, ref: QueueRef) -> Raw | UnsetType:
 
 
 def _changes_out(changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Clients hold values as the JSON that they checked."""
-    return {name: msgspec.json.decode(value) if isinstance(value, Raw) else value for name, value in changes.items()}
+    """Return values as they are written. Clients hold them as the JSON that they checked, doors as what they read.
+
+    Raise `InvalidArgument` for a number that MessagePack cannot carry: no setting of a queue or tenant is so large.
+    """
+    written = {}
+    for name, value in changes.items():
+        written[name] = msgspec.json.decode(value) if isinstance(value, Raw) else value
+        try:
+            _encode(written[name])
+        except OverflowError:
+            raise InvalidArgument(f"{name}: {value!r} is out of range", field=name) from None
+    return written
 
 
 # JSON as it stands in the model cannot stand in MessagePack.

@@ -12,7 +12,7 @@ from holdfast.doors.http.calls import HttpCall, body_parts, check_encoding, chec
 from holdfast.model.answers import Delivery, Enqueued
 from holdfast.model.errors import InvalidArgument
 from holdfast.model.names import QueueRef
-from holdfast.service.uploads import PayloadUpload
+from holdfast.service.uploads import PayloadStream
 from holdfast.telemetry.log import printable
 from holdfast.wire.http.bodies import MetaIn, ResultOut, encode
 from holdfast.wire.http.drafts import draft_with
@@ -40,7 +40,7 @@ async def enqueue_parts(call: HttpCall) -> list[Enqueued]:
     if not boundary:
         raise InvalidArgument("the multipart body has no boundary in its Content-Type", field="Content-Type")
     reader = _Reader()
-    upload: PayloadUpload | None = None
+    upload: PayloadStream | None = None
     try:
         parser = MultipartParser(boundary, reader.callbacks())
         async for part in body_parts(call.receive, most):
@@ -62,7 +62,7 @@ async def enqueue_parts(call: HttpCall) -> list[Enqueued]:
             upload.close()
 
 
-async def _open(call: HttpCall, reader: "_Reader") -> PayloadUpload | None:
+async def _open(call: HttpCall, reader: "_Reader") -> PayloadStream | None:
     """Once it is known where the message goes; until then little is held."""
     meta = reader.meta()
     if meta is None:

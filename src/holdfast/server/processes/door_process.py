@@ -1,0 +1,154 @@
+"""A door process: it serves callers on the ports of the server, and asks the store process for everything else.
+
+The store process starts it with `python -m holdfast.server.processes.door_process`, and talks to it by its standard
+input and output:
+
+    in      what to serve (`DoorStart`, pickled, behind 8 bytes of length), then a line "drain" when it is to end
+    out     one line of JSON: that it serves, or why it cannot
+
+The end of its input means that the store process is gone. The door process then ends at once: nobody would carry out
+its calls.
+"""
+
+import asyncio
+import logging
+import os
+import pickle
+import signal
+import sys
+from contextlib import suppress
+from importlib.metadata import version
+from typing import Any, Final
+
+import msgspec
+import structlog
+
+from holdfast.clock import SystemClock
+from holdfast.model.errors import HoldfastError
+from holdfast.server.doors.doors import LAST_S, Doors
+from holdfast.server.doors.identities import identity_of
+from holdfast.server.doors.listen import make_tls
+from holdfast.server.doors.ports import Ports
+from holdfast.server.ending import OVERTIME, Watchdog, leave
+from holdfast.server.process import make_loop, raise_file_limit, rest_garbage_collector
+from holdfast.server.processes.link import LinkAddress, StoreLink
+from holdfast.server.processes.relay import RelayBackend
+from holdfast.server.processes.reports import DoorCounts, TenantWeights
+from holdfast.server.settings import Settings
+from holdfast.signals import LoopSignals
+from holdfast.telemetry import log
+from holdfast.telemetry.exporting import tracing_from
+from holdfast.wire.errors import error_document
+
+LENGTH_BYTES: Final = 8
+DRAIN: Final = b"drain\n"
+
+# Calls under way on all links of a server, at most. The store commits those of a moment together, so it needs some;
+# a caller waits for all that came before its own.
+_MOST_AT_ONCE = 256
+_FEWEST_AT_ONCE = 16
+
+_log = logging.getLogger("holdfast")
+
+
+class DoorStart(msgspec.Struct, frozen=True, kw_only=True):
+    """The task of a door process."""
+
+    number: int
+    # With the ports that the server has bound.
+    settings: Settings
+    link: LinkAddress
+    log_format: str
+
+
+class DoorState(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The line that a door process writes once its start is decided."""
+
+    is_serving: bool
+    # The error's document.
+    error: dict[str, Any] | None = None
+
+
+def most_at_once(processes: int) -> int:
+    """Return how many calls one of so many door processes may have under way."""
+    return max(_FEWEST_AT_ONCE, _MOST_AT_ONCE // processes)
+
+
+async def serve(start: DoorStart, control: asyncio.StreamReader) -> bool:
+    """Serve until told to drain. Return whether every call was finished."""
+    settings = start.settings
+    loop = asyncio.get_running_loop()
+    stop, watchdog, signals = asyncio.Event(), Watchdog(), LoopSignals(loop)
+    # Ctrl-C reaches every process of a terminal: the store process drains this one in its own time.
+    signals.handle(signal.SIGINT, lambda: None)
+    signals.handle(signal.SIGTERM, stop.set)
+    weights = TenantWeights()
+    link = StoreLink(start.link, weights.weight_of, most_at_once(settings.processes))
+    backend, counts = RelayBackend(link, weights), DoorCounts(link, weights)
+    identity = identity_of(settings, SystemClock())
+    ports = Ports(settings, is_shared=True)
+    doors = Doors(ports, settings, make_tls(settings))
+    tracing = tracing_from(os.environ, version=version("holdfast"))
+    await identity.start()
+    background = [asyncio.create_task(work) for work in (counts.run(), counts.lag.run(), _obey(control, stop))]
+    try:
+        await counts.report_once()
+        await doors.start(backend, identity, counts, tracing)
+        rest_garbage_collector()
+        _report_state(DoorState(True))
+        await stop.wait()
+        grace_s = settings.shutdown_grace_ms / 1_000
+        watchdog.start(grace_s + LAST_S * 0.75)
+        is_finished = await doors.drain(backend.begin_drain, loop.time() + grace_s)
+        await link.idle()
+        with suppress(HoldfastError):  # the store process is gone, and with it everybody who could read them
+            await counts.report_once()
+        return is_finished
+    finally:
+        await doors.close()
+        ports.close()
+        for task in background:
+            task.cancel()
+        link.close()
+        await identity.close()
+        await asyncio.to_thread(tracing.shut_down)
+        watchdog.dismiss()
+        signals.restore()
+
+
+async def _obey(control: asyncio.StreamReader, stop: asyncio.Event) -> None:
+    while line := await control.readline():
+        if line == DRAIN:
+            stop.set()
+    leave(OVERTIME)
+
+
+async def _read_start(control: asyncio.StreamReader) -> DoorStart:
+    length = int.from_bytes(await control.readexactly(LENGTH_BYTES), "big")
+    # From the process that started this one, by a pipe that no other has.
+    start: DoorStart = pickle.loads(await control.readexactly(length))
+    return start
+
+
+def _report_state(state: DoorState) -> None:
+    sys.stdout.buffer.write(msgspec.json.encode(state) + b"\n")
+    sys.stdout.flush()
+
+
+async def _main() -> int:
+    control = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(control), sys.stdin)
+    start = await _read_start(control)
+    log.configure(start.log_format)
+    structlog.contextvars.bind_contextvars(door_process=start.number)
+    raise_file_limit()
+    try:
+        return 0 if await serve(start, control) else OVERTIME
+    except HoldfastError as error:
+        _report_state(DoorState(False, error_document(error)))
+        return OVERTIME
+
+
+if __name__ == "__main__":
+    with asyncio.Runner(loop_factory=make_loop()) as runner:
+        sys.exit(runner.run(_main()))

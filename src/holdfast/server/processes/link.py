@@ -1,0 +1,195 @@
+"""The connection of a door process to the store process: calls over the framed protocol, on a Unix socket."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import msgspec
+
+from holdfast.client.framed.answer import ERROR, RESULT, Answer
+from holdfast.client.framed.call import LoopOpenCall
+from holdfast.client.framed.connection import FramedClientConnection
+from holdfast.client.framed.greeting import Greeting
+from holdfast.client.framed.links import FramedClientConnections
+from holdfast.client.remote.lost import Lost
+from holdfast.client.remote.settings import Address, RemoteSettings
+from holdfast.client.remote.tasks import LoopTasks
+from holdfast.dispatch.fairness import FairTurns, cost_of
+from holdfast.model.errors import StoreUnavailable
+from holdfast.wire.framed.greetings import read_error
+
+# The store process listens before the first door process starts.
+_CONNECT_S = 10.0
+
+GiveBack = Callable[[bytes], None]
+
+
+class LinkAddress(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the store process is reached, and the secret by which it knows the door process."""
+
+    path: str
+    secret: str
+
+
+class StoreLink:
+    """Calls of every caller of one door process.
+
+    At most `most_at_once` calls that do not wait are under way. Beyond that, tenants take turns by their weights: the
+    store process serves its links in the order of arrival, so the order is made here.
+    """
+
+    def __init__(self, address: LinkAddress, weight_of: Callable[[str], int], most_at_once: int) -> None:
+        self._connections = _UnixConnections(address)
+        self._window = _Window(weight_of, most_at_once)
+        self._tasks = LoopTasks()
+        self._waiting: set[LoopOpenCall] = set()
+        self.is_draining = False
+
+    async def ask(self, body: bytes, tenant: str, size: int = 0) -> bytes:
+        """Return the answer to a call that does not wait. `size` counts its payloads for the turns of tenants.
+
+        Raise the store's error, or `StoreUnavailable` if the store process is gone.
+        """
+        window = self._window
+        await window.enter(tenant, cost_of(1, size))
+        try:
+            call = await self._open()
+            try:
+                return _result(await call.ask(body, None))
+            except Lost as lost:
+                raise _gone(lost) from None
+            finally:
+                self._connections.put_back(call, is_long=False)
+        finally:
+            window.leave()
+
+    async def claim(self, body: bytes, tenant: str, give_back: GiveBack | None, *, waits: bool) -> bytes:
+        """Return the answer to a call that may claim messages.
+
+        A caller that is cancelled leaves no lease behind: an answer that it did not take is passed to `give_back`. With
+        `waits` the call may stay open long. It then ends, with an empty answer, when this process drains.
+        """
+        await self._window.enter(tenant, cost_of(1, 0))
+        is_inside = True
+        try:
+            call = await self._open()
+            try:
+                await call.open(body)
+                if waits:
+                    is_inside = False
+                    self._window.leave()
+                    self._waiting.add(call)
+                    if self.is_draining:
+                        call.cancel()
+                return _result(await call.hear(None))
+            except Lost as lost:
+                raise _gone(lost) from None
+            except asyncio.CancelledError:
+                _leave(call, give_back)
+                raise
+            finally:
+                self._waiting.discard(call)
+        finally:
+            if is_inside:
+                self._window.leave()
+
+    async def _open(self) -> LoopOpenCall:
+        try:
+            return await self._connections.take(is_long=False, timeout_s=_CONNECT_S)
+        except Lost as lost:
+            raise _gone(lost) from None
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run work that no caller waits for."""
+        self._tasks.spawn(work)
+
+    def begin_drain(self) -> None:
+        """End every call that waits, with an empty answer."""
+        self.is_draining = True
+        for call in self._waiting:
+            call.cancel()
+
+    async def idle(self) -> None:
+        """Wait until all spawned work has ended."""
+        await self._tasks.idle()
+
+    def close(self) -> None:
+        self._connections.close()
+
+
+class _Window:
+    """The calls that are under way, and the turns of those that have to wait."""
+
+    def __init__(self, weight_of: Callable[[str], int], most_at_once: int) -> None:
+        self._turns: FairTurns[asyncio.Future[None]] = FairTurns(weight_of)
+        self._costs: dict[asyncio.Future[None], int] = {}
+        self._room = most_at_once
+
+    async def enter(self, tenant: str, cost: int) -> None:
+        """Wait until the call may begin. `leave` is to be called when it has ended."""
+        if self._room > 0 and not self._turns.size:
+            self._room -= 1
+            return
+        turn = asyncio.get_running_loop().create_future()
+        self._costs[turn] = cost
+        self._turns.push(tenant, turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if not self._turns.leave(tenant, turn) and not turn.cancelled():
+                self.leave()  # the turn was given, and is not used
+            raise
+        finally:
+            del self._costs[turn]
+
+    def leave(self) -> None:
+        """Make room for one more call, and let the next one go on."""
+        self._room += 1
+        while self._room > 0 and (next_turn := self._turns.pop()) is not None:
+            tenant, turn = next_turn
+            self._turns.charge(tenant, self._costs[turn])
+            if not turn.done():
+                turn.set_result(None)
+                self._room -= 1
+
+
+class _UnixConnections(FramedClientConnections):
+    # The calls of a caller reach the store in the order in which they were made.
+    most = 1
+
+    def __init__(self, address: LinkAddress) -> None:
+        nowhere = Address(url=f"unix:{address.path}", host="", port=0, is_tls=False, prefix="")
+        settings = RemoteSettings(address=nowhere, token=address.secret)
+        super().__init__(nowhere, None, Greeting(settings, is_upgrade=False))
+        self._path = address.path
+
+    async def dial(self, make: Callable[[], FramedClientConnection]) -> FramedClientConnection:
+        _, connection = await asyncio.get_running_loop().create_unix_connection(make, self._path)
+        return connection
+
+
+def _result(answer: Answer) -> bytes:
+    kind, body = answer
+    if kind == ERROR:
+        raise read_error(body)
+    return body
+
+
+def _leave(call: LoopOpenCall, give_back: GiveBack | None) -> None:
+    """Leave a call: its answer, whether it has come or is still to come, is given back."""
+
+    def take(answer: Answer) -> None:
+        if answer[0] == RESULT and give_back is not None:
+            give_back(answer[1])
+
+    for answer in call.frames:
+        take(answer)
+    call.give_up(take)
+
+
+def _gone(lost: Lost) -> StoreUnavailable:
+    if not lost.was_sent:
+        return StoreUnavailable("the store process of this server is gone: ask again", closing=True)
+    return StoreUnavailable(
+        "the store process of this server is gone: whether the call was carried out is not known", outcome="unknown"
+    )

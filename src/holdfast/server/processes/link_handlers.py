@@ -1,0 +1,143 @@
+"""The handlers, in the store process, of the calls that door processes make beside the framed protocol's own."""
+
+from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+
+from msgspec.structs import replace
+
+from holdfast.doors.framed.call import FramedCall, Handler
+from holdfast.doors.framed.handlers import handler_of
+from holdfast.model.message import Draft
+from holdfast.wire.framed import links
+from holdfast.wire.framed.answers import write_claimed, write_enqueued, write_nothing, write_part
+from holdfast.wire.framed.calls import CallFrame
+
+if TYPE_CHECKING:
+    from holdfast.server.processes.store_links import LinkCall
+
+_LinkHandler = Callable[["LinkCall", Any], Coroutine[Any, Any, bytes]]
+
+
+async def held_by(call: "LinkCall", given: links.HeldByCall) -> bytes:
+    return links.write_link_answer(await call.session.held_by(call.ref(given), given.id))
+
+
+async def read_delivered(call: "LinkCall", given: links.ReadDeliveredCall) -> bytes:
+    return write_part(await call.session.read_delivered_part(call.ref(given), given.id, given.offset, given.limit))
+
+
+# --- Enqueue ---------------------------------------------------------------------------------------------------------
+
+
+async def enqueue_each(call: "LinkCall", given: links.EnqueueEachCall) -> bytes:
+    batches: dict[Any, list[Draft]] = {ref: [*drafts] for ref, drafts in given.batches}
+    return links.write_enqueued_each(await call.session.enqueue_each(batches))
+
+
+async def open_upload(call: "LinkCall", given: links.OpenUploadCall) -> bytes:
+    upload = await call.session.upload(call.ref(given), given.draft)
+    number = call.peer.take_number()
+    call.peer.uploads[number] = upload
+    return links.write_link_answer(number)
+
+
+async def write_upload(call: "LinkCall", given: links.WriteUploadCall) -> bytes:
+    await call.peer.uploads[given.number].write(given.part)
+    return write_nothing()
+
+
+async def enqueue_uploaded(call: "LinkCall", given: links.EnqueueUploadedCall) -> bytes:
+    ref = call.ref(given)
+    return write_enqueued(await call.session.enqueue(ref, [await _finished(call, draft) for draft in given.drafts]))
+
+
+async def _finished(call: "LinkCall", draft: Draft) -> Draft:
+    """Return the message with its payload, or with the pieces in which the store keeps it."""
+    number = links.number_of_upload(draft)
+    if number is None:
+        return draft
+    uploaded = await call.peer.uploads[number].finish()
+    return replace(draft, payload=uploaded.payload, pieces=uploaded.pieces)
+
+
+# --- Subscriptions and watches ---------------------------------------------------------------------------------------
+
+
+async def open_subscription(call: "LinkCall", given: links.OpenSubscriptionCall) -> bytes:
+    subscription = await call.session.subscribe(
+        call.ref(given), given.ask, given.prefetch, releases_at_end=given.releases_at_end
+    )
+    number = call.peer.take_number()
+    call.peer.subscriptions[number] = subscription
+    return links.write_link_answer(number)
+
+
+async def next_deliveries(call: "LinkCall", given: links.NextDeliveriesCall) -> bytes:
+    subscription = call.peer.subscriptions[given.number]
+    deliveries = await call.wait(subscription.next(given.wait_ms)) or []
+    if deliveries:
+        call.give_back = partial(subscription.give_back, deliveries)
+    return write_claimed(deliveries)
+
+
+async def open_watch(call: "LinkCall", given: links.OpenWatchCall) -> bytes:
+    watch = await call.session.watch(call.ref(given))
+    number = call.peer.take_number()
+    call.peer.watches[number] = watch
+    return links.write_link_answer(number)
+
+
+async def next_news(call: "LinkCall", given: links.NextNewsCall) -> bytes:
+    watch = call.peer.watches[given.number]
+    has_news = bool(await call.wait(watch.next(given.wait_ms)))
+    return links.write_link_answer(links.News(has_news, watch.is_closed))
+
+
+async def close(call: "LinkCall", given: links.CloseCall) -> bytes:
+    await call.peer.close_stream(given.number)
+    return write_nothing()
+
+
+# --- The server ------------------------------------------------------------------------------------------------------
+
+
+async def check_store(call: "LinkCall", given: links.CheckStoreCall) -> bytes:
+    await call.door.backend.check_store()
+    return write_nothing()
+
+
+async def report(call: "LinkCall", given: links.ReportCall) -> bytes:
+    return links.write_link_answer(call.door.reports.take(call.peer.number, given.report))
+
+
+async def render_metrics(call: "LinkCall", given: links.RenderMetricsCall) -> bytes:
+    return links.write_link_answer(await call.door.reports.render())
+
+
+# By the type of the call: its handler, and whether it waits for the store alone.
+_HANDLERS: Mapping[type[CallFrame], tuple[_LinkHandler, bool]] = {
+    links.HeldByCall: (held_by, False),
+    links.ReadDeliveredCall: (read_delivered, False),
+    links.EnqueueEachCall: (enqueue_each, False),
+    links.OpenUploadCall: (open_upload, False),
+    links.WriteUploadCall: (write_upload, False),
+    links.EnqueueUploadedCall: (enqueue_uploaded, False),
+    links.OpenSubscriptionCall: (open_subscription, False),
+    links.NextDeliveriesCall: (next_deliveries, False),
+    links.OpenWatchCall: (open_watch, False),
+    links.NextNewsCall: (next_news, False),
+    links.CloseCall: (close, False),
+    links.CheckStoreCall: (check_store, False),
+    links.ReportCall: (report, True),
+    links.RenderMetricsCall: (render_metrics, False),
+}
+
+
+def handler_of_link(given: CallFrame) -> tuple[Handler, bool]:
+    """Return the handler of a call, and whether it waits for the store alone, which needs no task."""
+    found = _HANDLERS.get(type(given))
+    if found is None:
+        return handler_of(given)
+    handler, is_short = found
+    return cast(Callable[[FramedCall, Any], Coroutine[Any, Any, bytes]], handler), is_short

@@ -1,0 +1,37 @@
+"""Door processes, as the store process knows them."""
+
+import itertools
+
+from holdfast.service.subscriptions import DeliveryStream
+from holdfast.service.uploads import PayloadStream
+from holdfast.service.watches import NewsStream
+
+
+class DoorPeer:
+    """One door process: its secret, and the uploads, subscriptions and watches that it has opened."""
+
+    def __init__(self, number: int, secret: str) -> None:
+        self.number = number
+        self.secret = secret
+        self._numbers = itertools.count(1)
+        self.uploads: dict[int, PayloadStream] = {}
+        self.subscriptions: dict[int, DeliveryStream] = {}
+        self.watches: dict[int, NewsStream] = {}
+
+    def take_number(self) -> int:
+        """Return the number by which the door process will name a new stream."""
+        return next(self._numbers)
+
+    async def close_stream(self, number: int) -> None:
+        """End a stream. Do nothing if it has ended before."""
+        if (upload := self.uploads.pop(number, None)) is not None:
+            upload.close()
+        if (watch := self.watches.pop(number, None)) is not None:
+            watch.close()
+        if (subscription := self.subscriptions.pop(number, None)) is not None:
+            await subscription.end()
+
+    async def close(self) -> None:
+        """End every stream: the door process is gone."""
+        for number in [*self.uploads, *self.watches, *self.subscriptions]:
+            await self.close_stream(number)

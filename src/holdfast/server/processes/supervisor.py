@@ -1,0 +1,186 @@
+"""Starts, replaces and ends the door processes of a server. Runs in the store process."""
+
+import asyncio
+import logging
+import pickle
+import secrets
+import sys
+import tempfile
+from asyncio.subprocess import PIPE, Process
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.background import Backoff
+from holdfast.doors.identity import Identity
+from holdfast.model.errors import HoldfastError, Unavailable
+from holdfast.server.compose import Core
+from holdfast.server.doors.doors import LAST_S
+from holdfast.server.doors.ports import Ports
+from holdfast.server.processes.door_process import DRAIN, LENGTH_BYTES, DoorStart, DoorState
+from holdfast.server.processes.link import LinkAddress
+from holdfast.server.processes.peers import DoorPeer
+from holdfast.server.processes.reports import ServerReports
+from holdfast.server.processes.store_links import StoreLinks
+from holdfast.server.settings import Settings
+from holdfast.telemetry.metrics import Metrics
+from holdfast.telemetry.trace import Tracing
+from holdfast.wire.errors import error_of
+
+_log = logging.getLogger("holdfast")
+
+_PROGRAM = "holdfast.server.processes.door_process"
+# A door process loads its modules and, where identities come from a URL, fetches keys before it serves.
+_START_S = 60.0
+
+
+class DoorProcesses:
+    """The doors of a server (`server.run.Front`), all of them in each of several processes."""
+
+    def __init__(self, ports: Ports, settings: Settings, log_format: str) -> None:
+        """`ports` are shared. They are never listened on here: they keep the ports for the door processes."""
+        self._settings = replace(settings, **ports.numbers)
+        self._log_format = log_format
+        self._directory = tempfile.TemporaryDirectory(prefix="holdfast-")
+        self._path = str(Path(self._directory.name) / "store")
+        self._links: StoreLinks | None = None
+        self._reports: ServerReports | None = None
+        self._processes: list[DoorProcess] = []
+        self._keepers: list[asyncio.Task[None]] = []
+        self._is_ending = False
+
+    async def start(self, core: Core, identity: Identity, metrics: Metrics, tracing: Tracing) -> None:
+        """Start every door process, and wait until all of them serve. Raise the error of one that cannot."""
+        self._reports = ServerReports(metrics, core.weight_of)
+        self._links = StoreLinks(core, self._reports)
+        await self._links.listen(self._path)
+        self._processes = [DoorProcess(number) for number in range(1, self._settings.processes + 1)]
+        started = await asyncio.gather(*(self._start(each) for each in self._processes), return_exceptions=True)
+        for error in started:
+            if isinstance(error, BaseException):
+                raise error
+        self._keepers = [asyncio.create_task(self._keep(each)) for each in self._processes]
+
+    async def _start(self, process: "DoorProcess") -> None:
+        assert self._links is not None
+        peer = DoorPeer(process.number, secrets.token_urlsafe(32))
+        self._links.admit(peer)
+        process.peer = peer
+        link = LinkAddress(path=self._path, secret=peer.secret)
+        start = DoorStart(number=process.number, settings=self._settings, link=link, log_format=self._log_format)
+        try:
+            await process.start(start)
+        except BaseException:
+            await self._links.dismiss(peer)
+            raise
+
+    async def _keep(self, process: "DoorProcess") -> None:
+        """Replace a door process whenever it ends by itself."""
+        assert self._links is not None
+        assert self._reports is not None
+        backoff = Backoff("door-process", door_process=process.number)
+        while True:
+            code = await process.ended()
+            if process.peer is not None:
+                await self._links.dismiss(process.peer)
+            self._reports.forget(process.number)
+            if self._is_ending:
+                return
+            self._reports.count_end()
+            _log.error(
+                "door_process_ended process=%s exit_code=%s: starting another",
+                process.number,
+                code,
+                extra={"door_process": process.number, "exit_code": code},
+            )
+            while not self._is_ending:
+                try:
+                    await self._start(process)
+                except (HoldfastError, OSError) as error:
+                    await asyncio.sleep(backoff.failed(error) / 1_000)
+                else:
+                    backoff.succeeded()
+                    break
+
+    async def drain(self, end_waits: Callable[[], None], deadline: float) -> bool:
+        """Let every door process finish its calls, and then end the waits of the store."""
+        self._is_ending = True
+        _log.info("told to stop: the door processes finish what is in hand; another signal ends them at once")
+        for process in self._processes:
+            process.drain()
+        remaining_s = max(deadline + LAST_S * 0.9 - asyncio.get_running_loop().time(), 0)
+        codes = await asyncio.gather(*(process.end_within(remaining_s) for process in self._processes))
+        end_waits()
+        if any(codes):
+            _log.error("door processes did not finish: exit codes %s", ", ".join(map(str, codes)))
+        return not any(codes)
+
+    async def close(self) -> None:
+        """End every door process that still runs."""
+        self._is_ending = True
+        await asyncio.gather(*(process.end_within(0) for process in self._processes))
+        for keeper in self._keepers:
+            keeper.cancel()
+        await asyncio.gather(*self._keepers, return_exceptions=True)
+        if self._links is not None:
+            await self._links.close(0)
+        self._directory.cleanup()
+
+
+class DoorProcess:
+    """One place among the door processes, and the process that fills it."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.peer: DoorPeer | None = None
+        self._process: Process | None = None
+
+    async def start(self, start: DoorStart) -> None:
+        """Start the process and wait until it serves. Raise its error if it cannot."""
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", _PROGRAM),
+            stdin=PIPE,
+            stdout=PIPE,
+        )
+        self._process = process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        task = pickle.dumps(start)
+        with suppress(ConnectionError):  # it has ended: its state says so, or is missing
+            process.stdin.write(len(task).to_bytes(LENGTH_BYTES, "big") + task)
+            await process.stdin.drain()
+        try:
+            async with asyncio.timeout(_START_S):
+                line = await process.stdout.readline()
+        except TimeoutError:
+            await self.end_within(0)
+            raise Unavailable(f"door process {self.number} did not start within {_START_S:g} s") from None
+        if not line:
+            raise Unavailable(f"door process {self.number} ended as it started: the log above says why")
+        state = msgspec.json.decode(line, type=DoorState)
+        if not state.is_serving:
+            raise error_of(state.error)
+
+    async def ended(self) -> int:
+        """Wait for the end of the process, and return its exit code."""
+        assert self._process is not None
+        return await self._process.wait()
+
+    def drain(self) -> None:
+        if self._process is not None and self._process.stdin is not None:
+            self._process.stdin.write(DRAIN)
+
+    async def end_within(self, seconds: float) -> int:
+        """Wait for the end of the process, and kill it after so long. Return its exit code."""
+        process = self._process
+        if process is None:
+            return 0
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                return await process.wait()
+        with suppress(ProcessLookupError):
+            process.kill()
+        return await process.wait()
