@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 
-from bench import capnp, fairness, fastpath, handover, objects, pipeline, postgres, start
+from bench import capnp, fairness, fastpath, handover, objects, pipeline, postgres, processes, start
 from bench.embedded import engine
 from bench.embedded import store as embedded
 from bench.http import client
@@ -19,6 +19,7 @@ PARTS: dict[str, Callable[[bool], Iterable[Figure | Table]]] = {
     "start": lambda quick: start.measure(),
     "handover": lambda quick: [handover.measure()],
     "http": lambda quick: http.measure(),
+    "processes": lambda quick: processes.measure(),
     "capnp": lambda quick: capnp.measure(),
     "fairness": lambda quick: fairness.measure(),
     "embedded": lambda quick: embedded.measure(100_000 if quick else 1_000_000),

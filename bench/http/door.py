@@ -39,7 +39,7 @@ def single_messages(per_connection: int = 100, rounds: int = 7) -> Figure:
         def measured(is_echo: bool) -> tuple[float, float]:
             process = echo if is_echo else server
             used_s = cpu_seconds([process.pid])
-            took_s = uvloop.run(_lifecycles(server.port, per_connection, echo_port=echo.port if is_echo else None))
+            took_s = uvloop.run(lifecycles(server.port, per_connection, echo_port=echo.port if is_echo else None))
             return took_s, cpu_seconds([process.pid]) - used_s
 
         for number in range(rounds + 1):
@@ -62,7 +62,7 @@ def single_messages(per_connection: int = 100, rounds: int = 7) -> Figure:
     )
 
 
-async def _lifecycles(port: int, per_connection: int, *, echo_port: int | None) -> float:
+async def lifecycles(port: int, per_connection: int, *, echo_port: int | None) -> float:
     """Seconds for all three phases; with `echo_port` the same bodies go to the echo instead."""
     enqueue = json.dumps({"queue": "bench", "messages": [{"payload": PAYLOAD}]}).encode()
     dequeue = b'{"queue":"bench","lease_ms":600000}'
