@@ -44,7 +44,7 @@ def urls(postgres: PostgresServer, redis_server: RedisServer, _databases: list[s
 def _machine_may_stall(monkeypatch: pytest.MonkeyPatch) -> None:
     """For longer than the second that a reservation holds: it ends here where a test says so (`expire`)."""
     monkeypatch.setattr(redis_cache, "_RESERVED_MS", 600_000)
-    monkeypatch.setattr(prefetching, "_BUSY_S", 600.0)
+    monkeypatch.setattr(prefetching, "_BUSY_MS", 600_000)
 
 
 def opened(urls: list[str], redis_url: str, path: Path, **terms: Any) -> AbstractAsyncContextManager[BufferedStore]:
