@@ -302,7 +302,7 @@ async def landed_by_others(
     tmp_path: Path,
     **_: Any,
 ) -> None:
-    look = Failing(monkeypatch, Buffer, "look_once")
+    look = Failing(monkeypatch, Buffer, "watch_once")
     clock = ManualClock()
     async with opened_buffered(urls, redis_url, tmp_path, clock=clock, flusher="spark"):
         await until(lambda: look.is_over, clock)
@@ -429,7 +429,7 @@ STARTERS = {
     "server/run.py": "the server itself, and its loop lag, which asks nobody",
     "service/refreshing.py": "refresh",
     "service/limits/shared_buckets.py": "rates",
-    "stores/buffered/fast_path.py": "commits, flush, landed_by_others; Redis is looked for by Cache.look",
+    "stores/buffered/fast_path.py": "commits, flush, landed_by_others; Redis is looked for by Cache.run",
     "stores/buffered/prefetcher.py": "prefetch",
     "stores/buffered/claim_rounds.py": "each round's error goes to its callers",
     "stores/event_loop/driver.py": "hands others' work to the link",

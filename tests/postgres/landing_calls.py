@@ -15,10 +15,10 @@ from holdfast.stores.contract import JournalPage
 from holdfast.stores.formats.logged_enqueue import LoggedCall, log_call
 from holdfast.stores.postgres import PostgresStore
 from holdfast.stores.postgres.cluster.database import connect
-from holdfast.stores.postgres.landing.land import Lane
+from holdfast.stores.postgres.landing.land import LogShard
 
 REF = QueueRef("acme", "mail")
-LANE = Lane(UUID(int=7), 11, 0)
+LOG_SHARD = LogShard(UUID(int=7), 11, 0)
 WEEK_MS = 7 * 86_400_000
 
 

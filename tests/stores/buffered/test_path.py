@@ -27,7 +27,7 @@ from holdfast.server.embedded import open_blocking
 from holdfast.stores.buffered.fast_path import FastPathOptions
 from holdfast.stores.buffered.log.log_disk import Disk
 from holdfast.stores.buffered.log.wal import WalPosition
-from holdfast.stores.buffered.redis_keys import buffer_key, field_of, place_of
+from holdfast.stores.buffered.redis_keys import buffer_key, decode_position, encode_position
 from holdfast.stores.buffered.store import BufferedStore
 from holdfast.stores.contract import QueueChange
 from holdfast.stores.postgres import PostgresStore
@@ -265,7 +265,7 @@ async def test_what_does_not_belong_in_a_buffer_is_not_stored(
             [(_, body)] = client.hgetall(buffer_key(other)).items()
             places = [WalPosition(UUID(int=number), 1, number, 0) for number in range(3)]
             for place, wrong in zip(places, (body, b"\xc1 not a call", body), strict=True):
-                client.hset(buffer_key(REF), field_of(place), wrong)
+                client.hset(buffer_key(REF), encode_position(place), wrong)
             client.hset(buffer_key(REF), "not a field", b"")
         assert await take(store) == []
         assert await take(store, ref=other) == [b"theirs"], "once"
@@ -423,7 +423,7 @@ async def test_a_log_that_failed_goes_on_by_itself_once_the_disk_works_again(
         with monkeypatch.context() as patched:
             patched.setattr(Disk, "sync", fail)
             patched.setattr(Disk, "sync_all", fail)
-            with pytest.raises(StoreUnavailable, match="goes on by itself"):
+            with pytest.raises(StoreUnavailable, match="recovers by itself"):
                 await put(store, b"unknown")
             for _ in range(5):
                 await put(store, b"direct")
@@ -480,12 +480,12 @@ def test_no_two_queues_share_a_key(one: tuple[str, str], other: tuple[str, str])
 
 @given(st.builds(WalPosition, st.uuids(), st.integers(0, 2**63 - 1), st.integers(0, 65_535), st.integers(0, 2**63)))
 def test_a_field_names_one_place(place: WalPosition) -> None:
-    assert place_of(field_of(place).encode()) == place
+    assert decode_position(encode_position(place).encode()) == place
 
 
 @given(st.binary(max_size=40))
 def test_any_field_is_a_place_or_none(field: bytes) -> None:
-    place_of(field)
+    decode_position(field)
 
 
 # --- Callers with threads ---------------------------------------------------------------------------------------------

@@ -46,13 +46,13 @@ def call(text: bytes) -> bytes:
     return encode_call(log_call(REF, 1, [Draft(payload=text)], [1], 0, None))
 
 
-def append(wal: Wal, *texts: bytes, lane: int = 0) -> list[int]:
+def append(wal: Wal, *texts: bytes, shard: int = 0) -> list[int]:
     """As one group."""
     bodies = [call(text) for text in texts]
     wal.make_room(sum(map(len, bodies)) + 100 * len(bodies))
-    places = list(wal.places(lane, len(bodies)))
-    wal.append([(lane, place, body) for place, body in zip(places, bodies, strict=True)])
-    return places
+    numbers = list(wal.take_numbers(shard, len(bodies)))
+    wal.append([(shard, number, body) for number, body in zip(numbers, bodies, strict=True)])
+    return numbers
 
 
 def texts(batches: list[LoggedBatch]) -> list[bytes]:
@@ -119,13 +119,13 @@ def test_a_reading_goes_on_where_the_last_one_ended(tmp_path: Path) -> None:
 def test_lanes_are_apart_and_spans_are_without_gaps(tmp_path: Path) -> None:
     wal = Wal(tmp_path)
     for number in range(6):
-        append(wal, b"%d" % number, lane=number % 2)
+        append(wal, b"%d" % number, shard=number % 2)
     wal.void([])
     [file] = segment_files(tmp_path)
-    batches = {batch.lane: batch for batch in read_calls(file).batches}
+    batches = {batch.shard: batch for batch in read_calls(file).batches}
     assert texts([batches[0]]) == [b"0", b"2", b"4"]
     assert texts([batches[1]]) == [b"1", b"3", b"5"]
-    assert [batches[lane].span for lane in (0, 1)] == [range(3), range(3)]
+    assert [batches[shard].span for shard in (0, 1)] == [range(3), range(3)]
     wal.close()
 
 
@@ -302,8 +302,8 @@ def test_jobs_that_are_killed_and_done_again_store_everything_once(
     for _, each in log.calls(queue_id, total):
         body = encode_call(each)
         wal.make_room(len(body) + 100)
-        [place] = wal.places(0, 1)
-        wal.append([(0, place, body)])
+        [number] = wal.take_numbers(0, 1)
+        wal.append([(0, number, body)])
     wal.close()
     jobs = [
         subprocess.Popen(

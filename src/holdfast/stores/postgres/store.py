@@ -139,7 +139,7 @@ class PostgresStore:
     def _ring(self, notices: Notices) -> None:
         self._bell.ring(notices)
 
-    def ground(self) -> PostgresBufferTarget:
+    def buffer_target(self) -> PostgresBufferTarget:
         """For a store that buffers for this one; once it is open."""
         assert self._driver.link is not None
         return PostgresBufferTarget(

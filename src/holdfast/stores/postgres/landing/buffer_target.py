@@ -16,7 +16,7 @@ from holdfast.stores.formats.logged_enqueue import LoggedCall
 from holdfast.stores.logic.quotas import check_quotas
 from holdfast.stores.postgres.cluster.cluster import PostgresCluster
 from holdfast.stores.postgres.cluster.node_numbers import PostgresNodeNumbers
-from holdfast.stores.postgres.landing.land import Landed, Lane, landed_places
+from holdfast.stores.postgres.landing.land import Landed, LogShard, landed_numbers
 from holdfast.stores.postgres.landing.owners import land_on_owners
 from holdfast.stores.postgres.operations.claims import PostgresClaims
 from holdfast.stores.postgres.payloads.pieces import PostgresPayloads, is_filled
@@ -37,7 +37,7 @@ _REMEMBERED = 50_000
 class Admitted(NamedTuple):
     """A queue that takes messages, as far as this server knows."""
 
-    lane: int
+    shard: int
     queue_id: int
     default_ttl_ms: int | None
 
@@ -52,7 +52,7 @@ class PostgresBufferTarget:
         nodes: PostgresNodeNumbers,
         link: LoopBridge,
         publish: Callable[[Notices], None],
-        ring: Callable[[Notices], None],
+        notify: Callable[[Notices], None],
     ) -> None:
         self._cluster = cluster
         self._directory = directory
@@ -61,7 +61,7 @@ class PostgresBufferTarget:
         self._nodes = nodes
         self._link = link
         self._publish = publish
-        self._ring = ring
+        self._notify = notify
         # When each queue was last seen to be as it is remembered.
         self._seen_s: dict[QueueRef, float] = {}
         # What each database's clock said, and when that was heard: so a time made from it is never ahead of the clock.
@@ -81,10 +81,10 @@ class PostgresBufferTarget:
 
     # --- Enqueueing --------------------------------------------------------------------------------------------
 
-    def lanes(self) -> int:
+    def shard_count(self) -> int:
         return len(self._cluster.shards)
 
-    def lane_of(self, ref: QueueRef) -> int:
+    def shard_of(self, ref: QueueRef) -> int:
         return self._cluster.number_of(ref)
 
     def admit(self, ref: QueueRef, drafts: list[Draft]) -> Admitted | None:
@@ -97,38 +97,38 @@ class PostgresBufferTarget:
 
     def is_known(self, ref: QueueRef) -> bool:
         seen_s = self._seen_s.get(ref)
-        _, heard_s = self._clocks.get(self.lane_of(ref), (0, -_FRESH_S))
+        _, heard_s = self._clocks.get(self.shard_of(ref), (0, -_FRESH_S))
         is_fresh = seen_s is not None and steady_s() - min(seen_s, heard_s) < _FRESH_S
         return is_fresh and self._directory.remembered(ref) is not None
 
-    async def ask(self, ref: QueueRef) -> None:
+    async def refresh(self, ref: QueueRef) -> None:
         """As the database knows it, if it does."""
         if await self._directory.load(ref) is not None:
             [row] = await self._cluster.shard_of(ref).fetch(_NOW)
-            self._clocks[self.lane_of(ref)] = row["now"], steady_s()
+            self._clocks[self.shard_of(ref)] = row["now"], steady_s()
             self._note(ref)
 
     def take_ids(self, number: int, stored_ms: int) -> list[int]:
         return self._nodes.take_ids(number, stored_ms)
 
-    def stored_ms(self, lane: int, now_ms: int) -> int:
-        """The time by the lane's database, of a queue that is known."""
+    def stored_ms(self, shard: int, now_ms: int) -> int:
+        """The time by the log_shard's database, of a queue that is known."""
         given = self._cluster.given(now_ms)
         if given is not None:
             return given
-        said_ms, heard_s = self._clocks[lane]
-        at_ms, last_ms = said_ms + int((steady_s() - heard_s) * 1_000), self._last_ms.get(lane, 0)
+        said_ms, heard_s = self._clocks[shard]
+        at_ms, last_ms = said_ms + int((steady_s() - heard_s) * 1_000), self._last_ms.get(shard, 0)
         if last_ms - _STEP_BACK_MS < at_ms < last_ms:
             at_ms = last_ms  # or messages would change places
-        self._last_ms[lane] = at_ms
+        self._last_ms[shard] = at_ms
         return at_ms
 
-    def ring(self, ready: dict[QueueRef, int]) -> None:
+    def notify(self, ready: dict[QueueRef, int]) -> None:
         """Tell the other servers from when on there is something in these queues, though it has not landed."""
         notices = Notices()
         for ref, at_ms in ready.items():
             notices.ready(ref, at_ms)
-        self._ring(notices)
+        self._notify(notices)
 
     # --- Reserving ---------------------------------------------------------------------------------------------
 
@@ -150,15 +150,15 @@ class PostgresBufferTarget:
         self,
         node: UUID,
         epoch: int,
-        lane: int,
+        shard: int,
         calls: list[tuple[int, LoggedCall]],
         span: range | None,
         now_ms: int,
     ) -> int:
         """`landing.land`, and what comes of it is told; answers how many messages it stored."""
         given_now = self._cluster.given(now_ms)
-        of = Lane(node, epoch, lane)
-        every = await land_on_owners(self._cluster, of, calls, span=span, given_now=given_now)
+        log_shard = LogShard(node, epoch, shard)
+        every = await land_on_owners(self._cluster, log_shard, calls, span=span, given_now=given_now)
         for landed in every:
             self._tell(landed)
         return sum(queue.stored for landed in every for queue in landed.queues)
@@ -183,10 +183,10 @@ class PostgresBufferTarget:
                 self._directory.forget(ref)
         self._publish(notices)
 
-    async def landed(self, node: UUID, epoch: int, lane: int) -> list[range]:
-        """The places of a lane that are stored, whoever stored them."""
-        of = Lane(node, epoch, lane)
-        return await self._cluster.shards[lane].use(lambda connection: landed_places(connection, of))
+    async def landed(self, node: UUID, epoch: int, shard: int) -> list[range]:
+        """The places of a log_shard that are stored, whoever stored them."""
+        log_shard = LogShard(node, epoch, shard)
+        return await self._cluster.shards[shard].use(lambda connection: landed_numbers(connection, log_shard))
 
     def _note(self, ref: QueueRef) -> None:
         if len(self._seen_s) >= _REMEMBERED:

@@ -15,7 +15,7 @@ from holdfast.model.errors import StoreUnavailable
 from holdfast.model.names import QueueRef
 from holdfast.stores.formats.logged_enqueue import LoggedBatch
 from holdfast.stores.postgres.cluster.cluster import PostgresCluster
-from holdfast.stores.postgres.landing.land import Landed, Lane, landed_places
+from holdfast.stores.postgres.landing.land import Landed, LogShard, landed_numbers
 from holdfast.stores.postgres.landing.owners import land_on_owners
 from holdfast.stores.postgres.notifier import ring_for
 
@@ -31,17 +31,17 @@ class FlushResult(NamedTuple):
 def flush(
     urls: list[str], batches: Iterable[LoggedBatch], *, durability: str = "fsync", shard_map: str = "slots"
 ) -> FlushResult:
-    """Store these, each batch in one transaction. A batch's lane is the number of a database of the store; a queue that
-    has gone to another since is found there.
+    """Store these, each batch in one transaction. A batch's log_shard is the number of a database of the store; a queue
+    that has gone to another since is found there.
 
     A database that is down keeps nothing from the others: what can land does, and then it is `StoreUnavailable`.
     """
     return asyncio.run(_flush(PostgresCluster(urls, durability=durability, shard_map=shard_map), batches))
 
 
-def landed(urls: list[str], node: UUID, epoch: int, lane: int) -> list[range]:
-    """The places of a lane that are stored."""
-    return asyncio.run(_landed(urls, Lane(node, epoch, lane)))
+def landed(urls: list[str], node: UUID, epoch: int, shard: int) -> list[range]:
+    """The places of a log_shard that are stored."""
+    return asyncio.run(_landed(urls, LogShard(node, epoch, shard)))
 
 
 async def _flush(cluster: PostgresCluster, batches: Iterable[LoggedBatch]) -> FlushResult:
@@ -51,8 +51,8 @@ async def _flush(cluster: PostgresCluster, batches: Iterable[LoggedBatch]) -> Fl
         await cluster.open()
         for batch in batches:
             try:
-                lane = Lane(batch.node, batch.epoch, batch.lane)
-                every = await land_on_owners(cluster, lane, batch.calls, span=batch.span, given_now=None)
+                log_shard = LogShard(batch.node, batch.epoch, batch.shard)
+                every = await land_on_owners(cluster, log_shard, batch.calls, span=batch.span, given_now=None)
                 await _ring(cluster, every)
             except StoreUnavailable as error:
                 failure = error
@@ -82,10 +82,10 @@ async def _ring_for(ready: dict[QueueRef, int], connection: Any) -> None:
     await ring_for(connection, ready)
 
 
-async def _landed(urls: list[str], lane: Lane) -> list[range]:
+async def _landed(urls: list[str], log_shard: LogShard) -> list[range]:
     cluster = PostgresCluster(urls)
     try:
         await cluster.open()
-        return await cluster.numbered(lane.lane).use(lambda each: landed_places(each, lane))
+        return await cluster.numbered(log_shard.shard).use(lambda each: landed_numbers(each, log_shard))
     finally:
         await cluster.close()

@@ -27,12 +27,12 @@ _COLUMNS = (
 _GONE = "queue deleted"
 
 
-class Lane(NamedTuple):
-    """Of which opening of which log, and which of its lanes."""
+class LogShard(NamedTuple):
+    """Of which opening of which log, and which of its shard_count."""
 
     node: UUID
     epoch: int
-    lane: int
+    shard: int
 
 
 class LandedQueue(NamedTuple):
@@ -59,21 +59,21 @@ class Landed(NamedTuple):
 
 async def land(
     connection: Any,
-    lane: Lane,
+    log_shard: LogShard,
     calls: list[tuple[int, LoggedCall]],
     *,
     span: range | None = None,
     given_now: int | None = None,
     goes_by_slots: bool = True,
 ) -> Landed:
-    """Store `calls`, each with its place in the lane, in one transaction.
+    """Store `calls`, each with its place in the log_shard, in one transaction.
 
     `span`: the caller has everything of it, so that places without a call have nothing to store, now or later, and
     count as landed too. The connection's search path is the schema. `goes_by_slots`: the table of slots says which
     queues are this database's; else all of them are.
     """
     async with connection.transaction():
-        known, has_table = await _lock(connection, lane)
+        known, has_table = await _lock(connection, log_shard)
         fresh = [(place, call) for place, call in calls if not _has(known, place)]
         queues, revisions = await _queues(connection, fresh)
         elsewhere: set[QueueRef] = set()
@@ -98,20 +98,20 @@ async def land(
         ranges = _without(span, left) if span else [range(place, place + 1) for place, _ in fresh if place not in left]
         if ranges:
             firsts, ends = [each.start for each in ranges], [each.stop for each in ranges]
-            await connection.execute(SQL["landed_more"], *lane, firsts, ends)
+            await connection.execute(SQL["landed_more"], *log_shard, firsts, ends)
     return Landed(landed, len(calls) - len(fresh), dropped, revisions, moved)
 
 
-async def note_landed(connection: Any, lane: Lane, places: list[int]) -> None:
+async def note_landed(connection: Any, log_shard: LogShard, places: list[int]) -> None:
     """They have landed on another database, which has it written down."""
     async with connection.transaction():
-        await _lock(connection, lane)
-        await connection.execute(SQL["landed_more"], *lane, places, [place + 1 for place in places])
+        await _lock(connection, log_shard)
+        await connection.execute(SQL["landed_more"], *log_shard, places, [place + 1 for place in places])
 
 
-async def landed_places(connection: Any, lane: Lane) -> list[range]:
-    """What of a lane is stored here."""
-    places = await connection.fetchval(SQL["landed_of"], *lane)
+async def landed_numbers(connection: Any, log_shard: LogShard) -> list[range]:
+    """What of a log_shard is stored here."""
+    places = await connection.fetchval(SQL["landed_of"], *log_shard)
     return [range(each.lower, each.upper) for each in places or ()]
 
 
@@ -131,11 +131,11 @@ def _without(span: range, places: set[int]) -> list[range]:
     return [each for each in ranges if each]
 
 
-async def _lock(connection: Any, lane: Lane) -> tuple[list[Any], bool]:
-    row = await connection.fetchrow(SQL["landed"], *lane)
+async def _lock(connection: Any, log_shard: LogShard) -> tuple[list[Any], bool]:
+    row = await connection.fetchrow(SQL["landed"], *log_shard)
     if row is None:
-        await connection.execute(SQL["landed_first"], *lane)
-        row = await connection.fetchrow(SQL["landed"], *lane)
+        await connection.execute(SQL["landed_first"], *log_shard)
+        row = await connection.fetchrow(SQL["landed"], *log_shard)
     return row["places"], row["has_table"]
 
 

@@ -11,23 +11,23 @@ from typing import Any
 
 from holdfast.stores.formats.logged_enqueue import LoggedCall
 from holdfast.stores.postgres.cluster.cluster import PostgresCluster, QueueMoved
-from holdfast.stores.postgres.landing.land import Landed, Lane, land, note_landed
+from holdfast.stores.postgres.landing.land import Landed, LogShard, land, note_landed
 
 
 async def land_on_owners(
     cluster: PostgresCluster,
-    lane: Lane,
+    log_shard: LogShard,
     calls: list[tuple[int, LoggedCall]],
     *,
     span: range | None,
     given_now: int | None,
 ) -> list[Landed]:
     """What each database answered. `QueueMoved` while a queue is on its way: what else there was has landed."""
-    here = cluster.numbered(lane.lane)
+    here = cluster.numbered(log_shard.shard)
     options = {"given_now": given_now, "goes_by_slots": cluster.goes_by_slots}
 
     async def once(calls: list[tuple[int, LoggedCall]], span: range | None, connection: Any) -> Landed:
-        return await land(connection, lane, calls, span=span, **options)  # type: ignore[arg-type]
+        return await land(connection, log_shard, calls, span=span, **options)  # type: ignore[arg-type]
 
     landed = [await here.use(partial(once, calls, span))]
     if landed[0].moved:
@@ -41,9 +41,9 @@ async def land_on_owners(
             landed.append(await cluster.shards[owner].use(partial(once, moved, None)))
             if landed[-1].moved:
                 raise QueueMoved(landed[-1].moved[0][1].ref)
-            await here.use(partial(_note, lane, [place for place, _ in moved]))
+            await here.use(partial(_note, log_shard, [place for place, _ in moved]))
     return landed
 
 
-async def _note(lane: Lane, places: list[int], connection: Any) -> None:
-    await note_landed(connection, lane, places)
+async def _note(log_shard: LogShard, places: list[int], connection: Any) -> None:
+    await note_landed(connection, log_shard, places)
