@@ -297,6 +297,6 @@ async def test_a_move_that_finds_no_room_again_and_again_is_called_unavailable(
             return (await carry(short))._replace(version=0)  # as if another grant had come since
 
         monkeypatch.setattr(store._grants, "carry", late)
-        with pytest.raises(StoreUnavailable, match="again and again"):
+        with pytest.raises(StoreUnavailable, match="gave up after"):
             await move(store, now, HERE, AWAY)
         assert (await store.counts(*HERE, now)).ready == 10

@@ -1,4 +1,4 @@
-"""The driver of the PostgreSQL store: follows queues to the databases that own them, and tells other servers too."""
+"""The driver of the PostgreSQL store: follows queues to the databases that own them, and notifies other servers."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
@@ -16,10 +16,12 @@ T = TypeVar("T")
 
 
 class PostgresDriver(LoopDriver):
+    """The way from callers to the event loop of the databases."""
+
     listener: Listener
 
     def __init__(self, cluster: PostgresCluster, directory: QueueRegistry, ring: Callable[[Notices], None]) -> None:
-        """`ring` tells the other servers about notices, from the driver's loop."""
+        """`ring` is called on the driver's loop with notices for the other servers."""
         super().__init__()
         self._cluster = cluster
         self._directory = directory
@@ -32,12 +34,14 @@ class PostgresDriver(LoopDriver):
         return taken
 
     def publish(self, notices: Notices) -> None:
+        """From the driver's loop: report a change to the other servers and to the listener."""
         if self.is_open:
             self._ring(notices)
             super().publish(notices)
 
     def hear(self, ref: QueueRef | None, at_ms: int) -> None:
-        """From the driver's loop: tell the listener about a change of another server; None: to a schedule."""
+        """From the driver's loop: report a change by another server to the listener. `ref` is None for a change of a
+        schedule."""
 
         def tell() -> None:
             if ref is None:

@@ -1,8 +1,8 @@
-"""Wake-ups across servers: what one server's changes make possible is told to the others by NOTIFY.
+"""Wake-ups across servers: NOTIFY tells other servers about messages that their waiting claims may take.
 
-It is sent after the change has committed, by a connection of its own: inside the transaction, PostgreSQL would let
-only one notifying transaction commit at a time. So a server that dies in between tells nobody, and those who wait find
-the message when they next look (`queue_poll_interval`).
+A notification is sent after the change has committed, by a connection of its own: inside the transaction, PostgreSQL
+would let only one notifying transaction commit at a time. A server that dies in between sends none, and waiting claims
+then find the message when they next look (`queue_poll_interval`).
 """
 
 import asyncio
@@ -18,26 +18,27 @@ from holdfast.stores.postgres.cluster.database import PostgresDatabase, connect,
 from holdfast.stores.postgres.cluster.node_numbers import PostgresNodeNumbers
 
 _CHANNEL = "holdfast"
+# The application name by which servers of all versions find one another: keep it.
 _NAME = "holdfast bell"
-# Whether anybody else listens to this database.
+# Whether another server listens to this database.
 _PEERS = (
     f"SELECT count(*) > 1 FROM pg_stat_activity WHERE datname = current_database() AND application_name = '{_NAME}'"
 )
 # A payload has at most 8,000 bytes.
 _LINES_BYTES = 7_500
 _LONGEST_PAUSE_MS = 3_000
-# How often a server looks whether there are others.
+# The interval between two checks for other servers.
 _LOOK_MS = 5_000
 
-# Of a line in a payload: a schedule is due, not a queue.
+# The name in a payload's line that means a schedule, not a queue.
 _SCHEDULE = "*"
 
-# Told that a claim on a queue may find something from a time on; without a queue, that a schedule is due then.
+# Called when a claim on a queue may find something from a time on; without a queue, when a schedule is due then.
 Heard = Callable[[QueueRef | None, int], None]
 
 
 async def ring_for(connection: Any, ready: dict[QueueRef, int]) -> None:
-    """By somebody who is no server: tell all of them."""
+    """Notify all servers, from a process that is no server itself."""
     notes = {str(ref): at_ms for ref, at_ms in ready.items()}
     while notes:
         lines = _take(notes)
@@ -45,7 +46,7 @@ async def ring_for(connection: Any, ready: dict[QueueRef, int]) -> None:
 
 
 def _take(notes: dict[str, int]) -> list[str]:
-    """As many as one payload has room for, out of `notes`."""
+    """Remove and return as many lines as one payload has room for."""
     lines: list[str] = []
     size = 0
     while notes and size < _LINES_BYTES:
@@ -56,6 +57,8 @@ def _take(notes: dict[str, int]) -> list[str]:
 
 
 class Notifier:
+    """Sends and receives notifications over all databases."""
+
     def __init__(self, cluster: PostgresCluster, nodes: PostgresNodeNumbers, heard: Heard) -> None:
         self._cluster = cluster
         self._nodes = nodes
@@ -63,12 +66,12 @@ class Notifier:
         self._ropes: list[_ListenConnection] = []
 
     def works(self, clock: Clock) -> list[Any]:
-        """What is to run in the background, one for each database."""
+        """Return the background loops, one for each database."""
         self._ropes = [_ListenConnection(shard, self._nodes, self._heard) for shard in self._cluster.shards]
         return [rope.run(clock) for rope in self._ropes]
 
     def ring(self, notices: Notices) -> None:
-        """Soon; what is rung for while a note is on its way goes with the next."""
+        """Notify the other servers soon. Changes that come while a notification is being sent go with the next one."""
         for ref, at_ms in notices.ready_at.items():
             self._ropes[self._cluster.number_of(ref)].add(str(ref), at_ms)
         if notices.scheduled_at is not None:
@@ -76,11 +79,12 @@ class Notifier:
                 rope.add(_SCHEDULE, notices.scheduled_at)
 
     def has_peers(self) -> bool:
+        """Return whether another server listens to one of the databases."""
         return any(rope.has_peers for rope in self._ropes)
 
 
 class _ListenConnection:
-    """To one database: listens, and rings."""
+    """A connection to one database that listens and notifies."""
 
     def __init__(self, shard: PostgresDatabase, nodes: PostgresNodeNumbers, heard: Heard) -> None:
         self._shard = shard
@@ -88,11 +92,12 @@ class _ListenConnection:
         self._heard = heard
         self._notes: dict[str, int] = {}
         self._is_wanted = asyncio.Event()
-        # Alone, a server has nobody to tell.
+        # A server without peers sends nothing.
         self.has_peers = False
         self._backoff = Backoff("notifications", longest_ms=_LONGEST_PAUSE_MS, database=shown(shard.url))
 
     def add(self, name: str, at_ms: int) -> None:
+        """Send this with the next notification, if another server listens."""
         if self.has_peers:
             known = self._notes.get(name)
             self._notes[name] = at_ms if known is None else min(known, at_ms)
@@ -107,7 +112,7 @@ class _ListenConnection:
         try:
             connection = await connect(self._shard.url, {"application_name": _NAME})
             await connection.add_listener(_CHANNEL, self._hear)
-            await self._send(connection, [])  # the others learn that they are not alone any more
+            await self._send(connection, [])  # tells the other servers that they have a peer
             self.has_peers = await connection.fetchval(_PEERS)
             self._backoff.succeeded()
             await self._ring(connection, clock)

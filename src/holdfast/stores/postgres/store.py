@@ -48,6 +48,8 @@ from holdfast.telemetry.figures import Figures
 
 
 class PostgresStore:
+    """A `Store` over one or several databases that any number of servers share."""
+
     capabilities = Capabilities(claims_inline=False, is_durable=True, pushes_wakeups=False, streams_above=PIECES_ABOVE)
 
     def __init__(
@@ -61,8 +63,8 @@ class PostgresStore:
         goes_by_caller: bool = False,
         uses_shortcuts: bool = True,
     ) -> None:
-        """`goes_by_caller` is for tests: time is what callers say, not what the databases' clock says. So is
-        `uses_shortcuts`: False lets every call run the shared logic, as shortcuts.py says."""
+        """`goes_by_caller` and `uses_shortcuts` are for tests. With the first, the time is what callers say, not what
+        the databases' clocks say. Without the second, every call runs the shared logic, as `shortcuts.py` describes."""
         self._cluster = PostgresCluster(urls, durability=durability, shard_map=shard_map, goes_by_caller=goes_by_caller)
         self._grants = QuotaGrants(self._cluster)
         self._directory = QueueRegistry(self._cluster, self._grants)
@@ -95,7 +97,7 @@ class PostgresStore:
             *(self.payloads, resharding, journal_retention_ms),
         )
         self._vacuum = Vacuum(self._cluster)
-        # The methods of the contract that one part does alone.
+        # Methods of the contract that one part implements alone.
         self.shard_of = self._cluster.number_of
         self.get = self._reading.get
         self.peek = self._reading.peek
@@ -130,7 +132,7 @@ class PostgresStore:
 
     async def _close(self) -> None:
         async def last() -> None:
-            with suppress(StoreUnavailable):  # then its lease runs out by itself
+            with suppress(StoreUnavailable):  # the lease of the node number then ends by itself
                 await self._nodes.release()
             await self._cluster.close()
 
@@ -140,7 +142,7 @@ class PostgresStore:
         self._bell.ring(notices)
 
     def buffer_target(self) -> PostgresBufferTarget:
-        """For a store that buffers for this one; once it is open."""
+        """Return the part of the store that the fast path uses. The store must be open."""
         assert self._driver.link is not None
         return PostgresBufferTarget(
             *(self._cluster, self._directory, self._claiming, self._pieces, self._nodes),
@@ -168,11 +170,11 @@ class PostgresStore:
     async def save_state(self, ref: QueueRef, receipt: Receipt, change: StateChange, now_ms: int) -> str | None:
         return await self._units.run(ref, lambda unit: save_state(unit, ref, receipt, change), now_ms)
 
-    # --- Upkeep ------------------------------------------------------------------------------------------------
+    # --- Maintenance ------------------------------------------------------------------------------------------------
 
     async def backup(self, target: str) -> None:
         raise InvalidArgument(
-            "a PostgreSQL store is backed up by PostgreSQL's own tools, as pg_basebackup", field="url"
+            "a PostgreSQL store is backed up with PostgreSQL's own tools, such as pg_basebackup", field="url"
         )
 
     async def journal(

@@ -216,7 +216,7 @@ async def test_a_move_that_was_called_off_writes_no_more_pieces(urls: list[str])
             return await fetch(sql, *args)
 
         store._cluster.shards[1 - HERE].fetch = slow  # type: ignore[method-assign]
-        with pytest.raises(StoreUnavailable, match="called off"):
+        with pytest.raises(StoreUnavailable, match="cancelled"):
             await store.alter(REF, Move(to=AWAY), EVERYTHING, None, 10, now_ms())
         store._cluster.shards[1 - HERE].fetch = fetch  # type: ignore[method-assign]
         await sweep(store)

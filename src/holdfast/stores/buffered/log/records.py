@@ -12,8 +12,8 @@ that the record is for, and `number` counts the records of each shard: landed re
 A checksum also covers the record's offset and epoch. So no bytes inside a payload, and no old bytes of the disk, are
 ever read as a record.
 
-To change the format, raise `FORMAT`. A log is empty after an orderly shutdown with its databases up, so an upgrade can
-require that; otherwise `decode_header` must read the old format too.
+To change the format, raise `FORMAT`, and let `decode_header` and `decode_record` read the old format too: even a log
+that has landed completely keeps its last segment.
 """
 
 import struct

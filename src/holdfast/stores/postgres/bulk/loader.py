@@ -1,7 +1,7 @@
-"""What a bulk writer calls: messages into the databases, from any thread or process that has no server.
+"""Bulk loads: store messages in the databases from any thread or process that has no server.
 
-Blocking, over connections and a node number of its own. It may be killed at any point and done again, by several at
-once and beside servers: a message with a key is stored once.
+A loader blocks, and has its own connections and node number. A load may be killed at any point and repeated, and
+several may run at once and beside servers: a message with an idempotency key is stored once.
 """
 
 import asyncio
@@ -34,14 +34,14 @@ from holdfast.stores.postgres.queues.registry import Numbered, QueueRegistry
 from holdfast.stores.postgres.transactions.runner import StepRunner
 from holdfast.stores.postgres.transactions.unit import PostgresParts
 
-# How often a transaction begins again because a queue was changed or moved meanwhile, and how long it waits then.
+# How often a transaction is run again because a queue was changed or moved meanwhile, and the pause before each try.
 _TRIES = 50
 _PAUSE_MS = 100
 _RENEW_MS = 15_000
 
 
 class Loader:
-    """Of one thread. Rates and caps on calls, which servers keep, do not hold it back; quotas do."""
+    """A bulk writer for one thread. Quotas apply to it; rates and limits on calls, which servers enforce, do not."""
 
     def __init__(
         self,
@@ -52,6 +52,8 @@ class Loader:
         shard_map: str = "slots",
         clock: Clock | None = None,
     ) -> None:
+        """Connect to the databases `urls` of a store, and lease a node number. Payloads may have at most `max_payload`
+        bytes."""
         self._max_payload = max_payload
         self._clock = clock or SystemClock()
         self._cluster = PostgresCluster(urls, durability=durability, shard_map=shard_map)
@@ -70,8 +72,8 @@ class Loader:
             raise
 
     def load(self, drafts: Mapping[QueueRef, list[Draft]]) -> int:
-        """Store these, all that one database gets or none of it; answers how many were new. Queues are made with their
-        first message."""
+        """Store the messages, in one transaction per database, and return how many were new. A queue is created with
+        its first message."""
         for each in drafts.values():
             for draft in each:
                 check_draft(draft, self._max_payload)
@@ -80,7 +82,8 @@ class Loader:
         return self._loop.run_until_complete(self._load(plain, special))
 
     def load_rows(self, rows: pa.RecordBatch) -> int:
-        """As `load`, of rows with `tenant`, `queue`, `payload`, `content_type`, and perhaps `key` and `priority`."""
+        """Store rows with the columns `tenant`, `queue`, `payload`, `content_type`, and optionally `key` and
+        `priority`, as `load` does."""
         plain = checked(rows, self._max_payload)
         large = plain.rows.column("ref").filter(pc.greater(plain.rows.column("bytes"), PIECES_ABOVE))
         special = {plain.refs[place] for place in large.to_pylist()}
@@ -88,6 +91,7 @@ class Loader:
         return self._loop.run_until_complete(self._load(plain.only(set(plain.refs) - special), drafts))
 
     def close(self) -> None:
+        """Give the node number back, and close the connections."""
         try:
             self._loop.run_until_complete(self._close())
         finally:
@@ -99,7 +103,7 @@ class Loader:
         self._leased_at = self._clock.now_ms()
 
     async def _close(self) -> None:
-        with suppress(StoreUnavailable):  # then its lease runs out by itself
+        with suppress(StoreUnavailable):  # the lease of the node number then ends by itself
             await self._nodes.release()
         await self._cluster.close()
 
@@ -126,7 +130,7 @@ class Loader:
                 await self._ring(notices)
                 return stored
             await self._look_again(waiting.refs)
-        raise StoreUnavailable(f"queue {waiting.refs[0]} was changed again and again: try once more")
+        raise StoreUnavailable(f"gave up after {_TRIES} concurrent changes of queue {waiting.refs[0]}; try again")
 
     def _by_shard(self, refs: Iterable[QueueRef]) -> dict[int, set[QueueRef]]:
         parts: defaultdict[int, set[QueueRef]] = defaultdict(set)
@@ -156,16 +160,17 @@ class Loader:
                 return sum(not each.duplicate for each in answers)
             except QueueMoved:
                 await self._look_again([ref])
-        raise StoreUnavailable(f"queue {ref} is being moved to another database: try again")
+        raise StoreUnavailable(f"queue {ref} is being moved to another database; try again")
 
     async def _look_again(self, refs: Iterable[QueueRef]) -> None:
+        """Wait a moment, and forget what is known of these queues."""
         await sleep_for(self._clock, _PAUSE_MS)
         for ref in refs:
             self._directory.forget(ref)
         await self._cluster.refresh()
 
     async def _ring(self, notices: Notices) -> None:
-        """For servers whose claims wait."""
+        """Notify servers whose claims wait."""
         by_shard: defaultdict[int, dict[QueueRef, int]] = defaultdict(dict)
         for ref, at_ms in notices.ready_at.items():
             by_shard[self._cluster.number_of(ref)][ref] = at_ms
@@ -178,5 +183,5 @@ async def _ring_for(ready: dict[QueueRef, int], connection: Any) -> None:
 
 
 def _is_special(draft: Draft) -> bool:
-    """A group's order, and a payload in pieces, take more than COPY."""
+    """Return whether COPY cannot store the draft: a group has an order, and a large payload has pieces."""
     return draft.group is not None or len(draft.payload) > PIECES_ABOVE

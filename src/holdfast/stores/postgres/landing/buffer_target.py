@@ -1,4 +1,4 @@
-"""What a store that buffers for this one asks of it, beyond the contract. All but `call` on the driver's loop."""
+"""The part of the PostgreSQL store that the fast path uses, beyond the contract."""
 
 from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple, TypeVar
@@ -26,7 +26,7 @@ from holdfast.stores.reserved_message import Reserved
 
 T = TypeVar("T")
 
-# What this server knows of a queue, and of a database's clock, is believed for so long without asking.
+# How long this server's knowledge of a queue and of a database's clock is used without asking again.
 _FRESH_S = 5.0
 # A clock that goes back by more than this was set back. Within it, times of messages do not go back.
 _STEP_BACK_MS = 1_000
@@ -43,6 +43,9 @@ class Admitted(NamedTuple):
 
 
 class PostgresBufferTarget:
+    """The store as `stores.buffered.fast_path.BufferTarget` describes it. All methods but `call` run on the driver's
+    loop."""
+
     def __init__(
         self,
         cluster: PostgresCluster,
@@ -62,13 +65,14 @@ class PostgresBufferTarget:
         self._link = link
         self._publish = publish
         self._notify = notify
-        # When each queue was last seen to be as it is remembered.
+        # When each queue was last seen to be as it is remembered, in steady seconds.
         self._seen_s: dict[QueueRef, float] = {}
-        # What each database's clock said, and when that was heard: so a time made from it is never ahead of the clock.
+        # What each database's clock said, and when this server heard it (steady seconds). A time derived from the two
+        # is never ahead of the database's clock.
         self._clocks: dict[int, tuple[int, float]] = {}
         self._last_ms: dict[int, int] = {}
 
-    # --- Between the loops -------------------------------------------------------------------------------------
+    # --- Between event loops -------------------------------------------------------------------------------------
 
     async def call(self, work: Coroutine[Any, Any, T]) -> T:
         return await self._link.call(work)
@@ -88,7 +92,8 @@ class PostgresBufferTarget:
         return self._cluster.number_of(ref)
 
     def admit(self, ref: QueueRef, drafts: list[Draft]) -> Admitted | None:
-        """None: this is for the database to decide. `PayloadTooLarge`."""
+        """Return what a logged call needs to know of its queue, or None if the database must decide. Raise
+        `PayloadTooLarge`."""
         info = self._directory.remembered(ref)
         if info is None or not _is_simple(info) or not info.shard.is_up:
             return None
@@ -102,7 +107,7 @@ class PostgresBufferTarget:
         return is_fresh and self._directory.remembered(ref) is not None
 
     async def refresh(self, ref: QueueRef) -> None:
-        """As the database knows it, if it does."""
+        """Read the queue and the database's clock, if the queue exists."""
         if await self._directory.load(ref) is not None:
             [row] = await self._cluster.shard_of(ref).fetch(_NOW)
             self._clocks[self.shard_of(ref)] = row["now"], steady_s()
@@ -112,19 +117,19 @@ class PostgresBufferTarget:
         return self._nodes.take_ids(number, stored_ms)
 
     def stored_ms(self, shard: int, now_ms: int) -> int:
-        """The time by the log_shard's database, of a queue that is known."""
+        """Return the time `now_ms` by the clock of the database. A queue of it must be known."""
         given = self._cluster.given(now_ms)
         if given is not None:
             return given
         said_ms, heard_s = self._clocks[shard]
         at_ms, last_ms = said_ms + int((steady_s() - heard_s) * 1_000), self._last_ms.get(shard, 0)
         if last_ms - _STEP_BACK_MS < at_ms < last_ms:
-            at_ms = last_ms  # or messages would change places
+            at_ms = last_ms  # otherwise the order of messages would change
         self._last_ms[shard] = at_ms
         return at_ms
 
     def notify(self, ready: dict[QueueRef, int]) -> None:
-        """Tell the other servers from when on there is something in these queues, though it has not landed."""
+        """Tell the other servers from when on these queues have messages, though these have not landed."""
         notices = Notices()
         for ref, at_ms in ready.items():
             notices.ready(ref, at_ms)
@@ -138,7 +143,7 @@ class PostgresBufferTarget:
     async def claim_reserved(
         self, ref: QueueRef, asks: list[ClaimRequest], mine: list[Reserved], others: list[Reserved], now_ms: int
     ) -> Claims | None:
-        """`PostgresClaims.claim_reserved`, and what comes of it is told."""
+        """Claim reserved messages as `PostgresClaims.claim_reserved` does, and publish the notices."""
         notices = Notices()
         claims = await self._claiming.claim_reserved(ref, asks, mine, others, now_ms, notices)
         self._publish(notices)
@@ -155,7 +160,7 @@ class PostgresBufferTarget:
         span: range | None,
         now_ms: int,
     ) -> int:
-        """`landing.land`, and what comes of it is told; answers how many messages it stored."""
+        """Land calls on their owners and publish the notices. Return the number of stored messages."""
         given_now = self._cluster.given(now_ms)
         log_shard = LogShard(node, epoch, shard)
         every = await land_on_owners(self._cluster, log_shard, calls, span=span, given_now=given_now)
@@ -184,7 +189,7 @@ class PostgresBufferTarget:
         self._publish(notices)
 
     async def landed(self, node: UUID, epoch: int, shard: int) -> list[range]:
-        """The places of a log_shard that are stored, whoever stored them."""
+        """Return the record numbers that are stored, by whichever server."""
         log_shard = LogShard(node, epoch, shard)
         return await self._cluster.shards[shard].use(lambda connection: landed_numbers(connection, log_shard))
 
@@ -195,5 +200,5 @@ class PostgresBufferTarget:
 
 
 def _is_simple(info: QueueInfo) -> bool:
-    """Nothing about it has to be decided together with what else is stored."""
+    """Return whether new messages of the queue need no decision together with stored messages."""
     return info.row.drain_until is None and not info.has_quotas

@@ -1,7 +1,8 @@
-"""What a flush job calls: calls out of servers' logs into the databases, from any thread or process.
+"""Store calls from servers' logs in the databases, from any thread or process: for flush jobs.
 
-Blocking, over connections of its own. It may be killed at any point and done again, by several at once and beside the
-servers that wrote the logs: what has landed is written down with its rows, and is not stored twice.
+The functions block and use their own connections. A flush may be killed at any point and repeated, several may run at
+once, and they may run beside the servers that wrote the logs: landed calls are noted with their rows and never stored
+twice.
 """
 
 import asyncio
@@ -21,7 +22,7 @@ from holdfast.stores.postgres.notifier import ring_for
 
 
 class FlushResult(NamedTuple):
-    """What a flush did: messages that it stored, calls that had landed before, messages whose queue is gone."""
+    """The result of a flush: stored messages, calls that had landed before, and messages whose queue is gone."""
 
     stored: int
     skipped: int
@@ -31,16 +32,16 @@ class FlushResult(NamedTuple):
 def flush(
     urls: list[str], batches: Iterable[LoggedBatch], *, durability: str = "fsync", shard_map: str = "slots"
 ) -> FlushResult:
-    """Store these, each batch in one transaction. A batch's log_shard is the number of a database of the store; a queue
-    that has gone to another since is found there.
+    """Store the batches, each in one transaction. A batch's shard is the number of a database of the store; a queue
+    that has moved to another database since is found there.
 
-    A database that is down keeps nothing from the others: what can land does, and then it is `StoreUnavailable`.
+    Raise `StoreUnavailable` if a database is down, once everything else has landed. Safe to repeat.
     """
     return asyncio.run(_flush(PostgresCluster(urls, durability=durability, shard_map=shard_map), batches))
 
 
 def landed(urls: list[str], node: UUID, epoch: int, shard: int) -> list[range]:
-    """The places of a log_shard that are stored."""
+    """Return the record numbers that are stored, of one database's part of a log."""
     return asyncio.run(_landed(urls, LogShard(node, epoch, shard)))
 
 

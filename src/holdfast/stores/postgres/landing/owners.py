@@ -1,8 +1,8 @@
-"""Landing on whichever database a queue is on by now.
+"""Land calls on the database that owns their queue now.
 
-A call is logged for the database that had its queue then. If the queue has gone to another since, the call lands there,
-under its place in the log all the same, and is then written down as landed where the log expects it. So a crash in
-between lands it again, and the other database knows that it has it.
+A call is logged for the database that owned its queue at that time. If the queue has moved since, the call lands on the
+new owner, under the same record number, and is then noted as landed on the database that the log names. After a crash
+between the two, the call is landed again, and the new owner knows that it has it.
 """
 
 from collections import defaultdict
@@ -22,7 +22,8 @@ async def land_on_owners(
     span: range | None,
     given_now: int | None,
 ) -> list[Landed]:
-    """What each database answered. `QueueMoved` while a queue is on its way: what else there was has landed."""
+    """Land calls on their owners, and return each database's result. Raise `QueueMoved` while a queue is moving; the
+    calls of all other queues have landed then."""
     here = cluster.numbered(log_shard.shard)
     options = {"given_now": given_now, "goes_by_slots": cluster.goes_by_slots}
 
@@ -46,4 +47,5 @@ async def land_on_owners(
 
 
 async def _note(log_shard: LogShard, places: list[int], connection: Any) -> None:
+    """Note calls as landed that another database has stored."""
     await note_landed(connection, log_shard, places)

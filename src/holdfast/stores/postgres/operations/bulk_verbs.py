@@ -1,4 +1,4 @@
-"""Bulk verbs: the messages are looked for without a lock, and changed in a step, or moved to another database."""
+"""Bulk verbs: messages are searched without a lock, and then changed in a step or moved to another database."""
 
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Filter, Move, Verb, states_of
@@ -16,6 +16,8 @@ from holdfast.stores.postgres.transactions.unit import PostgresUnit
 
 
 class PostgresBulkVerbs:
+    """The bulk verbs of the contract."""
+
     def __init__(
         self,
         driver: LoopDriver,
@@ -36,6 +38,7 @@ class PostgresBulkVerbs:
     async def alter(
         self, notices: Notices, ref: QueueRef, verb: Verb, which: Filter, after: int | None, limit: int, now_ms: int
     ) -> AlterStep:
+        """Change up to `limit` messages, as `Store.alter` says."""
         info = await self._directory.require(ref)
         target = await self._directory.require_open(verb.to) if isinstance(verb, Move) else None
         statuses = [status for state in states_of(verb) for status in STATUSES[state]]

@@ -1,4 +1,4 @@
-"""The journal: read in the order of transactions, and only as far as none that is under way could still write."""
+"""The journal, read in the order of transactions, and only up to the oldest transaction that may still write."""
 
 from collections import deque
 from typing import Any
@@ -19,6 +19,8 @@ _PAUSE = "SELECT pg_sleep(0.002)"
 
 
 class PostgresJournal:
+    """The journal of all databases."""
+
     def __init__(self, cluster: PostgresCluster, retention_ms: int) -> None:
         self._cluster = cluster
         self._retention_ms = retention_ms
@@ -26,8 +28,11 @@ class PostgresJournal:
     async def read(
         self, after: str | None, limit: int, tenant: str | None, oldest_at: int, until: str | None = None
     ) -> JournalPage:
-        """Of each database in its order; of several by their time, as far as that is known. Up to `until` all of them
-        must be up: nobody asks for that range again."""
+        """Return a page of events.
+
+        Events of one database come in its order; events of several are merged by time, as far as known. With `until`,
+        all databases must be up, because that range is not asked for again.
+        """
         position = parse_positions(after, len(self._cluster.shards))
         last = None if until is None else parse_positions(until, len(self._cluster.shards))
         room = limit if tenant is None else JOURNAL_STEP // len(position)
@@ -49,7 +54,7 @@ class PostgresJournal:
         return JournalPage(events, format_positions(position))
 
     async def _rows_if_up(self, shard: PostgresDatabase, after: int, limit: int) -> list[Any]:
-        """Nothing of a database that is down: what it has comes when it is back."""
+        """Return rows of a database, none if it is down: its events come when it is back."""
         try:
             return await self._rows(shard, after, limit)
         except StoreUnavailable:
@@ -58,10 +63,11 @@ class PostgresJournal:
             return []
 
     async def _rows_upto(self, shard: PostgresDatabase, after: int, last: int, limit: int) -> list[Any]:
-        """A range that was read before: nothing that is under way can write there."""
+        """Return rows of a range that was read before, into which no open transaction can write."""
         return await shard.fetch(SQL["journal"], after, last + 1, limit) if last > after else []
 
     async def _rows(self, shard: PostgresDatabase, after: int, limit: int) -> list[Any]:
+        """Return rows up to the oldest open transaction. Wait a moment for transactions that were open at the start."""
         [start] = await shard.fetch(SQL["horizon"])
         ends, tries_left = start["ends"], _TRIES
         while ends <= start["last"] and tries_left:
@@ -72,7 +78,7 @@ class PostgresJournal:
         return await shard.fetch(SQL["journal"], after, ends, limit)
 
     async def trim(self, shard: PostgresDatabase, limit: int, now_ms: int) -> int:
-        """Forget what is older than the retention; up to `limit` events."""
+        """Delete events older than the retention, at most `limit`. Return how many were deleted."""
 
         async def work(connection: Any) -> int:
             status = await connection.execute(SQL["trim"], now_ms - self._retention_ms, limit)
@@ -81,12 +87,14 @@ class PostgresJournal:
         return await shard.use(work)
 
     async def next_trim_at(self, shard: PostgresDatabase) -> int | None:
+        """Return when the oldest event expires; None without events."""
         rows = await shard.fetch("SELECT at FROM journal ORDER BY seq LIMIT 1")
         return rows[0]["at"] + self._retention_ms if rows else None
 
 
 def _time(rows: deque[Any]) -> tuple[int, bool]:
-    """Where a database's next event stands beside the others': what arrives from one, after it has left there."""
+    """Return the sort key of a database's next event among those of other databases: an arrival sorts after the
+    departure."""
     at: int = rows[0]["at"]
     return at, EVENTS[rows[0]["event"]] is Event.MOVED and rows[0]["reason"].startswith("from ")
 

@@ -1,15 +1,16 @@
-"""Messages from a queue on one database to a queue on another.
+"""Move messages from a queue on one database to a queue on another.
 
-    1. target   `arrivals`: the messages as they were seen, counted against quotas, not yet there
-    2. source   `moves`: those that are still as they were seen go, and their ids are written: it is decided
-    3. target   those ids become messages; the arrival goes
-    4. source   the decision is forgotten
+    1. target   insert a row of `arrivals`: the messages as they were seen, counted against quotas, not visible yet
+    2. source   delete the messages that are still as they were seen, and write their ids to `moves`: it is decided
+    3. target   insert the messages with those ids, and delete the arrival
+    4. source   delete the decision
 
-A crash after 1 or 2 leaves an arrival. Sweeps find it and look for the decision; where there is none they write that
-it was called off, which a step 2 that comes late runs into.
+A crash after 1 or 2 leaves an arrival. Sweeps find it and look for the decision; if there is none, they write a
+decision without ids, which cancels the move and makes a late step 2 fail.
 
-Payloads in pieces are copied between 1 and 2, to places of their own: one by one, each only while the arrival is there,
-and each says that somebody is at it. They are the arrival's; those of messages that did not come are given up with it.
+Payloads in pieces are copied between 1 and 2, to new blob ids: piece by piece, each only while the arrival exists, and
+each piece refreshes the arrival's time. They belong to the arrival; those of messages that do not arrive are given up
+with it.
 """
 
 from typing import Any
@@ -35,7 +36,7 @@ from holdfast.stores.postgres.transactions.locks import admit_groups
 from holdfast.stores.postgres.transactions.runner import StepRunner
 from holdfast.stores.postgres.transactions.unit import PostgresUnit
 
-# An arrival this old is one whose server died, or is slow: whoever finds it ends it.
+# An arrival this old belongs to a server that died or is slow; any sweep that finds it ends it.
 _ABANDONED_S = 10.0
 _TRIES = 10
 
@@ -63,10 +64,12 @@ _PLACE, _GROUP, _BYTES = (WHOLE.index(name) for name in ("piece_place", "group_n
 
 
 def _called_off() -> StoreUnavailable:
-    return StoreUnavailable("the move took so long that it was called off: nothing was moved, try again")
+    return StoreUnavailable("the move took so long that it was cancelled and nothing was moved; try again")
 
 
 class PostgresMoves:
+    """Moves of messages between databases."""
+
     def __init__(
         self, cluster: PostgresCluster, steps: StepRunner, grants: QuotaGrants, payloads: PostgresPayloads
     ) -> None:
@@ -86,7 +89,7 @@ class PostgresMoves:
         now_ms: int,
         notices: Notices,
     ) -> int:
-        """How many went."""
+        """Move the messages among `ids` that still match, and return how many moved."""
         rows = await info.shard.fetch(SQL["by_ids"], info.key, ids)
         stored_ms = self._cluster.stored(now_ms)
         meant = [
@@ -118,7 +121,7 @@ class PostgresMoves:
         places: dict[int, int],
         now_ms: int,
     ) -> None:
-        """`places` are where payloads in pieces will be, by message."""
+        """Insert the arrival. `places` are the new blob ids of payloads in pieces, by message."""
         sizes = [entry.bytes for _, entry in meant]
         body = _encode(
             [
@@ -153,7 +156,9 @@ class PostgresMoves:
                     granted = await self._grants.carry(short)
                 else:
                     await self._grants.widen(short)
-        raise StoreUnavailable(f"the quotas of {target.ref.tenant} were used up again and again: try once more")
+        raise StoreUnavailable(
+            f"gave up after {_TRIES} concurrent changes of the quotas of tenant {target.ref.tenant}; try again"
+        )
 
     async def _carry(
         self,
@@ -163,13 +168,14 @@ class PostgresMoves:
         meant: list[MessageRow],
         places: dict[int, int],
     ) -> None:
+        """Copy payloads in pieces to the target."""
         for entry in meant:
             pieces = entry.envelope.pieces
             for number in range(0 if pieces is None else count_of(pieces.size)):
                 assert pieces is not None
                 rows = await source.fetch(SQL["piece"], pieces.place, number)
                 if not rows:
-                    break  # its message is gone: it will not be among those that go
+                    break  # the message is gone and will not be moved
                 place = places[entry.envelope.id]
                 if not await target.fetch(SQL["arriving_piece"], move, place, number, rows[0]["piece"]):
                     raise _called_off()
@@ -184,6 +190,7 @@ class PostgresMoves:
         now_ms: int,
         notices: Notices,
     ) -> list[int]:
+        """Remove the messages from the source, and return the ids of those that go."""
         as_seen = {entry.envelope.id: entry for entry in seen}
 
         async def work(unit: PostgresUnit) -> list[int]:
@@ -210,19 +217,20 @@ class PostgresMoves:
         return await self._steps.run_on(info.shard, work, now_ms, notices)
 
     async def _arrive(self, move: UUID, shard: PostgresDatabase, ids: list[int], now_ms: int, notices: Notices) -> None:
+        """Turn the decided messages of an arrival into messages of the target queue."""
         wanted = set(ids)
 
         async def work(unit: PostgresUnit) -> None:
             connection = unit.connection
             arrival = await connection.fetchrow(_ARRIVAL, move)
             if arrival is None:
-                return  # another has done it
+                return  # another server has finished the move
             await connection.execute(_ARRIVED, move)
             body = _decode(arrival["body"])
             if any(row[0] in wanted and row[_GROUP] is not None for row in body):
                 await admit_groups(connection, arrival["queue_key"])
             queue = await unit.open_key(arrival["queue_key"])
-            # If the queue was deleted meanwhile, these go with it.
+            # If the queue was deleted meanwhile, its arriving messages are dropped.
             rows = [] if queue is None else [row for row in body if row[0] in wanted]
             others = body if queue is None else [row for row in body if row[0] not in wanted]
             places = [row[_PLACE] for row in others if row[_PLACE] is not None]
@@ -237,6 +245,7 @@ class PostgresMoves:
         await self._steps.run_on(shard, work, now_ms, notices)
 
     async def _show(self, unit: PostgresUnit, queue: QueueInfo, ids: list[int], from_queue: str) -> None:
+        """Count the arrived messages, and add their events."""
         entries = (await unit.load(queue, ids)).values()
         grouped = [entry.envelope.id for entry in entries if entry.envelope.group is not None]
         if grouped:
@@ -246,14 +255,14 @@ class PostgresMoves:
             unit.tell_event(queue, entry, Change(entry.life, event), reason=f"from {from_queue}")
             unit.arrive(None, queue, entry)
 
-    # --- What a crash left -------------------------------------------------------------------------------------
+    # --- Interrupted moves -------------------------------------------------------------------------------------
 
     async def resolve(self, shard: PostgresDatabase, now_ms: int, notices: Notices) -> int:
-        """Arrivals on this database whose move nobody carries on."""
+        """Finish or cancel the abandoned arrivals on this database. Return how many there were."""
         resolved = 0
         for row in await shard.fetch(_WAITING, _ABANDONED_S):
             if row["from_shard"] >= len(self._cluster.shards):
-                continue  # it was left out since, and alone knows what was decided
+                continue  # the source was removed from this server's URLs, and only it knows the decision
             source = self._cluster.shards[row["from_shard"]]
             await source.fetch(_DECIDE, row["move"], [])
             [decided] = await source.fetch(_DECIDED, row["move"])

@@ -1,4 +1,4 @@
-"""Looking without touching."""
+"""Reads: inspection of messages and counts, without locks."""
 
 import heapq
 from collections import defaultdict
@@ -17,11 +17,13 @@ from holdfast.stores.postgres.queues.registry import QueueRegistry
 from holdfast.stores.postgres.schema.rows import FAILED, STATUSES, MessageRow, found_of, whole_entry_of
 from holdfast.stores.postgres.schema.statements import SQL
 
-# Messages that a search looks at in one statement.
+# Number of messages that a search reads with one statement.
 _STEP = 500
 
 
 class PostgresReads:
+    """The reading methods of the contract."""
+
     def __init__(self, driver: LoopDriver, cluster: PostgresCluster, directory: QueueRegistry) -> None:
         self.driver = driver
         self._cluster = cluster
@@ -35,7 +37,8 @@ class PostgresReads:
 
     @on_driver
     async def peek(self, ref: QueueRef, limit: int, now_ms: int) -> list[Found]:
-        """A claim first ends what is overdue and shows what has come due: so here they count as gone and as there."""
+        """Return the next messages, as `Store.peek` says. A claim first ends overdue TTLs and shows due messages, so
+        the former are left out here and the latter included."""
         info = await self._directory.require(ref)
         now_ms = self._cluster.stored(now_ms)
         batches: list[tuple[tuple[int, int, int], list[MessageRow]]] = []
@@ -70,7 +73,7 @@ class PostgresReads:
     async def matching(
         self, info: QueueInfo, statuses: list[int], which: Filter, after: int | None, limit: int, now_ms: int
     ) -> list[MessageRow]:
-        """The first of those that match, by id, as they were when they were looked at."""
+        """Return the first matching messages by id, as they were when they were read."""
         found: list[MessageRow] = []
         behind = -1 if after is None else after
         while len(found) < limit:
@@ -91,6 +94,7 @@ class PostgresReads:
         return found[:limit]
 
     async def _behind(self, info: QueueInfo, statuses: list[int], behind: int, limit: int) -> list[Any]:
+        """Return rows with ids above `behind`."""
         if statuses == [FAILED]:
             return await info.shard.fetch(SQL["browse_failed"], info.key, behind, limit)
         return await info.shard.fetch(SQL["browse"], info.key, behind, limit, statuses)
@@ -128,7 +132,7 @@ def _place(entry: MessageRow) -> tuple[int, int, int]:
 
 
 def _due(members: list[MessageRow], now_ms: int) -> list[MessageRow]:
-    """Up to the first that is not due."""
+    """Return the messages up to the first that is not due."""
     due = []
     for entry in members:
         if entry.life.visible_at > now_ms:

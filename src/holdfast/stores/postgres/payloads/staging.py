@@ -1,13 +1,14 @@
-"""Payloads that come bit by bit: written as they come, and a message's once it is enqueued.
+"""Payloads that arrive in parts: written as they arrive, and owned by a message once it is enqueued.
 
-    first piece      + stages, pieces
-    further pieces   + pieces           only while nobody has given the stage up
-    enqueue          - stages, + items  in the one transaction that makes it a message
-    given up         stages, is_abandoned: by its writer, or by any server's sweep once its own has been silent
-    swept            - pieces, and at last - stages
+    first piece      insert into `stages` and `pieces`
+    further pieces   insert into `pieces`, only while the stage is not abandoned
+    enqueue          delete from `stages` and insert into `items`, in one transaction
+    abandon          set is_abandoned in `stages`: by the writer, or by any server's sweep once its server is silent
+    sweep            delete from `pieces`, and finally from `stages`
 
-A server says every few seconds which uploads it is at, so that a slow caller loses nothing, and what a dead server left
-is told apart within a minute or two. Whoever gives up and whoever enqueues lock the same row: it is one or the other.
+Every few seconds a server reports which uploads it is working on. A slow caller therefore loses nothing, and uploads of
+a dead server are recognised within two minutes. Abandoning and enqueueing lock the same row, so only one of them
+happens.
 """
 
 import asyncio
@@ -37,14 +38,14 @@ from holdfast.stores.postgres.schema.statements import SQL
 _log = logging.getLogger("holdfast")
 
 _KEEP_MS = 15_000
-# An upload of which nobody has said a word for so long is one whose server died.
+# The server of an upload without a report for this long is dead.
 SILENT_S = 120.0
-# Pieces that one transaction deletes.
+# Number of pieces that one transaction deletes.
 _DROP = 64
 
 
 class PostgresStaging:
-    """`PayloadStore`, and the staged payloads for sweeps."""
+    """`PayloadStore`, and the deletion of abandoned payloads for sweeps."""
 
     def __init__(
         self, driver: LoopDriver, cluster: PostgresCluster, directory: QueueRegistry, payloads: PostgresPayloads
@@ -59,6 +60,7 @@ class PostgresStaging:
 
     @on_driver
     async def stage(self, ref: QueueRef, draft: Draft, now_ms: int, *, auto_create: bool) -> "PostgresStage":
+        """Begin an upload, as `PayloadStore.stage` says."""
         info = await self._directory.load(ref)
         check_accepts(ref, None if info is None else info.row, auto_create=auto_create)
         quotas = await self._quotas_of_new(ref.tenant) if info is None else info.config.quotas
@@ -71,7 +73,7 @@ class PostgresStaging:
         return self._payloads.reader(self.driver, ref, id, pieces, start)
 
     async def _quotas_of_new(self, tenant: str) -> Quotas:
-        """For a queue that its first message will make."""
+        """Return the quotas for a queue that its first message will create."""
         home = self._cluster.home_of(tenant)
         rows = await home.fetch(SQL["tenant"], tenant)
         quotas = (decode_config(rows[0]["config"]) if rows else TenantConfig()).quotas
@@ -81,7 +83,7 @@ class PostgresStaging:
 
     @on_driver
     async def put(self, writer: "PostgresStage", piece: bytes) -> None:
-        """Refused before it is written, if the message could not be enqueued any more."""
+        """Write a piece. Refuse it before it is written if the message could no longer be enqueued."""
         async with writer.turn:
             if writer.is_closed:
                 raise _given_up()
@@ -95,8 +97,8 @@ class PostgresStaging:
             writer.note(piece)
 
     async def _check_quotas(self, writer: "PostgresStage", size: int) -> None:
-        """Those on their way count for each other, or they could fill the disk beside any quota. Early, and not exact
-        beside others who enqueue: that is the enqueue's own check."""
+        """Check the quotas early. Concurrent uploads count for one another, or together they could fill the disk beyond
+        any quota. Only the enqueue's own check is exact."""
         quotas, tenant = writer.quotas, writer.ref.tenant
         check_quotas(tenant, Quotas(max_message_bytes=quotas.max_message_bytes), 0, 0, [size])
         if not quotas.are_counted or await self._is_duplicate(writer):
@@ -108,13 +110,15 @@ class PostgresStaging:
         check_quotas(tenant, quotas, messages, kept, [size])
 
     async def _is_duplicate(self, writer: "PostgresStage") -> bool:
-        """It will be answered with the message that has its key already, and kept nowhere."""
+        """Return whether the queue has seen the draft's idempotency key: the enqueue then returns that message and
+        stores nothing."""
         if writer.draft.key is None or writer.info is None:
             return False
         at_ms = self._cluster.stored(writer.now_ms)
         return bool(await writer.shard.fetch(SQL["known_keys"], writer.info.key, [writer.draft.key], at_ms))
 
     def close(self, writer: "PostgresStage") -> None:
+        """Abandon an upload, unless it was enqueued."""
         if self._writers.pop(writer.place, None) is not None:
             self.driver.background(self._give_up(writer))
 
@@ -128,14 +132,14 @@ class PostgresStaging:
                     notices.deadline(self._cluster.stored(writer.now_ms))
                     self.driver.publish(notices)
         except StoreUnavailable as error:
-            _log.debug("an upload is given up later, by a sweep: %s", error.message)
+            _log.debug("an upload could not be abandoned; a sweep will do it: %s", error.message)
 
     async def run(self, clock: Clock) -> None:
-        """Tell the databases about uploads under way, until cancelled."""
+        """Report uploads in progress to the databases, until cancelled."""
         await run_forever(self.keep_once, Backoff("uploads"), clock, lambda: sleep_for(clock, _KEEP_MS))
 
     async def keep_once(self) -> None:
-        """Keep all of them; raise the last error once every database was asked."""
+        """Report all uploads in progress; raise the last error once every database was tried."""
         failure: Exception | None = None
         by_shard: defaultdict[PostgresDatabase, list[int]] = defaultdict(list)
         for writer in list(self._writers.values()):
@@ -148,10 +152,10 @@ class PostgresStaging:
         if failure is not None:
             raise failure
 
-    # --- What was given up -----------------------------------------------------------------------------------------
+    # --- Abandoned payloads -----------------------------------------------------------------------------------------
 
     async def sweep(self, shard: PostgresDatabase, limit: int) -> int:
-        """Delete up to so many pieces that no message has, or a few more."""
+        """Delete up to about `limit` abandoned pieces, and return how many."""
         await shard.fetch(SQL["give_up_old_stages"], SILENT_S)
         dropped = 0
         if not await self.has_work(shard):
@@ -161,6 +165,7 @@ class PostgresStaging:
         return dropped
 
     async def has_work(self, shard: PostgresDatabase) -> bool:
+        """Return whether the database has abandoned payloads."""
         [row] = await shard.fetch(SQL["has_given_up"])
         return bool(row["some"])
 
@@ -177,10 +182,12 @@ async def _drop_some(connection: Any) -> int:
 
 
 def _given_up() -> StoreUnavailable:
-    return StoreUnavailable("this upload rested for too long and was given up: send it again")
+    return StoreUnavailable("this upload paused for too long and was abandoned; send it again")
 
 
 class PostgresStage(StageWriter):
+    """An upload in progress."""
+
     def __init__(
         self,
         staging: PostgresStaging,
@@ -199,7 +206,7 @@ class PostgresStage(StageWriter):
         self.quotas = quotas
         self.now_ms = now_ms
         self.is_closed = False
-        # A piece whose caller has left may still be on its way when it is given up.
+        # The piece of a caller that has left may still be in progress when the upload is abandoned.
         self.turn = asyncio.Lock()
 
     async def _put(self, piece: bytes) -> None:

@@ -35,7 +35,8 @@ class PostgresDirectory:
 
     @on_driver
     async def list_tenants(self) -> list[TenantRow]:
-        """As far as their databases answer: of one that is down the others know those that have queues with them."""
+        """List the tenants, as far as the databases answer. If one is down, the others still know its tenants that have
+        queues with them."""
         found: dict[str, TenantRow] = {}
         for shard, rows in await self._cluster.fetch_all(SQL["tenants"]):
             for row in rows:
@@ -55,7 +56,8 @@ class PostgresDirectory:
             return await connection.fetchrow(SQL["put_tenant"], tenant, raw)
 
         if config.quotas.are_counted:
-            # Before there is a quota nobody notes what is kept where, and others would be granted all of it.
+            # Without a quota, usage is not noted; it must be noted now, or other databases would be granted the whole
+            # quota.
             await self._grants.note_all(tenant)
         row = tenant_row(await home.step(put))
         await copies.send(home, tenant)
@@ -71,9 +73,9 @@ class PostgresDirectory:
 
     @on_driver
     async def list_queues(self, tenant: str) -> list[QueueRow]:
-        """As far as their databases answer."""
+        """List the tenant's queues, as far as the databases answer."""
         rows = [row for _, found in await self._cluster.fetch_all(SQL["queues_of"], tenant) for row in found]
-        # One that has gone to another database may stand on both for a moment.
+        # A queue that has just moved may be on both databases for a moment.
         found = {row["queue"]: queue_row_of(row) for row in rows}
         return sorted(found.values(), key=lambda row: row.ref)
 
@@ -102,5 +104,5 @@ class PostgresDirectory:
             rows = await self._cluster.shard_of(ref).fetch(SQL["change_queue"], ref.tenant, ref.queue, *columns)
             if rows:
                 return queue_row_of(rows[0])
-            await self._directory.require(ref)  # or it has gone to another database
+            await self._directory.require(ref)  # raises unless the queue has moved to another database
         raise no_such_queue(ref)

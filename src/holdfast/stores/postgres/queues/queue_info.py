@@ -1,4 +1,4 @@
-"""A queue as this server knows it, with what its statements are checked against."""
+"""A queue as this server knows it, with the revisions that its statements are checked against."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +18,12 @@ _decode_config = msgspec.msgpack.Decoder(TenantConfig).decode
 
 @dataclass(frozen=True, slots=True)
 class QueueInfo:
+    """A queue with its tenant's configuration, as one database has them.
+
+    `key` is the queue's key in that database. `revision` and `tenant_revision` change with the queue's row and the
+    tenant's.
+    """
+
     ref: QueueRef
     shard: PostgresDatabase
     key: int
@@ -38,7 +44,7 @@ class QueueInfo:
 
 
 def info_of(row: Any, shard: PostgresDatabase) -> QueueInfo:
-    """Of a row that the statement `queue` gave."""
+    """Return the queue of a row that the statement `queue` returned."""
     ref = QueueRef(row["tenant"], row["queue"])
     return QueueInfo(
         ref=ref,
@@ -54,6 +60,7 @@ def info_of(row: Any, shard: PostgresDatabase) -> QueueInfo:
 
 
 def queue_row_of(row: Any) -> QueueRow:
+    """Return the contract's view of a row of `queues`."""
     return QueueRow(
         ref=QueueRef(row["tenant"], row["queue"]),
         tenant_id=row["tenant_id"],
