@@ -253,7 +253,7 @@ async def objects(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, **_: Any) -> 
 async def postgres_loops(monkeypatch: pytest.MonkeyPatch, urls: list[str], **_: Any) -> None:
     periodic = [
         Failing(monkeypatch, node_numbers.PostgresNodeNumbers, "renew"),
-        Failing(monkeypatch, staging.PostgresStaging, "keep_once"),
+        Failing(monkeypatch, staging.PostgresStaging, "report_once"),
         Failing(monkeypatch, vacuum.Vacuum, "vacuum_all_once"),
     ]
     listening = Failing(monkeypatch, notifier._ListenConnection, "_serve_connection")
@@ -263,8 +263,8 @@ async def postgres_loops(monkeypatch: pytest.MonkeyPatch, urls: list[str], **_: 
         await until(lambda: listening.raised == TIMES, clock)
         # It listens: another server that rings is heard.
         async with opened_postgres(urls, clock=clock) as other:
-            await until(other._bell.has_peers, clock)
-            await until(store._bell.has_peers, clock)
+            await until(other._notifier.has_peers, clock)
+            await until(store._notifier.has_peers, clock)
 
 
 async def buffered_loops(

@@ -17,5 +17,5 @@ async def until_heard(*servers: AsyncHoldfast) -> None:
         for hf in servers:
             store = cast(Embedded, hf._transport).core.store
             inner = cast(PostgresStore, store._inner if isinstance(store, BufferedStore) else store)
-            while not inner._bell.has_peers():
+            while not inner._notifier.has_peers():
                 await asyncio.sleep(0.01)

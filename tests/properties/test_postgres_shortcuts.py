@@ -163,7 +163,7 @@ class Side:
         return None
 
     async def _claim_reserved(self, asks: list[ClaimRequest], now_ms: int) -> Claims:
-        if isinstance(self.store, PostgresStore) and self.store._claiming._uses_shortcuts:
+        if isinstance(self.store, PostgresStore) and self.store._claims._uses_shortcuts:
             target, number = self.store.buffer_target(), sum(ask.limit for ask in asks)
             reserved = await target.call(target.reserve(self.ref, number, None, now_ms))
             if len(reserved) == number:
@@ -244,7 +244,7 @@ def bench(postgres: PostgresServer) -> Iterator[Bench]:
             postgres.make_databases(f"shortcuts_{uses_shortcuts}".lower()),
             FairDice(0),
             journal_retention_ms=_WEEK_MS,
-            goes_by_caller=True,
+            uses_caller_time=True,
             uses_shortcuts=uses_shortcuts,
         )
         for uses_shortcuts in (True, False)

@@ -139,8 +139,8 @@ async def test_calls_on_a_queue_on_its_way_are_refused_and_change_nothing(urls: 
         cluster = PostgresCluster(urls)
         await cluster.open()
         mover = Resharding(cluster, QuotaGrants(cluster))
-        async with mover.alone():
-            await mover._hold(SLOT, cluster.shards[SOURCE], cluster.shards[TARGET])
+        async with mover.lock():
+            await mover._block_queues(SLOT, cluster.shards[SOURCE], cluster.shards[TARGET])
             calls = [
                 lambda: put(store, b"b"),
                 lambda: put(store, b"b", key="k"),
@@ -157,7 +157,7 @@ async def test_calls_on_a_queue_on_its_way_are_refused_and_change_nothing(urls: 
             await store.sweep(100, now_ms())
             assert await take(store, ref=OTHER) == [b"elsewhere"], "others go on"
         with pytest.raises(StoreUnavailable, match="another process"):
-            async with mover.alone(), Resharding(cluster, QuotaGrants(cluster)).alone():
+            async with mover.lock(), Resharding(cluster, QuotaGrants(cluster)).lock():
                 pass
         await cluster.close()
         await move(urls)
@@ -234,8 +234,8 @@ async def test_a_move_that_was_called_off_cannot_be_decided(urls: list[str]) -> 
         await cluster.open()
         mover = Resharding(cluster, QuotaGrants(cluster))
         source, target = cluster.shards[SOURCE], cluster.shards[TARGET]
-        async with mover.alone():
-            await mover._hold(SLOT, source, target)
+        async with mover.lock():
+            await mover._block_queues(SLOT, source, target)
             await source.fetch(SQL["call_off_slot"], SLOT)
             with pytest.raises(StoreUnavailable, match="cancelled"):
                 await mover._decide(SLOT, source, target)

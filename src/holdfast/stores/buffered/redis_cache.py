@@ -171,8 +171,8 @@ class Cache:
         return await self._call(read)
 
     async def remove(self, landed: dict[QueueRef, list[WalPosition]]) -> None:
-        """Remove calls that have landed. If Redis is down they stay; their positions tell later readers that they have
-        landed."""
+        """Remove calls that have landed. If Redis is down they stay; later readers know from their positions that they
+        have landed."""
         if not self.is_up or not landed:
             return
 

@@ -19,7 +19,7 @@ Work = Coroutine[Any, Any, T]
 
 
 class LoopDriver:
-    """The way from callers to a driver's loop. A store overrides `_run`, `_run_change` and `_tell`."""
+    """The way from callers to a driver's loop. A store overrides `_run`, `_run_change` and `_report`."""
 
     def __init__(self) -> None:
         self.link: LoopBridge | None = None
@@ -54,11 +54,11 @@ class LoopDriver:
             value = await make(notices)
             self.publish(notices)
             return value
-        return await self.opened().call(self._run_change(make, notices), lambda _: self._tell(notices))
+        return await self.opened().call(self._run_change(make, notices), lambda _: self._report(notices))
 
     def publish(self, notices: Notices) -> None:
         """From the driver's loop: tell the listener about a change that no call waits for."""
-        self.enter(lambda: self._tell(notices))
+        self.enter(lambda: self._report(notices))
 
     def enter(self, callback: Callable[[], None]) -> None:
         """From the driver's loop: run a step of the runtime. A closed store drops it."""
@@ -86,7 +86,7 @@ class LoopDriver:
         """Run a change on the driver's loop."""
         return await make(notices)
 
-    def _tell(self, notices: Notices) -> None:
+    def _report(self, notices: Notices) -> None:
         """Tell the listener, in a step of the runtime."""
         raise NotImplementedError
 

@@ -28,25 +28,25 @@ _END = struct.pack(">h", -1)
 _CHUNK_BYTES = 256 << 10
 
 
-def same(kind: str, value: int) -> Field:
+def encode_constant(kind: str, value: int) -> Field:
     """Encode one number for every row."""
     return (struct.pack(f">i{kind}", struct.calcsize(kind), value),)
 
 
-def numbers(kind: str, values: pa.Array | None) -> Field:
+def encode_numbers(kind: str, values: pa.Array | None) -> Field:
     """Encode a number or null for each row."""
     if values is None or values.null_count == len(values):
         return NULL
     if values.null_count:
         packed = [None if each is None else struct.pack(f">{kind}", each) for each in values.to_pylist()]
-        return texts(pa.array(packed, pa.binary()))
+        return encode_bytes(pa.array(packed, pa.binary()))
     least, most = pc.min_max(values).as_py().values()
     if least == most:
-        return same(kind, least)
+        return encode_constant(kind, least)
     return struct.pack(">i", struct.calcsize(kind)), _big_endian(array(kind, values.to_pylist()))
 
 
-def texts(values: pa.Array | None) -> Field:
+def encode_bytes(values: pa.Array | None) -> Field:
     """Encode bytes, or text as UTF-8, or null for each row."""
     if values is None or values.null_count == len(values):
         return NULL

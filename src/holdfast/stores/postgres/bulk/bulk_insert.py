@@ -20,11 +20,11 @@ from holdfast.model.names import QueueRef
 from holdfast.stores.logic.results import being_deleted
 from holdfast.stores.postgres.bulk.binary_copy import copy_rows
 from holdfast.stores.postgres.bulk.bulk_messages import BulkMessages
-from holdfast.stores.postgres.bulk.table_columns import BulkRows, Keys, keys_of
+from holdfast.stores.postgres.bulk.table_columns import BulkRows, Keys, split_keys
 from holdfast.stores.postgres.cluster.cluster import PostgresCluster, QueueMoved
 from holdfast.stores.postgres.cluster.database import PostgresDatabase
 from holdfast.stores.postgres.cluster.node_numbers import PostgresNodeNumbers
-from holdfast.stores.postgres.queues.queue_info import QueueInfo, info_of
+from holdfast.stores.postgres.queues.queue_info import QueueInfo, decode_queue_info
 from holdfast.stores.postgres.queues.quota_grants import QuotaGrants
 from holdfast.stores.postgres.queues.registry import Numbered, QueueRegistry
 from holdfast.stores.postgres.schema.statements import SQL
@@ -61,7 +61,7 @@ class BulkInsert:
         # Whether keys are copied first: until a key was not new.
         self._expects_new = True
 
-    async def load_in(
+    async def insert(
         self,
         connection: Any,
         shard: PostgresDatabase,
@@ -74,7 +74,7 @@ class BulkInsert:
         infos, now = await self._open(connection, shard, bulk.refs, numbers, now_ms)
         ids = pa.array(self._nodes.take_ids(bulk.rows.num_rows, now), pa.int64())
         rows = BulkRows(bulk, [infos[ref] for ref in bulk.refs], ids, now)
-        rows = rows.only(await self._new_ones(connection, rows))
+        rows = rows.only(await self._find_new(connection, rows))
         await self._check_quotas(connection, rows)
         loaded = await self._copy(connection, rows)
         await self._check_tenants(connection, infos)
@@ -89,7 +89,7 @@ class BulkInsert:
         now_ms: int,
     ) -> tuple[dict[QueueRef, QueueInfo], int]:
         """Return the queues, which cannot change until the transaction ends, and the database's time."""
-        names = [ref.tenant for ref in refs], [ref.queue for ref in refs], self._cluster.given(now_ms)
+        names = [ref.tenant for ref in refs], [ref.queue for ref in refs], self._cluster.time_argument(now_ms)
         found = await connection.fetch(SQL["loading_queues"], *names)
         if len(found) < len(refs):
             known = {QueueRef(row["tenant"], row["queue"]) for row in found}
@@ -101,7 +101,7 @@ class BulkInsert:
                 raise BulkOutdated
         infos = {}
         for row in found:
-            info = info_of(row, shard)
+            info = decode_queue_info(row, shard)
             if row["moving_to"] is not None:
                 raise QueueMoved(info.ref)
             if row["drain_until"] is not None:
@@ -110,9 +110,9 @@ class BulkInsert:
         self._cluster.note_now(found[0]["now"], now_ms)
         return infos, found[0]["now"]
 
-    async def _new_ones(self, connection: Any, rows: BulkRows) -> pa.Array | None:
+    async def _find_new(self, connection: Any, rows: BulkRows) -> pa.Array | None:
         """Remember the keys, and return the ids of the messages with a new key; None if all keys are new."""
-        keys = keys_of(rows)
+        keys = split_keys(rows)
         if keys is None:
             return None
         remembered, passing = keys

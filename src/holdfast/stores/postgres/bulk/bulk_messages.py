@@ -55,7 +55,7 @@ class BulkMessages:
         return BulkMessages(tuple(self.refs[place] for place in places), rows.filter(pc.is_valid(found)))
 
     def drafts(self) -> dict[QueueRef, list[Draft]]:
-        """Return the rows as drafts. The rows must come from `checked`."""
+        """Return the rows as drafts. The rows must come from `check_rows`."""
         made: dict[QueueRef, list[Draft]] = {ref: [] for ref in self.refs}
         for row in self.rows.to_pylist():
             made[self.refs[row["ref"]]].append(
@@ -70,7 +70,7 @@ class BulkMessages:
         return made
 
 
-def bulk_of(drafts: Mapping[QueueRef, Sequence[Draft]]) -> BulkMessages:
+def bulk_from_drafts(drafts: Mapping[QueueRef, Sequence[Draft]]) -> BulkMessages:
     """Return checked drafts as columns. They must have neither groups nor payloads in pieces."""
     flat = [draft for each in drafts.values() for draft in each]
     places = [place for place, each in enumerate(drafts.values()) for _ in each]
@@ -81,7 +81,7 @@ def bulk_of(drafts: Mapping[QueueRef, Sequence[Draft]]) -> BulkMessages:
     return BulkMessages(tuple(drafts), _filled({"ref": pa.array(places, pa.int32()), **arrays}))
 
 
-def checked(rows: pa.RecordBatch, max_payload: int) -> BulkMessages:
+def check_rows(rows: pa.RecordBatch, max_payload: int) -> BulkMessages:
     """Return rows of `tenant`, `queue`, `payload`, `content_type`, and optionally `key` and `priority`, which is what
     most loads have. Raise an error as `check_draft` would for one of them."""
     given = dict(zip(rows.schema.names, rows.columns, strict=True))

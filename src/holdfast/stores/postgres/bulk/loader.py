@@ -22,11 +22,11 @@ from holdfast.model.names import QueueRef
 from holdfast.stores.event_loop.notices import Notices
 from holdfast.stores.payloads.pieces import PIECES_ABOVE
 from holdfast.stores.postgres.bulk.bulk_insert import BulkInsert, BulkInserted, BulkOutdated
-from holdfast.stores.postgres.bulk.bulk_messages import BulkMessages, bulk_of, checked
+from holdfast.stores.postgres.bulk.bulk_messages import BulkMessages, bulk_from_drafts, check_rows
 from holdfast.stores.postgres.cluster.cluster import PostgresCluster, QueueMoved
 from holdfast.stores.postgres.cluster.database import PostgresDatabase
 from holdfast.stores.postgres.cluster.node_numbers import PostgresNodeNumbers
-from holdfast.stores.postgres.notifier import ring_for
+from holdfast.stores.postgres.notifier import notify_ready
 from holdfast.stores.postgres.operations.enqueue import PostgresEnqueue
 from holdfast.stores.postgres.payloads.pieces import PostgresPayloads
 from holdfast.stores.postgres.queues.quota_grants import QuotaGrants, QuotaShortage
@@ -62,7 +62,7 @@ class Loader:
         self._nodes = PostgresNodeNumbers(self._cluster)
         payloads = PostgresPayloads(self._cluster, self._directory, self._nodes)
         parts = PostgresParts(self._cluster, self._directory, self._nodes, self._grants, payloads)
-        self._intake = PostgresEnqueue(parts, StepRunner(parts))
+        self._enqueues = PostgresEnqueue(parts, StepRunner(parts))
         self._loading = BulkInsert(self._cluster, self._directory, self._nodes, self._grants)
         self._loop = asyncio.new_event_loop()
         try:
@@ -78,13 +78,13 @@ class Loader:
             for draft in each:
                 check_draft(draft, self._max_payload)
         special = {ref: each for ref, each in drafts.items() if any(map(_is_special, each))}
-        plain = bulk_of({ref: each for ref, each in drafts.items() if each and ref not in special})
+        plain = bulk_from_drafts({ref: each for ref, each in drafts.items() if each and ref not in special})
         return self._loop.run_until_complete(self._load(plain, special))
 
     def load_rows(self, rows: pa.RecordBatch) -> int:
         """Store rows with the columns `tenant`, `queue`, `payload`, `content_type`, and optionally `key` and
         `priority`, as `load` does."""
-        plain = checked(rows, self._max_payload)
+        plain = check_rows(rows, self._max_payload)
         large = plain.rows.column("ref").filter(pc.greater(plain.rows.column("bytes"), PIECES_ABOVE))
         special = {plain.refs[place] for place in large.to_pylist()}
         drafts = plain.only(special).drafts() if special else {}
@@ -127,9 +127,9 @@ class Loader:
                 done |= refs
             waiting = waiting.only(set(waiting.refs) - done)
             if not waiting.refs:
-                await self._ring(notices)
+                await self._notify(notices)
                 return stored
-            await self._look_again(waiting.refs)
+            await self._refresh(waiting.refs)
         raise StoreUnavailable(f"gave up after {_TRIES} concurrent changes of queue {waiting.refs[0]}; try again")
 
     def _by_shard(self, refs: Iterable[QueueRef]) -> dict[int, set[QueueRef]]:
@@ -145,41 +145,41 @@ class Loader:
                 numbers[ref] = await self._directory.take_number(ref)
 
         async def work(connection: Any) -> BulkInserted:
-            return await self._loading.load_in(connection, shard, bulk, numbers, self._clock.now_ms())
+            return await self._loading.insert(connection, shard, bulk, numbers, self._clock.now_ms())
 
         while True:
             try:
                 return await shard.step(work)
             except QuotaShortage as short:
-                await self._grants.widen(short)
+                await self._grants.grant_more(short)
 
     async def _enqueue(self, ref: QueueRef, drafts: list[Draft], notices: Notices) -> int:
         for _ in range(_TRIES):
             try:
-                answers = await self._intake.enqueue(ref, drafts, self._clock.now_ms(), notices, auto_create=True)
+                answers = await self._enqueues.enqueue(ref, drafts, self._clock.now_ms(), notices, auto_create=True)
                 return sum(not each.duplicate for each in answers)
             except QueueMoved:
-                await self._look_again([ref])
+                await self._refresh([ref])
         raise StoreUnavailable(f"queue {ref} is being moved to another database; try again")
 
-    async def _look_again(self, refs: Iterable[QueueRef]) -> None:
+    async def _refresh(self, refs: Iterable[QueueRef]) -> None:
         """Wait a moment, and forget what is known of these queues."""
         await sleep_for(self._clock, _PAUSE_MS)
         for ref in refs:
             self._directory.forget(ref)
         await self._cluster.refresh()
 
-    async def _ring(self, notices: Notices) -> None:
+    async def _notify(self, notices: Notices) -> None:
         """Notify servers whose claims wait."""
         by_shard: defaultdict[int, dict[QueueRef, int]] = defaultdict(dict)
         for ref, at_ms in notices.ready_at.items():
             by_shard[self._cluster.number_of(ref)][ref] = at_ms
         for number, ready in by_shard.items():
-            await self._cluster.shards[number].use(partial(_ring_for, ready))
+            await self._cluster.shards[number].use(partial(_notify_ready, ready))
 
 
-async def _ring_for(ready: dict[QueueRef, int], connection: Any) -> None:
-    await ring_for(connection, ready)
+async def _notify_ready(ready: dict[QueueRef, int], connection: Any) -> None:
+    await notify_ready(connection, ready)
 
 
 def _is_special(draft: Draft) -> bool:

@@ -11,7 +11,16 @@ import pyarrow.compute as pc
 
 from holdfast.model.events import Event
 from holdfast.model.names import QueueRef
-from holdfast.stores.postgres.bulk.binary_copy import BIGINT, BOOLEAN, INTEGER, SMALLINT, Field, numbers, same, texts
+from holdfast.stores.postgres.bulk.binary_copy import (
+    BIGINT,
+    BOOLEAN,
+    INTEGER,
+    SMALLINT,
+    Field,
+    encode_bytes,
+    encode_constant,
+    encode_numbers,
+)
 from holdfast.stores.postgres.bulk.bulk_messages import BulkMessages
 from holdfast.stores.postgres.queues.queue_info import QueueInfo
 from holdfast.stores.postgres.schema.rows import DELAYED, EVENT_NUMBERS, READY
@@ -77,37 +86,37 @@ class BulkRows:
         """Return the columns of `items`."""
         is_now = pc.less_equal(self.visible_at, self.now)
         return {
-            "queue_key": numbers(BIGINT, self.queue_keys),
-            "id": numbers(BIGINT, self.ids),
-            "status": numbers(SMALLINT, pc.if_else(is_now, READY, DELAYED)),
-            "priority": numbers(SMALLINT, self.bulk.column("priority")),
-            "deliver_after": numbers(BIGINT, self.visible_at),
-            "created_at": same(BIGINT, self.now),
-            "bytes": numbers(BIGINT, self.bulk.column("bytes")),
-            "is_json": numbers(BOOLEAN, self.bulk.column("is_json")),
-            "expires_at": numbers(BIGINT, self._expires_at()),
-            "content_type": texts(self.bulk.column("content_type")),
-            "headers": texts(self.bulk.column("headers")),
-            "ttl_ms": numbers(BIGINT, self.bulk.column("ttl_ms")),
-            "correlation_id": texts(self.bulk.column("correlation_id")),
-            "max_retries": numbers(INTEGER, self.bulk.column("max_retries")),
-            "payload": texts(self.bulk.column("payload")),
+            "queue_key": encode_numbers(BIGINT, self.queue_keys),
+            "id": encode_numbers(BIGINT, self.ids),
+            "status": encode_numbers(SMALLINT, pc.if_else(is_now, READY, DELAYED)),
+            "priority": encode_numbers(SMALLINT, self.bulk.column("priority")),
+            "deliver_after": encode_numbers(BIGINT, self.visible_at),
+            "created_at": encode_constant(BIGINT, self.now),
+            "bytes": encode_numbers(BIGINT, self.bulk.column("bytes")),
+            "is_json": encode_numbers(BOOLEAN, self.bulk.column("is_json")),
+            "expires_at": encode_numbers(BIGINT, self._expires_at()),
+            "content_type": encode_bytes(self.bulk.column("content_type")),
+            "headers": encode_bytes(self.bulk.column("headers")),
+            "ttl_ms": encode_numbers(BIGINT, self.bulk.column("ttl_ms")),
+            "correlation_id": encode_bytes(self.bulk.column("correlation_id")),
+            "max_retries": encode_numbers(INTEGER, self.bulk.column("max_retries")),
+            "payload": encode_bytes(self.bulk.column("payload")),
         }
 
     def events(self, seq: int) -> dict[str, Field]:
         """Return the columns of `journal`, with events numbered from `seq` on."""
         return {
-            "seq": numbers(BIGINT, pa.array(range(seq, seq + len(self.ids)), pa.int64())),
-            "at": same(BIGINT, self.now),
-            "queue_key": numbers(BIGINT, self.queue_keys),
-            "id": numbers(BIGINT, self.ids),
-            "event": same(SMALLINT, _ENQUEUED),
-            "priority": numbers(SMALLINT, self.bulk.column("priority")),
-            "attempt": same(INTEGER, 0),
-            "version": same(BIGINT, 0),
-            "created_at": same(BIGINT, self.now),
-            "bytes": numbers(BIGINT, self.bulk.column("bytes")),
-            "correlation_id": texts(self.bulk.column("correlation_id")),
+            "seq": encode_numbers(BIGINT, pa.array(range(seq, seq + len(self.ids)), pa.int64())),
+            "at": encode_constant(BIGINT, self.now),
+            "queue_key": encode_numbers(BIGINT, self.queue_keys),
+            "id": encode_numbers(BIGINT, self.ids),
+            "event": encode_constant(SMALLINT, _ENQUEUED),
+            "priority": encode_numbers(SMALLINT, self.bulk.column("priority")),
+            "attempt": encode_constant(INTEGER, 0),
+            "version": encode_constant(BIGINT, 0),
+            "created_at": encode_constant(BIGINT, self.now),
+            "bytes": encode_numbers(BIGINT, self.bulk.column("bytes")),
+            "correlation_id": encode_bytes(self.bulk.column("correlation_id")),
         }
 
     def counts(self) -> list[tuple[int, ...]]:
@@ -151,11 +160,11 @@ class Keys:
 
     def fields(self) -> dict[str, Field]:
         return {
-            "queue_key": numbers(BIGINT, self.queue_keys),
-            "key": texts(self.keys),
-            "id": numbers(BIGINT, self.ids),
-            "correlation_id": texts(self.correlation_ids),
-            "ends_at": numbers(BIGINT, self.ends_at),
+            "queue_key": encode_numbers(BIGINT, self.queue_keys),
+            "key": encode_bytes(self.keys),
+            "id": encode_numbers(BIGINT, self.ids),
+            "correlation_id": encode_bytes(self.correlation_ids),
+            "ends_at": encode_numbers(BIGINT, self.ends_at),
         }
 
     def columns(self) -> list[list[Any]]:
@@ -165,7 +174,7 @@ class Keys:
         return self.queue_keys, self.keys, self.ids, self.correlation_ids, self.ends_at
 
 
-def keys_of(rows: BulkRows) -> tuple[Keys, Keys] | None:
+def split_keys(rows: BulkRows) -> tuple[Keys, Keys] | None:
     """Return the keys to remember, each once (the first message with a key has it), and the keys of queues without a
     deduplication window: keys remembered earlier still count there, but new ones are not remembered."""
     keys = rows.bulk.column("key")

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 from holdfast.clock import steady_s
 from holdfast.model.errors import InvalidArgument, StoreUnavailable
 from holdfast.model.names import QueueRef
-from holdfast.stores.postgres.cluster.database import PostgresDatabase, shown
+from holdfast.stores.postgres.cluster.database import PostgresDatabase, hide_password
 from holdfast.stores.postgres.cluster.slots import SLOTS, fnv32a, home_of, slot_of
 from holdfast.stores.postgres.schema import migrations
 from holdfast.stores.postgres.schema.statements import SQL
@@ -35,9 +35,9 @@ class PostgresCluster:
     """The databases of one store. It runs on the driver's loop."""
 
     def __init__(
-        self, urls: list[str], *, durability: str = "fsync", shard_map: str = "slots", goes_by_caller: bool = False
+        self, urls: list[str], *, durability: str = "fsync", shard_map: str = "slots", uses_caller_time: bool = False
     ) -> None:
-        """`goes_by_caller` is for tests: the time is what callers say, not what the databases' clocks say."""
+        """`uses_caller_time` is for tests: the time is what callers say, not what the databases' clocks say."""
         settings = {"synchronous_commit": "on" if durability == "fsync" else "off"}
         self.shards = [PostgresDatabase(url, settings) for url in urls]
         self._shard_map = shard_map
@@ -45,7 +45,7 @@ class PostgresCluster:
         self._homes = [0] * SLOTS
         self._epoch = 0
         self._looked_s = 0.0
-        self._goes_by_caller = goes_by_caller
+        self._uses_caller_time = uses_caller_time
         # How far the databases' clock is ahead of the caller's.
         self._ahead_ms = 0
 
@@ -63,15 +63,17 @@ class PostgresCluster:
         failure: StoreUnavailable | None = None
         for shard in self.shards:
             try:
-                found, table = await shard.use(_look)
+                found, table = await shard.use(_read_status)
             except StoreUnavailable as error:
                 lost.append(shard)
                 failure = error
                 continue
-            migrations.check(found, shown(shard.url))
+            migrations.check(found, hide_password(shard.url))
             assert found.shard is not None
             if found.shard in placed:
-                raise InvalidArgument(f"{shown(shard.url)} was given twice; name each database once", field="store")
+                raise InvalidArgument(
+                    f"{hide_password(shard.url)} was given twice; name each database once", field="store"
+                )
             placed[found.shard] = shard
             cluster_ids.add(found.cluster_id)
             epochs[found.epoch] = table
@@ -88,12 +90,12 @@ class PostgresCluster:
         # Numbers have no gaps, so a missing database below the highest number is always noticed.
         used = {*self._slots, *self._homes, *range(max(placed))}
         if used - set(placed):
-            raise await self._left_out(min(used - set(placed)), max(used | set(placed)) + 1)
+            raise await self._missing_database_error(min(used - set(placed)), max(used | set(placed)) + 1)
         self.shards = [placed[number] for number in sorted(placed)]
         for number, shard in enumerate(self.shards):
             shard.number = number
 
-    async def _left_out(self, number: int, databases: int) -> InvalidArgument:
+    async def _missing_database_error(self, number: int, databases: int) -> InvalidArgument:
         """Return an error that says what is on a database that was not given, as far as the others know. A tenant's
         home database knows the tenant's queues."""
         known = await self.fetch_all("SELECT tenant, queue FROM directory ORDER BY tenant, queue")
@@ -103,20 +105,20 @@ class PostgresCluster:
         else:
             queues = [ref for ref in refs if self._slots[slot_of(*ref)] == number]
         slots, homes = self._slots.count(number), self._homes.count(number)
-        said = [f"this store has {databases} databases, and number {number} was not given"]
+        parts = [f"this store has {databases} databases, and number {number} was not given"]
         if slots:
             names = ", ".join(map(str, queues[:_NAMED])) or "of tenants that only it knows"
             more = f" and {len(queues) - _NAMED:,} more" if len(queues) > _NAMED else ""
-            said.append(f"on it are {slots} of {SLOTS} slots, with the queues {names}{more}")
-        if slots and number and self.goes_by_slots:
-            said.append(
+            parts.append(f"on it are {slots} of {SLOTS} slots, with the queues {names}{more}")
+        if slots and number and self.uses_slots:
+            parts.append(
                 f"`holdfast pipeline reshard --onto {number}`, given all databases, moves queues from number {number} "
                 "on to those before it"
             )
         if homes:
-            said.append(f"it is the home of {homes} of {SLOTS} parts of the tenants, which does not move")
-        said.append("name all of them, separated by commas")
-        return InvalidArgument("; ".join(said), field="store", database=number, queues=[str(ref) for ref in queues])
+            parts.append(f"it is the home of {homes} of {SLOTS} parts of the tenants, which does not move")
+        parts.append("name all of them, separated by commas")
+        return InvalidArgument("; ".join(parts), field="store", database=number, queues=[str(ref) for ref in queues])
 
     async def close(self) -> None:
         """Close all databases."""
@@ -137,7 +139,7 @@ class PostgresCluster:
         """Return the database that owns the queue."""
         return self.shards[self.number_of(ref)]
 
-    def numbered(self, number: int) -> PostgresDatabase:
+    def shard_by_number(self, number: int) -> PostgresDatabase:
         """Return the database with this number. Raise `InvalidArgument` if it was not given."""
         if not 0 <= number < len(self.shards):
             raise InvalidArgument(
@@ -150,14 +152,14 @@ class PostgresCluster:
         return self.shards[0 if len(self.shards) == 1 else home_of(tenant, self._homes)]
 
     @property
-    def goes_by_slots(self) -> bool:
+    def uses_slots(self) -> bool:
         """Return whether the slot table says which database owns a queue."""
         return self._shard_map == "slots"
 
     async def owns(self, shard: PostgresDatabase, ref: QueueRef) -> bool:
         """Return whether a queue that this database does not have would be here. Otherwise it is on another database or
         moving."""
-        if not self.goes_by_slots:
+        if not self.uses_slots:
             return True
         [row] = await shard.fetch(SQL["slot_owner"], slot_of(ref.tenant, ref.queue))
         return row["shard"] == shard.number and not row["is_moving"]
@@ -166,7 +168,7 @@ class PostgresCluster:
         """Return the number of the database that owns the slot."""
         return self._slots[slot]
 
-    def table(self) -> tuple[int, list[int]]:
+    def slot_table(self) -> tuple[int, list[int]]:
         """Return the epoch of the slot table, and the owner of each slot."""
         return self._epoch, self._slots
 
@@ -183,7 +185,7 @@ class PostgresCluster:
         tables: dict[int, _Table] = {}
         for shard in self.shards:
             try:
-                found, table = await shard.use(_look)
+                found, table = await shard.use(_read_status)
             except StoreUnavailable:
                 continue
             tables[found.epoch] = table
@@ -215,25 +217,25 @@ class PostgresCluster:
 
     # --- Time --------------------------------------------------------------------------------------------------
 
-    def given(self, now_ms: int) -> int | None:
+    def time_argument(self, now_ms: int) -> int | None:
         """Return the time to pass to a statement: None for the database's own time, or the caller's time in tests."""
-        return now_ms if self._goes_by_caller else None
+        return now_ms if self._uses_caller_time else None
 
     def note_now(self, stored_ms: int, now_ms: int) -> None:
         """Note the database's time beside the caller's."""
-        if not self._goes_by_caller:
+        if not self._uses_caller_time:
             self._ahead_ms = stored_ms - now_ms
 
-    def stored(self, at_ms: int) -> int:
+    def database_time(self, at_ms: int) -> int:
         """Convert a time by the caller's clock to the database's clock."""
         return at_ms + self._ahead_ms
 
-    def callers(self, at_ms: int) -> int:
+    def caller_time(self, at_ms: int) -> int:
         """Convert a time by the database's clock to the caller's clock."""
         return at_ms - self._ahead_ms
 
 
-async def _look(connection: Any) -> tuple[migrations.Status, _Table]:
+async def _read_status(connection: Any) -> tuple[migrations.Status, _Table]:
     """Read the state of a database, and its slot table."""
     found = await migrations.status(connection)
     if found.cluster_id is None or found.version < found.newest:

@@ -18,7 +18,7 @@ _CONNECTIONS = 8
 _CONNECT_S = 5.0
 _COMMAND_S = 60.0
 # After a failed connect no call connects for this long; it doubles up to the longest pause.
-_FIRST_REST_S, _LONGEST_REST_S = 0.1, 3.0
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 3.0
 # Number of retries after a deadlock or a serialization failure.
 _TRIES = 8
 
@@ -52,7 +52,7 @@ LOST: tuple[type[BaseException], ...] = (
 _AGAIN = (exceptions.DeadlockDetectedError, exceptions.SerializationError)
 
 
-def shown(url: str) -> str:
+def hide_password(url: str) -> str:
     """Return the URL without its password, for messages."""
     parts = urlsplit(url)
     if parts.password is None:
@@ -61,7 +61,7 @@ def shown(url: str) -> str:
     return urlunsplit(parts._replace(netloc=f"{user.partition(':')[0]}@{host}"))
 
 
-def said(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """Return the text of an error."""
     return str(error) or type(error).__name__
 
@@ -73,7 +73,7 @@ async def connect(url: str, settings: dict[str, str] | None = None) -> Any:
             url, timeout=_CONNECT_S, command_timeout=_COMMAND_S, server_settings=_SETTINGS | (settings or {})
         )
     except (*LOST, exceptions.PostgresError, ValueError) as error:
-        raise StoreUnavailable(f"cannot connect to {shown(url)}: {said(error)}") from error
+        raise StoreUnavailable(f"cannot connect to {hide_password(url)}: {error_text(error)}") from error
 
 
 class PostgresDatabase:
@@ -83,12 +83,12 @@ class PostgresDatabase:
         self.url = url
         self.number = 0
         self._settings = settings
-        self._room = connections
+        self._unopened = connections
         self._idle: list[Any] = []
         self._waiting: deque[asyncio.Future[None]] = deque()
-        self._rest_s = _FIRST_REST_S
-        self._rests_until = 0.0
-        self._why = ""
+        self._pause_s = _FIRST_PAUSE_S
+        self._paused_until_s = 0.0
+        self._failure = ""
         self._is_closed = False
         # Statements that reached the database, and failures of connections.
         self.statements = 0
@@ -99,7 +99,7 @@ class PostgresDatabase:
     @property
     def is_up(self) -> bool:
         """Return whether the last connect succeeded and the pool is open."""
-        return not self._is_closed and not self._why
+        return not self._is_closed and not self._failure
 
     async def fetch(self, sql: str, *args: Any) -> list[Any]:
         """Run one statement as one transaction, and return its rows."""
@@ -123,7 +123,7 @@ class PostgresDatabase:
         """Run `work` with a connection of the pool. It runs again after a deadlock or a serialization failure. Raise
         `StoreUnavailable` if the connection fails."""
         for tries_left in range(_TRIES, -1, -1):
-            connection = await self._take()
+            connection = await self._acquire()
             self.statements += 1
             try:
                 return await work(connection)
@@ -137,21 +137,21 @@ class PostgresDatabase:
                 if not isinstance(error, exceptions.PostgresError) or connection.is_closed():
                     connection.terminate()
                 raise StoreUnavailable(
-                    f"{shown(self.url)} failed during a call: {said(error)}; the outcome is unknown"
+                    f"{hide_password(self.url)} failed during a call: {error_text(error)}; the outcome is unknown"
                 ) from error
             except BaseException:
                 if connection.is_in_transaction():
                     connection.terminate()
                 raise
             finally:
-                self._give(connection)
+                self._return(connection)
         raise AssertionError("unreachable")
 
-    def rest(self, error: BaseException) -> None:
+    def back_off(self, error: BaseException) -> None:
         """Refuse calls for a pause that doubles with each failed connect."""
-        self._why = said(error)
-        self._rests_until = steady_s() + self._rest_s
-        self._rest_s = min(2 * self._rest_s, _LONGEST_REST_S)
+        self._failure = error_text(error)
+        self._paused_until_s = steady_s() + self._pause_s
+        self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
 
     async def close(self) -> None:
         """Close all connections, and refuse calls from now on."""
@@ -162,20 +162,20 @@ class PostgresDatabase:
                 waiting.set_result(None)
         idle, self._idle = self._idle, []
         for connection in idle:
-            await self._end(connection)
+            await self._disconnect(connection)
 
-    async def _begin(self) -> Any:
+    async def _connect(self) -> Any:
         """Open a connection for the pool."""
         return await connect(self.url, self._settings)
 
-    async def _end(self, connection: Any) -> None:
+    async def _disconnect(self, connection: Any) -> None:
         """Close a connection of the pool."""
         try:
             await connection.close(timeout=1.0)
         except (*LOST, exceptions.PostgresError):
             connection.terminate()
 
-    async def _take(self) -> Any:
+    async def _acquire(self) -> Any:
         """Return a connection: an idle one, a new one, or the next that another call gives back."""
         while True:
             self._check()
@@ -183,46 +183,46 @@ class PostgresDatabase:
                 connection = self._idle.pop()
                 if not connection.is_closed():
                     return connection
-                self._room += 1
-            if self._room:
+                self._unopened += 1
+            if self._unopened:
                 break
             turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append(turn)
             await turn
-        self._room -= 1
+        self._unopened -= 1
         try:
-            connection = await self._begin()
+            connection = await self._connect()
         except StoreUnavailable as error:
-            self._room += 1
+            self._unopened += 1
             self.failures += 1
-            self.rest(error)
-            self._wake()
+            self.back_off(error)
+            self._wake_next()
             raise
         except BaseException:
-            self._room += 1
-            self._wake()
+            self._unopened += 1
+            self._wake_next()
             raise
-        self._why, self._rest_s = "", _FIRST_REST_S
+        self._failure, self._pause_s = "", _FIRST_PAUSE_S
         return connection
 
     def _check(self) -> None:
         """Raise `StoreUnavailable` if the pool is closed or pauses."""
         if self._is_closed:
             raise StoreUnavailable("this store was closed; open it again")
-        if self._why and steady_s() < self._rests_until:
-            raise StoreUnavailable(self._why)
+        if self._failure and steady_s() < self._paused_until_s:
+            raise StoreUnavailable(self._failure)
 
-    def _give(self, connection: Any) -> None:
+    def _return(self, connection: Any) -> None:
         """Give a connection back to the pool."""
         if connection.is_closed() or self._is_closed:
-            self._room += 1
+            self._unopened += 1
             if not connection.is_closed():
                 connection.terminate()
         else:
             self._idle.append(connection)
-        self._wake()
+        self._wake_next()
 
-    def _wake(self) -> None:
+    def _wake_next(self) -> None:
         """Let the first waiting call go on."""
         while self._waiting:
             waiting = self._waiting.popleft()

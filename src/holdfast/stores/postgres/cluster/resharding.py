@@ -26,10 +26,10 @@ from asyncpg.exceptions import LockNotAvailableError
 from holdfast.model.errors import Internal, InvalidArgument, StoreUnavailable
 from holdfast.model.names import QueueRef
 from holdfast.stores.postgres.cluster.cluster import PostgresCluster
-from holdfast.stores.postgres.cluster.database import PostgresDatabase, connect, shown
+from holdfast.stores.postgres.cluster.database import PostgresDatabase, connect, hide_password
 from holdfast.stores.postgres.cluster.row_copying import copy_rows, count_rows, delete_rows
 from holdfast.stores.postgres.cluster.slots import SLOTS, slot_of
-from holdfast.stores.postgres.notifier import ring_for
+from holdfast.stores.postgres.notifier import notify_ready
 from holdfast.stores.postgres.queues.quota_grants import QuotaGrants
 from holdfast.stores.postgres.schema.statements import SQL
 
@@ -48,7 +48,7 @@ _ARRIVED = (
 )
 
 
-class MovedQueues(NamedTuple):
+class MovedSlot(NamedTuple):
     """A slot that was moved, with the number of its queues and messages."""
 
     slot: int
@@ -56,7 +56,7 @@ class MovedQueues(NamedTuple):
     messages: int
 
 
-class _Going(NamedTuple):
+class _MovingQueue(NamedTuple):
     """A queue that moves: its row on the source, and its key on the target."""
 
     row: Any
@@ -64,7 +64,7 @@ class _Going(NamedTuple):
     key: int | None
 
 
-class AnotherMoves(StoreUnavailable):
+class ReshardingInProgress(StoreUnavailable):
     """Another process has the lock for moving slots."""
 
 
@@ -92,7 +92,7 @@ def reshard(
     progress: Progress = lambda text: None,
     *,
     onto: int | None = None,
-) -> list[MovedQueues]:
+) -> list[MovedSlot]:
     """Finish interrupted moves, and move the slots of `plan` to their databases. Without a plan, spread the slots
     evenly over the first `onto` databases, or over all.
 
@@ -100,12 +100,12 @@ def reshard(
     `progress` is called with the name of each queue before its rows are copied.
     """
 
-    async def work() -> list[MovedQueues]:
+    async def work() -> list[MovedSlot]:
         cluster = PostgresCluster(urls)
         try:
             await cluster.open()
             resharding = Resharding(cluster, QuotaGrants(cluster))
-            async with resharding.alone():
+            async with resharding.lock():
                 done = [await resharding.move(*each, progress) for each in (await resharding.unfinished()).items()]
                 wanted = wanted_moves(cluster, onto) if plan is None else plan
                 return done + [await resharding.move(slot, to, progress) for slot, to in sorted(wanted.items())]
@@ -123,7 +123,7 @@ def wanted_moves(cluster: PostgresCluster, onto: int | None) -> dict[int, int]:
         raise InvalidArgument(
             f"this store has {databases} databases; --onto must be between 1 and {databases}, not {onto}", field="onto"
         )
-    return even_plan(cluster.table()[1], databases if onto is None else onto)
+    return even_plan(cluster.slot_table()[1], databases if onto is None else onto)
 
 
 class Resharding:
@@ -134,15 +134,15 @@ class Resharding:
         self._grants = grants
 
     @asynccontextmanager
-    async def alone(self) -> AsyncIterator[None]:
-        """Hold the lock for moving slots. Raise `AnotherMoves` if another process has it."""
-        if not self._cluster.goes_by_slots:
+    async def lock(self) -> AsyncIterator[None]:
+        """Hold the lock for moving slots. Raise `ReshardingInProgress` if another process has it."""
+        if not self._cluster.uses_slots:
             raise InvalidArgument("slots cannot be moved with shard_map `fnv-mod`", field="shard_map")
         connection = await connect(self._cluster.shards[0].url)
         try:
             if not await connection.fetchval("SELECT pg_try_advisory_lock($1)", _LOCK):
-                raise AnotherMoves("another process is moving slots of this store; wait until it has ended")
-            self._keeper = connection
+                raise ReshardingInProgress("another process is moving slots of this store; wait until it has ended")
+            self._lock_connection = connection
             yield
         finally:
             connection.terminate()
@@ -155,37 +155,42 @@ class Resharding:
             for row in rows
         }
 
-    async def move(self, slot: int, to: int, progress: Progress = lambda text: None) -> MovedQueues:
-        """Move a slot; do nothing if it is there already. The caller holds the lock (`alone`)."""
-        target = self._cluster.numbered(to)
+    async def move(self, slot: int, to: int, progress: Progress = lambda text: None) -> MovedSlot:
+        """Move a slot; do nothing if it is there already. The caller holds the lock (`lock`)."""
+        target = self._cluster.shard_by_number(to)
         source, begun = await self._source(slot)
         if begun is not None and begun["to_shard"] == source.number:
-            await self._undo(slot, source)
+            await self._cancel(slot, source)
             begun = None
         if begun is not None and begun["to_shard"] != to:
             raise StoreUnavailable(
                 f"slot {slot} is being moved to database {begun['to_shard']}; finish that move first"
             )
         if begun is None and source is target:
-            return MovedQueues(slot, 0, 0)
+            return MovedSlot(slot, 0, 0)
         if begun is None:
-            await self._hold(slot, source, target)
+            await self._block_queues(slot, source, target)
         is_decided = begun is not None and begun["is_decided"]
-        held = [row for row in await source.fetch(SQL["held_queues"]) if slot_of(row["tenant"], row["queue"]) == slot]
-        going = [_Going(row, await self._announce(row, source, target, is_decided=is_decided)) for row in held]
+        blocked = [
+            row for row in await source.fetch(SQL["held_queues"]) if slot_of(row["tenant"], row["queue"]) == slot
+        ]
+        moving = [
+            _MovingQueue(row, await self._create_on_target(row, source, target, is_decided=is_decided))
+            for row in blocked
+        ]
         messages = 0
         if not is_decided:
-            for each in going:
+            for each in moving:
                 progress(f"{each.row['tenant']}/{each.row['queue']}")
                 assert each.key is not None
                 messages += await copy_rows(source, each.row["key"], target, each.key)
                 await self._check(each.row, each.key, source, target)
             await self._decide(slot, source, target)
-        await self._publish(slot, going, source, target)
-        for each in going:
-            await self._let_go(each, source, target)
+        await self._publish(slot, moving, source, target)
+        for each in moving:
+            await self._delete_from_source(each, source, target)
         await source.fetch("DELETE FROM slot_moves WHERE slot = $1", slot)
-        return MovedQueues(slot, len(going), messages)
+        return MovedSlot(slot, len(moving), messages)
 
     async def _source(self, slot: int) -> tuple[PostgresDatabase, Any]:
         """Return the database that has the slot or still has rows of it, and the row of `slot_moves` if a move has
@@ -196,7 +201,7 @@ class Resharding:
         for shard, rows in found:
             if rows:
                 return shard, rows[0]
-        return self._cluster.numbered(await self._owner(slot)), None
+        return self._cluster.shard_by_number(await self._owner(slot)), None
 
     async def _owner(self, slot: int) -> int:
         await self._cluster.refresh_now()
@@ -204,7 +209,7 @@ class Resharding:
 
     # --- 1. Block the queues -----------------------------------------------------------------------------
 
-    async def _hold(self, slot: int, source: PostgresDatabase, target: PostgresDatabase) -> None:
+    async def _block_queues(self, slot: int, source: PostgresDatabase, target: PostgresDatabase) -> None:
         """Block all queues of the slot on the source."""
         [row] = await source.fetch("SELECT coalesce(max(key), 0) AS key FROM queues")
         after = row["key"]
@@ -215,8 +220,8 @@ class Resharding:
             await connection.execute("LOCK TABLE queues IN ACCESS EXCLUSIVE MODE")
             # Only queues created since need a look here; the others were listed before any call had to wait.
             keys = [*before, *await self._keys(connection, slot, after)]
-            held = await connection.fetch(SQL["queues_by_keys"], keys)
-            for row in held:
+            blocked = await connection.fetch(SQL["queues_by_keys"], keys)
+            for row in blocked:
                 if row["drain_until"] is not None:
                     raise StoreUnavailable(
                         f"queue {row['tenant']}/{row['queue']} is being deleted; try again once the delete has finished"
@@ -237,7 +242,7 @@ class Resharding:
             except LockNotAvailableError:
                 if not tries_left:
                     raise StoreUnavailable(
-                        f"a transaction on {shown(source.url)} has been open for long; try again when it has ended"
+                        f"a transaction on {hide_password(source.url)} has been open for long; try again later"
                     ) from None
 
     async def _keys(self, connection: Any, slot: int, after: int) -> list[int]:
@@ -254,19 +259,19 @@ class Resharding:
             return 0
         recovered = 0
         try:
-            async with self.alone():
+            async with self.lock():
                 for source, rows in found:
                     for row in rows:
                         if row["is_decided"]:
                             await self.move(row["slot"], row["to_shard"])
                         elif await source.fetch(SQL["call_off_slot"], row["slot"]):
-                            await self._undo(row["slot"], source)
+                            await self._cancel(row["slot"], source)
                         recovered += 1
-        except AnotherMoves:
+        except ReshardingInProgress:
             pass  # another process goes on with the move
         return recovered
 
-    async def _undo(self, slot: int, source: PostgresDatabase) -> None:
+    async def _cancel(self, slot: int, source: PostgresDatabase) -> None:
         """Cancel a move that can no longer be decided: delete the copies, then unblock the queues."""
         for shard in self._cluster.shards:
             if shard is not source:
@@ -288,7 +293,7 @@ class Resharding:
 
     # --- 2. Copy to the target -----------------------------------------------------------------------------------
 
-    async def _announce(
+    async def _create_on_target(
         self, row: Any, source: PostgresDatabase, target: PostgresDatabase, *, is_decided: bool
     ) -> int | None:
         """Create a blocked queue on the target and return its key; None if the move is decided and the queue was
@@ -313,7 +318,7 @@ class Resharding:
                 return key
             if is_decided:
                 return None
-            raise Internal(f"{shown(target.url)} has another queue {row['tenant']}/{row['queue']} already")
+            raise Internal(f"{hide_password(target.url)} has another queue {row['tenant']}/{row['queue']} already")
 
         return await target.step(work)
 
@@ -329,7 +334,7 @@ class Resharding:
 
     async def _decide(self, slot: int, source: PostgresDatabase, target: PostgresDatabase) -> None:
         """Make the target the owner of the slot."""
-        await self._keeper.fetchval("SELECT 1")  # the lock is still held
+        await self._lock_connection.fetchval("SELECT 1")  # the lock is still held
         epoch = await self._newest_epoch() + 1
 
         async def work(connection: Any) -> None:
@@ -341,30 +346,30 @@ class Resharding:
         await source.step(work)
 
     async def _publish(
-        self, slot: int, going: list[_Going], source: PostgresDatabase, target: PostgresDatabase
+        self, slot: int, moving: list[_MovingQueue], source: PostgresDatabase, target: PostgresDatabase
     ) -> None:
         """Write the new slot table to all databases, and unblock the queues on the target."""
         await self._cluster.refresh_now()
-        going = [each for each in going if each.key is not None]
-        sums = {each.key: (await source.fetch(SQL["sums"], each.row["key"]))[0] for each in going}
-        ready = {QueueRef(each.row["tenant"], each.row["queue"]): 0 for each in going}
+        moving = [each for each in moving if each.key is not None]
+        sums = {each.key: (await source.fetch(SQL["sums"], each.row["key"]))[0] for each in moving}
+        ready = {QueueRef(each.row["tenant"], each.row["queue"]): 0 for each in moving}
 
         async def work(connection: Any) -> None:
             await self._write_table(connection)
-            for each in going:
+            for each in moving:
                 arrived = "UPDATE queues SET moving_to = NULL WHERE key = $1 AND moving_to IS NOT NULL RETURNING key"
                 # After a repeat, the queue may have changed since; then its sums are left alone.
                 if await connection.fetchval(arrived, each.key) is not None:
                     await connection.execute(SQL["put_sums"], each.key, *sums[each.key])
 
         await target.step(work)
-        await target.use(lambda connection: ring_for(connection, ready))
+        await target.use(lambda connection: notify_ready(connection, ready))
         for shard in self._cluster.shards:
             if shard is not target:
                 await shard.step(self._write_table)
 
     async def _write_table(self, connection: Any) -> None:
-        epoch, slots = self._cluster.table()
+        epoch, slots = self._cluster.slot_table()
         if (
             await connection.fetchval("UPDATE cluster SET epoch = $1 WHERE epoch < $1 RETURNING epoch", epoch)
             is not None
@@ -378,16 +383,18 @@ class Resharding:
 
     # --- 5. Delete from the source -----------------------------------------------------------------------------------
 
-    async def _let_go(self, going: _Going, source: PostgresDatabase, target: PostgresDatabase) -> None:
+    async def _delete_from_source(
+        self, queue: _MovingQueue, source: PostgresDatabase, target: PostgresDatabase
+    ) -> None:
         """Delete a queue that has moved from the source."""
-        tenant = going.row["tenant"]
+        tenant = queue.row["tenant"]
         # The target is granted the arrived messages first, so that quotas hold at every moment.
         await self._grants.note_used(tenant, target)
-        await delete_rows(source, going.row["key"])
+        await delete_rows(source, queue.row["key"])
 
         async def last(connection: Any) -> None:
-            await self._grants.lower_in(connection, tenant, going.row["key"])
-            await connection.execute("UPDATE queues SET gone_at = now_ms(NULL) WHERE key = $1", going.row["key"])
+            await self._grants.lower_in(connection, tenant, queue.row["key"])
+            await connection.execute("UPDATE queues SET gone_at = now_ms(NULL) WHERE key = $1", queue.row["key"])
 
         await source.step(last)
         await self._grants.take_back(tenant, source)

@@ -50,7 +50,7 @@ class PostgresBufferTarget:
         self,
         cluster: PostgresCluster,
         directory: QueueRegistry,
-        claiming: PostgresClaims,
+        claims: PostgresClaims,
         payloads: PostgresPayloads,
         nodes: PostgresNodeNumbers,
         link: LoopBridge,
@@ -59,7 +59,7 @@ class PostgresBufferTarget:
     ) -> None:
         self._cluster = cluster
         self._directory = directory
-        self._claiming = claiming
+        self._claims = claims
         self._payloads = payloads
         self._nodes = nodes
         self._link = link
@@ -67,7 +67,7 @@ class PostgresBufferTarget:
         self._notify = notify
         # When each queue was last seen to be as it is remembered, in steady seconds.
         self._seen_s: dict[QueueRef, float] = {}
-        # What each database's clock said, and when this server heard it (steady seconds). A time derived from the two
+        # What each database's clock said, and when this server read it (steady seconds). A time derived from the two
         # is never ahead of the database's clock.
         self._clocks: dict[int, tuple[int, float]] = {}
         self._last_ms: dict[int, int] = {}
@@ -102,8 +102,8 @@ class PostgresBufferTarget:
 
     def is_known(self, ref: QueueRef) -> bool:
         seen_s = self._seen_s.get(ref)
-        _, heard_s = self._clocks.get(self.shard_of(ref), (0, -_FRESH_S))
-        is_fresh = seen_s is not None and steady_s() - min(seen_s, heard_s) < _FRESH_S
+        _, read_s = self._clocks.get(self.shard_of(ref), (0, -_FRESH_S))
+        is_fresh = seen_s is not None and steady_s() - min(seen_s, read_s) < _FRESH_S
         return is_fresh and self._directory.remembered(ref) is not None
 
     async def refresh(self, ref: QueueRef) -> None:
@@ -118,11 +118,11 @@ class PostgresBufferTarget:
 
     def stored_ms(self, shard: int, now_ms: int) -> int:
         """Return the time `now_ms` by the clock of the database. A queue of it must be known."""
-        given = self._cluster.given(now_ms)
+        given = self._cluster.time_argument(now_ms)
         if given is not None:
             return given
-        said_ms, heard_s = self._clocks[shard]
-        at_ms, last_ms = said_ms + int((steady_s() - heard_s) * 1_000), self._last_ms.get(shard, 0)
+        database_ms, read_s = self._clocks[shard]
+        at_ms, last_ms = database_ms + int((steady_s() - read_s) * 1_000), self._last_ms.get(shard, 0)
         if last_ms - _STEP_BACK_MS < at_ms < last_ms:
             at_ms = last_ms  # otherwise the order of messages would change
         self._last_ms[shard] = at_ms
@@ -138,16 +138,16 @@ class PostgresBufferTarget:
     # --- Reserving ---------------------------------------------------------------------------------------------
 
     async def reserve(self, ref: QueueRef, number: int, behind: Reserved | None, now_ms: int) -> list[Reserved]:
-        return await self._claiming.reserve(ref, number, behind, now_ms)
+        return await self._claims.reserve(ref, number, behind, now_ms)
 
     async def claim_reserved(
         self, ref: QueueRef, asks: list[ClaimRequest], mine: list[Reserved], others: list[Reserved], now_ms: int
     ) -> Claims | None:
         """Claim reserved messages as `PostgresClaims.claim_reserved` does, and publish the notices."""
         notices = Notices()
-        claims = await self._claiming.claim_reserved(ref, asks, mine, others, now_ms, notices)
+        claims = await self._claims.claim_reserved(ref, asks, mine, others, now_ms, notices)
         self._publish(notices)
-        return claims if claims is None or is_filled(asks, claims) else await self._payloads.filled(ref, asks, claims)
+        return claims if claims is None or is_filled(asks, claims) else await self._payloads.fill(ref, asks, claims)
 
     # --- Landing -----------------------------------------------------------------------------------------------
 
@@ -161,14 +161,14 @@ class PostgresBufferTarget:
         now_ms: int,
     ) -> int:
         """Land calls on their owners and publish the notices. Return the number of stored messages."""
-        given_now = self._cluster.given(now_ms)
+        given_now = self._cluster.time_argument(now_ms)
         log_shard = LogShard(node, epoch, shard)
         every = await land_on_owners(self._cluster, log_shard, calls, span=span, given_now=given_now)
         for landed in every:
-            self._tell(landed)
+            self._report(landed)
         return sum(queue.stored for landed in every for queue in landed.queues)
 
-    def _tell(self, landed: Landed) -> None:
+    def _report(self, landed: Landed) -> None:
         notices = Notices()
         for queue in landed.queues:
             notices.tally(queue.ref, Event.ENQUEUED, queue.stored)

@@ -18,7 +18,7 @@ from holdfast.stores.formats.logged_enqueue import LoggedBatch
 from holdfast.stores.postgres.cluster.cluster import PostgresCluster
 from holdfast.stores.postgres.landing.land import Landed, LogShard, landed_numbers
 from holdfast.stores.postgres.landing.owners import land_on_owners
-from holdfast.stores.postgres.notifier import ring_for
+from holdfast.stores.postgres.notifier import notify_ready
 
 
 class FlushResult(NamedTuple):
@@ -54,7 +54,7 @@ async def _flush(cluster: PostgresCluster, batches: Iterable[LoggedBatch]) -> Fl
             try:
                 log_shard = LogShard(batch.node, batch.epoch, batch.shard)
                 every = await land_on_owners(cluster, log_shard, batch.calls, span=batch.span, given_now=None)
-                await _ring(cluster, every)
+                await _notify(cluster, every)
             except StoreUnavailable as error:
                 failure = error
                 continue
@@ -69,24 +69,24 @@ async def _flush(cluster: PostgresCluster, batches: Iterable[LoggedBatch]) -> Fl
     return FlushResult(stored, skipped, dropped)
 
 
-async def _ring(cluster: PostgresCluster, every: list[Landed]) -> None:
+async def _notify(cluster: PostgresCluster, every: list[Landed]) -> None:
     by_shard: defaultdict[int, dict[QueueRef, int]] = defaultdict(dict)
     for done in every:
         for queue in done.queues:
             if not queue.is_paused:
                 by_shard[cluster.number_of(queue.ref)][queue.ref] = queue.visible_at
     for number, ready in by_shard.items():
-        await cluster.shards[number].use(partial(_ring_for, ready))
+        await cluster.shards[number].use(partial(_notify_ready, ready))
 
 
-async def _ring_for(ready: dict[QueueRef, int], connection: Any) -> None:
-    await ring_for(connection, ready)
+async def _notify_ready(ready: dict[QueueRef, int], connection: Any) -> None:
+    await notify_ready(connection, ready)
 
 
 async def _landed(urls: list[str], log_shard: LogShard) -> list[range]:
     cluster = PostgresCluster(urls)
     try:
         await cluster.open()
-        return await cluster.numbered(log_shard.shard).use(lambda each: landed_numbers(each, log_shard))
+        return await cluster.shard_by_number(log_shard.shard).use(lambda each: landed_numbers(each, log_shard))
     finally:
         await cluster.close()

@@ -69,12 +69,12 @@ async def land(
     *,
     span: range | None = None,
     given_now: int | None = None,
-    goes_by_slots: bool = True,
+    uses_slots: bool = True,
 ) -> Landed:
     """Store `calls`, each with its record number, in one transaction.
 
     With `span`, the caller has all calls of these record numbers: numbers without a call have nothing to store, now or
-    later, and count as landed too. The connection's search path must be the schema. With `goes_by_slots`, the slot
+    later, and count as landed too. The connection's search path must be the schema. With `uses_slots`, the slot
     table says which queues belong to this database; otherwise all of them do.
     """
     async with connection.transaction():
@@ -82,7 +82,7 @@ async def land(
         fresh = [(place, call) for place, call in calls if not _has(known, place)]
         queues, revisions = await _queues(connection, fresh)
         elsewhere: set[QueueRef] = set()
-        if goes_by_slots and (unknown := {call.ref for _, call in fresh} - set(queues)):
+        if uses_slots and (unknown := {call.ref for _, call in fresh} - set(queues)):
             elsewhere = await _elsewhere(connection, unknown)
         moved = [each for each in fresh if each[1].ref in elsewhere]
         rows: list[tuple[Any, ...]] = []
@@ -190,7 +190,7 @@ async def _store(
     return landed
 
 
-async def _drop(connection: Any, calls: list[LoggedCall], told: int) -> dict[QueueRef, int]:
+async def _drop(connection: Any, calls: list[LoggedCall], first_event: int) -> dict[QueueRef, int]:
     """Record in the journal that messages were enqueued and removed with their queue. Return their number by queue."""
     dropped: defaultdict[QueueRef, int] = defaultdict(int)
     keys: dict[tuple[QueueRef, int], int | None] = {}
@@ -213,5 +213,5 @@ async def _drop(connection: Any, calls: list[LoggedCall], told: int) -> dict[Que
             )
     if events:
         columns = [list(column) for column in zip(*events, strict=True)]
-        await connection.execute(SQL["record"], told, *columns, *([] for _ in range(7)))
+        await connection.execute(SQL["record"], first_event, *columns, *([] for _ in range(7)))
     return dict(dropped)

@@ -24,8 +24,8 @@ async def land_on_owners(
 ) -> list[Landed]:
     """Land calls on their owners, and return each database's result. Raise `QueueMoved` while a queue is moving; the
     calls of all other queues have landed then."""
-    here = cluster.numbered(log_shard.shard)
-    options = {"given_now": given_now, "goes_by_slots": cluster.goes_by_slots}
+    here = cluster.shard_by_number(log_shard.shard)
+    options = {"given_now": given_now, "uses_slots": cluster.uses_slots}
 
     async def once(calls: list[tuple[int, LoggedCall]], span: range | None, connection: Any) -> Landed:
         return await land(connection, log_shard, calls, span=span, **options)  # type: ignore[arg-type]

@@ -23,16 +23,16 @@ class PostgresBulkVerbs:
         driver: LoopDriver,
         cluster: PostgresCluster,
         directory: QueueRegistry,
-        reading: PostgresReads,
+        reads: PostgresReads,
         steps: StepRunner,
-        moving: PostgresMoves,
+        moves: PostgresMoves,
     ) -> None:
         self.driver = driver
         self._cluster = cluster
         self._directory = directory
-        self._reading = reading
+        self._reads = reads
         self._steps = steps
-        self._moving = moving
+        self._moves = moves
 
     @on_driver_with_notices
     async def alter(
@@ -42,13 +42,13 @@ class PostgresBulkVerbs:
         info = await self._directory.require(ref)
         target = await self._directory.require_open(verb.to) if isinstance(verb, Move) else None
         statuses = [status for state in states_of(verb) for status in STATUSES[state]]
-        stored_ms = self._cluster.stored(now_ms)
-        found = await self._reading.matching(info, statuses, which, after, limit, stored_ms)
+        stored_ms = self._cluster.database_time(now_ms)
+        found = await self._reads.matching(info, statuses, which, after, limit, stored_ms)
         if not found:
             return AlterStep(0, 0, None)
         ids = [entry.envelope.id for entry in found]
         if isinstance(verb, Move) and target is not None and target.shard is not info.shard:
-            moved = await self._moving.move(info, target, verb, which, ids, statuses, now_ms, notices)
+            moved = await self._moves.move(info, target, verb, which, ids, statuses, now_ms, notices)
             return AlterStep(moved, moved, ids[-1] if len(ids) == limit else None)
 
         async def work(unit: PostgresUnit) -> AlterStep:

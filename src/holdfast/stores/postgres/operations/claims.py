@@ -16,7 +16,7 @@ from holdfast.stores.postgres.cluster.cluster import PostgresCluster
 from holdfast.stores.postgres.operations.queue_sweep import QueueSweep
 from holdfast.stores.postgres.queues.queue_info import QueueInfo
 from holdfast.stores.postgres.queues.registry import QueueRegistry
-from holdfast.stores.postgres.schema.rows import deliveries_of
+from holdfast.stores.postgres.schema.rows import decode_deliveries
 from holdfast.stores.postgres.schema.statements import SQL
 from holdfast.stores.postgres.transactions.runner import StepRunner
 from holdfast.stores.postgres.transactions.unit import PostgresUnit
@@ -31,7 +31,7 @@ class PostgresClaims:
         cluster: PostgresCluster,
         directory: QueueRegistry,
         steps: StepRunner,
-        upkeep: QueueSweep,
+        queue_sweep: QueueSweep,
         dice: Dice,
         *,
         uses_shortcuts: bool,
@@ -39,7 +39,7 @@ class PostgresClaims:
         self._cluster = cluster
         self._directory = directory
         self._steps = steps
-        self._upkeep = upkeep
+        self._queue_sweep = queue_sweep
         self._dice = dice
         self._uses_shortcuts = uses_shortcuts
 
@@ -53,7 +53,7 @@ class PostgresClaims:
             if claims is not None:
                 return claims
         else:
-            await self._upkeep.end_by_time(info, ENDED_PER_CLAIM, now_ms, notices)
+            await self._queue_sweep.end_by_time(info, ENDED_PER_CLAIM, now_ms, notices)
         return await self._claim_in_step(ref, asks, now_ms, notices)
 
     async def _claim_at_once(
@@ -70,14 +70,14 @@ class PostgresClaims:
         if rows[0]["drain_until"] is not None:
             raise being_deleted(info.ref)
         if rows[0]["is_due"]:
-            await self._upkeep.end_by_time(info, ENDED_PER_CLAIM, now_ms, notices)
+            await self._queue_sweep.end_by_time(info, ENDED_PER_CLAIM, now_ms, notices)
             rows = await self._take(info, asks, now_ms, waits_for_ends=False) or rows[:1]
         if rows[0]["has_groups"] or asks[0].ledger is not None:
             return None
         if not any(ask.limit for ask in asks):
             [row] = await info.shard.fetch(SQL["next_at"], info.key, False)
             is_still = rows[0]["is_paused"] or row["next_at"] is None
-            return Claims([[] for _ in asks], None if is_still else self._cluster.callers(row["next_at"]))
+            return Claims([[] for _ in asks], None if is_still else self._cluster.caller_time(row["next_at"]))
         return self._share(info, asks, rows, now_ms, notices)
 
     async def _claim_in_step(self, ref: QueueRef, asks: list[ClaimRequest], now_ms: int, notices: Notices) -> Claims:
@@ -91,7 +91,7 @@ class PostgresClaims:
             return claims
 
         claims = await self._steps.run(ref, work, now_ms, notices)
-        return claims._replace(next_at=None if claims.next_at is None else self._cluster.callers(claims.next_at))
+        return claims._replace(next_at=None if claims.next_at is None else self._cluster.caller_time(claims.next_at))
 
     async def claim_reserved(
         self,
@@ -120,7 +120,7 @@ class PostgresClaims:
         if info is None:
             return []
         place = (-1, 0, 0) if behind is None else behind.place
-        rows = await info.shard.fetch(SQL["reserve"], info.key, self._cluster.given(now_ms), number, *place)
+        rows = await info.shard.fetch(SQL["reserve"], info.key, self._cluster.time_argument(now_ms), number, *place)
         return [Reserved(*row) for row in rows]
 
     async def _take(self, info: QueueInfo, asks: list[ClaimRequest], now_ms: int, *, waits_for_ends: bool) -> list[Any]:
@@ -138,7 +138,7 @@ class PostgresClaims:
             lasts.append(total)
         leases, owners = [ask.lease_ms for ask in asks], [ask.owner for ask in asks]
         seed = b"".join(self._dice.tokens(2))
-        given = self._cluster.given(now_ms)
+        given = self._cluster.time_argument(now_ms)
         return info.key, given, total, seed, firsts, lasts, leases, owners, waits_for_ends
 
     def _share(
@@ -152,7 +152,7 @@ class PostgresClaims:
         at = 0
         for ask in asks:
             part = taken[at : at + ask.limit]
-            per_ask.append(deliveries_of(part, with_state=ask.with_state))
+            per_ask.append(decode_deliveries(part, with_state=ask.with_state))
             at += len(part)
         ends = [head[name] for name in ("delayed_at", "leased_at") if head[name] is not None]
         if head["ready_at"] is not None and head["ready_at"] > head["now"]:
@@ -176,7 +176,7 @@ class PostgresClaims:
             now_ms=stored_ms,
             soonest=lambda: min(ends or [], default=None),
         )
-        return None if next_at is None else self._cluster.callers(next_at)
+        return None if next_at is None else self._cluster.caller_time(next_at)
 
 
 def _is_short(asks: list[ClaimRequest], per_ask: list[list[Delivery]]) -> bool:

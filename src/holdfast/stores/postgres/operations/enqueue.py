@@ -10,7 +10,7 @@ from holdfast.stores.logic.quotas import check_quotas
 from holdfast.stores.payloads.pieces import PIECES_ABOVE
 from holdfast.stores.postgres.schema.statements import SQL
 from holdfast.stores.postgres.transactions.runner import StepRunner
-from holdfast.stores.postgres.transactions.shortcuts import enqueue_arguments, tell_enqueued
+from holdfast.stores.postgres.transactions.shortcuts import enqueue_arguments, note_enqueued
 from holdfast.stores.postgres.transactions.unit import PostgresParts, PostgresUnit
 
 # How often the statement is run again because the queue or its tenant was changed meanwhile.
@@ -59,12 +59,12 @@ class PostgresEnqueue:
                 break
             if info.config.quotas.max_message_bytes is not None:
                 check_quotas(ref.tenant, info.config.quotas, 0, 0, [draft.bytes for draft in drafts])
-            ids = self._nodes.take_ids(len(drafts), self._cluster.stored(now_ms))
-            arguments = enqueue_arguments(info, drafts, ids, self._cluster.given(now_ms), None)
+            ids = self._nodes.take_ids(len(drafts), self._cluster.database_time(now_ms))
+            arguments = enqueue_arguments(info, drafts, ids, self._cluster.time_argument(now_ms), None)
             [row] = await info.shard.fetch(SQL["enqueue"], *arguments)
             if row["key"] is not None:
                 self._cluster.note_now(row["now"], now_ms)
-                tell_enqueued(info, drafts, row, notices)
+                note_enqueued(info, drafts, row, notices)
                 return results_of(drafts, range(len(drafts)), ids, {})
             info = await self._directory.load(ref)
         return None

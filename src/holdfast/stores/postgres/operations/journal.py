@@ -45,7 +45,7 @@ class PostgresJournal:
         events: list[JournalEvent] = []
         while len(events) < limit and any(waiting):
             shard = min(
-                (number for number, rows in enumerate(waiting) if rows), key=lambda number: _time(waiting[number])
+                (number for number, rows in enumerate(waiting) if rows), key=lambda number: _merge_key(waiting[number])
             )
             row = waiting[shard].popleft()
             position[shard] = row["seq"]
@@ -92,7 +92,7 @@ class PostgresJournal:
         return rows[0]["at"] + self._retention_ms if rows else None
 
 
-def _time(rows: deque[Any]) -> tuple[int, bool]:
+def _merge_key(rows: deque[Any]) -> tuple[int, bool]:
     """Return the sort key of a database's next event among those of other databases: an arrival sorts after the
     departure."""
     at: int = rows[0]["at"]

@@ -32,4 +32,4 @@ class PostgresLedgers(UnitLedgers[QueueInfo, MessageRow]):
         found = await self._steps.run(ref, read, now_ms)
         if all(delivery.pieces is None for entry in found for delivery in entry.deliveries):
             return found
-        return await self._driver.call(lambda: self._payloads.filled_entries(ref, found))
+        return await self._driver.call(lambda: self._payloads.fill_entries(ref, found))

@@ -30,7 +30,7 @@ from holdfast.stores.postgres.cluster.database import PostgresDatabase
 from holdfast.stores.postgres.payloads.pieces import PostgresPayloads
 from holdfast.stores.postgres.queues.queue_info import QueueInfo
 from holdfast.stores.postgres.queues.quota_grants import QuotaAmount, QuotaGranted, QuotaGrants, QuotaShortage
-from holdfast.stores.postgres.schema.rows import MessageRow, whole_entry_of
+from holdfast.stores.postgres.schema.rows import MessageRow, decode_whole_row
 from holdfast.stores.postgres.schema.statements import SQL, WHOLE
 from holdfast.stores.postgres.transactions.locks import admit_groups
 from holdfast.stores.postgres.transactions.runner import StepRunner
@@ -56,14 +56,14 @@ _WAITING = "SELECT move, from_shard FROM arrivals WHERE at < clock_timestamp() -
 _OLD = "DELETE FROM moves WHERE at < clock_timestamp() - interval '1 day'"
 _INSERT = (
     f"INSERT INTO items (queue_key, {', '.join(WHOLE)}) "
-    f"VALUES ({', '.join(f'${place}' for place in range(1, len(WHOLE) + 2))})"
+    f"VALUES ({', '.join(f'${blob_id}' for blob_id in range(1, len(WHOLE) + 2))})"
 )
 
 
 _PLACE, _GROUP, _BYTES = (WHOLE.index(name) for name in ("piece_place", "group_name", "bytes"))
 
 
-def _called_off() -> StoreUnavailable:
+def _cancelled_error() -> StoreUnavailable:
     return StoreUnavailable("the move took so long that it was cancelled and nothing was moved; try again")
 
 
@@ -91,24 +91,24 @@ class PostgresMoves:
     ) -> int:
         """Move the messages among `ids` that still match, and return how many moved."""
         rows = await info.shard.fetch(SQL["by_ids"], info.key, ids)
-        stored_ms = self._cluster.stored(now_ms)
+        stored_ms = self._cluster.database_time(now_ms)
         meant = [
             (row, entry)
-            for row, entry in ((row, whole_entry_of(row)) for row in rows)
+            for row, entry in ((row, decode_whole_row(row)) for row in rows)
             if entry.status in statuses and which.matches(entry.envelope, entry.life, stored_ms)
         ]
         if not meant:
             return 0
         move = uuid4()
-        places = {
-            entry.envelope.id: self._payloads.take_place(now_ms)
+        blob_ids = {
+            entry.envelope.id: self._payloads.take_blob_id(now_ms)
             for _, entry in meant
             if entry.envelope.pieces is not None
         }
-        await self._announce(move, info, target, meant, places, now_ms)
-        await self._carry(move, info.shard, target.shard, [entry for _, entry in meant], places)
+        await self._announce(move, info, target, meant, blob_ids, now_ms)
+        await self._copy_payloads(move, info.shard, target.shard, [entry for _, entry in meant], blob_ids)
         gone = await self._decide(move, info, target, verb, [entry for _, entry in meant], now_ms, notices)
-        await self._arrive(move, target.shard, gone, now_ms, notices)
+        await self._finish(move, target.shard, gone, now_ms, notices)
         await info.shard.fetch(_FORGET, move)
         return len(gone)
 
@@ -118,14 +118,14 @@ class PostgresMoves:
         info: QueueInfo,
         target: QueueInfo,
         meant: list[tuple[Any, MessageRow]],
-        places: dict[int, int],
+        blob_ids: dict[int, int],
         now_ms: int,
     ) -> None:
-        """Insert the arrival. `places` are the new blob ids of payloads in pieces, by message."""
+        """Insert the arrival. `blob_ids` are the new blob ids of payloads in pieces, by message."""
         sizes = [entry.bytes for _, entry in meant]
         body = _encode(
             [
-                [places.get(row["id"]) if column == "piece_place" else row[column] for column in WHOLE]
+                [blob_ids.get(row["id"]) if column == "piece_place" else row[column] for column in WHOLE]
                 for row, _ in meant
             ]
         )
@@ -140,7 +140,7 @@ class PostgresMoves:
             if queue.row.drain_until is not None:
                 raise being_deleted(target.ref)
             if target.ref.tenant == info.ref.tenant:
-                await self._grants.check_carried(connection, queue, sizes, granted)
+                await self._grants.check_moved(connection, queue, sizes, granted)
             else:
                 await self._grants.check(connection, queue, sizes)
             await connection.execute(
@@ -153,20 +153,20 @@ class PostgresMoves:
                 return
             except QuotaShortage as short:
                 if target.ref.tenant == info.ref.tenant:
-                    granted = await self._grants.carry(short)
+                    granted = await self._grants.grant_for_move(short)
                 else:
-                    await self._grants.widen(short)
+                    await self._grants.grant_more(short)
         raise StoreUnavailable(
             f"gave up after {_TRIES} concurrent changes of the quotas of tenant {target.ref.tenant}; try again"
         )
 
-    async def _carry(
+    async def _copy_payloads(
         self,
         move: UUID,
         source: PostgresDatabase,
         target: PostgresDatabase,
         meant: list[MessageRow],
-        places: dict[int, int],
+        blob_ids: dict[int, int],
     ) -> None:
         """Copy payloads in pieces to the target."""
         for entry in meant:
@@ -176,9 +176,9 @@ class PostgresMoves:
                 rows = await source.fetch(SQL["piece"], pieces.place, number)
                 if not rows:
                     break  # the message is gone and will not be moved
-                place = places[entry.envelope.id]
-                if not await target.fetch(SQL["arriving_piece"], move, place, number, rows[0]["piece"]):
-                    raise _called_off()
+                blob_id = blob_ids[entry.envelope.id]
+                if not await target.fetch(SQL["arriving_piece"], move, blob_id, number, rows[0]["piece"]):
+                    raise _cancelled_error()
 
     async def _decide(
         self,
@@ -203,20 +203,20 @@ class PostgresMoves:
                 if entry.life != known.life or entry.envelope.pieces != known.envelope.pieces:
                     continue
                 change = alter(entry.life, entry.envelope, verb, queue.default_ttl_ms, unit.now_ms)
-                unit.tell_event(queue, entry, change, reason=f"to {target.ref}")
-                unit.leave(queue, entry)
+                unit.add_event(queue, entry, change, reason=f"to {target.ref}")
+                unit.remove_moved(queue, entry)
                 gone.append(id)
                 went = went.plus(QuotaAmount(1, entry.bytes))
             if await unit.connection.fetchval(_DECIDE, move, gone) is None:
-                raise _called_off()
+                raise _cancelled_error()
             await unit.write()
             if target.ref.tenant == info.ref.tenant:
-                await self._grants.lower_by(unit.connection, queue.key, went)
+                await self._grants.lower_part(unit.connection, queue.key, went)
             return gone
 
         return await self._steps.run_on(info.shard, work, now_ms, notices)
 
-    async def _arrive(self, move: UUID, shard: PostgresDatabase, ids: list[int], now_ms: int, notices: Notices) -> None:
+    async def _finish(self, move: UUID, shard: PostgresDatabase, ids: list[int], now_ms: int, notices: Notices) -> None:
         """Turn the decided messages of an arrival into messages of the target queue."""
         wanted = set(ids)
 
@@ -233,18 +233,18 @@ class PostgresMoves:
             # If the queue was deleted meanwhile, its arriving messages are dropped.
             rows = [] if queue is None else [row for row in body if row[0] in wanted]
             others = body if queue is None else [row for row in body if row[0] not in wanted]
-            places = [row[_PLACE] for row in others if row[_PLACE] is not None]
-            if places:
-                await connection.execute(SQL["give_up_places"], places)
+            blob_ids = [row[_PLACE] for row in others if row[_PLACE] is not None]
+            if blob_ids:
+                await connection.execute(SQL["give_up_places"], blob_ids)
             missing = QuotaAmount(len(others), sum(row[_BYTES] for row in others))
-            await self._grants.lower_by(connection, arrival["queue_key"], missing)
+            await self._grants.lower_part(connection, arrival["queue_key"], missing)
             if queue is not None and rows:
                 await connection.executemany(_INSERT, [(queue.key, *row) for row in rows])
-                await self._show(unit, queue, [row[0] for row in rows], arrival["from_queue"])
+                await self._add_to_queue(unit, queue, [row[0] for row in rows], arrival["from_queue"])
 
         await self._steps.run_on(shard, work, now_ms, notices)
 
-    async def _show(self, unit: PostgresUnit, queue: QueueInfo, ids: list[int], from_queue: str) -> None:
+    async def _add_to_queue(self, unit: PostgresUnit, queue: QueueInfo, ids: list[int], from_queue: str) -> None:
         """Count the arrived messages, and add their events."""
         entries = (await unit.load(queue, ids)).values()
         grouped = [entry.envelope.id for entry in entries if entry.envelope.group is not None]
@@ -252,8 +252,8 @@ class PostgresMoves:
             await unit.connection.execute(SQL["has_groups"], queue.key, max(grouped))
         for entry in entries:
             event = TRANSITIONS[entry.life.state, Cause.MOVE].event
-            unit.tell_event(queue, entry, Change(entry.life, event), reason=f"from {from_queue}")
-            unit.arrive(None, queue, entry)
+            unit.add_event(queue, entry, Change(entry.life, event), reason=f"from {from_queue}")
+            unit.add_moved(None, queue, entry)
 
     # --- Interrupted moves -------------------------------------------------------------------------------------
 
@@ -266,7 +266,7 @@ class PostgresMoves:
             source = self._cluster.shards[row["from_shard"]]
             await source.fetch(_DECIDE, row["move"], [])
             [decided] = await source.fetch(_DECIDED, row["move"])
-            await self._arrive(row["move"], shard, decided["ids"], now_ms, notices)
+            await self._finish(row["move"], shard, decided["ids"], now_ms, notices)
             resolved += 1
         await shard.fetch(_OLD)
         return resolved

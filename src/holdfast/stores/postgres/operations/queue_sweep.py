@@ -5,7 +5,7 @@ from holdfast.stores.logic.sweep import end_by_time
 from holdfast.stores.postgres.cluster.database import PostgresDatabase
 from holdfast.stores.postgres.queues.queue_info import QueueInfo
 from holdfast.stores.postgres.schema.statements import SQL
-from holdfast.stores.postgres.transactions.locks import UPKEEP_LOCK
+from holdfast.stores.postgres.transactions.locks import SWEEP_LOCK
 from holdfast.stores.postgres.transactions.runner import StepRunner
 from holdfast.stores.postgres.transactions.unit import PostgresUnit
 
@@ -28,7 +28,7 @@ class QueueSweep:
         async def work(unit: PostgresUnit) -> int:
             # One sweep of a queue at a time. A sweep that waited for a row of another would hold on to the row
             # afterwards, though it has nothing to end there, and a claim that comes then would skip the row.
-            await unit.connection.execute(UPKEEP_LOCK, key)
+            await unit.connection.execute(SWEEP_LOCK, key)
             queue = await unit.open_key(key)
             if queue is None:
                 return 0

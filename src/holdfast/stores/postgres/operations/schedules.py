@@ -125,12 +125,12 @@ class PostgresSchedules:
     async def due(self, limit: int, now_ms: int) -> DueSchedules:
         """Return due schedules of all databases that answer. A database that is down fires its ticks when it is
         back."""
-        now_ms = self._cluster.stored(now_ms)
+        now_ms = self._cluster.database_time(now_ms)
         rows = [row for _, found in await self._cluster.fetch_all(_DUE, limit + 1) for row in found]
         rows.sort(key=lambda row: row["next_at"])
         due = [row for row in rows[:limit] if row["next_at"] <= now_ms]
         next_at = rows[len(due)]["next_at"] if len(rows) > len(due) else None
         return DueSchedules(
             [(QueueRef(row["tenant"], row["queue"]), _decode(row["body"])) for row in due],
-            None if next_at is None else self._cluster.callers(next_at),
+            None if next_at is None else self._cluster.caller_time(next_at),
         )

@@ -36,9 +36,9 @@ class PostgresSweep:
         cluster: PostgresCluster,
         directory: QueueRegistry,
         steps: StepRunner,
-        upkeep: QueueSweep,
+        queue_sweep: QueueSweep,
         journal: PostgresJournal,
-        moving: PostgresMoves,
+        moves: PostgresMoves,
         staging: PostgresStaging,
         resharding: Resharding,
         retention_ms: int,
@@ -47,9 +47,9 @@ class PostgresSweep:
         self._cluster = cluster
         self._directory = directory
         self._steps = steps
-        self._upkeep = upkeep
+        self._queue_sweep = queue_sweep
         self._journal = journal
-        self._moving = moving
+        self._moves = moves
         self._staging = staging
         self._resharding = resharding
         self._retention_ms = retention_ms
@@ -63,7 +63,7 @@ class PostgresSweep:
             return await self._sweep(limit, now_ms, notices)
 
     async def _sweep(self, limit: int, now_ms: int, notices: Notices) -> Swept:
-        changed, ends, failure = 0, [self._cluster.stored(now_ms) + LOOK_MS], None
+        changed, ends, failure = 0, [self._cluster.database_time(now_ms) + LOOK_MS], None
         for shard in self._cluster.shards:
             try:
                 changed += await self._sweep_shard(shard, max(1, limit - changed), now_ms, notices)
@@ -77,15 +77,15 @@ class PostgresSweep:
                 failure = error
         if failure is not None and len(self._cluster.shards) == 1:
             raise failure
-        return Swept(changed, self._cluster.callers(min(ends)))
+        return Swept(changed, self._cluster.caller_time(min(ends)))
 
     async def _sweep_shard(self, shard: PostgresDatabase, limit: int, now_ms: int, notices: Notices) -> int:
-        stored_ms = self._cluster.stored(now_ms)
+        stored_ms = self._cluster.database_time(now_ms)
         changed = 0
         moving = {row["key"] for row in await shard.fetch(SQL["moving"])}
         for row in await shard.fetch(SQL["ends"]):
             if row["at"] <= stored_ms and changed < limit and row["queue_key"] not in moving:
-                changed += await self._upkeep.end_on(shard, row["queue_key"], limit - changed, now_ms, notices)
+                changed += await self._queue_sweep.end_on(shard, row["queue_key"], limit - changed, now_ms, notices)
         for row in await shard.fetch(SQL["draining"]):
             if changed < limit and (not row["has_leases"] or row["drain_until"] <= stored_ms):
                 changed += await self._delete_some(shard, row, limit - changed, now_ms, notices)
@@ -100,7 +100,7 @@ class PostgresSweep:
             changed += await self._end_strays(shard, row["key"], limit, now_ms, notices)
         if len(self._cluster.shards) > 1:
             changed += await self._directory.copies.send(shard)
-            changed += await self._moving.resolve(shard, now_ms, notices)
+            changed += await self._moves.resolve(shard, now_ms, notices)
         await shard.fetch(SQL["fold"], FOLD)
         return changed
 

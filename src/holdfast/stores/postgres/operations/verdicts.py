@@ -53,7 +53,7 @@ class PostgresVerdicts:
     async def _ack(self, info: QueueInfo, receipts: list[Receipt], now_ms: int, notices: Notices) -> dict[int, Result]:
         """Return the results of the acks that one statement could settle."""
         columns = zip(*receipts, strict=True)
-        rows = await info.shard.fetch(SQL["ack"], info.key, self._cluster.given(now_ms), *map(list, columns))
+        rows = await info.shard.fetch(SQL["ack"], info.key, self._cluster.time_argument(now_ms), *map(list, columns))
         self._cluster.note_now(rows[0]["now"], now_ms)
         results = {
             id: Result(snowflake=id, ok=True, given_correlation_id=correlation_id, state=_SUCCEEDED)

@@ -47,10 +47,10 @@ class PostgresPayloads:
         self._directory = directory
         self._nodes = nodes
 
-    def take_place(self, now_ms: int) -> int:
+    def take_blob_id(self, now_ms: int) -> int:
         """Return a blob id that no payload has or had, on any database."""
-        [place] = self._nodes.take_ids(1, self._cluster.stored(now_ms))
-        return place
+        [blob_id] = self._nodes.take_ids(1, self._cluster.database_time(now_ms))
+        return blob_id
 
     # --- In the transaction of an enqueue ------------------------------------------------------------
 
@@ -74,12 +74,12 @@ class PostgresPayloads:
 
     async def put(self, connection: Any, payload: bytes, now_ms: int) -> Pieces:
         """Store a whole payload in pieces."""
-        place = self.take_place(now_ms)
+        blob_id = self.take_blob_id(now_ms)
         for number, piece in cut(payload):
-            await connection.execute(SQL["put_piece"], place, number, piece)
-        return Pieces(place, len(payload), crc32(payload))
+            await connection.execute(SQL["put_piece"], blob_id, number, piece)
+        return Pieces(blob_id, len(payload), crc32(payload))
 
-    async def name(self, connection: Any, info: QueueInfo, ids: list[int], drafts: list[Draft]) -> None:
+    async def write_blob_ids(self, connection: Any, info: QueueInfo, ids: list[int], drafts: list[Draft]) -> None:
         """Write the blob ids of payloads in pieces to messages that were just enqueued."""
         rows = [
             (id, each.pieces.place, each.pieces.size, each.pieces.checksum)
@@ -99,29 +99,29 @@ class PostgresPayloads:
 
     # --- Whole payloads ----------------------------------------------------------------------------------------------
 
-    async def filled(self, ref: QueueRef, asks: list[ClaimRequest], claims: Claims) -> Claims:
+    async def fill(self, ref: QueueRef, asks: list[ClaimRequest], claims: Claims) -> Claims:
         """Fill in whole payloads for the asks without `streams`. If this fails, the messages stay claimed and are
         delivered again when their lease has ended."""
         per_ask = [
-            given if ask.streams else await self._whole(ref, given)
+            given if ask.streams else await self._with_payloads(ref, given)
             for ask, given in zip(asks, claims.per_ask, strict=True)
         ]
         return claims._replace(per_ask=per_ask)
 
-    async def filled_entries(self, ref: QueueRef, entries: list[LedgerEntry]) -> list[LedgerEntry]:
+    async def fill_entries(self, ref: QueueRef, entries: list[LedgerEntry]) -> list[LedgerEntry]:
         """Fill in whole payloads."""
-        return [replace(each, deliveries=await self._whole(ref, each.deliveries)) for each in entries]
+        return [replace(each, deliveries=await self._with_payloads(ref, each.deliveries)) for each in entries]
 
-    async def _whole(self, ref: QueueRef, deliveries: list[Delivery]) -> list[Delivery]:
+    async def _with_payloads(self, ref: QueueRef, deliveries: list[Delivery]) -> list[Delivery]:
         """Return deliveries with whole payloads, without messages that an operator has removed since the claim."""
         whole = []
         for each in deliveries:
             if each.pieces is None:
                 whole.append(each)
                 continue
-            reading, parts = PostgresPieceCursor(self._directory, ref, each.snowflake, each.pieces), []
+            cursor, parts = PostgresPieceCursor(self._directory, ref, each.snowflake, each.pieces), []
             try:
-                while (part := await reading.next()) is not None:
+                while (part := await cursor.next()) is not None:
                     parts.append(part)
             except MessageNotFound:
                 continue
@@ -142,7 +142,7 @@ class PostgresPieceCursor:
         self._directory = directory
         self._ref = ref
         self._id = id
-        self._place = pieces.place
+        self._blob_id = pieces.place
         self._checker = PieceChecker(pieces, start)
 
     async def next(self) -> bytes | None:
@@ -156,7 +156,7 @@ class PostgresPieceCursor:
         without the message."""
         info = await self._directory.known(self._ref)
         while info is not None:
-            found = await info.shard.fetch(SQL["read_piece"], info.key, self._id, self._place, number)
+            found = await info.shard.fetch(SQL["read_piece"], info.key, self._id, self._blob_id, number)
             if found and found[0]["piece"] is not None:
                 piece: bytes = found[0]["piece"]
                 return piece
@@ -173,15 +173,15 @@ class PostgresPieceCursor:
 class PostgresPieceReader:
     """`PayloadReader`: one piece is in memory at a time."""
 
-    def __init__(self, driver: LoopDriver, reading: PostgresPieceCursor) -> None:
+    def __init__(self, driver: LoopDriver, cursor: PostgresPieceCursor) -> None:
         self._driver = driver
-        self._reading = reading
+        self._cursor = cursor
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> bytes:
-        piece = await self._driver.call(self._reading.next)
+        piece = await self._driver.call(self._cursor.next)
         if piece is None:
             raise StopAsyncIteration
         return piece

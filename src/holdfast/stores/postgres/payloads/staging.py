@@ -37,7 +37,7 @@ from holdfast.stores.postgres.schema.statements import SQL
 
 _log = logging.getLogger("holdfast")
 
-_KEEP_MS = 15_000
+_REPORT_MS = 15_000
 # The server of an upload without a report for this long is dead.
 SILENT_S = 120.0
 # Number of pieces that one transaction deletes.
@@ -65,8 +65,8 @@ class PostgresStaging:
         check_accepts(ref, None if info is None else info.row, auto_create=auto_create)
         quotas = await self._quotas_of_new(ref.tenant) if info is None else info.config.quotas
         shard = self._cluster.shard_of(ref) if info is None else info.shard
-        place = self._payloads.take_place(now_ms)
-        writer = self._writers[place] = PostgresStage(self, ref, draft, place, shard, info, quotas, now_ms)
+        blob_id = self._payloads.take_blob_id(now_ms)
+        writer = self._writers[blob_id] = PostgresStage(self, ref, draft, blob_id, shard, info, quotas, now_ms)
         return writer
 
     async def read(self, ref: QueueRef, id: int, pieces: Pieces, start: int = 0) -> PostgresPieceReader:
@@ -86,14 +86,14 @@ class PostgresStaging:
         """Write a piece. Refuse it before it is written if the message could no longer be enqueued."""
         async with writer.turn:
             if writer.is_closed:
-                raise _given_up()
+                raise _abandoned_error()
             await self._check_quotas(writer, writer.bytes_with(piece))
             if writer.pieces:
                 rows = await writer.shard.fetch(SQL["stage_more"], writer.place, writer.pieces, piece)
             else:
                 rows = await writer.shard.fetch(SQL["stage_first"], writer.place, writer.ref.tenant, piece)
             if not rows:
-                raise _given_up()
+                raise _abandoned_error()
             writer.note(piece)
 
     async def _check_quotas(self, writer: "PostgresStage", size: int) -> None:
@@ -114,39 +114,39 @@ class PostgresStaging:
         stores nothing."""
         if writer.draft.key is None or writer.info is None:
             return False
-        at_ms = self._cluster.stored(writer.now_ms)
+        at_ms = self._cluster.database_time(writer.now_ms)
         return bool(await writer.shard.fetch(SQL["known_keys"], writer.info.key, [writer.draft.key], at_ms))
 
-    def close(self, writer: "PostgresStage") -> None:
+    def abandon(self, writer: "PostgresStage") -> None:
         """Abandon an upload, unless it was enqueued."""
         if self._writers.pop(writer.place, None) is not None:
-            self.driver.background(self._give_up(writer))
+            self.driver.background(self._abandon(writer))
 
-    async def _give_up(self, writer: "PostgresStage") -> None:
+    async def _abandon(self, writer: "PostgresStage") -> None:
         try:
             async with writer.turn:
                 writer.is_closed = True
                 if writer.pieces:
                     await writer.shard.fetch(SQL["give_up_stage"], writer.place)
                     notices = Notices()
-                    notices.deadline(self._cluster.stored(writer.now_ms))
+                    notices.deadline(self._cluster.database_time(writer.now_ms))
                     self.driver.publish(notices)
         except StoreUnavailable as error:
             _log.debug("an upload could not be abandoned; a sweep will do it: %s", error.message)
 
     async def run(self, clock: Clock) -> None:
         """Report uploads in progress to the databases, until cancelled."""
-        await run_forever(self.keep_once, Backoff("uploads"), clock, lambda: sleep_for(clock, _KEEP_MS))
+        await run_forever(self.report_once, Backoff("uploads"), clock, lambda: sleep_for(clock, _REPORT_MS))
 
-    async def keep_once(self) -> None:
+    async def report_once(self) -> None:
         """Report all uploads in progress; raise the last error once every database was tried."""
         failure: Exception | None = None
         by_shard: defaultdict[PostgresDatabase, list[int]] = defaultdict(list)
         for writer in list(self._writers.values()):
             by_shard[writer.shard].append(writer.place)
-        for shard, places in by_shard.items():
+        for shard, blob_ids in by_shard.items():
             try:
-                await shard.fetch(SQL["keep_stages"], places)
+                await shard.fetch(SQL["keep_stages"], blob_ids)
             except Exception as error:
                 failure = error
         if failure is not None:
@@ -171,17 +171,17 @@ class PostgresStaging:
 
 
 async def _drop_some(connection: Any) -> int:
-    place = await connection.fetchval(SQL["given_up"])
-    if place is None:
+    blob_id = await connection.fetchval(SQL["given_up"])
+    if blob_id is None:
         return 0
-    status = await connection.execute(SQL["drop_pieces"], place, _DROP)
+    status = await connection.execute(SQL["drop_pieces"], blob_id, _DROP)
     dropped = int(status.rpartition(" ")[2])
     if dropped < _DROP:
-        await connection.execute(SQL["drop_stage"], place)
+        await connection.execute(SQL["drop_stage"], blob_id)
     return dropped + 1
 
 
-def _given_up() -> StoreUnavailable:
+def _abandoned_error() -> StoreUnavailable:
     return StoreUnavailable("this upload paused for too long and was abandoned; send it again")
 
 
@@ -193,13 +193,13 @@ class PostgresStage(StageWriter):
         staging: PostgresStaging,
         ref: QueueRef,
         draft: Draft,
-        place: int,
+        blob_id: int,
         shard: PostgresDatabase,
         info: QueueInfo | None,
         quotas: Quotas,
         now_ms: int,
     ) -> None:
-        super().__init__(ref, draft, place, PIECE)
+        super().__init__(ref, draft, blob_id, PIECE)
         self._staging = staging
         self.shard = shard
         self.info = info
@@ -213,4 +213,4 @@ class PostgresStage(StageWriter):
         await self._staging.put(self, piece)
 
     def abandon(self) -> None:
-        self._staging.close(self)
+        self._staging.abandon(self)

@@ -43,14 +43,14 @@ class QueueInfo:
         return self.config.quotas.are_counted
 
 
-def info_of(row: Any, shard: PostgresDatabase) -> QueueInfo:
+def decode_queue_info(row: Any, shard: PostgresDatabase) -> QueueInfo:
     """Return the queue of a row that the statement `queue` returned."""
     ref = QueueRef(row["tenant"], row["queue"])
     return QueueInfo(
         ref=ref,
         shard=shard,
         key=row["key"],
-        row=queue_row_of(row),
+        row=decode_queue_row(row),
         config=decode_config(row["config"]),
         revision=row["revision"],
         tenant_revision=row["tenant_revision"],
@@ -59,7 +59,7 @@ def info_of(row: Any, shard: PostgresDatabase) -> QueueInfo:
     )
 
 
-def queue_row_of(row: Any) -> QueueRow:
+def decode_queue_row(row: Any) -> QueueRow:
     """Return the contract's view of a row of `queues`."""
     return QueueRow(
         ref=QueueRef(row["tenant"], row["queue"]),

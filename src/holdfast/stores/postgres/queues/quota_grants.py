@@ -85,7 +85,7 @@ class QuotaGrants:
     def __init__(self, cluster: PostgresCluster) -> None:
         self._cluster = cluster
         # One at a time for each tenant: otherwise they would take back what was just granted.
-        self._turns: dict[str, asyncio.Lock] = {}
+        self._locks: dict[str, asyncio.Lock] = {}
 
     async def check(self, connection: Any, info: QueueInfo, sizes: list[int], freed: QuotaAmount = _NONE) -> None:
         """Check the quotas in the transaction that adds messages of these sizes; `freed` is removed in the same step.
@@ -109,12 +109,12 @@ class QuotaGrants:
         if not short.needed.is_within(_as_quotas(quotas, row["granted_messages"], row["granted_bytes"])):
             raise short
 
-    async def widen(self, short: QuotaShortage) -> None:
+    async def grant_more(self, short: QuotaShortage) -> None:
         """Grant the shard what it needs. Raise `OverQuota` if the quota is used up."""
-        async with self._turns.setdefault(short.tenant, asyncio.Lock()):
-            await self._widen(short)
+        async with self._locks.setdefault(short.tenant, asyncio.Lock()):
+            await self._grant_more(short)
 
-    async def _widen(self, short: QuotaShortage) -> None:
+    async def _grant_more(self, short: QuotaShortage) -> None:
         if await self._grant(short):
             return
         for shard in self._cluster.shards:
@@ -169,13 +169,13 @@ class QuotaGrants:
 
     # --- When messages or queues go to another database --------------------------------------------------------------
 
-    async def check_carried(
+    async def check_moved(
         self, connection: Any, info: QueueInfo, sizes: list[int], granted: "QuotaGranted | None"
     ) -> None:
         """Check quotas for messages that the tenant already has on another shard.
 
-        Raise `QuotaShortage` until the amount that `carry` noted for them is granted here. The grant is used in the
-        transaction that adds them, or not at all.
+        Raise `QuotaShortage` until the amount that `grant_for_move` noted for them is granted here. The grant is used
+        in the transaction that adds them, or not at all.
         """
         if not info.has_quotas:
             return
@@ -183,7 +183,7 @@ class QuotaGrants:
             await connection.execute(SQL["take_grant"], info.ref.tenant, *granted.part, granted.version)
         await self._check(connection, info, sizes)
 
-    async def carry(self, short: QuotaShortage) -> "QuotaGranted":
+    async def grant_for_move(self, short: QuotaShortage) -> "QuotaGranted":
         """Note at the home the part that a shard needs for messages arriving from another shard, even beyond
         the quota."""
 
@@ -195,7 +195,7 @@ class QuotaGrants:
 
         return await self._home_of(short.tenant).step(work)
 
-    async def lower_by(self, connection: Any, key: int, part: QuotaAmount) -> None:
+    async def lower_part(self, connection: Any, key: int, part: QuotaAmount) -> None:
         """Lower the part of this shard, in this transaction, by messages that leave it or will not arrive."""
         if part != _NONE and len(self._cluster.shards) > 1:
             await connection.execute(SQL["lower_granted"], key, *part)

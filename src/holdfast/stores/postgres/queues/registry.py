@@ -14,9 +14,9 @@ from holdfast.stores.postgres.cluster.slots import slot_of
 from holdfast.stores.postgres.queues.queue_info import (
     QueueInfo,
     decode_config,
+    decode_queue_info,
     encode_config,
     encode_policy,
-    info_of,
 )
 from holdfast.stores.postgres.queues.quota_grants import QuotaGrants
 from holdfast.stores.postgres.queues.tenant_copies import TenantCopies
@@ -59,7 +59,7 @@ class QueueRegistry:
             shard = self._cluster.shard_of(ref)
             rows = await shard.fetch(SQL["queue"], ref.tenant, ref.queue, None)
             if rows and rows[0]["moving_to"] is None:
-                return self.remember(info_of(rows[0], shard))
+                return self.remember(decode_queue_info(rows[0], shard))
             self.forget(ref)
             if not rows and await self._cluster.owns(shard, ref):
                 return None
@@ -157,14 +157,19 @@ class QueueRegistry:
             if self._cluster.home_of(ref.tenant) is not shard:
                 await connection.execute(SQL["copy_tenant"], ref.tenant, tenant.tenant_id, raw, revision)
             await connection.execute(
-                SQL["make_queue"], ref.tenant, ref.queue, tenant.tenant_id, queue_id, *policy_columns(QueuePolicy())
+                SQL["make_queue"],
+                ref.tenant,
+                ref.queue,
+                tenant.tenant_id,
+                queue_id,
+                *encode_policy_columns(QueuePolicy()),
             )
             row = await connection.fetchrow(SQL["queue"], ref.tenant, ref.queue, None)
-        return info_of(row, shard)
+        return decode_queue_info(row, shard)
 
     async def check_owner(self, connection: Any, ref: QueueRef) -> None:
         """Raise `QueueMoved` unless this transaction's database, which has no such queue, is its owner."""
-        if self._cluster.goes_by_slots:
+        if self._cluster.uses_slots:
             owner = await connection.fetchrow(SQL["slot_owner"], slot_of(ref.tenant, ref.queue))
             if owner["shard"] != self._cluster.number_of(ref) or owner["is_moving"]:
                 raise QueueMoved(ref)
@@ -181,14 +186,14 @@ class QueueRegistry:
             count = await connection.fetchval(SQL["directory_count"], ref.tenant)
             check_room_for_queue(ref.tenant, decode_config(row["config"]).quotas, count)
             known = await connection.fetchval(SQL["directory_put"], ref.tenant, ref.queue)
-        return Numbered(tenant_row(row), row["revision"], known)
+        return Numbered(decode_tenant_row(row), row["revision"], known)
 
 
-def policy_columns(policy: QueuePolicy) -> tuple[bytes, int, int, bool]:
+def encode_policy_columns(policy: QueuePolicy) -> tuple[bytes, int, int, bool]:
     """Return the columns of `queues` for a policy."""
     return encode_policy(policy), policy.lease_ms, policy.max_lease_ms, policy.keep_succeeded_ms > 0
 
 
-def tenant_row(row: Any) -> TenantRow:
+def decode_tenant_row(row: Any) -> TenantRow:
     """Return the contract's view of a row of `tenants`."""
     return TenantRow(tenant=row["tenant"], tenant_id=row["tenant_id"], config=decode_config(row["config"]))

@@ -33,7 +33,7 @@ class TenantCopies:
     async def send(self, home: PostgresDatabase, tenant: str | None = None, limit: int = 100) -> int:
         """Send configurations to the databases that have not received them, of one tenant or of all. Return how many
         were sent."""
-        told = 0
+        sent = 0
         for row in await home.fetch(SQL["due_copies"], tenant, limit):
             if row["shard"] >= len(self._cluster.shards):
                 continue
@@ -49,5 +49,5 @@ class TenantCopies:
                 )
                 continue
             await home.fetch(SQL["copied"], row["tenant"], row["shard"], row["revision"])
-            told += 1
-        return told
+            sent += 1
+        return sent

@@ -71,9 +71,9 @@ async def migrate(connections: list[Any]) -> list[Applied]:
             "these databases belong to different stores; name the databases of one store", field="store"
         )
     if not known:
-        await _found(connections)
+        await _create_cluster(connections)
     else:
-        await _join(connections, statuses, known.pop())
+        await _join_cluster(connections, statuses, known.pop())
     after = [await status(connection) for connection in connections]
     return [
         Applied(applied, each.shard if each.shard is not None else -1, each.slots)
@@ -132,15 +132,15 @@ def _check_not_newer(version: int) -> None:
         )
 
 
-async def _found(connections: list[Any]) -> None:
+async def _create_cluster(connections: list[Any]) -> None:
     """Create a store: its first databases share the slots evenly."""
     cluster_id = uuid4()
     slots = spread(len(connections))
     for shard, connection in enumerate(connections):
-        await _write_place(connection, cluster_id, shard, 1, slots, slots)
+        await _write_membership(connection, cluster_id, shard, 1, slots, slots)
 
 
-async def _join(connections: list[Any], statuses: list[Status], cluster_id: UUID) -> None:
+async def _join_cluster(connections: list[Any], statuses: list[Status], cluster_id: UUID) -> None:
     """Join new databases to a store. They own no slots until queues are moved to them by resharding."""
     members = sorted(
         (each for each in statuses if each.cluster_id is not None), key=lambda each: each.epoch, reverse=True
@@ -155,10 +155,10 @@ async def _join(connections: list[Any], statuses: list[Status], cluster_id: UUID
         if each.cluster_id is None:
             shard = max(taken) + 1
             taken.add(shard)
-            await _write_place(connection, cluster_id, shard, members[0].epoch, slots, homes)
+            await _write_membership(connection, cluster_id, shard, members[0].epoch, slots, homes)
 
 
-async def _write_place(
+async def _write_membership(
     connection: Any, cluster_id: UUID, shard: int, epoch: int, slots: list[int], homes: list[int]
 ) -> None:
     async with connection.transaction():

@@ -55,24 +55,24 @@ class MessageRow:
     state: StateDocument = NO_STATE
 
 
-def entry_of(row: Any) -> MessageRow:
+def decode_row(row: Any) -> MessageRow:
     """Return the message of a row with the columns LIFE."""
     return MessageRow(_envelope(row, b""), _life(row), row["bytes"], row["status"])
 
 
-def whole_entry_of(row: Any) -> MessageRow:
+def decode_whole_row(row: Any) -> MessageRow:
     """Return the message of a row with the columns WHOLE."""
     state = NO_STATE if row["state"] is None else decode_state(row["state"])
     return MessageRow(_envelope(row, row["payload"]), _life(row), row["bytes"], row["status"], state)
 
 
-def found_of(row: Any) -> Found:
+def decode_found(row: Any) -> Found:
     """Return a row with the columns WHOLE as the contract's `Found`."""
-    entry = whole_entry_of(row)
+    entry = decode_whole_row(row)
     return Found(entry.envelope, entry.life, entry.state)
 
 
-def deliveries_of(rows: Sequence[Any], *, with_state: bool) -> list[Delivery]:
+def decode_deliveries(rows: Sequence[Any], *, with_state: bool) -> list[Delivery]:
     """Return deliveries of rows of the statement `claim`, each with a message. Columns are read by position: reading by
     name would search each row a dozen times."""
     deliveries: list[Delivery] = []
@@ -138,7 +138,7 @@ def decode_error(raw: bytes | None) -> str | None:
     return None if raw is None else raw.decode()
 
 
-def columns_of_drafts(drafts: list[Draft], ids: Sequence[int], default_ttl_ms: int | None) -> list[list[Any]]:
+def encode_drafts(drafts: list[Draft], ids: Sequence[int], default_ttl_ms: int | None) -> list[list[Any]]:
     """Return the arguments of `enqueue` from $6 on."""
     ttls = [draft.ttl_ms for draft in drafts]
     return [
@@ -165,7 +165,7 @@ def _filled(column: list[Any]) -> list[Any]:
     return [] if column.count(None) == len(column) else column
 
 
-def life_columns(lives: list[tuple[int, int, Life]]) -> list[list[Any]]:
+def encode_lives(lives: list[tuple[int, int, Life]]) -> list[list[Any]]:
     """Return the arguments of `change` from $2 on, for messages given as (id, status, life)."""
     leases = [life.lease for _, _, life in lives]
     return [

@@ -19,11 +19,11 @@ from holdfast.stores.postgres.schema.statements import SQL
 # One lock for each queue. A sweep holds it, and so does a transaction that gives a queue its first group. A sweep that
 # began before the queue had groups holds no lock on them and must not see any: a group's head that it made claimable
 # would be counted twice if another transaction did the same beside it.
-UPKEEP_LOCK = "SELECT pg_advisory_xact_lock(1751739236, ($1::bigint & 2147483647)::integer)"
+SWEEP_LOCK = "SELECT pg_advisory_xact_lock(1751739236, ($1::bigint & 2147483647)::integer)"
 
 
 async def admit_groups(connection: Any, key: int) -> None:
     """Lock a queue's row before it receives messages in groups, and before any of its messages is touched. If they are
     its first, wait until no sweep is running that still assumes a queue without groups."""
     if not await connection.fetchval(SQL["lock_queue"], key):
-        await connection.execute(UPKEEP_LOCK, key)
+        await connection.execute(SWEEP_LOCK, key)

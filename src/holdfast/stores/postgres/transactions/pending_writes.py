@@ -20,7 +20,7 @@ from holdfast.stores.postgres.schema.rows import (
     WAITING,
     MessageRow,
     encode_error,
-    life_columns,
+    encode_lives,
 )
 from holdfast.stores.postgres.schema.statements import SQL
 
@@ -44,7 +44,7 @@ class PendingWrites:
         self._counts: defaultdict[int, list[int]] = defaultdict(lambda: [0] * 6)
         self._groups: defaultdict[int, set[str]] = defaultdict(set)
         self._events: list[tuple[Any, ...]] = []
-        self._told = 0
+        self._event_count = 0
 
     def apply(self, queue: QueueInfo, changes: Collection[tuple[MessageRow, Change]], *, by_time: bool = False) -> None:
         """Take each message one step along its life."""
@@ -53,41 +53,41 @@ class PendingWrites:
 
     def _apply(self, info: QueueInfo, entry: MessageRow, change: Change) -> None:
         if change.event is not None:
-            self.tell_event(info, entry, change, reason=change.reason)
+            self.add_event(info, entry, change, reason=change.reason)
         key, id, group = info.key, entry.envelope.id, entry.envelope.group
         was, life = entry.status, change.life
         if group is not None:
             self._groups[key].add(group)
         if life is None or life.is_gone:
             self._lives[key].pop(id, None)
-            self._go(info, entry)
+            self._remove(info, entry)
         else:
             entry.status = self.status_of(life, group)
             entry.life = life
             self._lives[key][id] = (entry.status, life)
             self.count(key, was, entry.status, entry.bytes)
-        self._tell_listener(info.ref, life, group, was)
+        self._note_for_listener(info.ref, life, group, was)
 
     def drop(self, queue: QueueInfo, entries: Sequence[MessageRow]) -> None:
         """Forget messages without an event."""
         for entry in entries:
-            self._go(queue, entry)
+            self._remove(queue, entry)
 
-    def leave(self, info: QueueInfo, entry: MessageRow) -> None:
+    def remove_moved(self, info: QueueInfo, entry: MessageRow) -> None:
         """Remove a message that moves to another database. Its event was added already."""
-        self._go(info, entry)
+        self._remove(info, entry)
         if entry.envelope.group is not None:
             self._groups[info.key].add(entry.envelope.group)
             self.notices.ready(info.ref, self.now_ms)
 
-    def _go(self, info: QueueInfo, entry: MessageRow) -> None:
+    def _remove(self, info: QueueInfo, entry: MessageRow) -> None:
         """Delete a message."""
         self._gone[info.key].append(entry.envelope.id)
         self.count(info.key, entry.status, None, entry.bytes)
         if entry.envelope.pieces is not None:
             self.notices.deadline(self.now_ms)  # sweeps delete its payload
 
-    def arrive(self, info: QueueInfo | None, target: QueueInfo, entry: MessageRow) -> None:
+    def add_moved(self, info: QueueInfo | None, target: QueueInfo, entry: MessageRow) -> None:
         """Add a message, with its unchanged row, to the counts and groups of its new queue. `info` is the old queue, or
         None if the message comes from another database."""
         was = entry.status
@@ -138,7 +138,7 @@ class PendingWrites:
         """Make the heads of these groups claimable when the changes are written."""
         self._groups[key].update(groups)
 
-    def tell_event(self, info: QueueInfo, entry: MessageRow, change: Change, *, reason: str | None) -> None:
+    def add_event(self, info: QueueInfo, entry: MessageRow, change: Change, *, reason: str | None) -> None:
         """Add an event for the journal."""
         assert change.event is not None
         life = change.life or entry.life
@@ -156,7 +156,7 @@ class PendingWrites:
         """Write all changes that were gathered since the last write."""
         for key, lives in self._lives.items():
             if lives:
-                columns = life_columns([(id, status, life) for id, (status, life) in sorted(lives.items())])
+                columns = encode_lives([(id, status, life) for id, (status, life) in sorted(lives.items())])
                 await self.connection.execute(SQL["change"], key, *columns)
         for key, gone in self._gone.items():
             await self.connection.execute(SQL["delete"], key, sorted(gone))
@@ -167,18 +167,18 @@ class PendingWrites:
         if self._events or counts:
             await self.connection.execute(
                 SQL["record"],
-                self._told,
+                self._event_count,
                 *_columns(self._events, 13),
                 *_columns(counts, 7),
             )
-            self._told += len(self._events)
+            self._event_count += len(self._events)
         self._lives.clear()
         self._gone.clear()
         self._groups.clear()
         self._counts.clear()
         self._events.clear()
 
-    def _tell_listener(self, ref: QueueRef, life: Life | None, group: str | None, was: int) -> None:
+    def _note_for_listener(self, ref: QueueRef, life: Life | None, group: str | None, was: int) -> None:
         """Note what the listener must know of a changed message."""
         notices = self.notices
         if life is not None and life.state is State.READY:

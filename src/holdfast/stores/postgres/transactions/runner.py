@@ -35,8 +35,8 @@ class StepRunner:
                 unit.notices.ready_at.clear()
             return result, unit.notices
 
-        result, told = await shard.step(once)
-        notices.add(told)
+        result, unit_notices = await shard.step(once)
+        notices.add(unit_notices)
         return result
 
     async def run(self, ref: QueueRef, work: Work[T], now_ms: int, notices: Notices) -> T:
@@ -48,7 +48,7 @@ class StepRunner:
 
         async def on_queue(unit: PostgresUnit) -> T:
             result = await work(unit)
-            unit.tell_draining()
+            unit.note_draining()
             return result
 
         for _ in range(_TRIES):
@@ -57,7 +57,7 @@ class StepRunner:
             except QueueChanged:
                 continue
             except QuotaShortage as short:
-                await self._parts.grants.widen(short)
+                await self._parts.grants.grant_more(short)
         raise StoreUnavailable(f"gave up after {_TRIES} concurrent changes of queue {ref} or its tenant; try again")
 
 

@@ -15,7 +15,7 @@ from holdfast.stores.logic.claims import claim
 from holdfast.stores.logic.enqueue import enqueue
 from holdfast.stores.logic.verdicts import settle
 from holdfast.stores.postgres.queues.queue_info import QueueInfo
-from holdfast.stores.postgres.schema.rows import columns_of_drafts
+from holdfast.stores.postgres.schema.rows import encode_drafts
 
 SHORTCUTS: dict[str, Callable[..., Any]] = {
     # Adds messages if neither the queue nor its tenant has changed since they were checked. In a step, the same
@@ -35,11 +35,11 @@ def enqueue_arguments(
     queue: QueueInfo, drafts: list[Draft], ids: Sequence[int], given_now: int | None, reason: str | None
 ) -> list[Any]:
     """Return the arguments of the statement `enqueue`."""
-    columns = columns_of_drafts(drafts, ids, queue.default_ttl_ms)
+    columns = encode_drafts(drafts, ids, queue.default_ttl_ms)
     return [queue.key, given_now, queue.revision, queue.tenant_revision, reason, *columns]
 
 
-def tell_enqueued(queue: QueueInfo, drafts: list[Draft], row: Any, notices: Notices) -> None:
+def note_enqueued(queue: QueueInfo, drafts: list[Draft], row: Any, notices: Notices) -> None:
     """Note what the listener must know of new messages; `row` is the result of the statement `enqueue`."""
     notices.tally(queue.ref, Event.ENQUEUED, len(drafts))
     if not row["is_paused"]:

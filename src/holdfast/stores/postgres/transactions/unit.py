@@ -17,21 +17,21 @@ from holdfast.stores.postgres.cluster.cluster import PostgresCluster, QueueMoved
 from holdfast.stores.postgres.cluster.database import PostgresDatabase
 from holdfast.stores.postgres.cluster.node_numbers import PostgresNodeNumbers
 from holdfast.stores.postgres.payloads.pieces import PostgresPayloads
-from holdfast.stores.postgres.queues.queue_info import QueueInfo, info_of
+from holdfast.stores.postgres.queues.queue_info import QueueInfo, decode_queue_info
 from holdfast.stores.postgres.queues.quota_grants import QuotaAmount, QuotaGrants
 from holdfast.stores.postgres.queues.registry import Numbered, QueueRegistry
 from holdfast.stores.postgres.schema.rows import (
     MessageRow,
+    decode_row,
     decode_state,
+    decode_whole_row,
     encode_state,
     encode_type,
-    entry_of,
-    whole_entry_of,
 )
 from holdfast.stores.postgres.schema.statements import SQL
-from holdfast.stores.postgres.transactions.locks import UPKEEP_LOCK, admit_groups
+from holdfast.stores.postgres.transactions.locks import SWEEP_LOCK, admit_groups
 from holdfast.stores.postgres.transactions.pending_writes import PendingWrites
-from holdfast.stores.postgres.transactions.shortcuts import enqueue_arguments, tell_enqueued
+from holdfast.stores.postgres.transactions.shortcuts import enqueue_arguments, note_enqueued
 from holdfast.stores.unit import OpenClaim, Sized
 
 _encode_receipts = msgspec.msgpack.Encoder().encode
@@ -65,7 +65,7 @@ class PostgresUnit(PendingWrites):
     queue in another way and are called before the shared logic."""
 
     def __init__(self, parts: PostgresParts, shard: PostgresDatabase, connection: Any, callers_ms: int) -> None:
-        super().__init__(connection, parts.cluster.given(callers_ms))
+        super().__init__(connection, parts.cluster.time_argument(callers_ms))
         self.shard = shard
         self.is_durable = self.tells_ready = True
         # The time by the caller's clock.
@@ -102,7 +102,7 @@ class PostgresUnit(PendingWrites):
         """Open a deleted queue."""
         row = await self.connection.fetchrow(SQL["queue_by_key"], key, self.given_now)
         self.now_ms = row["now"]
-        return info_of(row, self.shard)
+        return decode_queue_info(row, self.shard)
 
     async def lock_both(self, source: QueueInfo, target: QueueInfo, *, has_groups: bool) -> None:
         """Lock the rows of two queues before messages move between them. `has_groups` says whether some of the messages
@@ -129,7 +129,7 @@ class PostgresUnit(PendingWrites):
         elif not self.now_ms:
             self.now_ms = row["now"]
             self._parts.cluster.note_now(self.now_ms, self.callers_ms)
-        info = None if row is None or row["gone_at"] is not None else info_of(row, self.shard)
+        info = None if row is None or row["gone_at"] is not None else decode_queue_info(row, self.shard)
         self._opened[ref] = info
         return info
 
@@ -167,16 +167,16 @@ class PostgresUnit(PendingWrites):
 
     async def load(self, queue: QueueInfo, ids: Iterable[int]) -> dict[int, MessageRow]:
         rows = await self.connection.fetch(SQL["lock_by_ids"], queue.key, sorted(set(ids)))
-        return {row["id"]: entry_of(row) for row in rows}
+        return {row["id"]: decode_row(row) for row in rows}
 
     async def load_whole(self, queue: QueueInfo, ids: Iterable[int]) -> dict[int, MessageRow]:
         rows = await self.connection.fetch(SQL["by_ids"], queue.key, list(ids))
-        return {row["id"]: whole_entry_of(row) for row in rows}
+        return {row["id"]: decode_whole_row(row) for row in rows}
 
     async def take_due(self, queue: QueueInfo, limits: list[int]) -> list[list[MessageRow]]:
         total = sum(limits)
         rows = await self.connection.fetch(SQL["due"], queue.key, self.now_ms, total) if total else []
-        candidates = [whole_entry_of(row) for row in reversed(rows)]
+        candidates = [decode_whole_row(row) for row in reversed(rows)]
         return [await self._fill(queue, candidates, limit) for limit in limits]
 
     async def _fill(self, queue: QueueInfo, candidates: list[MessageRow], limit: int) -> list[MessageRow]:
@@ -190,7 +190,7 @@ class PostgresUnit(PendingWrites):
                 taken.append(entry)
                 continue
             for row in await self.connection.fetch(SQL["of_group"], queue.key, group, limit - len(taken)):
-                member = whole_entry_of(row)
+                member = decode_whole_row(row)
                 if member.life.visible_at > self.now_ms:
                     break
                 if not is_over(member.life, self.now_ms):
@@ -212,7 +212,7 @@ class PostgresUnit(PendingWrites):
         """Run a statement whose last argument is a limit, and return its rows."""
         if not arguments[-1]:
             return []
-        return [entry_of(row) for row in await self.connection.fetch(SQL[name], queue.key, *arguments)]
+        return [decode_row(row) for row in await self.connection.fetch(SQL[name], queue.key, *arguments)]
 
     async def matching(
         self, queue: QueueInfo, states: frozenset[State], which: Filter, after: int | None, limit: int
@@ -261,9 +261,9 @@ class PostgresUnit(PendingWrites):
         ids = [entry.envelope.id for entry, _ in changes]
         await self.connection.execute(SQL["move"], queue.key, ids, target.key)
         for entry, change in changes:
-            self.tell_event(queue, entry, change, reason=f"to {target.ref}")
-            self.tell_event(target, entry, change, reason=f"from {queue.ref}")
-            self.arrive(queue, target, entry)
+            self.add_event(queue, entry, change, reason=f"to {target.ref}")
+            self.add_event(target, entry, change, reason=f"from {queue.ref}")
+            self.add_moved(queue, target, entry)
         self.touch_groups(queue.key, grouped.values())
 
     async def edit(self, queue: QueueInfo, entry: MessageRow, envelope: Envelope) -> None:
@@ -313,16 +313,16 @@ class PostgresUnit(PendingWrites):
         groups = sorted({draft.group for draft in drafts if draft.group is not None})
         if groups:
             if not queue.has_groups:
-                await connection.execute(UPKEEP_LOCK, queue.key)  # the queue's row is locked: see locks.py
+                await connection.execute(SWEEP_LOCK, queue.key)  # the queue's row is locked: see locks.py
             await connection.execute(SQL["has_groups"], queue.key, ids[-1])
         new = await payloads.take(connection, drafts, self.callers_ms)
         row = await connection.fetchrow(SQL["enqueue"], *enqueue_arguments(queue, new, ids, self.given_now, reason))
         if row["key"] is None:
             raise QueueChanged
-        await payloads.name(connection, queue, ids, new)
+        await payloads.write_blob_ids(connection, queue, ids, new)
         if groups:
             await connection.execute(SQL["show_heads"], queue.key, self.given_now, groups)
-        tell_enqueued(queue, new, row, self.notices)
+        note_enqueued(queue, new, row, self.notices)
         return ids
 
     def _take_ids(self, queue: QueueInfo, drafts: list[Draft]) -> list[int]:
@@ -358,7 +358,7 @@ class PostgresUnit(PendingWrites):
     def tell(self, queue: QueueInfo) -> None:
         self.notices.ready(queue.ref, self.now_ms)
 
-    def tell_draining(self) -> None:
+    def note_draining(self) -> None:
         """Note that a sweep may have more to delete of the queues that the step has opened."""
         if any(queue is not None and queue.row.drain_until is not None for queue in self._opened.values()):
             self.notices.deadline(self.now_ms)
