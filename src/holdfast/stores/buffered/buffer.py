@@ -65,7 +65,7 @@ class _ShardBuffer:
     # By epoch of the log: all records below this number have landed.
     landed_below: dict[int, int] = field(default_factory=dict)
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
-    # Set when a call waits, and when so many wait that they are landed at once.
+    # Set when a call waits, and when enough messages wait to land them without waiting for the interval.
     has_calls: asyncio.Event = field(default_factory=asyncio.Event)
     full: asyncio.Event = field(default_factory=asyncio.Event)
     failure: Exception | None = None

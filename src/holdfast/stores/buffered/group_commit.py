@@ -48,7 +48,7 @@ class PendingEnqueue(NamedTuple):
 
 
 class Peers(Protocol):
-    """What this server shares with the other servers: ids, the database's time, and wake-ups."""
+    """The connection to the other servers: shared ids, the database's time, and wake-ups."""
 
     def take_ids(self, number: int, stored_ms: int) -> list[int]:
         """Return `number` new message ids for messages stored at `stored_ms`."""

@@ -101,7 +101,7 @@ class Prefetcher:
         """Claim the popped messages, exactly as many as are asked for. Return None if the reservation is out of
         date."""
         claimed = self._claimed.pop(ref, _NO_ENTRIES)
-        # Messages that this server has claimed already need no skipping.
+        # Messages that this server has claimed already are no longer ready, so the statement need not skip them.
         others = [entry for entry in popped.others if entry not in claimed]
         if popped.left * 2 < self._batch:
             self._begin(ref, popped.last)

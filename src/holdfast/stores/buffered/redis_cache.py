@@ -245,6 +245,7 @@ class Cache:
                 await self.check_once()
 
     def end(self) -> None:
+        """End `run`."""
         self._is_ending.set()
 
     async def check_once(self) -> None:
@@ -260,6 +261,7 @@ class Cache:
             _log.warning("redis_up")
 
     async def close(self) -> None:
+        """Close the connections."""
         await self._redis.aclose()
 
     async def _call(self, work: Callable[[], Awaitable[T]]) -> T:

@@ -19,18 +19,22 @@ _PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456
 
 
 def buffer_key(ref: QueueRef) -> str:
+    """Return the key of a queue's buffered calls."""
     return f"holdfast:buffer:{_escaped(ref.tenant)}:{_escaped(ref.queue)}"
 
 
 def barred_key(ref: QueueRef) -> str:
+    """Return the key that exists while a queue takes no calls."""
     return f"holdfast:barred:{_escaped(ref.tenant)}:{_escaped(ref.queue)}"
 
 
 def reserved_key(ref: QueueRef) -> str:
+    """Return the key of a queue's reserved messages."""
     return f"holdfast:queue:{_escaped(ref.tenant)}:{_escaped(ref.queue)}"
 
 
 def handed_key(ref: QueueRef) -> str:
+    """Return the key of the entries that were popped last."""
     return f"holdfast:handed:{_escaped(ref.tenant)}:{_escaped(ref.queue)}"
 
 

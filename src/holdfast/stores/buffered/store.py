@@ -101,6 +101,7 @@ class BufferedStore:
         self.left_in_log = 0
 
     async def open(self, listener: Listener, runtime: Runtime) -> None:
+        """Open the inner store, then the log, and land the calls of an earlier run."""
         await self._inner.open(listener, runtime)
         self._listener = listener
         self._runtime = runtime
@@ -115,6 +116,7 @@ class BufferedStore:
         self._path = path
 
     async def close(self) -> None:
+        """Land the buffered calls, close the log, then the inner store. `left_in_log` says how many calls remain."""
         path, self._path = self._path, None
         if path is not None:
             self._room.close()
@@ -124,6 +126,7 @@ class BufferedStore:
     # --- Enqueueing --------------------------------------------------------------------------------------------
 
     async def enqueue(self, ref: QueueRef, drafts: list[Draft], now_ms: int, *, auto_create: bool) -> list[Enqueued]:
+        """Enqueue through the log and Redis where possible, else directly in the inner store."""
         path = self._required()
         path.check()
         if not path.is_open:

@@ -110,6 +110,7 @@ class PostgresStore:
         self.take_tallies = self._driver.take_tallies
 
     async def open(self, listener: Listener, runtime: Runtime) -> None:
+        """Connect to the databases, lease a node number, and start the background loops."""
         self._driver.listener = listener
         link = LoopBridge(runtime)
         self._driver.open(link)
@@ -129,6 +130,7 @@ class PostgresStore:
         await self._nodes.lease()
 
     async def close(self) -> None:
+        """Stop the loops, give the node number back, and close all connections."""
         if self._driver.is_open:
             await self._close()
 
@@ -175,6 +177,7 @@ class PostgresStore:
     # --- Maintenance ------------------------------------------------------------------------------------------------
 
     async def backup(self, target: str) -> None:
+        """Raise `InvalidArgument`: PostgreSQL has its own tools for backups."""
         raise InvalidArgument(
             "a PostgreSQL store is backed up with PostgreSQL's own tools, such as pg_basebackup", field="url"
         )
@@ -191,5 +194,6 @@ class PostgresStore:
         return await self._driver.call(read)
 
     async def figures(self) -> Figures:
+        """Return the figures for the metrics."""
         is_up = self._driver.is_open and all(shard.is_up for shard in self._cluster.shards)
         return Figures(is_up=is_up, writes=sum(shard.statements for shard in self._cluster.shards))

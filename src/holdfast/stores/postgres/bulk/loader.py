@@ -163,7 +163,7 @@ class Loader:
         raise StoreUnavailable(f"queue {ref} is being moved to another database; try again")
 
     async def _refresh(self, refs: Iterable[QueueRef]) -> None:
-        """Wait a moment, and forget what is known of these queues."""
+        """Wait a moment, then drop these queues from the cache and refresh the slot table."""
         await sleep_for(self._clock, _PAUSE_MS)
         for ref in refs:
             self._directory.forget(ref)

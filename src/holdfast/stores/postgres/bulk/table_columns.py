@@ -59,11 +59,12 @@ class BulkRows:
 
     @cached_property
     def queue_keys(self) -> pa.Array:
+        """The key of each message's queue."""
         return self.of_queues(info.key for info in self.infos)
 
     @cached_property
     def visible_at(self) -> pa.Array:
-        """When each message can be claimed first."""
+        """The earliest time at which each message can be claimed."""
         delays, instants = self.bulk.column("delay_ms"), self.bulk.column("deliver_at")
         at = pa.repeat(pa.scalar(self.now, pa.int64()), len(self.ids))
         if delays is not None:
@@ -159,6 +160,7 @@ class Keys:
         return Keys(*(column.take(indices) for column in self._columns()))
 
     def fields(self) -> dict[str, Field]:
+        """Return the columns for COPY."""
         return {
             "queue_key": encode_numbers(BIGINT, self.queue_keys),
             "key": encode_bytes(self.keys),
@@ -168,6 +170,7 @@ class Keys:
         }
 
     def columns(self) -> list[list[Any]]:
+        """Return the columns as lists."""
         return [column.to_pylist() for column in self._columns()]
 
     def _columns(self) -> tuple[pa.Array, ...]:

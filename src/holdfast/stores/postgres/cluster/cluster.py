@@ -37,7 +37,8 @@ class PostgresCluster:
     def __init__(
         self, urls: list[str], *, durability: str = "fsync", shard_map: str = "slots", uses_caller_time: bool = False
     ) -> None:
-        """`uses_caller_time` is for tests: the time is what callers say, not what the databases' clocks say."""
+        """Make a cluster of the databases `urls`; `open` connects. With `uses_caller_time`, for tests, the time is the
+        callers' and not the databases'."""
         settings = {"synchronous_commit": "on" if durability == "fsync" else "off"}
         self.shards = [PostgresDatabase(url, settings) for url in urls]
         self._shard_map = shard_map
@@ -96,8 +97,8 @@ class PostgresCluster:
             shard.number = number
 
     async def _missing_database_error(self, number: int, databases: int) -> InvalidArgument:
-        """Return an error that says what is on a database that was not given, as far as the others know. A tenant's
-        home database knows the tenant's queues."""
+        """Return an error that names the queues on a database that was not given, as far as the other databases know
+        them. A tenant's home database knows the tenant's queues."""
         known = await self.fetch_all("SELECT tenant, queue FROM directory ORDER BY tenant, queue")
         refs = sorted(QueueRef(row["tenant"], row["queue"]) for _, rows in known for row in rows)
         if self._shard_map == "fnv-mod":

@@ -1,4 +1,4 @@
-"""Which database owns a queue: a hash maps names to slots, and a stored table maps slots to shards."""
+"""The owner of a queue: a hash maps names to slots, and a stored table maps slots to shards."""
 
 SLOTS = 1_024
 

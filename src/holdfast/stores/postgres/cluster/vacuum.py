@@ -58,8 +58,8 @@ class Vacuum:
             raise failure
 
     async def vacuum_once(self, shard: PostgresDatabase) -> bool:
-        """Vacuum a database if enough was claimed there. Return whether it was vacuumed, and raise what the driver
-        raises. It uses its own connection, because a vacuum may take long."""
+        """Vacuum a database if enough was claimed there, and return whether it was vacuumed. Errors of the driver are
+        raised. It uses its own connection, because a vacuum may take long."""
         claimed = shard.claimed
         if claimed < claims_between(self._rows.get(shard, 0.0)):
             return False

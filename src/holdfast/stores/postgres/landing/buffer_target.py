@@ -75,20 +75,25 @@ class PostgresBufferTarget:
     # --- Between event loops -------------------------------------------------------------------------------------
 
     async def call(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run `work` on the driver's loop and return its result."""
         return await self._link.call(work)
 
     def post(self, callback: Callable[[], None]) -> None:
+        """Call back on the driver's loop, soon."""
         self._link.post(callback)
 
     def enter(self, callback: Callable[[], None]) -> None:
+        """From the driver's loop: run a step of the runtime."""
         self._link.enter(callback)
 
     # --- Enqueueing --------------------------------------------------------------------------------------------
 
     def shard_count(self) -> int:
+        """Return the number of databases."""
         return len(self._cluster.shards)
 
     def shard_of(self, ref: QueueRef) -> int:
+        """Return the number of the database that owns the queue."""
         return self._cluster.number_of(ref)
 
     def admit(self, ref: QueueRef, drafts: list[Draft]) -> Admitted | None:
@@ -101,6 +106,7 @@ class PostgresBufferTarget:
         return Admitted(info.shard.number, info.row.queue_id, info.default_ttl_ms)
 
     def is_known(self, ref: QueueRef) -> bool:
+        """Return whether the queue and its database's clock were read within the last few seconds."""
         seen_s = self._seen_s.get(ref)
         _, read_s = self._clocks.get(self.shard_of(ref), (0, -_FRESH_S))
         is_fresh = seen_s is not None and steady_s() - min(seen_s, read_s) < _FRESH_S
@@ -114,6 +120,7 @@ class PostgresBufferTarget:
             self._note(ref)
 
     def take_ids(self, number: int, stored_ms: int) -> list[int]:
+        """Return new message ids."""
         return self._nodes.take_ids(number, stored_ms)
 
     def stored_ms(self, shard: int, now_ms: int) -> int:
@@ -138,6 +145,7 @@ class PostgresBufferTarget:
     # --- Reserving ---------------------------------------------------------------------------------------------
 
     async def reserve(self, ref: QueueRef, number: int, behind: Reserved | None, now_ms: int) -> list[Reserved]:
+        """Return the messages that claims would take next, after `behind`."""
         return await self._claims.reserve(ref, number, behind, now_ms)
 
     async def claim_reserved(

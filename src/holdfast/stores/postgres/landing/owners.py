@@ -25,10 +25,9 @@ async def land_on_owners(
     """Land calls on their owners, and return each database's result. Raise `QueueMoved` while a queue is moving; the
     calls of all other queues have landed then."""
     here = cluster.shard_by_number(log_shard.shard)
-    options = {"given_now": given_now, "uses_slots": cluster.uses_slots}
 
     async def once(calls: list[tuple[int, LoggedCall]], span: range | None, connection: Any) -> Landed:
-        return await land(connection, log_shard, calls, span=span, **options)  # type: ignore[arg-type]
+        return await land(connection, log_shard, calls, span=span, given_now=given_now, uses_slots=cluster.uses_slots)
 
     landed = [await here.use(partial(once, calls, span))]
     if landed[0].moved:

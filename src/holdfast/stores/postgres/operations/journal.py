@@ -11,9 +11,10 @@ from holdfast.stores.postgres.cluster.database import PostgresDatabase
 from holdfast.stores.postgres.schema.rows import EVENTS, decode_error
 from holdfast.stores.postgres.schema.statements import SQL
 
-# A reader looks again this often, with a pause in between, while older transactions are still open: about one second in
-# all. Most of them end within a millisecond, and a caller that just got its response then finds its own events. A long
-# transaction delays readers only. The database itself pauses: its transactions end by its time, not by a caller's.
+# How often a reader looks again, with a pause before each look, while transactions that were open when it came are
+# still open: for about one second in all. Most of them end within a millisecond, and a caller that just got its
+# response then finds its own events. A long transaction delays readers only. The pause is the database's own, because
+# its transactions do not end by a clock that a test moves.
 _TRIES = 500
 _PAUSE = "SELECT pg_sleep(0.002)"
 

@@ -26,7 +26,7 @@ class PostgresLedgers(UnitLedgers[QueueInfo, MessageRow]):
 
     async def entries(self, ref: QueueRef, consumer: str, now_ms: int, number: int | None = None) -> list[LedgerEntry]:
         async def read(unit: PostgresUnit) -> list[LedgerEntry]:
-            await unit.open(ref, is_locked=False)  # nothing is changed
+            await unit.open(ref, is_locked=False)
             return await entries(unit, ref, consumer, number)
 
         found = await self._steps.run(ref, read, now_ms)

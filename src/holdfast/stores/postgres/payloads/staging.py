@@ -70,6 +70,7 @@ class PostgresStaging:
         return writer
 
     async def read(self, ref: QueueRef, id: int, pieces: Pieces, start: int = 0) -> PostgresPieceReader:
+        """Return a reader of a message's payload, as `PayloadStore.read` says."""
         return self._payloads.reader(self.driver, ref, id, pieces, start)
 
     async def _quotas_of_new(self, tenant: str) -> Quotas:
@@ -213,4 +214,5 @@ class PostgresStage(StageWriter):
         await self._staging.put(self, piece)
 
     def abandon(self) -> None:
+        """Abandon the upload, unless it was enqueued."""
         self._staging.abandon(self)

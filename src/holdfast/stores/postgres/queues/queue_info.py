@@ -36,10 +36,12 @@ class QueueInfo:
 
     @property
     def default_ttl_ms(self) -> int | None:
+        """The TTL of messages without one of their own; None for no end."""
         return default_ttl_ms(self.row.policy, self.config.quotas)
 
     @property
     def has_quotas(self) -> bool:
+        """Return whether the tenant has a quota of messages or bytes."""
         return self.config.quotas.are_counted
 
 
@@ -72,12 +74,15 @@ def decode_queue_row(row: Any) -> QueueRow:
 
 
 def encode_policy(policy: QueuePolicy) -> bytes:
+    """Encode a queue's policy."""
     return _encode(policy)
 
 
 def encode_config(config: TenantConfig) -> bytes:
+    """Encode a tenant's configuration."""
     return _encode(config)
 
 
 def decode_config(raw: bytes) -> TenantConfig:
+    """Decode a tenant's configuration."""
     return _decode_config(raw)

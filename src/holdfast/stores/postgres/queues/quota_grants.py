@@ -110,7 +110,7 @@ class QuotaGrants:
             raise short
 
     async def grant_more(self, short: QuotaShortage) -> None:
-        """Grant the shard what it needs. Raise `OverQuota` if the quota is used up."""
+        """Grant the shard the amount that it is short of. Raise `OverQuota` if the quota is used up."""
         async with self._locks.setdefault(short.tenant, asyncio.Lock()):
             await self._grant_more(short)
 
@@ -209,7 +209,7 @@ class QuotaGrants:
                 _log.debug("the usage of tenant %s on a database could not be noted yet: %s", tenant, error.message)
 
     async def note_used(self, tenant: str, shard: PostgresDatabase) -> None:
-        """Grant a shard what it stores already: messages that came without asking, from another shard or before there
+        """Grant a shard its current usage, for messages that came without asking: from another shard, or before there
         was a quota."""
         used = await shard.fetch(SQL["usage"], tenant)
         part = QuotaAmount(used[0]["messages"], used[0]["bytes"])
@@ -242,7 +242,7 @@ class QuotaGrants:
         )
 
     async def take_back(self, tenant: str, shard: PostgresDatabase) -> None:
-        """Lower a shard's part to what it uses."""
+        """Lower a shard's part to its current usage."""
 
         async def number(connection: Any) -> int | None:
             await connection.fetchrow(SQL["tenant_locked"], tenant)

@@ -106,6 +106,7 @@ def decode_deliveries(rows: Sequence[Any], *, with_state: bool) -> list[Delivery
 
 
 def encode_headers(headers: dict[str, str]) -> bytes | None:
+    """Encode headers; None for none."""
     return _encode(headers) if headers else None
 
 
@@ -115,26 +116,32 @@ def is_json(draft: Draft) -> bool:
 
 
 def encode_type(content_type: str) -> str | None:
+    """Encode a content type."""
     return _TYPES.get(content_type, content_type)
 
 
 def decode_type(stored: str | None) -> str:
+    """Decode a content type."""
     return BYTES if stored is None else JSON if stored == "json" else stored
 
 
 def encode_state(state: StateDocument) -> bytes:
+    """Encode a state document."""
     return _encode(state)
 
 
 def decode_state(raw: bytes) -> StateDocument:
+    """Decode a state document."""
     return _decode_state(raw)
 
 
 def encode_error(error: str | None) -> bytes | None:
+    """Encode an error's text, which may contain NUL, as bytes."""
     return None if error is None else error.encode()
 
 
 def decode_error(raw: bytes | None) -> str | None:
+    """Decode an error's text."""
     return None if raw is None else raw.decode()
 
 

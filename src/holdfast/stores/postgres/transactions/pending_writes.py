@@ -179,7 +179,7 @@ class PendingWrites:
         self._events.clear()
 
     def _note_for_listener(self, ref: QueueRef, life: Life | None, group: str | None, was: int) -> None:
-        """Note what the listener must know of a changed message."""
+        """Add notices for a changed message."""
         notices = self.notices
         if life is not None and life.state is State.READY:
             notices.ready(ref, life.visible_at)

@@ -40,7 +40,7 @@ def enqueue_arguments(
 
 
 def note_enqueued(queue: QueueInfo, drafts: list[Draft], row: Any, notices: Notices) -> None:
-    """Note what the listener must know of new messages; `row` is the result of the statement `enqueue`."""
+    """Add notices for new messages; `row` is the result of the statement `enqueue`."""
     notices.tally(queue.ref, Event.ENQUEUED, len(drafts))
     if not row["is_paused"]:
         notices.ready(queue.ref, row["visible_at"])
