@@ -9,6 +9,7 @@ from typing import Any
 
 from holdfast.clock import Clock, SystemClock
 from holdfast.dice import SystemDice
+from holdfast.model.errors import StoreUnavailable
 from holdfast.model.message import Draft
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import ClaimRequest, Settle, Verdict
@@ -50,6 +51,15 @@ async def put(store: Store, *payloads: bytes, ref: QueueRef = REF, **options: An
     drafts = [Draft(payload=payload, **options) for payload in payloads]
     enqueued = await store.enqueue(ref, drafts, now_ms(), auto_create=True)
     return [each.snowflake for each in enqueued]
+
+
+async def accepts(store: Store, payload: bytes, ref: QueueRef = REF) -> bool:
+    """Enqueue a message. Return False if the store is unavailable."""
+    try:
+        await put(store, payload, ref=ref)
+    except StoreUnavailable:
+        return False
+    return True
 
 
 async def take(store: Store, limit: int = 10_000, ref: QueueRef = REF) -> list[bytes]:

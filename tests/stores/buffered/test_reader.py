@@ -20,10 +20,12 @@ from holdfast.stores.buffered.log.segments import LogDamaged
 from holdfast.stores.buffered.log.wal import Wal
 from holdfast.stores.formats.logged_enqueue import LoggedBatch, encode_call, log_call
 from holdfast.stores.postgres.landing.flushing import FlushResult, flush, landed
+from holdfast.testing import ManualClock
 from tests.postgres.landing_calls import REF, Log
 from tests.postgres.server import PostgresServer
 from tests.redis.buffered import now_ms, opened, put, take
 from tests.redis.server import RedisServer
+from tests.worker.passing import passing, until
 
 ROOT = Path(__file__).parents[3]
 
@@ -208,20 +210,20 @@ async def rows(urls: list[str]) -> int:
 async def test_a_server_whose_log_a_job_flushes_lands_nothing_by_itself(
     urls: list[str], redis_server: RedisServer, tmp_path: Path
 ) -> None:
-    async with opened(urls, redis_server.url, tmp_path, flusher="spark", flush_interval_ms=1, flush_batch=1) as store:
+    clock = ManualClock()
+    terms: dict[str, Any] = {"flusher": "spark", "flush_interval_ms": 1, "flush_batch": 1}
+    async with opened(urls, redis_server.url, tmp_path, clock=clock, **terms) as store:
         await _know(store)
         for number in range(30):
             await put(store, b"%d" % number * 3_000)
         await store.sweep(100, now_ms())
-        await asyncio.sleep(0.7)
+        await passing(clock, 5_000)
         assert await rows(urls) == 0
         assert len(segment_files(tmp_path)) > 2
         assert (await asyncio.to_thread(flush_all, urls, tmp_path)).stored == 30
         assert await rows(urls) == 30
         # It learns of it by itself, and lets its log and Redis go.
-        async with asyncio.timeout(60):
-            while len(segment_files(tmp_path)) > 1 or redis_server.keys():
-                await asyncio.sleep(0.05)
+        await until(lambda: len(segment_files(tmp_path)) == 1 and not redis_server.keys(), clock)
         assert len(await take(store)) == 30
         assert (await asyncio.to_thread(flush_all, urls, tmp_path)).stored == 0
         assert await take(store) == []

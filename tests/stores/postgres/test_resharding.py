@@ -16,6 +16,7 @@ from holdfast.model.policy import QueuePolicy, Quotas, TenantConfig
 from holdfast.model.requests import ClaimRequest, Settle, Verdict
 from holdfast.stores.buffered.log.reader import read_calls, segment_files
 from holdfast.stores.contract import QueueChange
+from holdfast.stores.formats.logged_enqueue import LoggedBatch
 from holdfast.stores.postgres import PostgresStore
 from holdfast.stores.postgres.cluster import resharding
 from holdfast.stores.postgres.cluster.cluster import PostgresCluster
@@ -26,10 +27,12 @@ from holdfast.stores.postgres.landing.flushing import flush
 from holdfast.stores.postgres.queues.quota_grants import QuotaGrants
 from holdfast.stores.postgres.schema.migrations import migrate
 from holdfast.stores.postgres.schema.statements import SQL
+from holdfast.testing import ManualClock
 from tests.postgres.landing_calls import connected, opened
 from tests.postgres.server import PostgresServer
 from tests.redis.buffered import opened as buffered
 from tests.redis.server import RedisServer
+from tests.worker.passing import until
 
 REF = QueueRef("acme", "mail")
 SLOT = slot_of(*REF)
@@ -335,15 +338,20 @@ async def test_what_is_in_a_log_lands_where_its_queue_has_gone(
     urls: list[str], redis_server: RedisServer, tmp_path: Path
 ) -> None:
     try:
-        async with buffered(urls, redis_server.url, tmp_path, flusher="spark") as store:
+        clock = ManualClock()
+
+        def decided() -> list[LoggedBatch]:
+            return [batch for file in segment_files(tmp_path) for batch in read_calls(file).batches]
+
+        async with buffered(urls, redis_server.url, tmp_path, clock=clock, flusher="spark") as store:
             await put(store, b"first")
             assert await take(store) == [b"first"]
             await put(store, b"a")
-            await asyncio.sleep(0.3)
+            await until(lambda: len(decided()) == 1, clock)
             await move(urls)
             await put(store, b"b")
-            await asyncio.sleep(0.3)
-            batches = [batch for file in segment_files(tmp_path) for batch in read_calls(file).batches]
+            await until(lambda: sum(len(batch.calls) for batch in decided()) == 2, clock)
+            batches = decided()
             done = await asyncio.to_thread(flush, urls, batches)
             assert done.stored == 2
             assert await rows(urls[TARGET]) == 2
