@@ -223,7 +223,7 @@ def test_a_child_does_not_free_the_parents_directory(tmp_path: Path) -> None:
 def test_a_log_takes_nothing_in_a_child_and_is_not_sealed_there(tmp_path: Path) -> None:
     log = Wal(tmp_path)
     log.make_room(100)
-    log.append([(0, log.places(0, 1)[0], b"parent")])
+    log.append([(0, log.take_numbers(0, 1)[0], b"parent")])
 
     def use() -> str:
         try:
@@ -234,7 +234,7 @@ def test_a_log_takes_nothing_in_a_child_and_is_not_sealed_there(tmp_path: Path) 
         return "appended"
 
     assert REFUSED in ask_child(use)
-    log.append([(0, log.places(0, 1)[0], b"parent again")])
+    log.append([(0, log.take_numbers(0, 1)[0], b"parent again")])
     log.close()
     again = Wal(tmp_path)
     assert [each.body for each in again.replay()] == [b"parent", b"parent again"]

@@ -32,14 +32,14 @@ class _LentShard(PostgresDatabase):
         super().__init__(url, settings)
         self._kept = kept
 
-    async def _begin(self) -> Any:
+    async def _connect(self) -> Any:
         while self._kept:
             connection = self._kept.pop()
             if not connection.is_closed():
                 return connection
-        return await super()._begin()
+        return await super()._connect()
 
-    async def _end(self, connection: Any) -> None:
+    async def _disconnect(self, connection: Any) -> None:
         """Its prepared statements are all that the next one finds of this one."""
         await connection.reset()
         self._kept.append(connection)

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 from uuid import UUID
 
-from holdfast.clock import SystemClock
+from holdfast.clock import Clock, SystemClock
 from holdfast.dice import SeededDice
 from holdfast.model.ids import IdMaker
 from holdfast.model.message import Draft
@@ -15,10 +15,10 @@ from holdfast.stores.contract import JournalPage
 from holdfast.stores.formats.logged_enqueue import LoggedCall, log_call
 from holdfast.stores.postgres import PostgresStore
 from holdfast.stores.postgres.cluster.database import connect
-from holdfast.stores.postgres.landing.land import Lane
+from holdfast.stores.postgres.landing.land import LogShard
 
 REF = QueueRef("acme", "mail")
-LANE = Lane(UUID(int=7), 11, 0)
+LOG_SHARD = LogShard(UUID(int=7), 11, 0)
 WEEK_MS = 7 * 86_400_000
 
 
@@ -37,8 +37,9 @@ class Deaf:
 
 
 @asynccontextmanager
-async def opened(urls: list[str]) -> AsyncIterator[PostgresStore]:
-    runtime = LoopRuntime(SystemClock())
+async def opened(urls: list[str], *, clock: Clock | None = None) -> AsyncIterator[PostgresStore]:
+    """Open a store whose background loops run on `clock`. Calls pass their own time."""
+    runtime = LoopRuntime(clock or SystemClock())
     store = PostgresStore(urls, SeededDice(0), journal_retention_ms=WEEK_MS)
     await store.open(Deaf(), runtime)
     try:

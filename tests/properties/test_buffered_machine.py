@@ -36,7 +36,7 @@ def machine_on(server: PostgresServer, redis: RedisServer, urls: list[str], path
             return self._store(dice)
 
         def _store(self, dice: Dice) -> Store:
-            inner = PostgresStore(urls, dice, journal_retention_ms=_WEEK_MS, goes_by_caller=True)
+            inner = PostgresStore(urls, dice, journal_retention_ms=_WEEK_MS, uses_caller_time=True)
             # Nothing lands by itself, nor when it is closed.
             terms = FastPathOptions(
                 redis_url=redis.url,

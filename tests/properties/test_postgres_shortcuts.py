@@ -163,11 +163,11 @@ class Side:
         return None
 
     async def _claim_reserved(self, asks: list[ClaimRequest], now_ms: int) -> Claims:
-        if isinstance(self.store, PostgresStore) and self.store._claiming._uses_shortcuts:
-            ground, number = self.store.ground(), sum(ask.limit for ask in asks)
-            reserved = await ground.call(ground.reserve(self.ref, number, None, now_ms))
+        if isinstance(self.store, PostgresStore) and self.store._claims._uses_shortcuts:
+            target, number = self.store.buffer_target(), sum(ask.limit for ask in asks)
+            reserved = await target.call(target.reserve(self.ref, number, None, now_ms))
             if len(reserved) == number:
-                claims = await ground.call(ground.claim_reserved(self.ref, asks, reserved, [], now_ms))
+                claims = await target.call(target.claim_reserved(self.ref, asks, reserved, [], now_ms))
                 if claims is not None:
                     return claims
         return await self.store.claim(self.ref, asks, now_ms)
@@ -244,7 +244,7 @@ def bench(postgres: PostgresServer) -> Iterator[Bench]:
             postgres.make_databases(f"shortcuts_{uses_shortcuts}".lower()),
             FairDice(0),
             journal_retention_ms=_WEEK_MS,
-            goes_by_caller=True,
+            uses_caller_time=True,
             uses_shortcuts=uses_shortcuts,
         )
         for uses_shortcuts in (True, False)

@@ -7,8 +7,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from holdfast.clock import SystemClock
+from holdfast.clock import Clock, SystemClock
 from holdfast.dice import SystemDice
+from holdfast.model.errors import StoreUnavailable
 from holdfast.model.message import Draft
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import ClaimRequest, Settle, Verdict
@@ -30,8 +31,11 @@ def now_ms() -> int:
 
 
 @asynccontextmanager
-async def opened(urls: list[str], redis_url: str, wal_dir: Path, **terms: Any) -> AsyncIterator[BufferedStore]:
-    runtime = LoopRuntime(SystemClock())
+async def opened(
+    urls: list[str], redis_url: str, wal_dir: Path, *, clock: Clock | None = None, **terms: Any
+) -> AsyncIterator[BufferedStore]:
+    """Open a store whose background loops run on `clock`. Calls pass their own time."""
+    runtime = LoopRuntime(clock or SystemClock())
     inner = PostgresStore(urls, SystemDice(), journal_retention_ms=WEEK_MS)
     terms = {"flush_interval_ms": NEVER_MS, "flush_batch": 1_000_000, "segment_bytes": 64 << 10, **terms}
     store = BufferedStore(inner, FastPathOptions(redis_url=redis_url, wal_dir=str(wal_dir), **terms))
@@ -47,6 +51,15 @@ async def put(store: Store, *payloads: bytes, ref: QueueRef = REF, **options: An
     drafts = [Draft(payload=payload, **options) for payload in payloads]
     enqueued = await store.enqueue(ref, drafts, now_ms(), auto_create=True)
     return [each.snowflake for each in enqueued]
+
+
+async def accepts(store: Store, payload: bytes, ref: QueueRef = REF) -> bool:
+    """Enqueue a message. Return False if the store is unavailable."""
+    try:
+        await put(store, payload, ref=ref)
+    except StoreUnavailable:
+        return False
+    return True
 
 
 async def take(store: Store, limit: int = 10_000, ref: QueueRef = REF) -> list[bytes]:

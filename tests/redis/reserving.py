@@ -8,5 +8,5 @@ from holdfast.stores.contract import Claims
 
 class ReservingStore(BufferedStore):
     async def claim(self, ref: QueueRef, asks: list[ClaimRequest], now_ms: int) -> Claims:
-        await self._ground.call(self._required().prefetcher.reserve_once(ref))
+        await self._target.call(self._required().prefetcher.reserve_once(ref))
         return await super().claim(ref, asks, now_ms)

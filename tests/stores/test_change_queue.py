@@ -37,7 +37,7 @@ async def store(request: pytest.FixtureRequest, urls: list[str], tmp_path: Path)
         "memory": lambda: MemoryStore(dice, WEEK_MS),
         "rocks": lambda: RocksStore(tmp_path / "store", dice, journal_retention_ms=WEEK_MS),
         "objects": lambda: ObjectStore(MemoryBucket(), dice, journal_retention_ms=WEEK_MS),
-        "postgres": lambda: PostgresStore(urls, dice, journal_retention_ms=WEEK_MS, goes_by_caller=True),
+        "postgres": lambda: PostgresStore(urls, dice, journal_retention_ms=WEEK_MS, uses_caller_time=True),
     }
     clock = ManualClock()
     runtime = LoopRuntime(clock)

@@ -84,7 +84,7 @@ def test_a_log_is_kept_without_fdatasync_and_fallocate(tmp_path: Path, full_sync
     log = Wal(tmp_path, segment_bytes=4_096)
     log.make_room(100)
     full_syncs.clear()
-    log.append([(0, log.places(0, 1)[0], b"kept")])
+    log.append([(0, log.take_numbers(0, 1)[0], b"kept")])
     assert len(full_syncs) == 1
     log.close()
     again = Wal(tmp_path, segment_bytes=4_096)

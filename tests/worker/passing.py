@@ -1,7 +1,7 @@
 """Time for workers in tests: moved by hand, and the loop let run in between."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 from holdfast.client.client import AsyncHoldfast
@@ -30,10 +30,14 @@ async def passing(clock: ManualClock, ms: int) -> None:
     await turns()
 
 
-async def until(is_so: Callable[[], bool]) -> None:
-    """For what threads and processes do in their own time."""
+async def until(
+    is_so: Callable[[], bool | Awaitable[bool]], clock: ManualClock | None = None, step_ms: int = 1_000
+) -> None:
+    """Wait for what threads, processes and servers do in their own time. A given clock moves on meanwhile."""
     async with asyncio.timeout(PATIENCE_S):
-        while not is_so():
+        while not (so if isinstance(so := is_so(), bool) else await so):
+            if clock is not None:
+                clock.advance(step_ms)
             await asyncio.sleep(0.001)
 
 

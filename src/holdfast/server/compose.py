@@ -137,7 +137,7 @@ class Core:
     @property
     def left_to_log(self) -> int:
         """Calls that were answered, and that the store, now closed, had no time to bring home: its next start does."""
-        left: int = getattr(self.store, "left", 0)
+        left: int = getattr(self.store, "left_in_log", 0)
         return left
 
 

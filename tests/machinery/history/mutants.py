@@ -240,7 +240,7 @@ class _Leaks(Mutant):
         claims = await super().claim(ref, asks, now_ms)
         if not any(claims.per_ask) and self._is_turn(4) and self._met < 100:
             for tenant in await self._directory.list_tenants():
-                for shelf in self._directory.shelves_of(tenant.tenant):
+                for shelf in self._directory.queues_of(tenant.tenant):
                     if self._is_other(ref, shelf.row.ref) and not shelf.row.is_paused:
                         return await super().claim(shelf.row.ref, asks, now_ms)
         return claims

@@ -74,11 +74,11 @@ class DurableMemoryStore(MemoryStore):
     async def open(self, listener: Listener, runtime: Runtime) -> None:
         self._directory.is_closed = False
         await super().open(listener, runtime)
-        for queue in self._directory._shelves.values():
+        for queue in self._directory._queues.values():
             self._units.tell_deadline(queue, runtime.clock.now_ms())
         if (trim_at := self._journal.next_trim_at()) is not None:
             listener.deadline(trim_at)
-        if (tick_at := self.schedules._timetable.first_at()) is not None:
+        if (tick_at := self.schedules._schedule_index.first_at()) is not None:
             listener.scheduled(tick_at)
 
     @property

@@ -46,7 +46,7 @@ def test_segments_land_in_parallel_and_another_pass_stores_nothing(
     for _, each in log.calls(queue_id, total):
         body = encode_call(each)
         wal.make_room(len(body) + 100)
-        [place] = wal.places(0, 1)
+        [place] = wal.take_numbers(0, 1)
         wal.append([(0, place, body)])
     wal.close()
     try:

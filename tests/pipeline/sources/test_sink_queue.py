@@ -18,7 +18,7 @@ from holdfast.pipeline.sources.options import StoreAddress
 from holdfast.pipeline.sources.queue import QueueSource
 from holdfast.pipeline.sources.sink import ClientLanding, Writing, write_rows
 from holdfast.server.bulk import open_client, open_landing
-from holdfast.stores.postgres.bulk.bulk_messages import checked
+from holdfast.stores.postgres.bulk.bulk_messages import check_rows
 from holdfast.stores.postgres.bulk.loader import Loader
 from tests.pipeline.sources.test_journal import forget_commits
 from tests.postgres.server import PostgresServer
@@ -288,7 +288,7 @@ def test_rows_for_a_bulk_load_are_the_drafts_that_the_client_would_make(
     assert list(drafts_of(batch, shape)) == by_client
     assert len({draft.key for _, draft in by_client}) == 3
     if is_plain(shape):
-        by_column = checked(rows_of(batch, shape), 1 << 20).drafts()
+        by_column = check_rows(rows_of(batch, shape), 1 << 20).drafts()
         assert by_column == {ref: [draft for its, draft in by_client if its == ref] for ref, _ in by_client}
     else:
         assert rare

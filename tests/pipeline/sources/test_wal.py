@@ -22,7 +22,7 @@ REF = QueueRef("acme", "payments")
 def append(wal: Wal, first: int, calls: int) -> None:
     """Calls of two messages of a kilobyte each, so that a segment has three."""
     bodies = []
-    for place in wal.places(0, calls):
+    for place in wal.take_numbers(0, calls):
         drafts = [Draft(payload=bytes(1_000)), Draft(payload=b"second")]
         call = log_call(REF, 7, drafts, [first + 2 * place, first + 2 * place + 1], 1_700_000_000_000 + place, None)
         bodies.append((0, place, encode_call(call)))
@@ -153,7 +153,7 @@ def test_spark_reads_a_log_as_it_was_written(spark: Any, tmp_path: Path) -> None
 
 
 def test_a_path_that_is_none_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(holdfast.InvalidArgument, match="is no directory"):
+    with pytest.raises(holdfast.InvalidArgument, match="is not a directory"):
         reader_of(tmp_path / "nowhere").latestOffset({"v": 1, "logs": {}}, ReadMaxFiles(1))
     with pytest.raises(holdfast.InvalidArgument, match="needs option path"):
         logs_of({}, find_logs, open_log)

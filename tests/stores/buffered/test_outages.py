@@ -14,8 +14,9 @@ from holdfast.model.names import QueueRef
 from holdfast.stores.buffered.store import BufferedStore
 from holdfast.stores.postgres.schema.migrations import migrate
 from tests.postgres.server import PostgresServer, run
-from tests.redis.buffered import opened, put, take
+from tests.redis.buffered import accepts, opened, put, take
 from tests.redis.server import RedisServer
+from tests.worker.passing import until
 
 Servers = tuple[PostgresServer, PostgresServer]
 
@@ -85,12 +86,7 @@ async def test_one_database_down_leaves_the_queues_of_the_others(
         await asyncio.to_thread(servers[1].start)
         got: list[bytes] = []
         async with asyncio.timeout(60):
-            while True:
-                try:
-                    await put(store, b"back", ref=here)
-                    break
-                except StoreUnavailable:
-                    await asyncio.sleep(0.05)
+            await until(lambda: accepts(store, b"back", here))
             while b"back" not in got or not set(answered) <= set(got):
                 got += await take(store, ref=here)
         assert sorted(got) == sorted([*answered, b"back"]), "each once, and nothing that was refused"

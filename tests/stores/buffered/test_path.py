@@ -27,14 +27,16 @@ from holdfast.server.embedded import open_blocking
 from holdfast.stores.buffered.fast_path import FastPathOptions
 from holdfast.stores.buffered.log.log_disk import Disk
 from holdfast.stores.buffered.log.wal import WalPosition
-from holdfast.stores.buffered.redis_keys import buffer_key, field_of, place_of
+from holdfast.stores.buffered.redis_keys import buffer_key, decode_position, encode_position
 from holdfast.stores.buffered.store import BufferedStore
 from holdfast.stores.contract import QueueChange
 from holdfast.stores.postgres import PostgresStore
+from holdfast.testing import ManualClock
 from tests.postgres.peers import until_heard
 from tests.postgres.server import PostgresServer
-from tests.redis.buffered import REF, WEEK_MS, now_ms, opened, put, take
+from tests.redis.buffered import REF, WEEK_MS, accepts, now_ms, opened, put, take
 from tests.redis.server import RedisServer
+from tests.worker.passing import passing, until
 
 
 @pytest.fixture(scope="module")
@@ -110,12 +112,18 @@ async def test_what_comes_after_a_claim_has_landed_the_rest_waits_for_others_as_
 async def test_it_lands_by_itself_within_its_interval(
     urls: list[str], redis_server: RedisServer, tmp_path: Path
 ) -> None:
-    async with opened(urls, redis_server.url, tmp_path, flush_interval_ms=20) as store:
+    clock = ManualClock()
+
+    async def has_landed() -> bool:
+        return await stored(urls) == 1 and not redis_server.keys()
+
+    async with opened(urls, redis_server.url, tmp_path, clock=clock, flush_interval_ms=20) as store:
         await know(store)
         await put(store, b"a")
-        async with asyncio.timeout(60):
-            while await stored(urls) != 1 or redis_server.keys():
-                await asyncio.sleep(0.01)
+        await passing(clock, 19)
+        assert not await has_landed()
+        clock.advance(1)
+        await until(has_landed)
 
 
 @pytest.mark.parametrize("options", [{"key": "k"}, {"group": "g"}])
@@ -265,7 +273,7 @@ async def test_what_does_not_belong_in_a_buffer_is_not_stored(
             [(_, body)] = client.hgetall(buffer_key(other)).items()
             places = [WalPosition(UUID(int=number), 1, number, 0) for number in range(3)]
             for place, wrong in zip(places, (body, b"\xc1 not a call", body), strict=True):
-                client.hset(buffer_key(REF), field_of(place), wrong)
+                client.hset(buffer_key(REF), encode_position(place), wrong)
             client.hset(buffer_key(REF), "not a field", b"")
         assert await take(store) == []
         assert await take(store, ref=other) == [b"theirs"], "once"
@@ -287,7 +295,8 @@ async def test_what_redis_forgets_is_still_there(urls: list[str], redis_server: 
 async def test_without_redis_writes_are_refused_and_store_nothing(
     urls: list[str], own_redis: RedisServer, tmp_path: Path
 ) -> None:
-    async with opened(urls, own_redis.url, tmp_path) as store:
+    clock = ManualClock()
+    async with opened(urls, own_redis.url, tmp_path, clock=clock) as store:
         await know(store)
         await put(store, b"before")
         own_redis.kill()
@@ -296,13 +305,7 @@ async def test_without_redis_writes_are_refused_and_store_nothing(
                 await put(store, b"refused %d" % number)
         assert await take(store) == [b"before"], "claims go on"
         own_redis.start()
-        async with asyncio.timeout(60):
-            while True:
-                try:
-                    await put(store, b"after")
-                    break
-                except StoreUnavailable:
-                    await asyncio.sleep(0.05)
+        await until(lambda: accepts(store, b"after"), clock)
         assert await take(store) == [b"after"]
     async with opened(urls, own_redis.url, tmp_path) as store:
         assert await take(store) == [], "what was refused is not in the log either"
@@ -311,7 +314,8 @@ async def test_without_redis_writes_are_refused_and_store_nothing(
 async def test_without_redis_writes_go_to_the_database_if_so_set(
     urls: list[str], own_redis: RedisServer, tmp_path: Path
 ) -> None:
-    async with opened(urls, own_redis.url, tmp_path, on_redis_down="direct") as store:
+    clock = ManualClock()
+    async with opened(urls, own_redis.url, tmp_path, clock=clock, on_redis_down="direct") as store:
         await know(store)
         await put(store, b"0")
         own_redis.kill()
@@ -319,10 +323,12 @@ async def test_without_redis_writes_go_to_the_database_if_so_set(
             await put(store, b"%d" % number)
         assert await take(store) == [b"0", b"1", b"2", b"3", b"4"]
         own_redis.start()
-        async with asyncio.timeout(60):
-            while not own_redis.keys():  # the fast path is back
-                await put(store, b"x")
-                await asyncio.sleep(0.02)
+
+        async def is_back() -> bool:
+            await put(store, b"x")
+            return bool(own_redis.keys())
+
+        await until(is_back, clock)
 
 
 async def test_a_redis_that_hangs_is_one_that_is_down(urls: list[str], own_redis: RedisServer, tmp_path: Path) -> None:
@@ -357,15 +363,9 @@ async def refused_late(store: BufferedStore, server: RedisServer) -> bool:
 
 async def clear(store: BufferedStore, server: RedisServer) -> None:
     """Wait until the store takes messages by Redis again, and none is left there."""
-    while True:
-        try:
-            await put(store, b"again")
-            break
-        except StoreUnavailable:
-            await asyncio.sleep(0.02)
+    await until(lambda: accepts(store, b"again"))
     assert b"refused" not in await take(store)
-    while server.keys():
-        await asyncio.sleep(0.02)
+    await until(lambda: not server.keys())
 
 
 async def test_what_was_refused_is_not_stored_though_redis_took_it_late(
@@ -423,7 +423,7 @@ async def test_a_log_that_failed_goes_on_by_itself_once_the_disk_works_again(
         with monkeypatch.context() as patched:
             patched.setattr(Disk, "sync", fail)
             patched.setattr(Disk, "sync_all", fail)
-            with pytest.raises(StoreUnavailable, match="goes on by itself"):
+            with pytest.raises(StoreUnavailable, match="recovers by itself"):
                 await put(store, b"unknown")
             for _ in range(5):
                 await put(store, b"direct")
@@ -451,9 +451,7 @@ async def test_segments_go_once_their_messages_are_stored(
             await put(store, b"%d" % number * 5_000)
         assert len(list(tmp_path.glob("*.wal"))) > 3
         assert len(await take(store)) == 30
-        async with asyncio.timeout(60):
-            while len(list(tmp_path.glob("*.wal"))) > 1:
-                await asyncio.sleep(0.02)
+        await until(lambda: len(list(tmp_path.glob("*.wal"))) == 1)
 
 
 async def test_closing_stores_what_is_buffered(urls: list[str], redis_server: RedisServer, tmp_path: Path) -> None:
@@ -480,12 +478,12 @@ def test_no_two_queues_share_a_key(one: tuple[str, str], other: tuple[str, str])
 
 @given(st.builds(WalPosition, st.uuids(), st.integers(0, 2**63 - 1), st.integers(0, 65_535), st.integers(0, 2**63)))
 def test_a_field_names_one_place(place: WalPosition) -> None:
-    assert place_of(field_of(place).encode()) == place
+    assert decode_position(encode_position(place).encode()) == place
 
 
 @given(st.binary(max_size=40))
 def test_any_field_is_a_place_or_none(field: bytes) -> None:
-    place_of(field)
+    decode_position(field)
 
 
 # --- Callers with threads ---------------------------------------------------------------------------------------------
@@ -540,8 +538,11 @@ async def test_who_waits_on_another_server_is_woken_by_what_is_buffered(
         async with asyncio.timeout(60):
             waiting = asyncio.create_task(other.queue("mail").claim(wait=None))
             await until_heard(one, other)
-            while (await other.queue("mail").stats()).waiters < 1:
-                await asyncio.sleep(0.01)
+
+            async def waits() -> bool:
+                return (await other.queue("mail").stats()).waiters == 1
+
+            await until(waits)
             await one.queue("mail").enqueue(b"second")
             [second] = await waiting
             assert second.payload == b"second"

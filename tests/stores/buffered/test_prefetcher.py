@@ -20,6 +20,7 @@ from holdfast.stores.buffered.prefetcher import Prefetcher
 from holdfast.stores.buffered.redis_keys import reserved_key
 from holdfast.stores.buffered.store import BufferedStore
 from holdfast.stores.contract import QueueChange
+from tests.postgres.landing_calls import connected
 from tests.postgres.server import PostgresServer
 from tests.redis.buffered import REF, now_ms, put, take
 from tests.redis.buffered import opened as opened_with
@@ -44,7 +45,7 @@ def urls(postgres: PostgresServer, redis_server: RedisServer, _databases: list[s
 def _machine_may_stall(monkeypatch: pytest.MonkeyPatch) -> None:
     """For longer than the second that a reservation holds: it ends here where a test says so (`expire`)."""
     monkeypatch.setattr(redis_cache, "_RESERVED_MS", 600_000)
-    monkeypatch.setattr(prefetching, "_BUSY_S", 600.0)
+    monkeypatch.setattr(prefetching, "_BUSY_MS", 600_000)
 
 
 def opened(urls: list[str], redis_url: str, path: Path, **terms: Any) -> AbstractAsyncContextManager[BufferedStore]:
@@ -321,9 +322,10 @@ async def test_the_end_of_a_lease_comes_before_the_reserved(
 ) -> None:
     async with opened(urls, redis_server.url, tmp_path) as store:
         await put(store, b"a", b"b")
-        first = await store.claim(REF, [ClaimRequest(limit=1, lease_ms=30)], now_ms())
+        first = await store.claim(REF, [ClaimRequest(limit=1)], now_ms())
         await prefetcher(store).reserve_once(REF)
-        await asyncio.sleep(0.05)
+        async with connected(urls[0]) as connection:
+            await connection.execute("UPDATE items SET lease_expires_at = 0 WHERE status = 1")
         [again, second] = await claim(store, 2)
         assert {again.payload, second.payload} == {b"a", b"b"}
         assert {again.receipt.version, second.receipt.version} == {1, 2}

@@ -20,10 +20,12 @@ from holdfast.stores.buffered.log.segments import LogDamaged
 from holdfast.stores.buffered.log.wal import Wal
 from holdfast.stores.formats.logged_enqueue import LoggedBatch, encode_call, log_call
 from holdfast.stores.postgres.landing.flushing import FlushResult, flush, landed
+from holdfast.testing import ManualClock
 from tests.postgres.landing_calls import REF, Log
 from tests.postgres.server import PostgresServer
 from tests.redis.buffered import now_ms, opened, put, take
 from tests.redis.server import RedisServer
+from tests.worker.passing import passing, until
 
 ROOT = Path(__file__).parents[3]
 
@@ -46,13 +48,13 @@ def call(text: bytes) -> bytes:
     return encode_call(log_call(REF, 1, [Draft(payload=text)], [1], 0, None))
 
 
-def append(wal: Wal, *texts: bytes, lane: int = 0) -> list[int]:
+def append(wal: Wal, *texts: bytes, shard: int = 0) -> list[int]:
     """As one group."""
     bodies = [call(text) for text in texts]
     wal.make_room(sum(map(len, bodies)) + 100 * len(bodies))
-    places = list(wal.places(lane, len(bodies)))
-    wal.append([(lane, place, body) for place, body in zip(places, bodies, strict=True)])
-    return places
+    numbers = list(wal.take_numbers(shard, len(bodies)))
+    wal.append([(shard, number, body) for number, body in zip(numbers, bodies, strict=True)])
+    return numbers
 
 
 def texts(batches: list[LoggedBatch]) -> list[bytes]:
@@ -119,13 +121,13 @@ def test_a_reading_goes_on_where_the_last_one_ended(tmp_path: Path) -> None:
 def test_lanes_are_apart_and_spans_are_without_gaps(tmp_path: Path) -> None:
     wal = Wal(tmp_path)
     for number in range(6):
-        append(wal, b"%d" % number, lane=number % 2)
+        append(wal, b"%d" % number, shard=number % 2)
     wal.void([])
     [file] = segment_files(tmp_path)
-    batches = {batch.lane: batch for batch in read_calls(file).batches}
+    batches = {batch.shard: batch for batch in read_calls(file).batches}
     assert texts([batches[0]]) == [b"0", b"2", b"4"]
     assert texts([batches[1]]) == [b"1", b"3", b"5"]
-    assert [batches[lane].span for lane in (0, 1)] == [range(3), range(3)]
+    assert [batches[shard].span for shard in (0, 1)] == [range(3), range(3)]
     wal.close()
 
 
@@ -208,20 +210,20 @@ async def rows(urls: list[str]) -> int:
 async def test_a_server_whose_log_a_job_flushes_lands_nothing_by_itself(
     urls: list[str], redis_server: RedisServer, tmp_path: Path
 ) -> None:
-    async with opened(urls, redis_server.url, tmp_path, flusher="spark", flush_interval_ms=1, flush_batch=1) as store:
+    clock = ManualClock()
+    terms: dict[str, Any] = {"flusher": "spark", "flush_interval_ms": 1, "flush_batch": 1}
+    async with opened(urls, redis_server.url, tmp_path, clock=clock, **terms) as store:
         await _know(store)
         for number in range(30):
             await put(store, b"%d" % number * 3_000)
         await store.sweep(100, now_ms())
-        await asyncio.sleep(0.7)
+        await passing(clock, 5_000)
         assert await rows(urls) == 0
         assert len(segment_files(tmp_path)) > 2
         assert (await asyncio.to_thread(flush_all, urls, tmp_path)).stored == 30
         assert await rows(urls) == 30
         # It learns of it by itself, and lets its log and Redis go.
-        async with asyncio.timeout(60):
-            while len(segment_files(tmp_path)) > 1 or redis_server.keys():
-                await asyncio.sleep(0.05)
+        await until(lambda: len(segment_files(tmp_path)) == 1 and not redis_server.keys(), clock)
         assert len(await take(store)) == 30
         assert (await asyncio.to_thread(flush_all, urls, tmp_path)).stored == 0
         assert await take(store) == []
@@ -302,8 +304,8 @@ def test_jobs_that_are_killed_and_done_again_store_everything_once(
     for _, each in log.calls(queue_id, total):
         body = encode_call(each)
         wal.make_room(len(body) + 100)
-        [place] = wal.places(0, 1)
-        wal.append([(0, place, body)])
+        [number] = wal.take_numbers(0, 1)
+        wal.append([(0, number, body)])
     wal.close()
     jobs = [
         subprocess.Popen(

@@ -9,9 +9,10 @@ import pytest
 from holdfast.model.errors import StoreUnavailable
 from holdfast.stores.buffered.store import BufferedStore
 from tests.postgres.server import PostgresServer
-from tests.redis.buffered import opened, put, take
+from tests.redis.buffered import accepts, opened, put, take
 from tests.redis.server import RedisServer
 from tests.small_disk import mounted
+from tests.worker.passing import until
 
 PATIENCE_S = 30.0
 RESERVE = 2 << 20
@@ -44,13 +45,7 @@ async def until_refused(store: BufferedStore) -> list[bytes]:
 
 
 async def until_accepted(store: BufferedStore, payload: bytes) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while True:
-            try:
-                await put(store, payload)
-                return
-            except StoreUnavailable:
-                await asyncio.sleep(0.01)
+    await until(lambda: accepts(store, payload))
 
 
 @pytest.mark.slow
@@ -89,9 +84,11 @@ async def test_where_enqueues_may_go_to_the_database_a_full_disk_of_the_log_refu
     async with opened(urls, redis_server.url, small_disk / "log", **terms) as store:
         await put(store, b"first")
         (small_disk / "other").write_bytes(bytes(RESERVE))
-        async with asyncio.timeout(PATIENCE_S):
-            while (await store.figures()).wal_free_bytes is None or store._room.refusal(1 << 50) is None:
-                await asyncio.sleep(0.01)
+
+        async def is_full() -> bool:
+            return (await store.figures()).wal_free_bytes is not None and store._room.refusal(1 << 50) is not None
+
+        await until(is_full)
         sent = [b"%d" % number for number in range(10)]
         for payload in sent:
             await put(store, payload)

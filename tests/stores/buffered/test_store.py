@@ -47,7 +47,7 @@ def _subject(
     kind: type[BufferedStore] = BufferedStore,
 ) -> Iterator[Subject]:
     def make_store(dice: Dice) -> BufferedStore:
-        inner = kept.lend_to(PostgresStore(urls, dice, journal_retention_ms=WEEK_MS, goes_by_caller=True))
+        inner = kept.lend_to(PostgresStore(urls, dice, journal_retention_ms=WEEK_MS, uses_caller_time=True))
         terms = FastPathOptions(
             redis_url=redis.url, wal_dir=str(path / "log"), segment_bytes=64 << 10, prefetch_batch=50
         )

@@ -16,12 +16,12 @@ from holdfast.stores.buffered.log.segments import LogDamaged
 from holdfast.stores.buffered.log.wal import LogInUse, LogStopped, Wal
 
 
-def append(wal: Wal, *bodies: bytes, lane: int = 0) -> list[int]:
-    """In one write; answers the places."""
-    places = wal.places(lane, len(bodies))
+def append(wal: Wal, *bodies: bytes, shard: int = 0) -> list[int]:
+    """In one write; answers the numbers."""
+    numbers = wal.take_numbers(shard, len(bodies))
     wal.make_room(sum(RECORD_BYTES + len(body) for body in bodies))
-    wal.append((lane, place, body) for place, body in zip(places, bodies, strict=True))
-    return list(places)
+    wal.append((shard, number, body) for number, body in zip(numbers, bodies, strict=True))
+    return list(numbers)
 
 
 class QuickDisk(Disk):
@@ -56,18 +56,18 @@ def the_segment(path: Path) -> Path:
 def test_what_was_appended_is_replayed_in_order_with_its_place(tmp_path: Path) -> None:
     wal = Wal(tmp_path)
     append(wal, b"a", b"b")
-    append(wal, b"c", lane=1)
+    append(wal, b"c", shard=1)
     append(wal, b"d")
     crash(wal)
     again = Wal(tmp_path)
     replayed = again.replay()
-    assert [(logged.place.lane, logged.place.place, logged.body) for logged in replayed] == [
+    assert [(logged.position.shard, logged.position.number, logged.body) for logged in replayed] == [
         (0, 0, b"a"),
         (0, 1, b"b"),
         (1, 0, b"c"),
         (0, 2, b"d"),
     ]
-    assert {(logged.place.node, logged.place.epoch) for logged in replayed} == {(wal.node, wal.epoch)}
+    assert {(logged.position.node, logged.position.epoch) for logged in replayed} == {(wal.node, wal.epoch)}
     assert (again.node, again.replay()) == (wal.node, [])
     assert again.epoch != wal.epoch
     again.close()
@@ -94,9 +94,9 @@ def test_a_segment_that_is_full_is_followed_by_another(tmp_path: Path) -> None:
 
 def test_what_was_voided_is_not_replayed(tmp_path: Path) -> None:
     wal = Wal(tmp_path, segment_bytes=300)
-    places = append(wal, b"a", b"b", b"c")
+    numbers = append(wal, b"a", b"b", b"c")
     append(wal, b"1" * 200)
-    wal.void([(0, places[1])])
+    wal.void([(0, numbers[1])])
     crash(wal)
     assert bodies_of(tmp_path) == [b"a", b"c", b"1" * 200]
 
@@ -360,7 +360,7 @@ def test_a_log_whose_disk_still_fails_is_not_recovered_and_one_that_was_closed_n
     with pytest.raises(LogStopped):
         append(wal, b"b")
     for _ in range(3):
-        with pytest.raises(LogStopped, match="goes on by itself"):
+        with pytest.raises(LogStopped, match="recovers by itself"):
             wal.recover()
         with pytest.raises(LogStopped):
             append(wal, b"c")

@@ -26,7 +26,7 @@ def _write(path: Path, first: int, answers: int, seed: int) -> None:
         group = [number + each for each in range(dice.randint(1, 5))]
         bodies = [_ANSWER.pack(each) * dice.randint(1, 40) for each in group]
         wal.make_room(sum(RECORD_BYTES + len(body) for body in bodies))
-        wal.append((0, place, body) for place, body in zip(wal.places(0, len(bodies)), bodies, strict=True))
+        wal.append((0, number, body) for number, body in zip(wal.take_numbers(0, len(bodies)), bodies, strict=True))
         os.write(answers, _ANSWER.pack(group[-1]))
         number = group[-1] + 1
         if replayed and dice.random() < 0.2:

@@ -25,8 +25,8 @@ records = st.builds(
     LogRecord,
     sequence=U64,
     synced=U64,
-    lane=st.integers(0, 2**16 - 1),
-    place=U64,
+    shard=st.integers(0, 2**16 - 1),
+    number=U64,
     kind=st.sampled_from(RecordKind),
     body=st.binary(max_size=200),
 )

@@ -22,7 +22,7 @@ class Told(LoopDriver):
         self.told: list[dict[QueueRef, int]] = []
         self.when_told: Callable[[], None] = lambda: None
 
-    def _tell(self, notices: Notices) -> None:
+    def _report(self, notices: Notices) -> None:
         self.told.append(notices.ready_at)
         self.when_told()
 

@@ -15,8 +15,8 @@ from holdfast.model.requests import ClaimRequest, Settle, Verdict
 from holdfast.stores.contract import QueueChange
 from holdfast.stores.formats.logged_enqueue import LoggedCall, decode_call, encode_call
 from holdfast.stores.postgres import PostgresStore
-from holdfast.stores.postgres.landing.land import Lane, land, landed_places
-from tests.postgres.landing_calls import LANE, REF, Log, connected, journal_of, opened
+from holdfast.stores.postgres.landing.land import LogShard, land, landed_numbers
+from tests.postgres.landing_calls import LOG_SHARD, REF, Log, connected, journal_of, opened
 from tests.postgres.server import PostgresServer
 
 
@@ -50,7 +50,7 @@ async def test_a_call_that_landed_is_stored_counted_and_told(urls: list[str]) ->
         log, id = Log(), await queue_id(store)
         call = log.call(id, b"a", b"b", headers={"h": "1"}, priority=7, correlation_id="c", ttl_ms=60_000)
         later = log.call(id, b"later", delay_ms=60_000)
-        landed = await land(connection, LANE, [(0, call), (1, later)])
+        landed = await land(connection, LOG_SHARD, [(0, call), (1, later)])
         assert [(each.ref, each.stored) for each in landed.queues] == [(REF, 3)]
         counts = await store.counts(*REF, now_ms())
         assert (counts.ready, counts.delayed, counts.bytes) == (2, 1, 2 + 2 * 2 + 5)
@@ -67,26 +67,26 @@ async def test_a_call_that_landed_is_stored_counted_and_told(urls: list[str]) ->
 async def test_what_landed_lands_no_second_time_whole_or_in_part(urls: list[str]) -> None:
     async with opened(urls) as store, connected(urls[0]) as connection:
         calls = Log().calls(await queue_id(store), 10)
-        await land(connection, LANE, calls[2:4])
-        await land(connection, LANE, calls[6:7])
-        assert (await land(connection, LANE, calls)).skipped == 3
-        assert (await land(connection, LANE, calls, span=range(10))).skipped == 10
+        await land(connection, LOG_SHARD, calls[2:4])
+        await land(connection, LOG_SHARD, calls[6:7])
+        assert (await land(connection, LOG_SHARD, calls)).skipped == 3
+        assert (await land(connection, LOG_SHARD, calls, span=range(10))).skipped == 10
         assert sorted(await drain_claims(store)) == [b"%d" % number for number in range(10)]
         assert Counter(event for event, _ in await journal_of(store)) == {
             "enqueued": 10,
             "claimed": 10,
             "succeeded": 10,
         }
-        assert await landed_places(connection, LANE) == [range(10)]
+        assert await landed_numbers(connection, LOG_SHARD) == [range(10)]
 
 
 async def test_what_was_stored_acked_and_deleted_never_comes_back(urls: list[str]) -> None:
     async with opened(urls) as store, connected(urls[0]) as connection:
         calls = Log().calls(await queue_id(store), 5)
-        await land(connection, LANE, calls)
+        await land(connection, LOG_SHARD, calls)
         assert len(await drain_claims(store)) == 5
         for _ in range(3):
-            await land(connection, LANE, calls)
+            await land(connection, LOG_SHARD, calls)
             assert await drain_claims(store) == []
         assert (await store.counts(*REF, now_ms())).ready == 0
 
@@ -94,17 +94,17 @@ async def test_what_was_stored_acked_and_deleted_never_comes_back(urls: list[str
 async def test_another_opening_or_lane_of_the_log_is_not_the_same(urls: list[str]) -> None:
     async with opened(urls) as store, connected(urls[0]) as connection:
         log, id = Log(), await queue_id(store)
-        for lane in (LANE, LANE._replace(epoch=12), LANE._replace(lane=1)):
-            await land(connection, lane, [(0, log.call(id, b"a"))])
+        for shard in (LOG_SHARD, LOG_SHARD._replace(epoch=12), LOG_SHARD._replace(shard=1)):
+            await land(connection, shard, [(0, log.call(id, b"a"))])
         assert (await store.counts(*REF, now_ms())).ready == 3
 
 
 async def test_a_span_says_that_its_gaps_have_nothing_to_store(urls: list[str]) -> None:
     async with opened(urls) as store, connected(urls[0]) as connection:
         calls = Log().calls(await queue_id(store), 4)
-        await land(connection, LANE, [calls[0], calls[2]], span=range(4))
-        assert await landed_places(connection, LANE) == [range(4)]
-        assert (await land(connection, LANE, calls)).skipped == 4
+        await land(connection, LOG_SHARD, [calls[0], calls[2]], span=range(4))
+        assert await landed_numbers(connection, LOG_SHARD) == [range(4)]
+        assert (await land(connection, LOG_SHARD, calls)).skipped == 4
 
 
 async def test_any_number_of_landers_at_once_store_each_message_once(urls: list[str]) -> None:
@@ -120,10 +120,10 @@ async def test_any_number_of_landers_at_once_store_each_message_once(urls: list[
         async def lander(mine: list[list[tuple[int, LoggedCall]]]) -> None:
             async with connected(urls[0]) as connection:
                 for part in mine:
-                    await land(connection, LANE, part)
+                    await land(connection, LOG_SHARD, part)
 
         await asyncio.gather(*(lander(parts[number::6]) for number in range(6)))
-        assert await landed_places(looking, LANE) == [range(60)]
+        assert await landed_numbers(looking, LOG_SHARD) == [range(60)]
         assert Counter(id for _, id in await journal_of(store)) == {call.messages[0].id: 1 for _, call in calls}
         assert (await store.counts(*REF, now_ms())).ready == 60
         assert len(await drain_claims(store)) == 60
@@ -173,20 +173,20 @@ async def test_wherever_landing_is_cut_off_it_is_whole_or_not_at_all(urls: list[
             at, was_cut = 0, True
             while was_cut:
                 at, was_cut = at + 1, False
-                lane = LANE._replace(epoch=2 * at + after)
+                shard = LOG_SHARD._replace(epoch=2 * at + after)
                 log = Log()
                 calls = [*log.calls(id, 3), (3, log.call(gone_id, b"x", ref=draining))]
                 async with connected(urls[0]) as connection:
                     try:
-                        await land(Fragile(connection, at, after=after), lane, calls)
+                        await land(Fragile(connection, at, after=after), shard, calls)
                     except (Interrupted, asyncpg.InterfaceError):
                         was_cut = True
                         cuts += 1
                 async with connected(urls[0]) as connection:
                     if was_cut:
-                        assert await landed_places(connection, lane) == []
+                        assert await landed_numbers(connection, shard) == []
                         assert (await store.counts(*REF, now_ms())).ready == 0
-                    await land(connection, lane, calls)
+                    await land(connection, shard, calls)
                 assert len(await drain_claims(store)) == 3
         assert cuts > 10
 
@@ -196,10 +196,10 @@ async def test_a_queue_that_is_being_deleted_takes_nothing_and_the_journal_tells
         log, id = Log(), await queue_id(store)
         await store.directory.change_queue(REF, QueueChange(drain_until=now_ms() + 60_000), now_ms())
         call = log.call(id, b"a")
-        landed = await land(connection, LANE, [(0, call)])
+        landed = await land(connection, LOG_SHARD, [(0, call)])
         assert (landed.queues, landed.dropped) == ([], {REF: 1})
         assert await journal_of(store) == [("enqueued", call.messages[0].id), ("removed", call.messages[0].id)]
-        assert (await land(connection, LANE, [(0, call)])).dropped == {}, "once"
+        assert (await land(connection, LOG_SHARD, [(0, call)])).dropped == {}, "once"
         assert (await store.counts(*REF, now_ms())).ready == 0
 
 
@@ -212,7 +212,7 @@ async def test_a_queue_made_anew_gets_nothing_of_the_one_before(urls: list[str])
         again = await queue_id(store)
         assert again != id
         old, new = log.call(id, b"old"), log.call(again, b"new")
-        landed = await land(connection, LANE, [(0, old), (1, new)])
+        landed = await land(connection, LOG_SHARD, [(0, old), (1, new)])
         assert landed.dropped == {REF: 1}
         assert await drain_claims(store) == [b"new"]
         assert [event for event, each in await journal_of(store) if each == old.messages[0].id] == [
@@ -226,7 +226,7 @@ async def test_a_queue_is_not_deleted_beside_a_landing(urls: list[str]) -> None:
         id = await queue_id(store)
         transaction = connection.transaction()
         await transaction.start()
-        await land(connection, LANE, [(0, Log().call(id, b"a"))])
+        await land(connection, LOG_SHARD, [(0, Log().call(id, b"a"))])
         draining = asyncio.create_task(store.directory.change_queue(REF, QueueChange(drain_until=now_ms()), now_ms()))
         await asyncio.sleep(0.1)
         assert not draining.done()
@@ -237,7 +237,7 @@ async def test_a_queue_is_not_deleted_beside_a_landing(urls: list[str]) -> None:
 async def test_a_message_whose_ttl_ran_out_on_its_way_ends_by_its_ttl(urls: list[str]) -> None:
     async with opened(urls) as store, connected(urls[0]) as connection:
         log, id = Log(now_ms() - 10_000), await queue_id(store)
-        await land(connection, LANE, [(0, log.call(id, b"a", ttl_ms=1_000))])
+        await land(connection, LOG_SHARD, [(0, log.call(id, b"a", ttl_ms=1_000))])
         assert await drain_claims(store) == []
         assert (await store.counts(*REF, now_ms())).failed == 1
 
@@ -252,8 +252,8 @@ async def test_lanes_of_a_log_land_beside_each_other(urls: list[str]) -> None:
         log, id = Log(), await queue_id(store)
         transaction = one.transaction()
         await transaction.start()
-        await land(one, LANE, [(0, log.call(id, b"a"))])
-        second: Lane = LANE._replace(lane=1)
+        await land(one, LOG_SHARD, [(0, log.call(id, b"a"))])
+        second: LogShard = LOG_SHARD._replace(shard=1)
         await asyncio.wait_for(land(other, second, [(0, log.call(id, b"b"))]), 60)
         await transaction.commit()
         assert (await store.counts(*REF, now_ms())).ready == 2

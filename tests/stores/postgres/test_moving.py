@@ -19,7 +19,7 @@ from holdfast.stores.postgres import PostgresStore
 from holdfast.stores.postgres.cluster.slots import slot_of
 from holdfast.stores.postgres.operations import message_moves
 from holdfast.stores.postgres.schema.statements import SQL
-from holdfast.stores.postgres.transactions.locks import UPKEEP_LOCK, admit_groups
+from holdfast.stores.postgres.transactions.locks import SWEEP_LOCK, admit_groups
 from holdfast.testing import ManualClock
 from tests.postgres.landing_calls import WEEK_MS, Deaf, connected
 from tests.postgres.server import PostgresServer
@@ -50,7 +50,7 @@ def urls(postgres: PostgresServer, databases: list[str]) -> Iterator[list[str]]:
 @asynccontextmanager
 async def opened(urls: list[str], clock: ManualClock) -> AsyncIterator[PostgresStore]:
     runtime = LoopRuntime(clock)
-    store = PostgresStore(urls, SeededDice(0), journal_retention_ms=WEEK_MS, goes_by_caller=True)
+    store = PostgresStore(urls, SeededDice(0), journal_retention_ms=WEEK_MS, uses_caller_time=True)
     await store.open(Deaf(), runtime)
     try:
         yield store
@@ -104,7 +104,7 @@ async def test_a_move_that_brings_a_queue_its_first_group_waits_for_an_upkeep_th
             key = await upkeep.fetchval("SELECT key FROM queues WHERE queue = $1", target.queue)
             transaction = upkeep.transaction()
             await transaction.start()
-            await upkeep.execute(UPKEEP_LOCK, key)
+            await upkeep.execute(SWEEP_LOCK, key)
             assert not (await upkeep.fetchrow(SQL["queue_by_key"], key, later))["has_groups"]
 
             moved = asyncio.create_task(move(store, now, HERE, target))
@@ -146,7 +146,7 @@ async def test_an_upkeep_that_comes_while_a_queue_gets_its_first_group_waits_and
             transaction = mover.transaction()
             await transaction.start()
             await admit_groups(mover, key)
-            upkeep = asyncio.create_task(store._upkeep.end_on(shard, key, 100, now, Notices()))
+            upkeep = asyncio.create_task(store._queue_sweep.end_on(shard, key, 100, now, Notices()))
             assert await until_done_or_waiting(watch, upkeep, 1)
             settling = asyncio.create_task(store.claim(target, [ClaimRequest()], now))
             claims = await settling
@@ -210,7 +210,7 @@ async def test_dead_letters_too(urls: list[str]) -> None:
         assert await kept(store, now) == 5
 
 
-@pytest.mark.parametrize("step", ["_decide", "_arrive"])
+@pytest.mark.parametrize("step", ["_decide", "_finish"])
 async def test_a_move_that_is_cut_off_passes_no_quota(
     urls: list[str], monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
@@ -229,7 +229,7 @@ async def test_a_move_that_is_cut_off_passes_no_quota(
         await put(store, now, 8)
         for _ in range(2):
             with monkeypatch.context() as patched:
-                patched.setattr(store._moving, step, cut)
+                patched.setattr(store._moves, step, cut)
                 with pytest.raises(Cut):
                     await move(store, now, HERE, AWAY)
             await fill(store, now, HERE, AWAY)
@@ -246,13 +246,13 @@ async def test_of_a_move_only_what_went_takes_its_part_along(urls: list[str], mo
         await store.directory.put_tenant("acme", TenantConfig(quotas=Quotas(max_messages=10)))
         await store.directory.create_queue(AWAY, now)
         await put(store, now, 10)
-        decide = store._moving._decide
+        decide = store._moves._decide
 
         async def claimed_before(*args: Any) -> Any:
             await store.claim(HERE, [ClaimRequest(limit=7)], now)
             return await decide(*args)
 
-        monkeypatch.setattr(store._moving, "_decide", claimed_before)
+        monkeypatch.setattr(store._moves, "_decide", claimed_before)
         assert await move(store, now, HERE, AWAY) == 3
         await fill(store, now, AWAY, HERE)
         assert await kept(store, now) == 10
@@ -291,12 +291,12 @@ async def test_a_move_that_finds_no_room_again_and_again_is_called_unavailable(
         await store.directory.put_tenant("acme", TenantConfig(quotas=Quotas(max_messages=10)))
         await store.directory.create_queue(AWAY, now)
         await put(store, now, 10)
-        carry = store._grants.carry
+        carry = store._grants.grant_for_move
 
         async def late(short: Any) -> Any:
             return (await carry(short))._replace(version=0)  # as if another grant had come since
 
-        monkeypatch.setattr(store._grants, "carry", late)
-        with pytest.raises(StoreUnavailable, match="again and again"):
+        monkeypatch.setattr(store._grants, "grant_for_move", late)
+        with pytest.raises(StoreUnavailable, match="gave up after"):
             await move(store, now, HERE, AWAY)
         assert (await store.counts(*HERE, now)).ready == 10

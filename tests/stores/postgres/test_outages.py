@@ -19,6 +19,7 @@ from holdfast.stores.postgres.cluster.slots import home_of, slot_of, spread
 from holdfast.stores.postgres.schema.migrations import migrate
 from tests.postgres.landing_calls import opened as opened_store
 from tests.postgres.server import PostgresServer, run
+from tests.worker.passing import until as wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.services]
 
@@ -140,7 +141,11 @@ async def test_a_waiting_claim_outlives_a_restart_of_its_database(pair: list[Pos
     async with opened(urls) as hf:
         await hf.queue(name).set_policy()
         waiting = asyncio.create_task(until(lambda: hf.queue(name).claim(wait=None)))
-        await asyncio.sleep(0.1)
+
+        async def waits() -> bool:
+            return (await hf.queue(name).stats()).waiters == 1
+
+        await wait_until(waits)
         pair[1].stop(signal.SIGQUIT)
         await asyncio.to_thread(pair[1].start)
         await until(lambda: hf.queue(name).enqueue(b"after"))
@@ -152,7 +157,7 @@ async def test_a_database_that_is_not_there_is_said_so_without_its_password() ->
     with pytest.raises(StoreUnavailable) as refused:
         async with opened(["postgres://user:canary@127.0.0.1:1/none"]):
             pass
-    assert "127.0.0.1:1/none cannot be reached" in str(refused.value)
+    assert "127.0.0.1:1/none" in str(refused.value)
     assert "canary" not in str(refused.value)
 
 
@@ -188,9 +193,7 @@ async def test_a_configuration_changed_while_a_database_is_down_reaches_it_when_
                 pass
             return False
 
-        async with asyncio.timeout(PATIENCE_S):
-            while not await is_refused():
-                await asyncio.sleep(0.1)
+        await wait_until(is_refused)
         connection = await asyncpg.connect(urls[0])
         assert await connection.fetchval("SELECT count(*) FROM holdfast.tenant_copies") == 0
         await connection.close()

@@ -16,6 +16,7 @@ from holdfast.model.policy import QueuePolicy, Quotas, TenantConfig
 from holdfast.model.requests import ClaimRequest, Settle, Verdict
 from holdfast.stores.buffered.log.reader import read_calls, segment_files
 from holdfast.stores.contract import QueueChange
+from holdfast.stores.formats.logged_enqueue import LoggedBatch
 from holdfast.stores.postgres import PostgresStore
 from holdfast.stores.postgres.cluster import resharding
 from holdfast.stores.postgres.cluster.cluster import PostgresCluster
@@ -26,10 +27,12 @@ from holdfast.stores.postgres.landing.flushing import flush
 from holdfast.stores.postgres.queues.quota_grants import QuotaGrants
 from holdfast.stores.postgres.schema.migrations import migrate
 from holdfast.stores.postgres.schema.statements import SQL
+from holdfast.testing import ManualClock
 from tests.postgres.landing_calls import connected, opened
 from tests.postgres.server import PostgresServer
 from tests.redis.buffered import opened as buffered
 from tests.redis.server import RedisServer
+from tests.worker.passing import until
 
 REF = QueueRef("acme", "mail")
 SLOT = slot_of(*REF)
@@ -139,8 +142,8 @@ async def test_calls_on_a_queue_on_its_way_are_refused_and_change_nothing(urls: 
         cluster = PostgresCluster(urls)
         await cluster.open()
         mover = Resharding(cluster, QuotaGrants(cluster))
-        async with mover.alone():
-            await mover._hold(SLOT, cluster.shards[SOURCE], cluster.shards[TARGET])
+        async with mover.lock():
+            await mover._block_queues(SLOT, cluster.shards[SOURCE], cluster.shards[TARGET])
             calls = [
                 lambda: put(store, b"b"),
                 lambda: put(store, b"b", key="k"),
@@ -156,8 +159,8 @@ async def test_calls_on_a_queue_on_its_way_are_refused_and_change_nothing(urls: 
                     await call()
             await store.sweep(100, now_ms())
             assert await take(store, ref=OTHER) == [b"elsewhere"], "others go on"
-        with pytest.raises(StoreUnavailable, match="by another process"):
-            async with mover.alone(), Resharding(cluster, QuotaGrants(cluster)).alone():
+        with pytest.raises(StoreUnavailable, match="another process"):
+            async with mover.lock(), Resharding(cluster, QuotaGrants(cluster)).lock():
                 pass
         await cluster.close()
         await move(urls)
@@ -234,10 +237,10 @@ async def test_a_move_that_was_called_off_cannot_be_decided(urls: list[str]) -> 
         await cluster.open()
         mover = Resharding(cluster, QuotaGrants(cluster))
         source, target = cluster.shards[SOURCE], cluster.shards[TARGET]
-        async with mover.alone():
-            await mover._hold(SLOT, source, target)
+        async with mover.lock():
+            await mover._block_queues(SLOT, source, target)
             await source.fetch(SQL["call_off_slot"], SLOT)
-            with pytest.raises(StoreUnavailable, match="called off"):
+            with pytest.raises(StoreUnavailable, match="cancelled"):
                 await mover._decide(SLOT, source, target)
         await cluster.close()
         await move(urls)
@@ -335,15 +338,20 @@ async def test_what_is_in_a_log_lands_where_its_queue_has_gone(
     urls: list[str], redis_server: RedisServer, tmp_path: Path
 ) -> None:
     try:
-        async with buffered(urls, redis_server.url, tmp_path, flusher="spark") as store:
+        clock = ManualClock()
+
+        def decided() -> list[LoggedBatch]:
+            return [batch for file in segment_files(tmp_path) for batch in read_calls(file).batches]
+
+        async with buffered(urls, redis_server.url, tmp_path, clock=clock, flusher="spark") as store:
             await put(store, b"first")
             assert await take(store) == [b"first"]
             await put(store, b"a")
-            await asyncio.sleep(0.3)
+            await until(lambda: len(decided()) == 1, clock)
             await move(urls)
             await put(store, b"b")
-            await asyncio.sleep(0.3)
-            batches = [batch for file in segment_files(tmp_path) for batch in read_calls(file).batches]
+            await until(lambda: sum(len(batch.calls) for batch in decided()) == 2, clock)
+            batches = decided()
             done = await asyncio.to_thread(flush, urls, batches)
             assert done.stored == 2
             assert await rows(urls[TARGET]) == 2

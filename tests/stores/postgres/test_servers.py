@@ -16,7 +16,7 @@ from holdfast.model.names import QueueRef
 from holdfast.server.embedded import Embedded, open_on_loop
 from holdfast.service.refreshing import REFRESH_MS
 from holdfast.stores.postgres import PostgresStore
-from holdfast.stores.postgres.transactions.locks import UPKEEP_LOCK
+from holdfast.stores.postgres.transactions.locks import SWEEP_LOCK
 from holdfast.testing import ManualClock
 from holdfast.testing.laws.operating.journal import events_of
 from holdfast.testing.laws.waiting_tasks import soon, start_claim
@@ -47,7 +47,7 @@ async def servers(urls: list[str], clock: ManualClock, number: int) -> AsyncIter
                     "",
                     {},
                     clock=clock,
-                    store=PostgresStore(urls, SeededDice(seed), journal_retention_ms=WEEK_MS, goes_by_caller=True),
+                    store=PostgresStore(urls, SeededDice(seed), journal_retention_ms=WEEK_MS, uses_caller_time=True),
                 )
             )
             for seed in range(number)
@@ -180,14 +180,14 @@ async def test_a_queue_s_first_grouped_message_waits_for_an_upkeep_that_knows_of
         try:
             key = await connection.fetchval("SELECT key FROM holdfast.queues WHERE queue = 'q'")
             async with connection.transaction():
-                await connection.execute(UPKEEP_LOCK, key)
+                await connection.execute(SWEEP_LOCK, key)
                 first = asyncio.create_task(hf.queue("q").enqueue(b"", group="g"))
                 await hf.queue("q").enqueue(b"", key="others do not wait")
                 done, _ = await asyncio.wait([first], timeout=0.2)
                 assert not done
             await soon(first)
             async with connection.transaction():
-                await connection.execute(UPKEEP_LOCK, key)
+                await connection.execute(SWEEP_LOCK, key)
                 await hf.queue("q").enqueue(b"", group="g")
         finally:
             await connection.close()

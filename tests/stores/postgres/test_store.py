@@ -34,7 +34,7 @@ async def kept() -> AsyncIterator[KeptConnections]:
 
 def _subject(server: PostgresServer, urls: list[str], kept: KeptConnections) -> Iterator[Subject]:
     def make_store(dice: Dice) -> PostgresStore:
-        return kept.lend_to(PostgresStore(urls, dice, journal_retention_ms=WEEK_MS, goes_by_caller=True))
+        return kept.lend_to(PostgresStore(urls, dice, journal_retention_ms=WEEK_MS, uses_caller_time=True))
 
     yield EmbeddedSubject(make_store)
     server.empty(urls)

@@ -1,5 +1,5 @@
-"""The fast path: an enqueue succeeds once it is in a local log and in Redis, and is stored in bulk later.
+"""The fast path: an enqueue succeeds once it is in a local log and in Redis; it is stored in bulk later.
 
-Nothing is imported here: the log is also read, by `log.reader`, where the redis extra is not installed.
+This module imports nothing, because `log.reader` also runs where the redis extra is not installed.
 Start reading at `store`, then `fast_path`.
 """

@@ -1,13 +1,12 @@
-"""What this server has answered for and not stored yet, in memory, by lane; and how it lands.
+"""The calls of this server that were answered and not stored yet, in memory, one buffer for each database.
 
-The log has the same on disk. Redis has it too, for other servers; nothing here depends on that.
+The log has the same calls on disk. Redis has them too, for other servers; nothing here depends on Redis.
 """
 
 import asyncio
 import logging
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice, takewhile
 from typing import NamedTuple, Protocol
@@ -15,8 +14,8 @@ from uuid import UUID
 
 import msgspec
 
-from holdfast.background import Backoff
-from holdfast.clock import steady_s
+from holdfast.background import Backoff, wait_for_event
+from holdfast.clock import Clock
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.names import QueueRef
 from holdfast.stores.buffered.log.wal import WalPosition
@@ -25,186 +24,198 @@ from holdfast.stores.formats.logged_enqueue import LoggedCall, decode_call
 
 _log = logging.getLogger("holdfast")
 
-# In one transaction at most.
+# Limits of one transaction.
 _MESSAGES = 5_000
 _BYTES = 8 << 20
 _FIRST_PAUSE_MS, _LONGEST_PAUSE_MS = 50, 1_000
-# Where others land what is here: how often it is asked for, and how long nothing may have landed until that is said.
-_LOOK_S, _PATIENCE_S = 0.5, 60.0
+# Where others land this server's calls: the interval between two looks, and the time without a landing until a warning
+# is logged.
+_LOOK_MS, _STALL_MS = 500, 60_000
 
 
 class Lander(Protocol):
-    async def landed(self, node: UUID, epoch: int, lane: int) -> list[range]:
-        """Which places are stored, whoever stored them."""
+    """The store that lands logged calls."""
+
+    async def landed(self, node: UUID, epoch: int, shard: int) -> list[range]:
+        """Return the record numbers of one part of a log that are stored, by whichever server."""
 
     async def land(
-        self, node: UUID, epoch: int, lane: int, calls: list[tuple[int, LoggedCall]], span: range | None, now_ms: int
-    ) -> int: ...
+        self, node: UUID, epoch: int, shard: int, calls: list[tuple[int, LoggedCall]], span: range | None, now_ms: int
+    ) -> int:
+        """Store logged calls in one transaction, as `landing.land.land` says. Return the number of stored messages."""
 
 
 class Waiting(NamedTuple):
-    place: WalPosition
+    """A call that waits to be landed, with its position and segment in the log and its size in bytes."""
+
+    position: WalPosition
     segment: int
     call: LoggedCall
     size: int
 
 
 @dataclass(slots=True)
-class _Lane:
+class _ShardBuffer:
+    """The waiting calls of one database."""
+
     waiting: deque[Waiting] = field(default_factory=deque)
     refs: Counter[QueueRef] = field(default_factory=Counter)
     messages: int = 0
     bytes: int = 0
-    # Of each opening of the log: below it everything has landed.
+    # By epoch of the log: all records below this number have landed.
     landed_below: dict[int, int] = field(default_factory=dict)
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
-    # Something waits; and so much that it is not waited with.
-    begun: asyncio.Event = field(default_factory=asyncio.Event)
+    # Set when a call waits, and when enough messages wait to land them without waiting for the interval.
+    has_calls: asyncio.Event = field(default_factory=asyncio.Event)
     full: asyncio.Event = field(default_factory=asyncio.Event)
     failure: Exception | None = None
 
 
 class Buffer:
-    """All of it runs on the driver's loop."""
+    """All calls of this server that wait to be landed. It runs on the driver's loop."""
 
     def __init__(
         self,
         lander: Lander,
         cache: Cache,
         landed: Callable[[list[int]], None],
-        now_ms: Callable[[], int],
+        clock: Clock,
         *,
         batch: int,
         interval_ms: int,
     ) -> None:
+        """`landed` is called with the segment of each record that has landed. A database's buffer is landed once it has
+        `batch` messages or the oldest call has waited for `interval_ms`."""
         self._lander = lander
         self._cache = cache
-        # Told the segment of each record that has landed.
         self._landed = landed
-        self._now_ms = now_ms
+        self._clock = clock
         self._batch = batch
-        self._interval_s = interval_ms / 1_000
-        self._lanes: defaultdict[int, _Lane] = defaultdict(_Lane)
+        self._interval_ms = interval_ms
+        self._shards: defaultdict[int, _ShardBuffer] = defaultdict(_ShardBuffer)
         self._ending = asyncio.Event()
 
     def add(self, waiting: list[Waiting]) -> None:
-        """In the order of their places."""
+        """Add calls, in the order of their positions."""
         for each in waiting:
-            lane = self._lanes[each.place.lane]
-            lane.waiting.append(each)
-            lane.refs[each.call.ref] += 1
-            lane.messages += len(each.call.messages)
-            lane.bytes += each.size
-            if len(lane.waiting) == 1:
-                lane.begun.set()
-            if lane.messages >= self._batch:
-                lane.full.set()
+            shard = self._shards[each.position.shard]
+            shard.waiting.append(each)
+            shard.refs[each.call.ref] += 1
+            shard.messages += len(each.call.messages)
+            shard.bytes += each.size
+            if len(shard.waiting) == 1:
+                shard.has_calls.set()
+            if shard.messages >= self._batch:
+                shard.full.set()
 
     def held_bytes(self) -> int:
-        return sum(lane.bytes for lane in self._lanes.values())
+        """Return the size of all waiting calls."""
+        return sum(shard.bytes for shard in self._shards.values())
 
-    def is_stuck(self, lane: int) -> bool:
-        """What is here does not land at the moment."""
-        return self._lanes[lane].failure is not None
+    def is_stuck(self, shard: int) -> bool:
+        """Return whether the last attempt to land on this database failed."""
+        return self._shards[shard].failure is not None
 
     def is_empty(self) -> bool:
-        return not any(lane.waiting for lane in self._lanes.values())
+        """Return whether no call waits."""
+        return not any(shard.waiting for shard in self._shards.values())
 
-    # --- Landing what is ours ------------------------------------------------------------------------------------
+    # --- Landing this server's calls ---------------------------------------------------------------------------------
 
-    async def run(self, lane: int) -> None:
-        """Until `end`; a flush that is under way comes to its end."""
-        state = self._lanes[lane]
-        backoff = _backoff("flush", lane)
+    async def run(self, shard: int) -> None:
+        """Land the calls of one database until `end`. A landing in progress completes."""
+        state = self._shards[shard]
+        backoff = _backoff("flush", shard)
         while True:
-            await state.begun.wait()
-            # Whoever comes within the interval goes along, also if a claim lands all of it meanwhile.
-            await _either(state.full, self._interval_s)
+            await state.has_calls.wait()
+            # Calls of the interval land together, even if a claim lands all of them meanwhile.
+            await wait_for_event(self._clock, state.full, self._interval_ms)
             if self._ending.is_set():
                 return
-            state.begun.clear()
+            state.has_calls.clear()
             state.full.clear()
             try:
-                while await self.flush_once(lane):
+                while await self.flush_once(shard):
                     backoff.succeeded()
             except Exception as error:
-                await _either(self._ending, backoff.failed(error) / 1_000)
-                state.begun.set()
+                await wait_for_event(self._clock, self._ending, backoff.failed(error))
+                state.has_calls.set()
                 state.full.set()
 
     def end(self) -> None:
+        """End `run` and `watch`."""
         self._ending.set()
-        for state in self._lanes.values():
-            state.begun.set()
+        for state in self._shards.values():
+            state.has_calls.set()
             state.full.set()
 
-    async def watch(self, lane: int) -> None:
-        """Until `end`, instead of `run`, where others land what is here."""
-        state = self._lanes[lane]
-        moved_s = steady_s()
-        backoff = _backoff("landed_by_others", lane)
-        pause_s = _LOOK_S
+    async def run_landed_by_others(self, shard: int) -> None:
+        """Follow what others land of this server's calls, until `end`. It replaces `run` where a job lands the log."""
+        state = self._shards[shard]
+        moved_at = self._clock.now_ms()
+        backoff = _backoff("landed_by_others", shard)
+        pause_ms = _LOOK_MS
         while not self._ending.is_set():
-            await _either(self._ending, pause_s)
-            pause_s = _LOOK_S
+            await wait_for_event(self._clock, self._ending, pause_ms)
+            pause_ms = _LOOK_MS
             try:
-                if await self.look_once(lane) or not state.waiting:
-                    moved_s = steady_s()
+                if await self.watch_once(shard) or not state.waiting:
+                    moved_at = self._clock.now_ms()
             except Exception as error:
-                pause_s = backoff.failed(error) / 1_000
+                pause_ms = backoff.failed(error)
             else:
                 backoff.succeeded()
-            if steady_s() - moved_s > _PATIENCE_S:
-                moved_s = steady_s()
+            if self._clock.now_ms() - moved_at > _STALL_MS:
+                moved_at = self._clock.now_ms()
                 _log.warning(
-                    "nothing has landed for a minute, and %d messages wait: is `holdfast pipeline flush` running?",
+                    "no message has landed for a minute and %d wait: check that `holdfast pipeline flush` is running",
                     state.messages,
                 )
 
-    async def flush_once(self, lane: int) -> int:
-        """One transaction with what waits longest; answers how many calls have landed."""
-        state = self._lanes[lane]
+    async def flush_once(self, shard: int) -> int:
+        """Land the oldest waiting calls in one transaction, and return how many calls landed."""
+        state = self._shards[shard]
         async with state.turn:
             batch = _head(state.waiting)
             if not batch:
                 return 0
-            first, last = batch[0].place, batch[-1].place
-            # All between was this opening's, and was here, or is not to be stored.
-            span = range(min(state.landed_below.get(first.epoch, first.place), first.place), last.place + 1)
-            calls = [(each.place.place, each.call) for each in batch]
+            first, last = batch[0].position, batch[-1].position
+            # All records between were written by this opening of the log, and are in the batch or must not be stored.
+            span = range(min(state.landed_below.get(first.epoch, first.number), first.number), last.number + 1)
+            calls = [(each.position.number, each.call) for each in batch]
             try:
-                await self._lander.land(first.node, first.epoch, lane, calls, span, self._now_ms())
+                await self._lander.land(first.node, first.epoch, shard, calls, span, self._clock.now_ms())
             except Exception as error:
                 state.failure = error
                 raise
             state.failure = None
-            self._take_out(state, batch)
-        await self._tell_landed(batch)
+            self._remove_landed(state, batch)
+        await self._report_landed(batch)
         return len(batch)
 
-    async def look_once(self, lane: int) -> int:
-        """Find out what others have landed of what waits here longest; answers how many calls."""
-        state = self._lanes[lane]
+    async def watch_once(self, shard: int) -> int:
+        """Ask which of the oldest waiting calls others have landed, and return how many."""
+        state = self._shards[shard]
         async with state.turn:
             if not state.waiting:
                 return 0
-            first = state.waiting[0].place
+            first = state.waiting[0].position
             try:
-                ranges = await self._lander.landed(first.node, first.epoch, lane)
+                ranges = await self._lander.landed(first.node, first.epoch, shard)
             except Exception as error:
                 state.failure = error
                 raise
             state.failure = None
-            batch = list(takewhile(lambda each: _is_among(each.place, first.epoch, ranges), state.waiting))
+            batch = list(takewhile(lambda each: _is_among(each.position, first.epoch, ranges), state.waiting))
             if batch:
-                self._take_out(state, batch)
+                self._remove_landed(state, batch)
         if batch:
-            await self._tell_landed(batch)
+            await self._report_landed(batch)
         return len(batch)
 
-    def _take_out(self, state: _Lane, batch: list[Waiting]) -> None:
-        """The first of those that wait: they have landed."""
-        state.landed_below[batch[-1].place.epoch] = batch[-1].place.place + 1
+    def _remove_landed(self, state: _ShardBuffer, batch: list[Waiting]) -> None:
+        """Remove landed calls, which are the oldest of those that wait."""
+        state.landed_below[batch[-1].position.epoch] = batch[-1].position.number + 1
         for each in batch:
             state.waiting.popleft()
             state.refs[each.call.ref] -= 1
@@ -213,123 +224,125 @@ class Buffer:
             state.messages -= len(each.call.messages)
             state.bytes -= each.size
 
-    async def _tell_landed(self, batch: list[Waiting]) -> None:
+    async def _report_landed(self, batch: list[Waiting]) -> None:
+        """Report landed calls to the log, and remove them from Redis."""
         self._landed([each.segment for each in batch])
         gone: defaultdict[QueueRef, list[WalPosition]] = defaultdict(list)
         for each in batch:
-            gone[each.call.ref].append(each.place)
+            gone[each.call.ref].append(each.position)
         await self._cache.remove(gone)
 
     async def flush(self) -> None:
-        """All that is here now. A database that is down keeps nothing from the others; then it raises."""
+        """Land all calls that wait now. Raise the last error after every database was tried."""
         failure: Exception | None = None
-        for lane in list(self._lanes):
+        for shard in list(self._shards):
             try:
-                await self._flush_lane(lane)
+                await self._flush_lane(shard)
             except Exception as error:
                 failure = error
         if failure is not None:
             raise failure
 
-    async def _flush_lane(self, lane: int) -> None:
-        state = self._lanes[lane]
-        last = state.waiting[-1].place if state.waiting else None
-        while last is not None and state.landed_below.get(last.epoch, -1) <= last.place:
-            await self.flush_once(lane)
+    async def _flush_lane(self, shard: int) -> None:
+        state = self._shards[shard]
+        last = state.waiting[-1].position if state.waiting else None
+        while last is not None and state.landed_below.get(last.epoch, -1) <= last.number:
+            await self.flush_once(shard)
 
-    async def forgo(self, places: list[WalPosition]) -> None:
-        """These are of calls that are refused: nobody is to store them, wherever he finds them."""
-        by_lane: defaultdict[int, list[WalPosition]] = defaultdict(list)
-        for place in places:
-            by_lane[place.lane].append(place)
-        for lane, gone in by_lane.items():
-            first, last = gone[0], gone[-1]  # of one group, all of it
-            span = range(first.place, last.place + 1)
+    async def mark_void(self, positions: list[WalPosition]) -> None:
+        """Mark the records of refused calls as landed, so that no server stores a copy it may find in Redis."""
+        by_shard: defaultdict[int, list[WalPosition]] = defaultdict(list)
+        for position in positions:
+            by_shard[position.shard].append(position)
+        for shard, gone in by_shard.items():
+            first, last = gone[0], gone[-1]  # all of one group commit
+            span = range(first.number, last.number + 1)
             try:
-                await self._lander.land(first.node, first.epoch, lane, [], span, self._now_ms())
+                await self._lander.land(first.node, first.epoch, shard, [], span, self._clock.now_ms())
             except StoreUnavailable as error:
                 _log.warning(
-                    "calls were refused because Redis did not answer; if it took them all the same, another server may "
-                    "store them: %s",
+                    "refused calls could not be marked as void; if Redis has taken them, another server may store "
+                    "them: %s",
                     error.message,
                 )
 
-    # --- Landing what is anybody's -------------------------------------------------------------------------------
+    # --- Landing a queue's calls -------------------------------------------------------------------------------
 
-    async def settle(self, ref: QueueRef, lane: int) -> None:
-        """Land all that was answered for on this queue, here or by another server."""
-        await self.settle_own(ref, lane)
+    async def land_queue(self, ref: QueueRef, shard: int) -> None:
+        """Land all buffered calls of this queue, of this server and of others."""
+        await self.land_own(ref, shard)
         if self._cache.is_up:
             try:
                 held = await self._cache.held(ref)
             except StoreUnavailable:
-                return  # each server lands its own within its interval
+                return  # each server lands its own calls within its interval
             if held:
                 await self.land_held(ref, held)
 
-    async def settle_own(self, ref: QueueRef, lane: int) -> None:
-        for number in {lane, *self._lanes}:  # its queue may have been on another database when it was logged
-            if ref in self._lanes[number].refs:
+    async def land_own(self, ref: QueueRef, shard: int) -> None:
+        """Land this server's buffered calls of the queue."""
+        for number in {shard, *self._shards}:  # the queue may have been on another database when the call was logged
+            if ref in self._shards[number].refs:
                 await self._flush_lane(number)
 
     async def land_held(self, ref: QueueRef, held: list[tuple[WalPosition, bytes]]) -> None:
-        by_lane: defaultdict[tuple[UUID, int, int], list[tuple[int, LoggedCall]]] = defaultdict(list)
+        """Land calls of a queue that were found in Redis."""
+        by_shard: defaultdict[tuple[UUID, int, int], list[tuple[int, LoggedCall]]] = defaultdict(list)
         done: list[WalPosition] = []
-        for place, body in held:
-            below = self._lanes[place.lane].landed_below.get(place.epoch) if place.lane in self._lanes else None
-            if below is not None:  # ours: it lands from here, or has
-                if place.place < below:
-                    done.append(place)
+        for position, body in held:
+            below = (
+                self._shards[position.shard].landed_below.get(position.epoch)
+                if position.shard in self._shards
+                else None
+            )
+            if below is not None:  # logged by this server, which lands it or has landed it
+                if position.number < below:
+                    done.append(position)
                 continue
-            done.append(place)
-            call = _call_of(body)
-            if call is None or call.ref != ref or place.lane not in self._lanes:
-                _log.error("what was found in the buffer of %s in Redis is not of that queue: it is removed", ref)
+            done.append(position)
+            call = _decode_or_none(body)
+            if call is None or call.ref != ref or position.shard not in self._shards:
+                _log.error(
+                    "the buffer of %s in Redis has a call of another queue or an unreadable one; it is removed", ref
+                )
             else:
-                by_lane[place.node, place.epoch, place.lane].append((place.place, call))
-        for (node, epoch, logged_for), calls in by_lane.items():
+                by_shard[position.node, position.epoch, position.shard].append((position.number, call))
+        for (node, epoch, logged_for), calls in by_shard.items():
             calls.sort(key=lambda each: each[0])
-            await self._lander.land(node, epoch, logged_for, calls, None, self._now_ms())
+            await self._lander.land(node, epoch, logged_for, calls, None, self._clock.now_ms())
         if done:
             await self._cache.remove({ref: done})
 
-    def own(self, epoch: int, lanes: int) -> None:
-        """This server's own opening of the log: what others find of it in Redis it lands from here."""
-        for lane in range(lanes):
-            self._lanes[lane].landed_below[epoch] = 0
+    def note_opening(self, epoch: int, shards: int) -> None:
+        """Note this opening of the log: calls of it that are found in Redis are landed from here."""
+        for shard in range(shards):
+            self._shards[shard].landed_below[epoch] = 0
 
 
-def _backoff(loop: str, lane: int) -> Backoff:
-    return Backoff(loop, first_ms=_FIRST_PAUSE_MS, longest_ms=_LONGEST_PAUSE_MS, lane=lane)
+def _backoff(loop: str, shard: int) -> Backoff:
+    return Backoff(loop, first_ms=_FIRST_PAUSE_MS, longest_ms=_LONGEST_PAUSE_MS, shard=shard)
 
 
-def _call_of(body: bytes) -> LoggedCall | None:
-    """None: these are not the bytes of a call. Whoever wrote it has it in its log."""
+def _decode_or_none(body: bytes) -> LoggedCall | None:
+    """Return the call, or None if these bytes are not a call. The server that wrote them has the call in its log."""
     try:
         return decode_call(body)
     except msgspec.MsgspecError:
         return None
 
 
-async def _either(event: asyncio.Event, seconds: float) -> None:
-    """Until the event is set, or so long."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await event.wait()
-
-
-def _is_among(place: WalPosition, epoch: int, ranges: list[range]) -> bool:
-    return place.epoch == epoch and any(place.place in each for each in ranges)
+def _is_among(position: WalPosition, epoch: int, ranges: list[range]) -> bool:
+    return position.epoch == epoch and any(position.number in each for each in ranges)
 
 
 def _head(waiting: deque[Waiting]) -> list[Waiting]:
-    """Of one opening of the log, as much as one transaction takes; one call at least."""
+    """Return the oldest calls that one transaction takes, all of one opening of the log; at least one."""
     batch: list[Waiting] = []
     messages = size = 0
     for each in islice(waiting, _MESSAGES):
         messages += len(each.call.messages)
         size += each.size
-        if batch and (messages > _MESSAGES or size > _BYTES or each.place.epoch != batch[0].place.epoch):
+        if batch and (messages > _MESSAGES or size > _BYTES or each.position.epoch != batch[0].position.epoch):
             break
         batch.append(each)
     return batch

@@ -1,9 +1,9 @@
-"""Claims of one queue that come while others are under way are made together.
+"""Claims of one queue that arrive while another is in progress are made together.
 
-A claim from what is reserved costs a call to Redis and a statement, whether of one message or of fifty. So one round at
-a time is under way for a queue; who comes meanwhile waits for the next, which serves all of them, in their order, as
-one claim of many asks. A round begins with landing what was answered for before it: that is before whoever is in it
-asked.
+A claim from a reservation costs one call to Redis and one statement, whether it takes one message or fifty. Each queue
+has one round in progress at a time. Claims that arrive meanwhile wait for the next round, which serves all of them in
+order, as one claim with many asks. A round first lands the messages that were buffered before it began, which is before
+any of its claims.
 """
 
 import asyncio
@@ -19,42 +19,44 @@ from holdfast.stores.contract import Claims
 
 
 class _Caller(NamedTuple):
+    """A claim that waits for a round. Its answer is None if it must go by the index."""
+
     asks: list[ClaimRequest]
     wanted: int
     now_ms: int
-    # None: it goes by the index.
     answer: "asyncio.Future[Claims | None]"
 
 
 class ClaimRounds:
-    """All of it runs on the driver's loop."""
+    """The rounds of all queues. It runs on the driver's loop."""
 
-    def __init__(self, prefetcher: Prefetcher, buffer: Buffer, lane_of: Callable[[QueueRef], int]) -> None:
+    def __init__(self, prefetcher: Prefetcher, buffer: Buffer, shard_of: Callable[[QueueRef], int]) -> None:
         self._prefetcher = prefetcher
         self._buffer = buffer
-        self._lane_of = lane_of
-        self._lines: dict[QueueRef, deque[_Caller]] = {}
+        self._shard_of = shard_of
+        self._waiting: dict[QueueRef, deque[_Caller]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def claim(self, ref: QueueRef, asks: list[ClaimRequest], now_ms: int) -> Claims | None:
-        """A claim that could pop (`Prefetcher.wanted`). None: it goes by the index, and the prefetcher is to hear how
-        that went."""
+        """Serve a claim that could be served from a reservation (`Prefetcher.wanted`). Return None if it must go by the
+        index; `Prefetcher.went_by_index` must be called afterwards."""
         loop = asyncio.get_running_loop()
         caller = _Caller(asks, self._prefetcher.wanted(asks), now_ms, loop.create_future())
-        line = self._lines.get(ref)
-        if line is not None:
-            line.append(caller)
+        waiting = self._waiting.get(ref)
+        if waiting is not None:
+            waiting.append(caller)
         else:
-            self._lines[ref] = deque([caller])
+            self._waiting[ref] = deque([caller])
             task = loop.create_task(self._run(ref))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         return await caller.answer
 
     async def _run(self, ref: QueueRef) -> None:
-        line = self._lines[ref]
-        while line:
-            callers = self._first(line)
+        """Serve the queue's waiting claims, round after round."""
+        waiting = self._waiting[ref]
+        while waiting:
+            callers = self._first(waiting)
             try:
                 rest = await self._serve(ref, callers)
             except Exception as error:
@@ -62,26 +64,26 @@ class ClaimRounds:
                     if not caller.answer.done():
                         caller.answer.set_exception(error)
             else:
-                line.extendleft(reversed(rest))
-        del self._lines[ref]
+                waiting.extendleft(reversed(rest))
+        del self._waiting[ref]
 
-    def _first(self, line: deque[_Caller]) -> list[_Caller]:
-        """As many as one reservation may have enough for; at least one."""
-        callers = [line.popleft()]
+    def _first(self, waiting: deque[_Caller]) -> list[_Caller]:
+        """Remove and return the first claims that one reservation may have enough messages for; at least one."""
+        callers = [waiting.popleft()]
         total = callers[0].wanted
-        while line and total + line[0].wanted <= self._prefetcher.batch:
-            callers.append(line.popleft())
+        while waiting and total + waiting[0].wanted <= self._prefetcher.batch:
+            callers.append(waiting.popleft())
             total += callers[-1].wanted
         return callers
 
     async def _serve(self, ref: QueueRef, callers: list[_Caller]) -> list[_Caller]:
-        """Answers those that are left for another round."""
-        await self._buffer.settle_own(ref, self._lane_of(ref))
+        """Serve claims, and return those that must wait for another round."""
+        await self._buffer.land_own(ref, self._shard_of(ref))
         wanted = [caller.wanted for caller in callers]
         popped = await self._prefetcher.pop(ref, wanted)
         if popped.held:
             await self._buffer.land_held(ref, popped.held)
-            # What is buffered by now came after these claims.
+            # Calls that are buffered by now came after these claims.
             popped = await self._prefetcher.pop(ref, wanted)
         if not popped.mine and await self._prefetcher.has_reserved(ref):
             popped = await self._prefetcher.pop(ref, wanted)
@@ -105,6 +107,7 @@ class ClaimRounds:
         return callers[served:]
 
     def _send_by_index(self, ref: QueueRef, callers: list[_Caller]) -> None:
+        """Answer that these claims must go by the index."""
         for caller in callers:
             self._prefetcher.goes_by_index(ref)
             caller.answer.set_result(None)

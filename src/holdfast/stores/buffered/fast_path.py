@@ -1,4 +1,4 @@
-"""The fast path's parts, put together: the log, Redis, what is buffered, and what runs in the background."""
+"""The fast path as a whole: the log, Redis, the buffer, and their background loops."""
 
 import asyncio
 import logging
@@ -6,14 +6,15 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
-from holdfast.clock import steady_s
+from holdfast.background import sleep_for
+from holdfast.clock import Clock
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.message import Draft
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import ClaimRequest
 from holdfast.stores.buffered.buffer import Buffer, Lander, Waiting
 from holdfast.stores.buffered.claim_rounds import ClaimRounds
-from holdfast.stores.buffered.group_commit import GroupCommit, Offer, Peers
+from holdfast.stores.buffered.group_commit import GroupCommit, Peers, PendingEnqueue
 from holdfast.stores.buffered.log.wal import SEGMENT_BYTES, Wal
 from holdfast.stores.buffered.prefetcher import Prefetcher, Reserver
 from holdfast.stores.buffered.redis_cache import Cache
@@ -25,162 +26,176 @@ T = TypeVar("T")
 
 _log = logging.getLogger("holdfast")
 
-_PAUSE_S = 0.05
-# A log that a job reads: so long after its last call it tells that this was kept.
-_KEPT_S = 0.2
-# The longest pause between two tries to go on with a log that has failed.
+_PAUSE_MS = 50
+# In a log that a job reads: the time without a call after which the log records that the last group was kept.
+_RECORD_KEPT_MS = 200
+# The longest pause between two attempts to reopen a failed log.
 _MOST_PAUSE_MS = 60_000
 
 
 class FastPathOptions(NamedTuple):
-    """How it was set up."""
+    """The settings of the fast path."""
 
     redis_url: str
     wal_dir: str
     on_redis_down: Literal["fail", "direct"] = "fail"
-    # Who stores what waits, unless somebody asks for it: this server, or a job that reads its log.
+    # Who lands buffered calls that no request needs first: this server, or a Spark job that reads its log.
     flusher: Literal["server", "spark"] = "server"
-    # So many messages are not waited with.
+    # Buffered messages of a database that are landed without waiting for the interval.
     flush_batch: int = 50
     flush_interval_ms: int = 100
-    # So many messages of a busy queue are reserved ahead at most; 0: none.
+    # Maximum number of messages of a busy queue that are reserved ahead; 0 reserves none.
     prefetch_batch: int = 0
-    # How long a closing store tries to land what it has; the rest is left to the log.
+    # How long a closing store tries to land its buffered calls. The rest stays in the log.
     drain_ms: int = 10_000
     segment_bytes: int = SEGMENT_BYTES
-    # With less than this free on the log's disk, nothing new goes into the log.
+    # With less free space than this on the log's disk, the log takes no new calls.
     low_disk_bytes: int = LOW_DISK_BYTES
-    # Time until a log that has failed is first tried again; doubles.
+    # Time until the first attempt to reopen a failed log; it doubles after each failure.
     reopen_after_ms: int = 5_000
 
 
 class BufferTarget(Lander, Peers, Reserver, Protocol):
-    """The store that is buffered for, beyond the contract. All but `call` on its driver's loop."""
+    """The store that is buffered for, beyond the contract. All methods but `call` run on its driver's loop."""
 
-    async def call(self, work: Coroutine[Any, Any, T]) -> T: ...
+    async def call(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run `work` on the driver's loop and return its result."""
 
     def post(self, callback: Callable[[], None]) -> None:
-        """On the driver's loop, soon."""
+        """Call back on the driver's loop, soon."""
 
     def enter(self, callback: Callable[[], None]) -> None:
-        """From there: a step of the runtime."""
+        """From the driver's loop: run a step of the runtime."""
 
-    def lanes(self) -> int: ...
+    def shard_count(self) -> int:
+        """Return the number of databases. Each has a part of the log of its own."""
 
-    def lane_of(self, ref: QueueRef) -> int: ...
+    def shard_of(self, ref: QueueRef) -> int:
+        """Return the number of the database that owns the queue."""
 
     def admit(self, ref: QueueRef, drafts: list[Draft]) -> tuple[int, int, int | None] | None:
-        """(lane, queue_id, default TTL) of a queue that is known, and takes them without more ado."""
+        """Return (database number, queue id, default TTL) of a known queue that takes these messages without any check
+        against stored messages; else None."""
 
     def is_known(self, ref: QueueRef) -> bool:
-        """What is known of it is no older than a few seconds."""
+        """Return whether the queue was seen within the last few seconds."""
 
-    async def ask(self, ref: QueueRef) -> None:
-        """What there is to know of it, if it exists."""
+    async def refresh(self, ref: QueueRef) -> None:
+        """Read the queue from the database and remember it, if it exists."""
 
 
 class FastPath:
-    """On the driver's loop, but for `check`, `is_open` and the buffer's figures, which any thread may read."""
+    """The log, Redis and the buffer of one server. It runs on the driver's loop; any thread may call `check` and
+    `is_open` and read the buffer's figures."""
 
     def __init__(
         self,
-        ground: BufferTarget,
-        terms: FastPathOptions,
-        now_ms: Callable[[], int],
-        answer: Callable[[list[tuple[Offer, Any]]], None],
+        target: BufferTarget,
+        options: FastPathOptions,
+        clock: Clock,
+        answer: Callable[[list[tuple[PendingEnqueue, Any]]], None],
     ) -> None:
-        self._ground = ground
-        self._terms = terms
-        self._now_ms = now_ms
+        """`answer` is called with each call and its result, as `GroupCommit` says."""
+        self._target = target
+        self._options = options
+        self._clock = clock
         self._answer = answer
         self._tasks: list[asyncio.Task[None]] = []
-        # For a log that has failed: when the next attempt is due, and the attempt under way.
+        # For a failed log: the time of the next attempt to reopen it, and the attempt in progress.
         self._recovers_at: int | None = None
-        self._pause_ms = terms.reopen_after_ms
+        self._pause_ms = options.reopen_after_ms
         self._recovery: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
+        """Open the log, connect to Redis, land what an earlier run left in the log, and start the loops."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="holdfast-log")
-        terms = self._terms
+        options = self._options
         try:
-            self._wal = await self._on_thread(lambda: Wal(terms.wal_dir, segment_bytes=terms.segment_bytes))
+            self._wal = await self._on_thread(lambda: Wal(options.wal_dir, segment_bytes=options.segment_bytes))
         except BaseException:
             self._thread.shutdown()
             raise
-        self._cache = Cache(terms.redis_url)
+        self._cache = Cache(options.redis_url, self._clock)
         self.buffer = Buffer(
-            self._ground,
+            self._target,
             self._cache,
             self._landed,
-            self._now_ms,
-            batch=terms.flush_batch,
-            interval_ms=terms.flush_interval_ms,
+            self._clock,
+            batch=options.flush_batch,
+            interval_ms=options.flush_interval_ms,
         )
-        self.prefetcher = Prefetcher(self._cache, self._ground, self._now_ms, batch=terms.prefetch_batch)
-        self._rounds = ClaimRounds(self.prefetcher, self.buffer, self._ground.lane_of)
+        self.prefetcher = Prefetcher(self._cache, self._target, self._clock, batch=options.prefetch_batch)
+        self._rounds = ClaimRounds(self.prefetcher, self.buffer, self._target.shard_of)
         self._commits = GroupCommit(
             self._wal,
             self._cache,
             self.buffer,
-            self._ground,
+            self._target,
             self._thread,
             self._answer,
-            needs_redis=terms.on_redis_down == "fail",
-            tells_kept_s=_KEPT_S if self.is_landed_by_others else None,
+            self._clock,
+            needs_redis=options.on_redis_down == "fail",
+            record_kept_ms=_RECORD_KEPT_MS if self.is_landed_by_others else None,
         )
         try:
-            await self._cache.look()
+            await self._cache.check_once()
             await self._replay()
         except BaseException:
-            await self._let_go()
+            await self._release()
             raise
-        lanes = range(self._ground.lanes())
-        land = self.buffer.watch if self.is_landed_by_others else self.buffer.run
-        works = [self._commits.run(), self._cache.watch(), *(land(lane) for lane in lanes)]
+        shards = range(self._target.shard_count())
+        land = self.buffer.run_landed_by_others if self.is_landed_by_others else self.buffer.run
+        works = [self._commits.run(), self._cache.run(), *(land(shard) for shard in shards)]
         self._tasks = [asyncio.get_running_loop().create_task(work) for work in works]
 
     async def _replay(self) -> None:
-        """What an earlier run left: landed before anything else is done, as far as its databases are up."""
-        self.buffer.own(self._wal.epoch, self._ground.lanes())
+        """Land the calls that an earlier run left in the log, as far as their databases are up, before any new call."""
+        self.buffer.note_opening(self._wal.epoch, self._target.shard_count())
         replayed = self._wal.replay()
         self.buffer.add(
-            [Waiting(logged.place, logged.segment, decode_call(logged.body), len(logged.body)) for logged in replayed]
+            [
+                Waiting(logged.position, logged.segment, decode_call(logged.body), len(logged.body))
+                for logged in replayed
+            ]
         )
         if replayed:
-            _log.info("%d calls of an earlier run are in the log", len(replayed))
-        await self.settle_all()
+            _log.info("the log has %d calls of an earlier run; they are landed first", len(replayed))
+        await self.land_all()
         await self._trim()
 
     # --- Calls ---------------------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Refuse to write while Redis is away, if that is what was asked for."""
-        if self._terms.on_redis_down == "fail":
+        """Raise `StoreUnavailable` if Redis is down and writes may not go to the database directly."""
+        if self._options.on_redis_down == "fail":
             self._cache.check()
 
     @property
     def is_landed_by_others(self) -> bool:
-        return self._terms.flusher == "spark"
+        """Return whether a job reads the log and lands its calls."""
+        return self._options.flusher == "spark"
 
     @property
     def is_open(self) -> bool:
-        """Else everything goes to the store directly."""
+        """Return whether Redis and the log both work; otherwise every call goes to the store directly."""
         return self._cache.is_up and self._wal.failure is None
 
-    def offer(self, offer: Offer) -> None:
-        self._commits.add(offer)
+    def add(self, call: PendingEnqueue) -> None:
+        """Add a call to the next group commit."""
+        self._commits.add(call)
 
     async def claim(self, ref: QueueRef, asks: list[ClaimRequest], now_ms: int) -> Claims | None:
-        """Land what was answered for on the queue, and claim from what is reserved. None: the claim goes by the index,
-        and if it could have popped, the prefetcher is to hear how it went."""
+        """Land the buffered messages of the queue, and claim from the reserved ones. Return None if the claim must go
+        by the index; if it could have been served from a reservation, `Prefetcher.went_by_index` must be called
+        afterwards."""
         if not self.prefetcher.wanted(asks):
-            await self.settle(ref)
+            await self.land_queue(ref)
             return None
         return await self._rounds.claim(ref, asks, now_ms)
 
     def recover(self, now_ms: int) -> None:
-        """Try to go on with a log that has failed, if the pause is over. Called with every enqueue meanwhile: nobody
-        else needs the log."""
+        """Try to reopen a log that has failed, if its pause is over. Every enqueue calls this while the log is down:
+        nothing else needs the log."""
         if self._recovery is not None or self._wal.failure is None or not self._tasks:
             return
         if self._recovers_at is None:
@@ -193,37 +208,40 @@ class FastPath:
             await self._on_thread(self._wal.recover)
         except (StoreUnavailable, OSError) as error:
             _log.debug("the log in %s still fails: %s", self._wal.path, error)
-            self._pause_ms = min(2 * self._pause_ms, max(_MOST_PAUSE_MS, self._terms.reopen_after_ms))
+            self._pause_ms = min(2 * self._pause_ms, max(_MOST_PAUSE_MS, self._options.reopen_after_ms))
             self._recovers_at = now_ms + self._pause_ms
         else:
-            self._pause_ms, self._recovers_at = self._terms.reopen_after_ms, None
+            self._pause_ms, self._recovers_at = self._options.reopen_after_ms, None
         finally:
             self._recovery = None
 
-    async def settle(self, ref: QueueRef) -> None:
-        await self.buffer.settle(ref, self._ground.lane_of(ref))
+    async def land_queue(self, ref: QueueRef) -> None:
+        """Land all buffered messages of the queue, of this server and of others."""
+        await self.buffer.land_queue(ref, self._target.shard_of(ref))
 
-    async def settle_many(self, refs: list[QueueRef]) -> None:
+    async def land_queues(self, refs: list[QueueRef]) -> None:
+        """Land all buffered messages of these queues."""
         for ref in refs:
-            await self.settle(ref)
+            await self.land_queue(ref)
 
-    async def settle_all(self) -> None:
-        """A database that is down keeps nobody from the others."""
+    async def land_all(self) -> None:
+        """Land all that this server has buffered, as far as its databases are up."""
         try:
             await self.buffer.flush()
         except StoreUnavailable as error:
-            _log.debug("not all that is buffered has landed: %s", error.message)
+            _log.debug("some buffered calls could not be landed: %s", error.message)
 
-    async def bar(self, ref: QueueRef) -> None:
-        """No server is to take messages for it any more. Without Redis none does."""
+    async def block_queue(self, ref: QueueRef) -> None:
+        """Stop every server from buffering messages for the queue. Without Redis, no server buffers any."""
         if self._cache.is_up:
-            await self._cache.bar(ref)
+            await self._cache.block_queue(ref)
 
     # --- The end ---------------------------------------------------------------------------------------------------
 
     async def close(self) -> int:
-        """Land what there is, for a bounded time; the log has the rest: so many calls."""
-        ends_s = steady_s() + self._terms.drain_ms / 1_000
+        """Land the buffered calls, for at most `drain_ms`. Return how many calls remain in the log for the next
+        start."""
+        ends_at = self._clock.now_ms() + self._options.drain_ms
         for part in (self._commits, self._cache, self.buffer):
             part.end()
         await asyncio.wait(self._tasks)
@@ -231,20 +249,20 @@ class FastPath:
         if self._recovery is not None:
             await self._recovery
         await self.prefetcher.end()
-        while not self.buffer.is_empty() and steady_s() < ends_s:
+        while not self.buffer.is_empty() and self._clock.now_ms() < ends_at:
             try:
                 await self.buffer.flush()
             except Exception as error:
-                _log.debug("not all that is buffered has landed: %s", error)
-                await asyncio.sleep(_PAUSE_S)
+                _log.debug("some buffered calls could not be landed: %s", error)
+                await sleep_for(self._clock, _PAUSE_MS)
         await self._trim()
         left = self._wal.waiting
         if left:
-            _log.warning("%d calls are left to the log in %s: the next start lands them", left, self._terms.wal_dir)
-        await self._let_go()
+            _log.warning("%d calls remain in the log in %s; the next start lands them", left, self._options.wal_dir)
+        await self._release()
         return left
 
-    async def _let_go(self) -> None:
+    async def _release(self) -> None:
         await self._on_thread(self._wal.close)
         await self._cache.close()
         self._thread.shutdown()
@@ -252,6 +270,7 @@ class FastPath:
     # --- The log ---------------------------------------------------------------------------------------------------
 
     def _landed(self, segments: list[int]) -> None:
+        """Count landed records, and remove segments that have landed whole."""
         self._wal.landed(segments)
         if self._wal.can_trim():
             self._thread.submit(self._trim_quietly)
@@ -262,8 +281,12 @@ class FastPath:
     def _trim_quietly(self) -> None:
         try:
             self._wal.trim()
-        except OSError as error:  # it is tried again with what lands next, and by the next opening
-            _log.warning("a segment of the log in %s could not be removed: %s", self._wal.path, error)
+        except OSError as error:  # removed by the next landing or the next opening
+            _log.warning(
+                "a segment of the log in %s could not be removed; the next landing tries again: %s",
+                self._wal.path,
+                error,
+            )
 
     async def _on_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)

@@ -1,7 +1,7 @@
-"""Group commit: all calls that wait at a moment share one write and one sync of the log, and one call of Redis.
+"""Group commit: all calls that wait at one moment share one write and one sync of the log, and one call of Redis.
 
-Redis is asked side by side with the disk. A call is answered once the log has it on disk; one that Redis did not take
-is voided in the log first, if it is to be refused, so that a refusal means that nothing is stored.
+Redis is called at the same time as the disk. A call gets its response once its record is on disk. If Redis did not take
+a call that needs Redis, the call is voided in the log before it is refused: a refusal means that nothing is stored.
 """
 
 import asyncio
@@ -11,7 +11,8 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from holdfast.background import Backoff
+from holdfast.background import Backoff, sleep_for, wait_for_event
+from holdfast.clock import Clock
 from holdfast.model.answers import Enqueued
 from holdfast.model.errors import HoldfastError, Internal, StoreUnavailable
 from holdfast.model.message import Draft
@@ -29,41 +30,48 @@ _log = logging.getLogger("holdfast")
 
 _CALLS = 2_000
 _BYTES = 4 << 20
-# Callers wait: the first pause after an error is short.
+# The first pause after an error is short, because callers wait.
 _FIRST_PAUSE_MS = 10
 
 
-class Offer(NamedTuple):
-    """A call that waits; answered None if it is to go to the store directly."""
+class PendingEnqueue(NamedTuple):
+    """A call of `enqueue` that waits for group commit. Its ticket gets None if the call must go to the store
+    directly."""
 
     ref: QueueRef
     drafts: list[Draft]
     now_ms: int
-    lane: int
+    shard: int
     queue_id: int
     default_ttl_ms: int | None
     ticket: Ticket[list[Enqueued] | None]
 
 
 class Peers(Protocol):
-    """What a server shares with the others."""
+    """The connection to the other servers: shared ids, the database's time, and wake-ups."""
 
-    def take_ids(self, number: int, stored_ms: int) -> list[int]: ...
-    def stored_ms(self, lane: int, now_ms: int) -> int: ...
+    def take_ids(self, number: int, stored_ms: int) -> list[int]:
+        """Return `number` new message ids for messages stored at `stored_ms`."""
 
-    def ring(self, ready: dict[QueueRef, int]) -> None:
-        """Other servers' waiters can look, from these times on."""
+    def stored_ms(self, shard: int, now_ms: int) -> int:
+        """Return the time `now_ms` by the clock of a database."""
+
+    def notify(self, ready: dict[QueueRef, int]) -> None:
+        """Tell the other servers from which time on their waiting claims may find a message in these queues."""
 
 
 class _Stamped(NamedTuple):
-    offer: Offer
-    place: int
+    """A call with its position in the log, as the log stores it."""
+
+    pending: PendingEnqueue
+    number: int
     call: LoggedCall
     body: bytes
 
 
 class GroupCommit:
-    """On the driver's loop, but for the log's own calls, which have a thread."""
+    """The loop that commits waiting calls in groups. It runs on the driver's loop; the log's own calls run on a
+    thread."""
 
     def __init__(
         self,
@@ -72,158 +80,171 @@ class GroupCommit:
         buffer: Buffer,
         peers: Peers,
         thread: Executor,
-        answer: Callable[[list[tuple[Offer, Any]]], None],
+        answer: Callable[[list[tuple[PendingEnqueue, Any]]], None],
+        clock: Clock,
         *,
         needs_redis: bool,
-        tells_kept_s: float | None = None,
+        record_kept_ms: int | None = None,
     ) -> None:
+        """Start without calls.
+
+        `answer` is called with each call and its result: the enqueued messages, None if the call must go to the store
+        directly, or the error to raise. With `record_kept_ms`, for a log that a job reads, the loop records that the
+        last group was kept once no further call has come for that long.
+        """
         self._wal = wal
         self._cache = cache
         self._buffer = buffer
         self._peers = peers
         self._thread = thread
-        # Given each call with its answer, or the error that it is to raise.
         self._answer = answer
         self._needs_redis = needs_redis
-        # Where others read the log: after so long without a call it tells them that the last ones were kept.
-        self._tells_kept_s = tells_kept_s
-        self._is_told = True
-        self._offers: deque[Offer] = deque()
+        self._clock = clock
+        self._record_kept_ms = record_kept_ms
+        self._is_recorded = True
+        self._pending: deque[PendingEnqueue] = deque()
         self._wanted = asyncio.Event()
         self._is_ending = False
 
-    def add(self, offer: Offer) -> None:
+    def add(self, call: PendingEnqueue) -> None:
+        """Add a call to the next group. After `end` it goes to the store directly."""
         if self._is_ending:
-            self._answer([(offer, None)])
+            self._answer([(call, None)])
             return
-        self._offers.append(offer)
+        self._pending.append(call)
         self._wanted.set()
 
     async def run(self) -> None:
-        """Until `end`, and until nobody waits."""
+        """Commit groups until `end` was called and no call waits."""
         backoff = Backoff("commits", first_ms=_FIRST_PAUSE_MS)
-        while not self._is_ending or self._offers:
+        while not self._is_ending or self._pending:
             try:
                 await self._some()
                 self._wanted.clear()
-                while self._offers:
+                while self._pending:
                     await self.commit_once()
-            except Exception as error:  # callers wait for this loop: it must not end before `end`
-                await asyncio.sleep(backoff.failed(error) / 1_000)
+            except Exception as error:  # callers wait for this loop, so it goes on until `end`
+                await sleep_for(self._clock, backoff.failed(error))
                 self._wanted.set()
             else:
                 backoff.succeeded()
-        await self.tell_kept()
+        await self.record_kept()
 
     async def _some(self) -> None:
-        if self._tells_kept_s is not None and not self._is_told:
-            try:
-                async with asyncio.timeout(self._tells_kept_s):
-                    await self._wanted.wait()
-            except TimeoutError:
-                await self.tell_kept()
+        """Wait until a call waits."""
+        kept_ms = None if self._is_recorded else self._record_kept_ms
+        if kept_ms is not None and not await wait_for_event(self._clock, self._wanted, kept_ms):
+            await self.record_kept()
         await self._wanted.wait()
 
-    async def tell_kept(self) -> None:
-        """Record in the log, for its readers, that its end was kept. The next group would do so too, but there is none.
+    async def record_kept(self) -> None:
+        """Record in the log, for its readers, that the last group was kept. The next group would record it too, but
+        there is none yet.
 
-        It never raises: the next call reports a full disk or a failed log.
+        Errors are logged, not raised: the next call reports a full disk or a failed log.
         """
-        if self._tells_kept_s is None or self._is_told:
+        if self._record_kept_ms is None or self._is_recorded:
             return
-        self._is_told = True
+        self._is_recorded = True
         try:
             await self._on_thread(lambda: self._wal.void([]))
         except StoreUnavailable as error:
             _log.debug("log_end_not_recorded error=%s", error.message, extra={"error": error.message})
-        except Exception as error:  # callers wait for this loop, so it goes on, but nobody else would report this
+        except Exception as error:  # an unexpected error; callers wait for this loop, so it goes on
             _log.warning("log_end_not_recorded error=%s", error, exc_info=True, extra={"error": str(error)})
 
     def end(self) -> None:
+        """Take no more calls into the log, and end `run` once no call waits."""
         self._is_ending = True
         self._wanted.set()
 
     async def commit_once(self) -> int:
-        """One group; answers how many calls it answered. One after the other: so what is buffered comes in the order of
-        its places."""
-        offers = self._take()
+        """Commit one group, and return how many calls it had. Groups follow one after the other, so the buffer receives
+        the calls in the order of their positions."""
+        pending = self._take()
         try:
-            await self._commit(offers)
+            await self._commit(pending)
         except HoldfastError as error:
-            self._answer([(offer, error) for offer in offers])
+            self._answer([(call, error) for call in pending])
         except Exception as error:
-            failure = Internal(f"the log could not be written: {error}")
+            failure = Internal(f"writing to the log failed: {error}")
             failure.__cause__ = error
-            self._answer([(offer, failure) for offer in offers])
-        return len(offers)
+            self._answer([(call, failure) for call in pending])
+        return len(pending)
 
-    def _take(self) -> list[Offer]:
-        offers: list[Offer] = []
+    def _take(self) -> list[PendingEnqueue]:
+        """Remove and return the calls of the next group."""
+        pending: list[PendingEnqueue] = []
         size = 0
-        while self._offers and len(offers) < _CALLS and size < _BYTES:
-            offers.append(self._offers.popleft())
-            size += sum(draft.bytes for draft in offers[-1].drafts)
-        return offers
+        while self._pending and len(pending) < _CALLS and size < _BYTES:
+            pending.append(self._pending.popleft())
+            size += sum(draft.bytes for draft in pending[-1].drafts)
+        return pending
 
-    async def _commit(self, offers: list[Offer]) -> None:
-        calls = self._calls(offers)
+    async def _commit(self, pending: list[PendingEnqueue]) -> None:
+        calls = self._calls(pending)
         bodies = [encode_call(call) for call in calls]
         size = sum(map(record_size, bodies))
         if not self._wal.has_room(size):
             await self._on_thread(lambda: self._wal.make_room(size))
         stamped = []
-        for offer, call, body in zip(offers, calls, bodies, strict=True):
-            [place] = self._wal.places(offer.lane, 1)
-            stamped.append(_Stamped(offer, place, call, body))
-        records = [(each.offer.lane, each.place, each.body) for each in stamped]
+        for enqueue, call, body in zip(pending, calls, bodies, strict=True):
+            [number] = self._wal.take_numbers(enqueue.shard, 1)
+            stamped.append(_Stamped(enqueue, number, call, body))
+        records = [(each.pending.shard, each.number, each.body) for each in stamped]
         written = self._on_thread(lambda: self._wal.append(records))
         segment, pushed = await asyncio.gather(written, self._push(stamped), return_exceptions=True)
         if isinstance(segment, BaseException):
             raise segment
-        self._is_told = False
+        self._is_recorded = False
         is_refused = isinstance(pushed, BaseException) and self._needs_redis
         barred: set[QueueRef] = pushed if isinstance(pushed, set) else set()
-        void = stamped if is_refused else [each for each in stamped if each.offer.ref in barred]
+        void = stamped if is_refused else [each for each in stamped if each.pending.ref in barred]
         if void:
-            await self._on_thread(lambda: self._wal.void([(each.offer.lane, each.place) for each in void]))
-            self._is_told = True
-            # They are counted as waiting; they are not, any more.
+            await self._on_thread(lambda: self._wal.void([(each.pending.shard, each.number) for each in void]))
+            self._is_recorded = True
+            # `append` counted them as waiting to land; voided calls never land.
             self._wal.landed([segment] * len(void))
             if is_refused:
-                # Redis may have taken them all the same, and another server would find them there.
-                await self._buffer.forgo([self._wal.place(each.offer.lane, each.place) for each in void])
-        kept = [] if is_refused else [each for each in stamped if each.offer.ref not in barred]
+                # Redis may have taken the calls although it did not answer, and another server would then land them.
+                await self._buffer.mark_void([self._wal.position(each.pending.shard, each.number) for each in void])
+        kept = [] if is_refused else [each for each in stamped if each.pending.ref not in barred]
         self._buffer.add(
-            [Waiting(self._wal.place(each.offer.lane, each.place), segment, each.call, len(each.body)) for each in kept]
+            [
+                Waiting(self._wal.position(each.pending.shard, each.number), segment, each.call, len(each.body))
+                for each in kept
+            ]
         )
         ready: dict[QueueRef, int] = {}
         for each in kept:
             at_ms = min(message.visible_at for message in each.call.messages)
-            ready[each.offer.ref] = min(at_ms, ready.get(each.offer.ref, at_ms))
-        self._peers.ring(ready)
-        answers: list[tuple[Offer, Any]] = [(each.offer, _enqueued(each)) for each in kept]
-        answers += [(each.offer, pushed if is_refused else None) for each in void]
+            ready[each.pending.ref] = min(at_ms, ready.get(each.pending.ref, at_ms))
+        self._peers.notify(ready)
+        answers: list[tuple[PendingEnqueue, Any]] = [(each.pending, _enqueued(each)) for each in kept]
+        answers += [(each.pending, pushed if is_refused else None) for each in void]
         self._answer(answers)
 
-    def _calls(self, offers: list[Offer]) -> list[LoggedCall]:
+    def _calls(self, pending: list[PendingEnqueue]) -> list[LoggedCall]:
+        """Return the calls as the log stores them, with ids and the time of their database."""
         calls = []
-        for ref, drafts, now_ms, lane, queue_id, default_ttl_ms, _ in offers:
-            stored_ms = self._peers.stored_ms(lane, now_ms)
+        for ref, drafts, now_ms, shard, queue_id, default_ttl_ms, _ in pending:
+            stored_ms = self._peers.stored_ms(shard, now_ms)
             ids = self._peers.take_ids(len(drafts), stored_ms)
             calls.append(log_call(ref, queue_id, drafts, ids, stored_ms, default_ttl_ms))
         return calls
 
     async def _push(self, stamped: list[_Stamped]) -> set[QueueRef]:
+        """Put the calls into Redis. Return the queues whose calls Redis refused because the queue is being deleted."""
         held: defaultdict[QueueRef, list[Held]] = defaultdict(list)
         for each in stamped:
-            held[each.offer.ref].append((self._wal.place(each.offer.lane, each.place), each.body))
+            held[each.pending.ref].append((self._wal.position(each.pending.shard, each.number), each.body))
         try:
             return await self._cache.push(held)
         except HoldfastError:
             raise
         except Exception as error:
-            # Whatever it is, what is in the log has to be kept or voided.
-            raise StoreUnavailable(f"Redis could not be asked: {error}") from error
+            # After any error, the records in the log must be kept or voided.
+            raise StoreUnavailable(f"the call of Redis failed: {error}") from error
 
     async def _on_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)

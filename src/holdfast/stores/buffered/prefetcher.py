@@ -1,31 +1,32 @@
-"""What is next in busy queues is found ahead, and reserved in Redis for claims to come.
+"""The next messages of busy queues, found ahead and reserved in Redis for later claims.
 
-A reservation is no claim. It names messages as they were, in order, for a second; in the database nothing is changed or
-locked by it. A claim pops as many as it asks for, and has them only if one statement finds each of them as it was, and
-nothing before them but what was popped by others. Else the reservation is out of date: it is dropped, and the claim
-goes by the index, as it does where nothing is reserved. So whatever happens to a message, to its queue or to Redis, a
-claim finds what it would have found; at worst it asks twice. Claims of one server pop together (`rounds.py`).
+A reservation is not a claim. It names messages as they were, in order, for one second; it changes and locks nothing in
+the database. A claim pops as many entries as it asks for. It gets the messages only if one statement finds each of them
+unchanged, with no claimable message before them except those that other claims have popped. Otherwise the reservation
+is out of date: it is dropped, and the claim goes by the index, as it does without a reservation. So a claim always
+finds the messages it would have found without Redis; at worst it asks twice. Claims of one server pop together
+(`claim_rounds.py`).
 """
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from itertools import accumulate
 from typing import Protocol
 
 from holdfast.background import Backoff
-from holdfast.clock import steady_s
+from holdfast.clock import Clock
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import ClaimRequest
 from holdfast.stores.buffered.redis_cache import NOTHING, Cache, Popped
-from holdfast.stores.buffered.redis_keys import reserved_of
+from holdfast.stores.buffered.redis_keys import decode_reserved
 from holdfast.stores.contract import Claims
 from holdfast.stores.reserved_message import Reserved
 
-# A queue from which two claims within this time got all they asked for is a busy one.
-_BUSY_S = 1.0
-# Queues that are looked at, and remembered as busy, at once.
+# A queue is busy if two claims within this time got all the messages they asked for.
+_BUSY_MS = 1_000
+# Maximum number of reservations in progress, and of queues whose last full claim is remembered.
 _AT_ONCE = 16
 _REMEMBERED = 10_000
 
@@ -33,47 +34,54 @@ _NO_ENTRIES: frozenset[bytes] = frozenset()
 
 
 class Reserver(Protocol):
-    async def reserve(self, ref: QueueRef, number: int, behind: Reserved | None, now_ms: int) -> list[Reserved]: ...
+    """The store, as reservations use it."""
+
+    async def reserve(self, ref: QueueRef, number: int, behind: Reserved | None, now_ms: int) -> list[Reserved]:
+        """Return up to `number` claimable messages after `behind`, in the order of delivery."""
 
     async def claim_reserved(
         self, ref: QueueRef, asks: list[ClaimRequest], mine: list[Reserved], others: list[Reserved], now_ms: int
-    ) -> Claims | None: ...
+    ) -> Claims | None:
+        """Claim the messages `mine` if they are unchanged and the next ones, apart from `others`; else return None and
+        change nothing."""
 
 
 class Prefetcher:
-    """All of it runs on the driver's loop."""
+    """The reservations of one server. It runs on the driver's loop."""
 
-    def __init__(self, cache: Cache, reserver: Reserver, now_ms: Callable[[], int], *, batch: int) -> None:
+    def __init__(self, cache: Cache, reserver: Reserver, clock: Clock, *, batch: int) -> None:
         self._cache = cache
         self._reserver = reserver
-        self._now_ms = now_ms
+        self._clock = clock
         self._batch = batch
-        # When each queue last gave a claim all it asked for.
-        self._served_s: dict[QueueRef, float] = {}
+        # When each queue last gave a claim all the messages it asked for.
+        self._served_at: dict[QueueRef, int] = {}
         self._under_way: dict[QueueRef, asyncio.Task[None]] = {}
-        # Claims of this server that go by the index at the moment: what they are about to take is not worth reserving.
+        # Claims of this server that go by the index now. Messages that they are about to take are not worth reserving.
         self._by_index: Counter[QueueRef] = Counter()
         self._none_by_index: dict[QueueRef, asyncio.Event] = {}
-        # What was claimed here of what Redis remembers as handed out.
+        # The popped entries that this server has claimed already, out of those that Redis still remembers as popped.
         self._claimed: dict[QueueRef, frozenset[bytes]] = {}
         self._is_ending = False
         self._backoff = Backoff("prefetch")
-        # Claims that were served from what was reserved, and those that found it out of date.
+        # Claims that were served from a reservation, and claims that found it out of date.
         self.served = 0
         self.missed = 0
 
     @property
     def batch(self) -> int:
+        """The maximum number of messages in a reservation."""
         return self._batch
 
     def wanted(self, asks: list[ClaimRequest]) -> int:
-        """How many a claim is to pop; 0: it is none that could."""
+        """Return how many reserved messages the claim would pop; 0 if it cannot be served from a reservation."""
         total = sum(ask.limit for ask in asks)
         return total if asks[0].ledger is None and total <= self._batch else 0
 
     async def pop(self, ref: QueueRef, wanted: list[int]) -> Popped:
-        """For the first of these claims, by how many each wants: as many claims as there is enough reserved for. If
-        Redis goes away meanwhile, nothing: then each server lands its own within its interval."""
+        """Pop reserved messages for the first of these claims, by the number that each wants: for as many claims as the
+        reservation has enough for. If Redis fails, pop nothing: each server then lands its own calls within its
+        interval."""
         if not self._cache.is_up:
             return NOTHING
         try:
@@ -82,7 +90,7 @@ class Prefetcher:
             return NOTHING
 
     async def has_reserved(self, ref: QueueRef) -> bool:
-        """Once what is under way is done; False: nothing was."""
+        """Wait for the reservation in progress. Return False if there is none."""
         under_way = self._under_way.get(ref)
         if under_way is None:
             return False
@@ -90,9 +98,10 @@ class Prefetcher:
         return True
 
     async def claim(self, ref: QueueRef, asks: list[ClaimRequest], popped: Popped, now_ms: int) -> Claims | None:
-        """A claim of what was popped, which is as many as are asked for. None: what was reserved is out of date."""
+        """Claim the popped messages, exactly as many as are asked for. Return None if the reservation is out of
+        date."""
         claimed = self._claimed.pop(ref, _NO_ENTRIES)
-        # What this server has claimed of it is nobody's to wait for.
+        # Messages that this server has claimed already are no longer ready, so the statement need not skip them.
         others = [entry for entry in popped.others if entry not in claimed]
         if popped.left * 2 < self._batch:
             self._begin(ref, popped.last)
@@ -111,11 +120,12 @@ class Prefetcher:
         return claims
 
     def goes_by_index(self, ref: QueueRef) -> None:
-        """A claim does, and `went_by_index` is to be called when it has."""
+        """Note that a claim goes by the index. `went_by_index` must be called when it has ended."""
         self._by_index[ref] += 1
 
     def went_by_index(self, ref: QueueRef, *, is_full: bool) -> None:
-        """Whether the claim got all it asked for."""
+        """Note the end of a claim by the index. With `is_full` it got all messages it asked for; two such claims within
+        a second make the queue busy, and a reservation begins."""
         self._by_index[ref] -= 1
         if not self._by_index[ref]:
             del self._by_index[ref]
@@ -123,17 +133,18 @@ class Prefetcher:
                 self._none_by_index[ref].set()
         if not is_full:
             return
-        now_s = steady_s()
-        is_busy = now_s - self._served_s.pop(ref, now_s - _BUSY_S) < _BUSY_S
-        if len(self._served_s) >= _REMEMBERED:
-            self._served_s.pop(next(iter(self._served_s)))
-        self._served_s[ref] = now_s
+        now_ms = self._clock.now_ms()
+        is_busy = now_ms - self._served_at.pop(ref, now_ms - _BUSY_MS) < _BUSY_MS
+        if len(self._served_at) >= _REMEMBERED:
+            self._served_at.pop(next(iter(self._served_at)))
+        self._served_at[ref] = now_ms
         if is_busy:
             self._begin(ref, b"")
 
     async def reserve_once(self, ref: QueueRef, behind: bytes = b"") -> int:
-        """Behind the last that was reserved, or from the beginning; answers how many were. `StoreUnavailable`."""
-        found = await self._reserver.reserve(ref, self._batch, reserved_of(behind), self._now_ms())
+        """Reserve messages after the last reserved one, or from the beginning, and return how many. Raise
+        `StoreUnavailable`."""
+        found = await self._reserver.reserve(ref, self._batch, decode_reserved(behind), self._clock.now_ms())
         return await self._cache.reserve(ref, found, behind) if found else 0
 
     def _begin(self, ref: QueueRef, behind: bytes) -> None:
@@ -144,12 +155,12 @@ class Prefetcher:
     async def _reserve(self, ref: QueueRef, behind: bytes) -> None:
         try:
             if self._by_index[ref]:
-                # Those that come meanwhile wait for this.
+                # Claims that arrive meanwhile wait for this reservation.
                 self._none_by_index[ref] = asyncio.Event()
                 await self._none_by_index[ref].wait()
                 del self._none_by_index[ref]
             await self.reserve_once(ref, behind)
-        except Exception as error:  # not tried again: claims go by the index until the next reservation
+        except Exception as error:  # no retry: claims go by the index until the next reservation
             self._backoff.failed(error, queue=ref)
         else:
             self._backoff.succeeded()
@@ -157,10 +168,11 @@ class Prefetcher:
             del self._under_way[ref]
 
     async def end(self) -> None:
+        """Begin no more reservations, and wait for those in progress."""
         self._is_ending = True
         if self._under_way:
             await asyncio.wait(self._under_way.values())
 
 
 def _reserved(entries: Iterable[bytes]) -> list[Reserved]:
-    return [each for entry in entries if (each := reserved_of(entry)) is not None]
+    return [each for entry in entries if (each := decode_reserved(entry)) is not None]

@@ -1,6 +1,7 @@
-"""Redis, where servers find what others have buffered. A cache: it may lose everything, or vanish, at any instant.
+"""Redis, where servers find the messages that other servers have buffered.
 
-After a failed call nobody asks for a while, but for a look now and then whether it is back.
+It is a cache: it may lose everything or vanish at any instant. After a failed call, calls are refused until a regular
+check finds Redis again.
 """
 
 import asyncio
@@ -13,16 +14,18 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
+from holdfast.background import wait_for_event
+from holdfast.clock import Clock
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.names import QueueRef
 from holdfast.stores.buffered.log.wal import WalPosition
 from holdfast.stores.buffered.redis_keys import (
     barred_key,
     buffer_key,
-    entry_of,
-    field_of,
+    decode_position,
+    encode_position,
+    encode_reserved,
     handed_key,
-    place_of,
     reserved_key,
 )
 from holdfast.stores.reserved_message import Reserved
@@ -32,14 +35,14 @@ T = TypeVar("T")
 _log = logging.getLogger("holdfast")
 
 _WAIT_S = 1.0
-_LOOK_S = 0.2
-# Nobody needs a buffer that nobody wrote to for so long; a queue is barred until every server has seen it deleted.
+_LOOK_MS = 200
+# A buffer without a write for this long is stale. A queue stays barred until every server has seen that it is deleted.
 _BUFFER_MS = 24 * 3_600_000
 _BARRED_MS = 60_000
 # Lua cannot hand more values to one command.
 _FIELDS = 2_000
 
-# A deleted queue takes nothing; a buffer goes by itself in the end.
+# A deleted queue takes nothing. A buffer expires by itself.
 _PUSH = """
 if redis.call('EXISTS', KEYS[2]) == 1 then return 0 end
 redis.call('HSET', KEYS[1], unpack(ARGV, 2))
@@ -47,12 +50,12 @@ redis.call('PEXPIRE', KEYS[1], ARGV[1])
 return 1
 """
 
-# How long a reservation holds, by Redis' clock.
+# How long a reservation lasts, by the clock of Redis.
 _RESERVED_MS = 1_000
 
-# What is buffered of a queue; if nothing is, the first of its reserved messages: of the numbers that are asked for,
-# which rise, the highest that there are. Then also what was handed out before, how many are left, and the last that was
-# reserved.
+# Return the buffered calls of a queue. If there are none, pop the first reserved messages: of the numbers asked for,
+# which rise, the highest that are available. Then return also the entries popped before, the number that remain, and
+# the last entry that was reserved.
 _POP = """
 local held = redis.call('HGETALL', KEYS[1])
 if #held > 0 then return {held} end
@@ -79,7 +82,7 @@ local last = redis.call('LINDEX', KEYS[2], -1) or redis.call('LINDEX', KEYS[3], 
 return {held, mine, others, redis.call('LLEN', KEYS[2]), last}
 """
 
-# Behind the last that was reserved, if that is still the one which these were found behind.
+# Add entries after the last reserved one, if it is still the entry after which they were found.
 _RESERVE = """
 if (redis.call('LINDEX', KEYS[1], -1) or redis.call('LINDEX', KEYS[2], -1) or '') ~= ARGV[1] then return 0 end
 local time = redis.call('TIME')
@@ -93,13 +96,13 @@ Held = tuple[WalPosition, bytes]
 
 
 class Popped(NamedTuple):
-    """What a claim found of its queue. Something buffered: that comes first, and nothing was popped."""
+    """The result of a pop. If the queue has buffered calls, those come first and nothing was popped."""
 
     held: list[Held]
-    # As Redis has them: what was popped, and what had been before.
+    # Entries as Redis has them: those popped now, and those popped before.
     mine: list[bytes]
     others: list[bytes]
-    # Still reserved, and the last that was; empty: nothing is.
+    # How many are still reserved, and the last entry that was reserved; empty if there is none.
     left: int
     last: bytes
 
@@ -108,31 +111,36 @@ NOTHING = Popped([], [], [], 0, b"")
 
 
 class Cache:
-    """All of it runs on the driver's loop."""
+    """The calls of Redis. It runs on the driver's loop."""
 
-    def __init__(self, url: str) -> None:
-        self._url = url
-        self._why = ""
+    def __init__(self, url: str, clock: Clock) -> None:
+        self._clock = clock
+        self._failure = ""
         self._is_ending = asyncio.Event()
         self._redis: Redis = Redis.from_url(
             url,
             socket_timeout=_WAIT_S,
             socket_connect_timeout=_WAIT_S,
-            # Once more, on a new connection: the one before may have died with an earlier Redis.
+            # Retry once, on a new connection: the previous one may have died with an earlier Redis.
             retry=Retry(NoBackoff(), 1),
             retry_on_error=[ConnectionError],
         )
 
     @property
     def is_up(self) -> bool:
-        return not self._why
+        """Return whether the last call of Redis succeeded."""
+        return not self._failure
 
     def check(self) -> None:
-        if self._why:
-            raise StoreUnavailable(f"Redis is down, and on_redis_down is `fail`: {self._why}")
+        """Raise `StoreUnavailable` while Redis is down."""
+        if self._failure:
+            raise StoreUnavailable(
+                f"Redis is down and on_redis_down is `fail`: {self._failure}; try again once Redis is back"
+            )
 
     async def push(self, held: dict[QueueRef, list[Held]]) -> set[QueueRef]:
-        """Answers the queues that take nothing any more. `StoreUnavailable`."""
+        """Add buffered calls. Return the queues that take no calls because they are being deleted. Raise
+        `StoreUnavailable`."""
 
         async def push() -> set[QueueRef]:
             asked: list[QueueRef] = []
@@ -140,132 +148,140 @@ class Cache:
                 for ref, calls in held.items():
                     keys = [buffer_key(ref), barred_key(ref)]
                     for at in range(0, len(calls), _FIELDS):
-                        fields = [part for place, body in calls[at : at + _FIELDS] for part in (field_of(place), body)]
-                        # By its text: by its digest, a Redis that was restarted would not know it.
+                        fields = [
+                            part
+                            for position, body in calls[at : at + _FIELDS]
+                            for part in (encode_position(position), body)
+                        ]
+                        # Sent as text: a restarted Redis would not know the script by its digest.
                         pipeline.eval(_PUSH, len(keys), *keys, _BUFFER_MS, *fields)
                         asked.append(ref)
                 answers = await pipeline.execute()
             return {ref for ref, took in zip(asked, answers, strict=True) if not took}
 
-        return await self._ask(push)
+        return await self._call(push)
 
     async def held(self, ref: QueueRef) -> list[Held]:
-        """What is buffered of a queue, by whichever server."""
+        """Return the calls that any server has buffered for a queue."""
 
         async def read() -> list[Held]:
             found: dict[bytes, bytes] = await _awaited(self._redis.hgetall(buffer_key(ref)))
-            return _held(found.items())
+            return _decode_held(found.items())
 
-        return await self._ask(read)
+        return await self._call(read)
 
     async def remove(self, landed: dict[QueueRef, list[WalPosition]]) -> None:
-        """After the commit. What stays here, because Redis is away, is known by its place to have landed."""
+        """Remove calls that have landed. If Redis is down they stay; later readers know from their positions that they
+        have landed."""
         if not self.is_up or not landed:
             return
 
         async def remove() -> None:
             async with self._redis.pipeline(transaction=False) as pipeline:
-                for ref, places in landed.items():
-                    for at in range(0, len(places), _FIELDS):
-                        pipeline.hdel(buffer_key(ref), *(field_of(place) for place in places[at : at + _FIELDS]))
+                for ref, positions in landed.items():
+                    for at in range(0, len(positions), _FIELDS):
+                        pipeline.hdel(
+                            buffer_key(ref), *(encode_position(position) for position in positions[at : at + _FIELDS])
+                        )
                 await pipeline.execute()
 
         try:
-            await self._ask(remove)
+            await self._call(remove)
         except StoreUnavailable as error:
-            _log.debug("what has landed stays in Redis: %s", error.message)
+            _log.debug("landed calls could not be removed from Redis: %s", error.message)
 
-    # --- What is reserved ----------------------------------------------------------------------------------------
+    # --- Reservations ----------------------------------------------------------------------------------------
 
     async def pop(self, ref: QueueRef, numbers: list[int], remembered: int) -> Popped:
-        """The highest of these numbers, which rise, that there are. `remembered`: how many of those that were popped
-        are told to the others."""
+        """Pop reserved messages: the highest of `numbers`, which rise, that the reservation has enough for.
+        `remembered` is the number of popped entries that Redis remembers for other claims."""
 
         async def pop() -> Popped:
             keys = buffer_key(ref), reserved_key(ref), handed_key(ref)
             held, *rest = await _awaited(self._redis.eval(_POP, 3, *keys, remembered, _RESERVED_MS, *numbers))
             if held:
-                return NOTHING._replace(held=_held(zip(held[::2], held[1::2], strict=True)))
+                return NOTHING._replace(held=_decode_held(zip(held[::2], held[1::2], strict=True)))
             return Popped([], *rest)
 
-        return await self._ask(pop)
+        return await self._call(pop)
 
     async def reserve(self, ref: QueueRef, reserved: list[Reserved], behind: bytes) -> int:
-        """Answers how many. None if another server was first."""
+        """Add messages to the reservation after the entry `behind`, and return how many. It is 0 if another server was
+        first."""
 
         async def push() -> int:
-            entries = [entry_of(each) for each in reserved]
+            entries = [encode_reserved(each) for each in reserved]
             number: int = await _awaited(
                 self._redis.eval(_RESERVE, 2, reserved_key(ref), handed_key(ref), behind, _RESERVED_MS, *entries)
             )
             return number
 
-        return await self._ask(push)
+        return await self._call(push)
 
     async def drop(self, ref: QueueRef) -> None:
-        """Nothing is reserved any more. If Redis is away, that is so within a second."""
+        """Drop the reservation of a queue. If Redis is down, the reservation ends by itself within a second."""
 
         async def drop() -> None:
             await self._redis.delete(reserved_key(ref), handed_key(ref))
 
         try:
-            await self._ask(drop)
+            await self._call(drop)
         except StoreUnavailable as error:
-            _log.debug("what was reserved stays so for a moment: %s", error.message)
+            _log.debug("a reservation could not be dropped and ends by itself: %s", error.message)
 
-    async def bar(self, ref: QueueRef) -> None:
-        """From now on no server's fast path takes a message for this queue."""
+    async def block_queue(self, ref: QueueRef) -> None:
+        """Stop every server's fast path from taking messages for this queue."""
 
-        async def bar() -> None:
+        async def block() -> None:
             await self._redis.set(barred_key(ref), 1, px=_BARRED_MS)
 
-        await self._ask(bar)
+        await self._call(block)
 
-    async def watch(self) -> None:
-        """Until `end`: notice when it goes, and when it is back."""
-        # By an event, for the driver may swallow a cancellation.
+    async def run(self) -> None:
+        """Check regularly whether Redis is up, until `end`."""
+        # An event ends the loop, because the driver may swallow a cancellation.
         while not self._is_ending.is_set():
-            try:
-                async with asyncio.timeout(_LOOK_S):
-                    await self._is_ending.wait()
-            except TimeoutError:
-                await self.look()
+            if not await wait_for_event(self._clock, self._is_ending, _LOOK_MS):
+                await self.check_once()
 
     def end(self) -> None:
+        """End `run`."""
         self._is_ending.set()
 
-    async def look(self) -> None:
+    async def check_once(self) -> None:
+        """Check whether Redis is up, and log a change."""
         was_up = self.is_up
         try:
             await _awaited(self._redis.ping())
-        except Exception as error:  # whatever it is, the next look must come
-            self._lost(error)
+        except Exception as error:  # any error: the loop must go on
+            self._mark_down(error)
             return
-        self._why = ""
+        self._failure = ""
         if not was_up:
-            _log.warning("Redis is back")
+            _log.warning("redis_up")
 
     async def close(self) -> None:
+        """Close the connections."""
         await self._redis.aclose()
 
-    async def _ask(self, work: Callable[[], Awaitable[T]]) -> T:
+    async def _call(self, work: Callable[[], Awaitable[T]]) -> T:
         try:
             return await work()
         except (RedisError, OSError, TimeoutError) as error:
-            raise self._lost(error) from error
+            raise self._mark_down(error) from error
 
-    def _lost(self, error: BaseException) -> StoreUnavailable:
-        why = str(error) or type(error).__name__
-        if not self._why:
-            _log.warning("Redis does not answer: %s", why)
-        self._why = why
-        return StoreUnavailable(f"Redis failed in the middle of a call: {why}")
+    def _mark_down(self, error: BaseException) -> StoreUnavailable:
+        failure = str(error) or type(error).__name__
+        if not self._failure:
+            _log.warning("redis_down error=%s", failure, extra={"error": failure})
+        self._failure = failure
+        return StoreUnavailable(f"Redis failed in the middle of a call: {failure}")
 
 
-def _held(found: Iterable[tuple[bytes, bytes]]) -> list[Held]:
-    return [(place, body) for field, body in found if (place := place_of(field)) is not None]
+def _decode_held(found: Iterable[tuple[bytes, bytes]]) -> list[Held]:
+    return [(position, body) for field, body in found if (position := decode_position(field)) is not None]
 
 
 async def _awaited(answer: Any) -> Any:
-    """The driver's types say that an answer may be there already."""
+    """Await the response. The types of the driver allow a response without waiting."""
     return await answer

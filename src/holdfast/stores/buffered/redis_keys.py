@@ -1,11 +1,12 @@
 """Keys and fields in Redis.
 
-    holdfast:buffer:{tenant}:{queue}    hash: node:epoch:lane:place -> the call, as the log has it
-    holdfast:barred:{tenant}:{queue}    there while a queue is being deleted: nothing is pushed to its buffer
-    holdfast:queue:{tenant}:{queue}     list: what is reserved, in order: until|id|version|priority|visible time
-    holdfast:handed:{tenant}:{queue}    list: what was popped from there last, the same
+    holdfast:buffer:{tenant}:{queue}    hash: node:epoch:shard:number -> the call, in the bytes of the log
+    holdfast:barred:{tenant}:{queue}    exists while a queue is being deleted: nothing is pushed to its buffer
+    holdfast:queue:{tenant}:{queue}     list of reserved messages, in order: until|id|version|priority|visible time
+    holdfast:handed:{tenant}:{queue}    list of the entries popped from it last, in the same format
 
-A name has none of `: %` by its grammar; here each part is escaped all the same, so that no two queues' keys can meet.
+The grammar of names allows neither `:` nor `%`. Each part is escaped all the same, so that keys of two queues can never
+be equal. To change a format, use another key prefix: servers of both versions share one Redis during an upgrade.
 """
 
 from uuid import UUID
@@ -18,28 +19,32 @@ _PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456
 
 
 def buffer_key(ref: QueueRef) -> str:
+    """Return the key of a queue's buffered calls."""
     return f"holdfast:buffer:{_escaped(ref.tenant)}:{_escaped(ref.queue)}"
 
 
 def barred_key(ref: QueueRef) -> str:
+    """Return the key that exists while a queue takes no calls."""
     return f"holdfast:barred:{_escaped(ref.tenant)}:{_escaped(ref.queue)}"
 
 
 def reserved_key(ref: QueueRef) -> str:
+    """Return the key of a queue's reserved messages."""
     return f"holdfast:queue:{_escaped(ref.tenant)}:{_escaped(ref.queue)}"
 
 
 def handed_key(ref: QueueRef) -> str:
+    """Return the key of the entries that were popped last."""
     return f"holdfast:handed:{_escaped(ref.tenant)}:{_escaped(ref.queue)}"
 
 
-def entry_of(reserved: Reserved) -> str:
-    """Without its end, which Redis puts before it."""
+def encode_reserved(reserved: Reserved) -> str:
+    """Return the entry of a reserved message, without its end time, which the script in Redis puts before it."""
     return "|".join(map(str, reserved))
 
 
-def reserved_of(entry: bytes) -> Reserved | None:
-    """None: it is no entry of ours."""
+def decode_reserved(entry: bytes) -> Reserved | None:
+    """Return the reserved message of an entry, or None if the entry is not in this format."""
     try:
         _, *parts = entry.decode("ascii").split("|")
         return Reserved(*map(int, parts))
@@ -47,15 +52,16 @@ def reserved_of(entry: bytes) -> Reserved | None:
         return None
 
 
-def field_of(place: WalPosition) -> str:
-    return f"{place.node.hex}:{place.epoch:x}:{place.lane}:{place.place}"
+def encode_position(position: WalPosition) -> str:
+    """Return the field of a call, which is its position in the log."""
+    return f"{position.node.hex}:{position.epoch:x}:{position.shard}:{position.number}"
 
 
-def place_of(field: bytes) -> WalPosition | None:
-    """None: it is no field of ours."""
+def decode_position(field: bytes) -> WalPosition | None:
+    """Return the position of a field, or None if the field is not in this format."""
     try:
-        node, epoch, lane, place = field.decode("ascii").split(":")
-        return WalPosition(UUID(hex=node), int(epoch, 16), int(lane), int(place))
+        node, epoch, shard, number = field.decode("ascii").split(":")
+        return WalPosition(UUID(hex=node), int(epoch, 16), int(shard), int(number))
     except ValueError:
         return None
 

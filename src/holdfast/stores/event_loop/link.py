@@ -1,7 +1,8 @@
-"""From the core's coroutines, which wait for tickets alone, to the driver's, which need an event loop.
+"""The bridge from the core's coroutines, which wait for tickets only, to a driver's, which need an event loop.
 
-On a `LoopRuntime` the driver shares the loop. On any other runtime it has a loop in a thread of its own, and what it
-did comes back as a step of the runtime. Either way a call is the store's own work: no caller's cancellation reaches it.
+On a `LoopRuntime` the driver shares the runtime's loop. On any other runtime it has a loop in a thread of its own, and
+its results come back as steps of the runtime. In both cases a call is the store's own work, which a caller's
+cancellation does not reach.
 """
 
 import asyncio
@@ -17,20 +18,23 @@ from holdfast.runtime import Runtime, Ticket
 T = TypeVar("T")
 Work = Coroutine[Any, Any, T]
 
-# How long a closing store waits for calls that are under way.
+# How long a closing store waits for calls in progress.
 _LAST_CALLS_S = 5.0
 
-# The link whose work the current task does. The loop alone does not tell: on a `LoopRuntime` callers share it.
+# The link whose work the current task does. The loop is not enough to tell: on a `LoopRuntime` callers share it.
 _current: ContextVar["LoopBridge | None"] = ContextVar("holdfast_link", default=None)
 
 
 class LoopBridge:
+    """The bridge between a runtime and a driver's event loop."""
+
     def __init__(self, runtime: Runtime, name: str = "holdfast-postgres") -> None:
+        """`name` is the name of the thread, if the driver needs one."""
         self._runtime = runtime
         self._tasks: set[asyncio.Task[None]] = set()
         self._background: set[asyncio.Task[None]] = set()
         self._thread: threading.Thread | None = None
-        # Calls that have not ended, and who waits for that.
+        # Calls in progress, and the future that `close` waits for.
         self._calls = 0
         self._all_ended: asyncio.Future[None] | None = None
         if runtime.has_turns:
@@ -42,7 +46,8 @@ class LoopBridge:
         listen_for_forks(self)
 
     def forked(self) -> None:
-        """A loop of our own loses its connections, which are the parent's. One that we share is its owner's."""
+        """In a forked child, cut the connections of the driver's own loop: they are the parent's. A shared loop is its
+        owner's concern."""
         if self._thread is not None and not self._loop.is_closed():
             cut_off(self._loop)
 
@@ -52,8 +57,8 @@ class LoopBridge:
         return _current.get() is self
 
     async def call(self, work: Work[T], then: Callable[[T], None] | None = None) -> T:
-        """The result of `work`, done on the driver's loop. `then` is called with it in a step of the runtime, even if
-        the caller has left."""
+        """Run `work` on the driver's loop, and return its result. `then` is called with the result in a step of the
+        runtime, even if the caller has left."""
         ticket: Ticket[T] = self._runtime.ticket()
         if self._thread is None:
             self._runtime.spawn(self._work(work, ticket, then))
@@ -62,22 +67,22 @@ class LoopBridge:
         return await ticket
 
     def background(self, work: Work[None]) -> None:
-        """On the driver's loop until `close`, which cancels it."""
+        """Run `work` on the driver's loop until `close`, which cancels it."""
         if self._thread is None:
             self._start(work, self._background)
         else:
             self._loop.call_soon_threadsafe(self._start, work, self._background)
 
     def post(self, callback: Callable[[], None]) -> None:
-        """From a step of the runtime: on the driver's loop, soon."""
+        """From a step of the runtime: call back on the driver's loop, soon."""
         if self._thread is None:
             callback()
         else:
             self._loop.call_soon_threadsafe(callback)
 
     def enter(self, callback: Callable[[], None]) -> None:
-        """From the driver's loop: a step of the runtime."""
-        # The step, and the tasks that it starts, are callers of the store again.
+        """From the driver's loop: call back in a step of the runtime."""
+        # The step, and the tasks that it starts, count as callers of the store again.
         before = _current.set(None)
         try:
             if self._thread is None:
@@ -88,14 +93,15 @@ class LoopBridge:
             _current.reset(before)
 
     async def close(self, last: Work[None]) -> None:
-        """Cancel what runs in the background, let calls end that are under way, do `last`, and end."""
+        """Cancel background work, wait at most 5 s for calls in progress, run `last`, and end the loop if it is the
+        driver's own."""
 
         async def end() -> None:
             for task in self._background:
                 task.cancel()
             if self._background:
                 await asyncio.wait(self._background)
-            if self._calls > 1:  # but for this one
+            if self._calls > 1:  # this one is still in progress
                 self._all_ended = self._loop.create_future()
                 await asyncio.wait([self._all_ended], timeout=_LAST_CALLS_S)
             await last
@@ -110,7 +116,7 @@ class LoopBridge:
         def ended(task: asyncio.Task[None]) -> None:
             among.discard(task)
             if not task.cancelled() and isinstance(error := task.exception(), Exception):
-                # Loops survive their errors; this is work that nobody waits for and that is not tried again.
+                # Loops survive their errors. This is single work without a waiting call, and it is not retried.
                 Backoff("store", work=task.get_coro()).failed(error)
 
         context = copy_context()
@@ -120,6 +126,7 @@ class LoopBridge:
         task.add_done_callback(ended)
 
     async def _work(self, work: Work[T], ticket: Ticket[T], then: Callable[[T], None] | None) -> None:
+        """Run a call, and settle its ticket in a step of the runtime."""
         error: BaseException | None = None
         _current.set(self)  # of this task alone
         self._calls += 1

@@ -1,4 +1,4 @@
-"""Notices: what one call tells the store's listener, gathered while it runs and sent once it is durable."""
+"""Notices: the reports of one call to the store's listener, gathered while it runs and sent once it is durable."""
 
 from collections import Counter, defaultdict
 
@@ -7,9 +7,9 @@ from holdfast.model.names import QueueRef
 
 
 class Notices:
-    """The earliest instant of each kind that the listener has to know of, and the events to count.
+    """The earliest time of each kind that the listener must know, and the events to count.
 
-    Instants are by the store's clock. None, where it is accepted, means that there is nothing to tell.
+    Times are by the store's clock. Methods that accept None do nothing for it.
     """
 
     __slots__ = ("deadline_at", "ready_at", "scheduled_at", "tallies")
@@ -21,17 +21,17 @@ class Notices:
         self.tallies: defaultdict[QueueRef, Counter[Event]] = defaultdict(Counter)
 
     def ready(self, ref: QueueRef, at_ms: int | None) -> None:
-        """From `at_ms` on, a claim on this queue may find a message."""
+        """Note that a claim on this queue may find a message from `at_ms` on."""
         if at_ms is not None and at_ms < self.ready_at.get(ref, at_ms + 1):
             self.ready_at[ref] = at_ms
 
     def deadline(self, at_ms: int | None) -> None:
-        """From `at_ms` on, a sweep has something to do."""
+        """Note that a sweep has something to do from `at_ms` on."""
         if at_ms is not None and (self.deadline_at is None or at_ms < self.deadline_at):
             self.deadline_at = at_ms
 
     def scheduled(self, at_ms: int | None) -> None:
-        """From `at_ms` on, a schedule is due."""
+        """Note that a schedule is due from `at_ms` on."""
         if at_ms is not None and (self.scheduled_at is None or at_ms < self.scheduled_at):
             self.scheduled_at = at_ms
 
@@ -40,7 +40,7 @@ class Notices:
         self.tallies[ref][event] += number
 
     def add(self, other: "Notices") -> None:
-        """Take over everything that another call has gathered."""
+        """Add everything that another call has gathered."""
         for ref, at_ms in other.ready_at.items():
             self.ready(ref, at_ms)
         self.deadline(other.deadline_at)

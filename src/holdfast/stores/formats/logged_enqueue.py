@@ -46,13 +46,14 @@ class LoggedCall(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class LoggedBatch(NamedTuple):
-    """Calls of one lane of one opening of a log, each with its place: as much as one transaction stores."""
+    """Calls for one database from one opening of a log, each with its record number: as much as one transaction
+    stores."""
 
     node: UUID
     epoch: int
-    lane: int
+    shard: int
     calls: list[tuple[int, LoggedCall]]
-    # Everything of it stands in `calls`, or is not to be stored.
+    # All records of these numbers are in `calls`, or must not be stored.
     span: range
 
 

@@ -12,15 +12,15 @@ from holdfast.stores.unit import ChangeUnit, E, Q
 async def alter(
     unit: ChangeUnit[Q, E], ref: QueueRef, verb: Verb, which: Filter, after: int | None, limit: int
 ) -> AlterStep:
-    """Change up to `limit` messages that the filter matches behind the id `after`. The target of a move must have been
-    named to `Units.run`."""
+    """Change up to `limit` messages after the id `after` that match the filter. The target of a move must have been
+    given to `Units.run`."""
     queue = await require(unit, ref)
     target = await require_open(unit, verb.to) if isinstance(verb, Move) else queue
     entries, after = await unit.matching(queue, states_of(verb), which, after, limit)
     if target.row.tenant_id != queue.row.tenant_id:
         await unit.check_quotas(target.row.ref, entries)
     if isinstance(verb, Redrive) and verb.edit is not None and entries:
-        # An edit means one message.
+        # An edit names exactly one message.
         [entry] = entries
         envelope = edited(entry.envelope, verb.edit)
         await unit.check_quotas(ref, [envelope], freed=[entry])

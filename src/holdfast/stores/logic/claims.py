@@ -14,7 +14,7 @@ from holdfast.stores.logic.results import being_deleted, receipt_of
 from holdfast.stores.logic.sweep import end_leases, end_ttls
 from holdfast.stores.unit import E, OpenClaim, Q, Unit
 
-# Leases and TTLs that one claim ends before it looks for messages; the next pass ends the rest.
+# Number of leases and TTLs that one claim ends before it looks for messages. The next claim or sweep ends the rest.
 ENDED_PER_CLAIM = 1_000
 
 # Returns this many new lease tokens: `Dice.tokens`.
@@ -40,7 +40,7 @@ async def claim(
         if held is not None:
             return Claims([held], await unit.next_at(queue), is_reread=True)
     if ends:
-        # As `end_by_time` does. Mostly there is nothing to end, and every claim comes here.
+        # The same as `end_by_time`, inlined because every claim runs it and there is mostly nothing to end.
         expired, overdue = await unit.ended(queue, ends)
         if expired:
             end_leases(unit, queue, expired)

@@ -1,4 +1,4 @@
-"""Claim ledgers: a consumer's numbered claims, to be read again by number."""
+"""Claim ledgers: a consumer's numbered claims, which can be read again by number."""
 
 from collections.abc import Callable
 from typing import Generic

@@ -1,4 +1,4 @@
-"""The queue that a step works on."""
+"""Look up the queue that a step works on."""
 
 from holdfast.model.names import QueueRef
 from holdfast.stores.logic.results import being_deleted, no_such_queue

@@ -1,4 +1,4 @@
-"""Stored messages as they are answered; the same for every store."""
+"""Conversions of stored messages to responses; the same for every store."""
 
 from msgspec.structs import replace
 
@@ -11,22 +11,29 @@ from holdfast.model.requests import Edit, StateDocument
 from holdfast.model.rules.lifecycle import Life
 from holdfast.stores.contract import QueueRow
 
-# Read once: to find a member in its class costs as much as the rest of a result.
+# Read once, because looking up an enum member costs as much as the rest of a result.
 _READY = State.READY
-# Makes a `Receipt` in half the time of a call of the class.
+# Creates a `Receipt` in half the time that a call of the class takes.
 _receipt = tuple.__new__
 
 
 def no_such_queue(ref: QueueRef) -> QueueNotFound:
+    """Return the error for a queue that does not exist."""
     return QueueNotFound(f"there is no queue {ref}", tenant=ref.tenant, queue=ref.queue)
 
 
 def being_deleted(ref: QueueRef) -> Draining:
-    return Draining(f"queue {ref} is being deleted", tenant=ref.tenant, queue=ref.queue)
+    """Return the error for a queue that is being deleted."""
+    return Draining(
+        f"queue {ref} is being deleted; create it again once the delete has finished",
+        tenant=ref.tenant,
+        queue=ref.queue,
+    )
 
 
 def check_accepts(ref: QueueRef, row: QueueRow | None, *, auto_create: bool) -> None:
-    """Refuse a new message for a queue that is being deleted, or does not exist and is not to be created."""
+    """Raise `Draining` if the queue is being deleted, and `QueueNotFound` if it does not exist and may not be
+    created."""
     if row is None:
         if not auto_create:
             raise no_such_queue(ref)
@@ -35,15 +42,17 @@ def check_accepts(ref: QueueRef, row: QueueRow | None, *, auto_create: bool) -> 
 
 
 def receipt_of(envelope: Envelope, life: Life) -> Receipt:
+    """Return the receipt of a message in flight."""
     if life.lease is None:
         raise Internal(f"a {life.state} message has no receipt")
     return _receipt(Receipt, (envelope.id, life.lease.token, life.version))
 
 
 def delivery_of(envelope: Envelope, life: Life, state: StateDocument | None) -> Delivery:
+    """Return the delivery of a message in flight."""
     lease = life.lease
     if lease is None:
-        raise Internal(f"a {life.state} message is not delivered")
+        raise Internal(f"a {life.state} message cannot be delivered")
     return Delivery(
         snowflake=envelope.id,
         given_correlation_id=envelope.given_correlation_id,
@@ -52,7 +61,7 @@ def delivery_of(envelope: Envelope, life: Life, state: StateDocument | None) -> 
         pieces=envelope.pieces,
         content_type=envelope.content_type,
         is_json=envelope.is_json,
-        # A copy: what a handler does to it must not reach the store.
+        # A copy, so that changes by a handler do not reach the store.
         headers=dict(envelope.headers) if envelope.headers else {},
         priority=life.priority,
         attempt=life.attempt,
@@ -64,6 +73,7 @@ def delivery_of(envelope: Envelope, life: Life, state: StateDocument | None) -> 
 
 
 def edited(envelope: Envelope, edit: Edit) -> Envelope:
+    """Return the envelope with another payload."""
     return replace(
         envelope,
         payload=edit.payload,
@@ -85,10 +95,11 @@ def event_of(
     error: str | None = None,
     seq: int = 0,
 ) -> JournalEvent:
-    """Return an event for the journal. `after` is the life that it led to; None: the one before. `seq` is its number,
-    for a journal that gives numbers at once.
+    """Return an event for the journal.
 
-    A lease that the event ends is named still: when it was claimed tells how long the work took.
+    `after` is the life that the event led to; without it the life `before` is used. `seq` is the event's number in
+    journals that assign numbers at once. A lease that the event ends is included: its start shows how long the work
+    took.
     """
     life = after or before
     lease = life.lease or before.lease
@@ -113,7 +124,7 @@ def event_of(
 
 
 def settled(envelope: Envelope, life: Life | None) -> Result:
-    """A verdict that held; `life` is what it led to."""
+    """Return the result of a verdict that held; `life` is the life that it led to, None if the message is gone."""
     if life is None:
         return Result(snowflake=envelope.id, ok=True, given_correlation_id=envelope.given_correlation_id)
     state, lease = life.state, life.lease
@@ -128,7 +139,7 @@ def settled(envelope: Envelope, life: Life | None) -> Result:
 
 
 def stale(id: int, envelope: Envelope | None = None) -> Result:
-    """A verdict whose receipt holds no lease."""
+    """Return the result of a verdict whose receipt holds no lease."""
     if envelope is None:
         return Result(snowflake=id, ok=False, error=StaleLease.code, is_known=False)
     return Result(snowflake=id, ok=False, error=StaleLease.code, given_correlation_id=envelope.given_correlation_id)

@@ -1,4 +1,4 @@
-"""The ends that time brings: of leases, of TTLs, and of the messages of a queue being deleted."""
+"""Work that time brings: ends of leases and TTLs, and the deletion of a queue's messages."""
 
 from collections.abc import Sequence
 
@@ -38,8 +38,8 @@ async def remove_oldest(unit: ChangeUnit[Q, E], queue: Q, limit: int) -> int:
 
 
 async def delete_some(unit: Unit[Q, E], queue: Q, limit: int) -> int:
-    """Continue the deletion of a queue: remove up to `limit` messages, and the queue with its last message. Return the
-    number of messages and 1 for the queue, so that a sweep with a limit always gets on."""
+    """Continue the deletion of a queue: remove up to `limit` messages, and the queue once it is empty. Return the
+    number of messages plus 1, so that a sweep with a limit always makes progress."""
     removed = await remove_oldest(unit, queue, limit)
     await unit.remove_if_empty(queue)
     return removed + 1

@@ -13,7 +13,7 @@ from holdfast.model.rules.verdicts import judge
 from holdfast.stores.logic.results import settled, stale
 from holdfast.stores.unit import ChangeUnit, E, Q, Unit
 
-# Read once: to find a member in its class costs as much as the rest of a loop over a batch.
+# Read once, because looking up an enum member costs as much as the rest of a loop over a batch.
 _EXTEND = Settle.EXTEND
 
 

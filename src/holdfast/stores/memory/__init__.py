@@ -1,4 +1,4 @@
-"""The memory store: the plainest implementation of the contract, and the reference for all other stores.
+"""The memory store: the simplest implementation of the contract, and the reference for all other stores.
 
 Nothing here is durable, and no step suspends.
 Start with `store.py`; `unit.py` has the steps that the shared logic runs.

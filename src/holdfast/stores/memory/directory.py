@@ -1,4 +1,4 @@
-"""Tenants and queues in memory, with what each tenant keeps."""
+"""Tenants and queues in memory, and the usage of each tenant."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -25,18 +25,19 @@ class _Tenant:
 
 
 class MemoryDirectory:
-    """`QueueDirectory`, and the queues' entries for the rest of the store."""
+    """`QueueDirectory`, and access to the queues for the rest of the store."""
 
     def __init__(self, changed: Callable[[MemoryQueue, QueueChange, int], None]) -> None:
         """`changed` is called in the step that has changed a queue's row, with the time."""
         self._changed = changed
         self._tenants: dict[str, _Tenant] = {}
-        self._shelves: dict[QueueRef, MemoryQueue] = {}
+        self._queues: dict[QueueRef, MemoryQueue] = {}
         self.is_closed = False
 
     def check_open(self) -> None:
+        """Raise `StoreUnavailable` if the store is closed."""
         if self.is_closed:
-            raise StoreUnavailable("this queue was closed: open it again")
+            raise StoreUnavailable("this store was closed; open it again")
 
     # --- Tenants ---------------------------------------------------------------------------------------------
 
@@ -56,6 +57,7 @@ class MemoryDirectory:
         return known.row
 
     def config(self, tenant: str) -> TenantConfig:
+        """Return the tenant's configuration; the defaults for an unknown tenant."""
         self.check_open()
         known = self._tenants.get(tenant)
         return TenantConfig() if known is None else known.row.config
@@ -69,79 +71,89 @@ class MemoryDirectory:
     # --- Queues ----------------------------------------------------------------------------------------------
 
     async def find_queue(self, ref: QueueRef) -> QueueRow | None:
-        shelf = self.find(ref)
-        return None if shelf is None else shelf.row
+        queue = self.find(ref)
+        return None if queue is None else queue.row
 
     async def list_queues(self, tenant: str) -> list[QueueRow]:
-        return [shelf.row for shelf in self.shelves_of(tenant)]
+        return [queue.row for queue in self.queues_of(tenant)]
 
     async def create_queue(self, ref: QueueRef, now_ms: int) -> QueueRow:
         return self.create(ref).row
 
     async def change_queue(self, ref: QueueRef, change: QueueChange, now_ms: int) -> QueueRow:
-        shelf = self.require(ref)
-        shelf.row = replace(shelf.row, **change.fields())
-        self._changed(shelf, change, now_ms)
-        return shelf.row
+        queue = self.require(ref)
+        queue.row = replace(queue.row, **change.fields())
+        self._changed(queue, change, now_ms)
+        return queue.row
 
     def find(self, ref: QueueRef) -> MemoryQueue | None:
-        # Every step on messages begins here, and none suspends: the functions that it calls later need not check.
+        """Return the queue, or None."""
+        # Every step on messages begins here and none suspends, so the functions that it calls later need no check.
         self.check_open()
-        return self._shelves.get(ref)
+        return self._queues.get(ref)
 
     def require(self, ref: QueueRef) -> MemoryQueue:
-        shelf = self.find(ref)
-        if shelf is None:
+        """Return the queue, or raise `QueueNotFound`."""
+        queue = self.find(ref)
+        if queue is None:
             raise no_such_queue(ref)
-        return shelf
+        return queue
 
     def require_open(self, ref: QueueRef) -> MemoryQueue:
-        shelf = self.require(ref)
-        if shelf.row.drain_until is not None:
+        """Return the queue; raise `QueueNotFound`, or `Draining` if it is being deleted."""
+        queue = self.require(ref)
+        if queue.row.drain_until is not None:
             raise being_deleted(ref)
-        return shelf
+        return queue
 
-    def shelves_of(self, tenant: str) -> list[MemoryQueue]:
+    def queues_of(self, tenant: str) -> list[MemoryQueue]:
+        """Return the tenant's queues by name."""
         self.check_open()
         known = self._tenants.get(tenant)
-        return [self._shelves[ref] for ref in sorted(known.queues)] if known else []
+        return [self._queues[ref] for ref in sorted(known.queues)] if known else []
 
     def create(self, ref: QueueRef) -> MemoryQueue:
-        if (shelf := self.find(ref)) is not None:
-            return shelf
-        check_room_for_queue(ref.tenant, self.config(ref.tenant).quotas, len(self.shelves_of(ref.tenant)))
+        """Return the queue, and create it if it does not exist. Raise `OverQuota` if the tenant may not have
+        another."""
+        if (queue := self.find(ref)) is not None:
+            return queue
+        check_room_for_queue(ref.tenant, self.config(ref.tenant).quotas, len(self.queues_of(ref.tenant)))
         tenant = self._ensure(ref.tenant)
         row = QueueRow(ref=ref, tenant_id=tenant.row.tenant_id, queue_id=tenant.next_queue_id)
         tenant.next_queue_id += 1
         tenant.queues.add(ref)
-        shelf = self._shelves[ref] = MemoryQueue(row)
-        return shelf
+        queue = self._queues[ref] = MemoryQueue(row)
+        return queue
 
     def remove(self, ref: QueueRef) -> None:
-        del self._shelves[ref]
+        """Remove an empty queue."""
+        del self._queues[ref]
         self._tenants[ref.tenant].queues.discard(ref)
 
-    # --- What tenants keep -----------------------------------------------------------------------------------
+    # --- Usage of tenants -----------------------------------------------------------------------------------
 
     def check_quotas(self, tenant: str, added: Sequence[Sized], freed: Sequence[Sized] = ()) -> None:
-        """Refuse the messages `added` if they would take the tenant past a quota, once those in `freed` are gone."""
+        """Raise `OverQuota` if the messages `added` would exceed a quota of the tenant once those in `freed`
+        are gone."""
         known = self._tenants.get(tenant)
         if known is not None and (quotas := known.row.config.quotas).limit_messages:
             messages, size = known.messages - len(freed), known.bytes - sum(each.bytes for each in freed)
             check_quotas(tenant, quotas, messages, size, [each.bytes for each in added])
 
-    def default_ttl_ms(self, shelf: MemoryQueue) -> int | None:
-        row = shelf.row
+    def default_ttl_ms(self, queue: MemoryQueue) -> int | None:
+        row = queue.row
         return default_ttl_ms(row.policy, self._tenants[row.ref.tenant].row.config.quotas)
 
-    def put(self, shelf: MemoryQueue, entry: MemoryMessage) -> None:
-        tenant = self._tenants[shelf.row.ref.tenant]
+    def put(self, queue: MemoryQueue, entry: MemoryMessage) -> None:
+        """Add a message to its queue, and to its tenant's usage."""
+        tenant = self._tenants[queue.row.ref.tenant]
         tenant.messages += 1
         tenant.bytes += entry.bytes
-        shelf.put(entry)
+        queue.put(entry)
 
-    def drop(self, shelf: MemoryQueue, entry: MemoryMessage) -> None:
-        tenant = self._tenants[shelf.row.ref.tenant]
+    def drop(self, queue: MemoryQueue, entry: MemoryMessage) -> None:
+        """Remove a message from its queue, and from its tenant's usage."""
+        tenant = self._tenants[queue.row.ref.tenant]
         tenant.messages -= 1
         tenant.bytes -= entry.bytes
-        shelf.drop(entry)
+        queue.drop(entry)

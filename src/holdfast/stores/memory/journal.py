@@ -1,4 +1,4 @@
-"""The journal in memory: a list of events and the number of its first."""
+"""The journal in memory: a list of events and the number of the first."""
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping
@@ -12,6 +12,8 @@ from holdfast.stores.memory.queue import MemoryMessage
 
 
 class MemoryJournal:
+    """The journal of a memory store."""
+
     def __init__(self, retention_ms: int) -> None:
         self._retention_ms = retention_ms
         self._events: list[JournalEvent] = []
@@ -29,7 +31,7 @@ class MemoryJournal:
         reason: str | None = None,
         error: str | None = None,
     ) -> None:
-        """`after` is the life the event led to; without one, the message's last."""
+        """Append an event. `after` is the life that the event led to; without it the message's current life is used."""
         assert event is not None
         self._tallies[ref][event] += 1
         events = self._events
@@ -39,12 +41,14 @@ class MemoryJournal:
         )
 
     def take_tallies(self) -> Mapping[QueueRef, Mapping[Event, int]]:
+        """Return the events counted since the previous call."""
         taken, self._tallies = self._tallies, defaultdict(Counter)
         return taken
 
     def read(
         self, after: str | None, limit: int, tenant: str | None, oldest_at: int, until: str | None = None
     ) -> JournalPage:
+        """Return a page of events, as `Store.journal` says."""
         position = parse_position(after)
         last = None if until is None else parse_position(until)
         events: list[JournalEvent] = []
@@ -58,7 +62,7 @@ class MemoryJournal:
         return JournalPage(events, str(position))
 
     def trim(self, limit: int, now_ms: int) -> int:
-        """Forget what is older than the retention; up to `limit` events."""
+        """Delete events older than the retention, at most `limit`. Return how many were deleted."""
         trimmed = 0
         for event in self._events[:limit]:
             if event.at > now_ms - self._retention_ms:
@@ -69,4 +73,5 @@ class MemoryJournal:
         return trimmed
 
     def next_trim_at(self) -> int | None:
+        """Return when the oldest event expires; None without events."""
         return self._events[0].at + self._retention_ms if self._events else None

@@ -7,7 +7,7 @@ from holdfast.stores.contract import PayloadReader, PayloadWriter
 
 
 class WholePayloads:
-    """`PayloadStore`: refuses, because nothing calls it without `Capabilities.streams_above`."""
+    """A `PayloadStore` without function: nothing calls it without `Capabilities.streams_above`."""
 
     async def stage(self, ref: QueueRef, draft: Draft, now_ms: int, *, auto_create: bool) -> PayloadWriter:
         raise Internal("this store takes every payload whole")

@@ -1,4 +1,4 @@
-"""One queue's messages in memory, and the orders in which they are looked for."""
+"""One queue's messages in memory, with the indexes that find them."""
 
 import heapq
 from collections.abc import Iterator, Sequence
@@ -17,12 +17,14 @@ from holdfast.stores.contract import QueueRow
 from holdfast.stores.indexes.queue_orders import LAST_ID, Group, Place, QueueOrders, earliest
 from holdfast.stores.unit import OpenClaim
 
-# Read once: Python 3.11 finds a member in its class by a slow way, and every change of a message compares it.
+# Read once, because Python 3.11 looks up enum members slowly and every change of a message compares this one.
 _READY = State.READY
 
 
 @dataclass(slots=True)
 class MemoryMessage:
+    """A stored message."""
+
     envelope: Envelope
     life: Life
     bytes: int
@@ -31,6 +33,8 @@ class MemoryMessage:
 
 @dataclass(slots=True)
 class SeenKey:
+    """The first message with an idempotency key, and when the key's window ends."""
+
     id: int
     given_correlation_id: str | None
     ends_at: int
@@ -45,7 +49,8 @@ class Ledger:
 
 
 class MemoryQueue(QueueOrders):
-    """Messages by id, with every index kept in step: `put`, `change` and `drop` are the only ways to alter it."""
+    """A queue's messages by id, with all indexes. Messages must be altered by `put`, `change` and `drop` only, which
+    keep the indexes up to date."""
 
     def __init__(self, row: QueueRow) -> None:
         super().__init__()
@@ -53,32 +58,35 @@ class MemoryQueue(QueueOrders):
         self.bytes = 0
         self.entries: dict[int, MemoryMessage] = {}
         self.by_state: dict[State, SortedList[int]] = {state: SortedList() for state in State}
-        # Every Ready message by (visible_at, id): tells the due from the delayed.
+        # Every Ready message by (visible_at, id), which separates due from delayed messages.
         self.visible: SortedList[tuple[int, int]] = SortedList()
         self.keys: dict[str, SeenKey] = {}
         self.key_ends: SortedList[tuple[int, str]] = SortedList()
         self.ledgers: dict[str, Ledger] = {}
 
     def put(self, entry: MemoryMessage) -> None:
+        """Add a message."""
         self.entries[entry.envelope.id] = entry
         self.bytes += entry.bytes
         self._index(entry)
 
     def change(self, entry: MemoryMessage, life: Life) -> None:
+        """Give a message another life."""
         self._unindex(entry)
         entry.life = life
         self._index(entry)
 
     def drop(self, entry: MemoryMessage) -> None:
+        """Remove a message."""
         self._unindex(entry)
         self.bytes -= entry.bytes
         del self.entries[entry.envelope.id]
 
-    # --- What a claim takes ------------------------------------------------------------------------------------
+    # --- Due messages ------------------------------------------------------------------------------------
 
     def due_batches(self, now_ms: int) -> Iterator[Sequence[MemoryMessage]]:
-        """Yield due messages in the order of delivery: a single one, or those of a group that go together. Nothing may
-        change while they are looked at."""
+        """Yield due messages in the order of delivery: a single message, or those of a group that are delivered
+        together. The queue must not change meanwhile."""
         entries, levels = self.entries, self.levels
         for priority in levels:
             for visible_at, id in levels[priority]:
@@ -97,8 +105,8 @@ class MemoryQueue(QueueOrders):
         return [entry for entry in due if not is_over(entry.life, now_ms)]
 
     def peek_due(self, now_ms: int) -> Iterator[MemoryMessage]:
-        """What claims would take next, with nothing taken. A claim ends overdue TTLs first: so here they count as gone,
-        and a group stands where its first living message would."""
+        """Yield the messages that claims would take next. A claim ends overdue TTLs first, so such messages are left
+        out, and a group is sorted by its first remaining message."""
         for _, batch in heapq.merge(self._peek_singles(now_ms), self._peek_groups(now_ms), key=itemgetter(0)):
             yield from batch
 
@@ -119,18 +127,19 @@ class MemoryQueue(QueueOrders):
         return sorted(batches, key=itemgetter(0))
 
     def next_at(self) -> int | None:
+        """Return when a claim may next find something; None for a paused queue."""
         return None if self.row.is_paused else super().next_at()
 
-    # --- What time has ended --------------------------------------------------------------------------------
+    # --- Ends of time --------------------------------------------------------------------------------
 
     def ended(self, ends: "SortedList[tuple[int, int]]", limit: int, now_ms: int) -> list[MemoryMessage]:
-        """Return the first messages of an index of ends whose time has come."""
+        """Return up to `limit` messages of an index of end times whose time has come."""
         if not ends or ends[0][0] > now_ms:
             return []
         return [self.entries[id] for _, id in islice(ends.irange(maximum=(now_ms, LAST_ID)), limit)]
 
     def next_deadline(self, now_ms: int) -> int | None:
-        """Return when a sweep has something to do here; None: never, as things are."""
+        """Return when a sweep has something to do here; None if never as things are."""
         ends_at = earliest((self.leases, self.ttls, self.kept, self.key_ends))
         drain_until = self.row.drain_until
         if drain_until is None:
@@ -139,6 +148,7 @@ class MemoryQueue(QueueOrders):
         return drains_at if ends_at is None else min(ends_at, drains_at)
 
     def counts(self, now_ms: int) -> Counts:
+        """Return the counts of the queue."""
         due = self.visible.bisect_right((now_ms, LAST_ID))
         return Counts(
             ready=due,

@@ -18,7 +18,7 @@ class MemorySchedules:
         self._directory = directory
         self._units = units
         self._schedules: dict[tuple[QueueRef, str], Schedule] = {}
-        self._timetable = ScheduleIndex()
+        self._schedule_index = ScheduleIndex()
 
     async def find(self, ref: QueueRef, name: str) -> Schedule | None:
         self._directory.require(ref)
@@ -26,13 +26,13 @@ class MemorySchedules:
 
     async def page(self, ref: QueueRef, after: str | None, limit: int) -> list[Schedule]:
         self._directory.require(ref)
-        return [self._schedules[ref, name] for name in self._timetable.names(ref, after, limit)]
+        return [self._schedules[ref, name] for name in self._schedule_index.names(ref, after, limit)]
 
     async def put(self, ref: QueueRef, was: Schedule | None, schedule: Schedule, now_ms: int) -> bool:
         self._directory.require_open(ref)
         if self._schedules.get((ref, schedule.name)) != was:
             return False
-        self._timetable.check_room(ref, schedule.name)
+        self._schedule_index.check_room(ref, schedule.name)
         self._put(ref, schedule)
         return True
 
@@ -52,20 +52,21 @@ class MemorySchedules:
         self._directory.require(ref)
         if self._schedules.pop((ref, name), None) is None:
             return False
-        self._timetable.forget(ref, name)
+        self._schedule_index.forget(ref, name)
         return True
 
     def delete_all(self, ref: QueueRef) -> None:
-        for name in self._timetable.forget_queue(ref):
+        """Delete all schedules of a queue."""
+        for name in self._schedule_index.forget_queue(ref):
             del self._schedules[ref, name]
 
     async def due(self, limit: int, now_ms: int) -> DueSchedules:
         self._directory.check_open()
-        due, next_at = self._timetable.due(limit, now_ms)
+        due, next_at = self._schedule_index.due(limit, now_ms)
         return DueSchedules([(ref, self._schedules[ref, name]) for _, ref, name in due], next_at)
 
     def _put(self, ref: QueueRef, schedule: Schedule) -> None:
         self._schedules[ref, schedule.name] = schedule
-        self._timetable.note(ref, schedule.name, schedule.next_at)
+        self._schedule_index.note(ref, schedule.name, schedule.next_at)
         if schedule.next_at is not None:
             self._units.listener.scheduled(schedule.next_at)

@@ -48,6 +48,8 @@ from holdfast.telemetry.figures import Figures
 
 
 class MemoryStore:
+    """A `Store` in memory. Its contents are lost with the process."""
+
     capabilities = Capabilities(claims_inline=True, is_durable=False)
     # For tests that run this store with other steps.
     units_class: type[MemoryUnits] = MemoryUnits
@@ -71,10 +73,10 @@ class MemoryStore:
     def shard_of(self, ref: QueueRef) -> int:
         return 0
 
-    def _row_changed(self, shelf: MemoryQueue, change: QueueChange, now_ms: int) -> None:
+    def _row_changed(self, queue: MemoryQueue, change: QueueChange, now_ms: int) -> None:
         if change.drain_until is not None:
-            self.schedules.delete_all(shelf.row.ref)
-        self._units.tell_listener(shelf, now_ms)
+            self.schedules.delete_all(queue.row.ref)
+        self._units.tell_listener(queue, now_ms)
 
     # --- Messages --------------------------------------------------------------------------------------------
 
@@ -107,16 +109,16 @@ class MemoryStore:
     async def browse(
         self, ref: QueueRef, state: State | None, which: Filter, after: int | None, limit: int, now_ms: int
     ) -> Listing:
-        shelf = self._directory.require(ref)
+        queue = self._directory.require(ref)
         states = frozenset(State) if state is None else frozenset({state})
-        page = first(limit + 1, matching(shelf, states, which, after, now_ms))
+        page = first(limit + 1, matching(queue, states, which, after, now_ms))
         more = len(page) > limit
         return Listing([found(entry) for entry in page[:limit]], page[limit - 1].envelope.id if more else None)
 
     async def counts(self, tenant: str, queue: str | None, now_ms: int) -> Counts:
         if queue is not None:
             return self._directory.require(QueueRef(tenant, queue)).counts(now_ms)
-        return Counts.total([shelf.counts(now_ms) for shelf in self._directory.shelves_of(tenant)])
+        return Counts.total([queue.counts(now_ms) for queue in self._directory.queues_of(tenant)])
 
     # --- Operators -------------------------------------------------------------------------------------------
 
@@ -128,7 +130,7 @@ class MemoryStore:
             ref, lambda unit: alter(unit, ref, verb, which, after, limit), now_ms, target=target
         )
 
-    # --- Upkeep ----------------------------------------------------------------------------------------------
+    # --- Maintenance ----------------------------------------------------------------------------------------------
 
     async def sweep(self, limit: int, now_ms: int) -> Swept:
         changed = self._journal.trim(limit, now_ms)
@@ -142,7 +144,7 @@ class MemoryStore:
         return Swept(changed, min(ends, default=None))
 
     async def backup(self, target: str) -> None:
-        raise InvalidArgument("memory:// keeps nothing on disk to back up", field="url")
+        raise InvalidArgument("a memory:// store has nothing on disk to back up", field="url")
 
     async def journal(
         self, after: str | None, limit: int, tenant: str | None, now_ms: int, until: str | None = None

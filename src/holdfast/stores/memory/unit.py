@@ -133,6 +133,7 @@ class MemoryUnits:
             self.apply_one(queue, entry, change)
 
     def apply_one(self, queue: MemoryQueue, entry: MemoryMessage, change: Change) -> None:
+        """Take one message one step along its life."""
         if change.event is not None:
             self._journal.append(
                 queue.row.ref, entry, change.event, self.now_ms, change.life, reason=change.reason, error=change.error
@@ -185,6 +186,7 @@ class MemoryUnits:
         return ids
 
     def add_one(self, queue: MemoryQueue, draft: Draft, id: int, reason: str | None) -> None:
+        """Add one message."""
         now_ms = self.now_ms
         life = lifecycle.first_life(draft, self._directory.default_ttl_ms(queue), now_ms)
         entry = MemoryMessage(seal(draft, id, now_ms), life, draft.bytes)
@@ -194,6 +196,7 @@ class MemoryUnits:
             self.remember_key(queue, draft.key, entry)
 
     def remember_key(self, queue: MemoryQueue, key: str, entry: MemoryMessage) -> None:
+        """Remember an idempotency key for the queue's window."""
         if (old := queue.keys.get(key)) is not None:
             queue.key_ends.remove((old.ends_at, key))
         ends_at = self.now_ms + queue.row.policy.dedup_window_ms
@@ -201,7 +204,7 @@ class MemoryUnits:
         queue.key_ends.add((ends_at, key))
 
     def forget_keys(self, queue: MemoryQueue, limit: int) -> int:
-        """Forget keys whose window has ended; return how many."""
+        """Forget keys whose window has ended, at most `limit`. Return how many."""
         ended = list(islice(queue.key_ends.irange(maximum=(self.now_ms + 1, "")), limit))
         for end in ended:
             queue.key_ends.remove(end)
@@ -228,24 +231,26 @@ class MemoryUnits:
             del ledger.open[number]
         ledger.closed_upto = closed_upto
 
-    # --- Telling -----------------------------------------------------------------------------------------------
+    # --- Notices -----------------------------------------------------------------------------------------------
 
     def tell(self, queue: MemoryQueue) -> None:
         self._changed[queue.row.ref] = queue
 
     def tell_listener(self, queue: MemoryQueue, now_ms: int) -> None:
-        """Say what may be claimed next, and when a sweep will be needed."""
+        """Report when a claim may next find something, and when a sweep has something to do."""
         if (next_at := queue.next_at()) is not None:
             self.listener.ready(queue.row.ref, next_at)
         self.tell_deadline(queue, now_ms)
 
     def tell_deadline(self, queue: MemoryQueue, now_ms: int) -> None:
+        """Report when a sweep has something to do on the queue."""
         deadline = queue.next_deadline(now_ms)
         self.note_deadline(queue.row.ref, deadline)
         if deadline is not None:
             self.listener.deadline(deadline)
 
     def note_deadline(self, ref: QueueRef, at_ms: int | None) -> None:
+        """Set the next deadline of a queue."""
         old = self._deadline_of.get(ref)
         if old == at_ms:
             return

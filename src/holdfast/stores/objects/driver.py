@@ -54,7 +54,7 @@ class ObjectDriver(LoopDriver):
             if notices.tallies:
                 self._appended()
 
-    def _tell(self, notices: Notices) -> None:
+    def _report(self, notices: Notices) -> None:
         for ref, counted in notices.tallies.items():
             self._tallies[ref] += counted
         for ref, at_ms in notices.ready_at.items():
@@ -65,5 +65,5 @@ class ObjectDriver(LoopDriver):
             self.listener.scheduled(notices.scheduled_at)
 
     def _tell_failed(self, notices: Notices) -> None:
-        self._tell(notices)
+        self._report(notices)
         self._failed()

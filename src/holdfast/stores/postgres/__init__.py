@@ -4,7 +4,7 @@ Nothing here imports another store or knows a protocol.
 Start reading at `store`, then `operations`.
 """
 
-# ruff: noqa: E402  (the extra is named before an import fails for want of it)
+# ruff: noqa: E402  (an error must name the extra before an import of one of its modules fails)
 
 from holdfast.model.extras import require_extra
 

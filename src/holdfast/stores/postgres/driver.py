@@ -1,4 +1,4 @@
-"""The driver of the PostgreSQL store: follows queues to the databases that own them, and tells other servers too."""
+"""The driver of the PostgreSQL store: follows queues to the databases that own them, and notifies other servers."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
@@ -16,14 +16,18 @@ T = TypeVar("T")
 
 
 class PostgresDriver(LoopDriver):
+    """The way from callers to the event loop of the databases."""
+
     listener: Listener
 
-    def __init__(self, cluster: PostgresCluster, directory: QueueRegistry, ring: Callable[[Notices], None]) -> None:
-        """`ring` tells the other servers about notices, from the driver's loop."""
+    def __init__(
+        self, cluster: PostgresCluster, directory: QueueRegistry, notify_peers: Callable[[Notices], None]
+    ) -> None:
+        """`notify_peers` is called on the driver's loop with notices for the other servers."""
         super().__init__()
         self._cluster = cluster
         self._directory = directory
-        self._ring = ring
+        self._notify_peers = notify_peers
         self._tallies: defaultdict[QueueRef, Counter[Event]] = defaultdict(Counter)
 
     async def take_tallies(self) -> Mapping[QueueRef, Mapping[Event, int]]:
@@ -32,20 +36,22 @@ class PostgresDriver(LoopDriver):
         return taken
 
     def publish(self, notices: Notices) -> None:
+        """From the driver's loop: report a change to the other servers and to the listener."""
         if self.is_open:
-            self._ring(notices)
+            self._notify_peers(notices)
             super().publish(notices)
 
-    def hear(self, ref: QueueRef | None, at_ms: int) -> None:
-        """From the driver's loop: tell the listener about a change of another server; None: to a schedule."""
+    def receive(self, ref: QueueRef | None, at_ms: int) -> None:
+        """From the driver's loop: report a change by another server to the listener. `ref` is None for a change of a
+        schedule."""
 
-        def tell() -> None:
+        def report() -> None:
             if ref is None:
-                self.listener.scheduled(self._cluster.callers(at_ms))
+                self.listener.scheduled(self._cluster.caller_time(at_ms))
             elif self.listener.is_waited_for(ref):
-                self.listener.ready(ref, self._cluster.callers(at_ms))
+                self.listener.ready(ref, self._cluster.caller_time(at_ms))
 
-        self.enter(tell)
+        self.enter(report)
 
     async def _run(self, make: Callable[[], Work[T]]) -> T:
         try:
@@ -62,11 +68,11 @@ class PostgresDriver(LoopDriver):
             if not await self._directory.follow(moved.ref):
                 raise
             value = await make(notices)
-        self._ring(notices)
+        self._notify_peers(notices)
         return value
 
-    def _tell(self, notices: Notices) -> None:
-        callers = self._cluster.callers
+    def _report(self, notices: Notices) -> None:
+        callers = self._cluster.caller_time
         for ref, counted in notices.tallies.items():
             self._tallies[ref] += counted
         for ref, at_ms in notices.ready_at.items():

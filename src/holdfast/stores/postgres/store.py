@@ -48,6 +48,8 @@ from holdfast.telemetry.figures import Figures
 
 
 class PostgresStore:
+    """A `Store` over one or several databases that any number of servers share."""
+
     capabilities = Capabilities(claims_inline=False, is_durable=True, pushes_wakeups=False, streams_above=PIECES_ABOVE)
 
     def __init__(
@@ -58,54 +60,57 @@ class PostgresStore:
         journal_retention_ms: int,
         durability: str = "fsync",
         shard_map: str = "slots",
-        goes_by_caller: bool = False,
+        uses_caller_time: bool = False,
         uses_shortcuts: bool = True,
     ) -> None:
-        """`goes_by_caller` is for tests: time is what callers say, not what the databases' clock says. So is
-        `uses_shortcuts`: False lets every call run the shared logic, as shortcuts.py says."""
-        self._cluster = PostgresCluster(urls, durability=durability, shard_map=shard_map, goes_by_caller=goes_by_caller)
+        """`uses_caller_time` and `uses_shortcuts` are for tests. With the first, the time is what callers say, not what
+        the databases' clocks say. Without the second, every call runs the shared logic, as `shortcuts.py` describes."""
+        self._cluster = PostgresCluster(
+            urls, durability=durability, shard_map=shard_map, uses_caller_time=uses_caller_time
+        )
         self._grants = QuotaGrants(self._cluster)
         self._directory = QueueRegistry(self._cluster, self._grants)
         self._nodes = PostgresNodeNumbers(self._cluster)
-        self._driver = PostgresDriver(self._cluster, self._directory, self._ring)
-        self._bell = Notifier(self._cluster, self._nodes, self._driver.hear)
-        self._pieces = PostgresPayloads(self._cluster, self._directory, self._nodes)
-        parts = PostgresParts(self._cluster, self._directory, self._nodes, self._grants, self._pieces)
+        self._driver = PostgresDriver(self._cluster, self._directory, self._notify_peers)
+        self._notifier = Notifier(self._cluster, self._nodes, self._driver.receive)
+        self._payloads = PostgresPayloads(self._cluster, self._directory, self._nodes)
+        parts = PostgresParts(self._cluster, self._directory, self._nodes, self._grants, self._payloads)
         steps = StepRunner(parts)
         self._units = PostgresUnits(self._driver, parts, steps)
-        self._upkeep = QueueSweep(steps)
-        self._intake = PostgresEnqueue(parts, steps, uses_shortcuts=uses_shortcuts)
-        self._settling = PostgresVerdicts(self._cluster, self._directory, steps, dice, uses_shortcuts=uses_shortcuts)
-        self._reading = PostgresReads(self._driver, self._cluster, self._directory)
-        self._moving = PostgresMoves(self._cluster, steps, self._grants, self._pieces)
-        self._altering = PostgresBulkVerbs(
-            self._driver, self._cluster, self._directory, self._reading, steps, self._moving
+        self._queue_sweep = QueueSweep(steps)
+        self._enqueues = PostgresEnqueue(parts, steps, uses_shortcuts=uses_shortcuts)
+        self._verdicts = PostgresVerdicts(self._cluster, self._directory, steps, dice, uses_shortcuts=uses_shortcuts)
+        self._reads = PostgresReads(self._driver, self._cluster, self._directory)
+        self._moves = PostgresMoves(self._cluster, steps, self._grants, self._payloads)
+        self._bulk_verbs = PostgresBulkVerbs(
+            self._driver, self._cluster, self._directory, self._reads, steps, self._moves
         )
         self.directory = PostgresDirectory(self._driver, self._cluster, self._directory, self._grants)
         self.schedules = PostgresSchedules(self._driver, self._cluster, self._directory, steps)
-        self.ledgers = PostgresLedgers(self._driver, self._units, self._pieces, dice.roll)
-        self.payloads = PostgresStaging(self._driver, self._cluster, self._directory, self._pieces)
-        self._claiming = PostgresClaims(
-            self._cluster, self._directory, steps, self._upkeep, dice, uses_shortcuts=uses_shortcuts
+        self.ledgers = PostgresLedgers(self._driver, self._units, self._payloads, dice.roll)
+        self.payloads = PostgresStaging(self._driver, self._cluster, self._directory, self._payloads)
+        self._claims = PostgresClaims(
+            self._cluster, self._directory, steps, self._queue_sweep, dice, uses_shortcuts=uses_shortcuts
         )
         self._journal = PostgresJournal(self._cluster, journal_retention_ms)
         resharding = Resharding(self._cluster, self._grants)
-        self._sweeping = PostgresSweep(
-            *(self._driver, self._cluster, self._directory, steps, self._upkeep, self._journal, self._moving),
+        self._store_sweep = PostgresSweep(
+            *(self._driver, self._cluster, self._directory, steps, self._queue_sweep, self._journal, self._moves),
             *(self.payloads, resharding, journal_retention_ms),
         )
         self._vacuum = Vacuum(self._cluster)
-        # The methods of the contract that one part does alone.
+        # Methods of the contract that one part implements alone.
         self.shard_of = self._cluster.number_of
-        self.get = self._reading.get
-        self.peek = self._reading.peek
-        self.browse = self._reading.browse
-        self.counts = self._reading.counts
-        self.alter = self._altering.alter
-        self.sweep = self._sweeping.sweep
+        self.get = self._reads.get
+        self.peek = self._reads.peek
+        self.browse = self._reads.browse
+        self.counts = self._reads.counts
+        self.alter = self._bulk_verbs.alter
+        self.sweep = self._store_sweep.sweep
         self.take_tallies = self._driver.take_tallies
 
     async def open(self, listener: Listener, runtime: Runtime) -> None:
+        """Connect to the databases, lease a node number, and start the background loops."""
         self._driver.listener = listener
         link = LoopBridge(runtime)
         self._driver.open(link)
@@ -114,8 +119,10 @@ class PostgresStore:
         except BaseException:
             await self._close()
             raise
-        for work in (self._nodes.keep(), self.payloads.keep(), self._vacuum.run(), *self._bell.works()):
-            link.background(work)
+        clock = runtime.clock
+        loops = self._nodes.run(clock), self.payloads.run(clock), self._vacuum.run(clock), *self._notifier.loops(clock)
+        for loop in loops:
+            link.background(loop)
         listener.deadline(runtime.clock.now_ms())
 
     async def _open(self) -> None:
@@ -123,54 +130,56 @@ class PostgresStore:
         await self._nodes.lease()
 
     async def close(self) -> None:
+        """Stop the loops, give the node number back, and close all connections."""
         if self._driver.is_open:
             await self._close()
 
     async def _close(self) -> None:
         async def last() -> None:
-            with suppress(StoreUnavailable):  # then its lease runs out by itself
+            with suppress(StoreUnavailable):  # the lease of the node number then ends by itself
                 await self._nodes.release()
             await self._cluster.close()
 
         await self._driver.close(last())
 
-    def _ring(self, notices: Notices) -> None:
-        self._bell.ring(notices)
+    def _notify_peers(self, notices: Notices) -> None:
+        self._notifier.notify(notices)
 
-    def ground(self) -> PostgresBufferTarget:
-        """For a store that buffers for this one; once it is open."""
+    def buffer_target(self) -> PostgresBufferTarget:
+        """Return the part of the store that the fast path uses. The store must be open."""
         assert self._driver.link is not None
         return PostgresBufferTarget(
-            *(self._cluster, self._directory, self._claiming, self._pieces, self._nodes),
-            *(self._driver.link, self._driver.publish, self._bell.ring),
+            *(self._cluster, self._directory, self._claims, self._payloads, self._nodes),
+            *(self._driver.link, self._driver.publish, self._notifier.notify),
         )
 
     # --- Messages ----------------------------------------------------------------------------------------------
 
     async def enqueue(self, ref: QueueRef, drafts: list[Draft], now_ms: int, *, auto_create: bool) -> list[Enqueued]:
         return await self._driver.change(
-            lambda notices: self._intake.enqueue(ref, drafts, now_ms, notices, auto_create=auto_create)
+            lambda notices: self._enqueues.enqueue(ref, drafts, now_ms, notices, auto_create=auto_create)
         )
 
     async def claim(self, ref: QueueRef, asks: list[ClaimRequest], now_ms: int) -> Claims:
-        claims = await self._driver.change(lambda notices: self._claiming.claim(ref, asks, now_ms, notices))
+        claims = await self._driver.change(lambda notices: self._claims.claim(ref, asks, now_ms, notices))
         if is_filled(asks, claims):
             return claims
-        return await self._driver.call(lambda: self._pieces.filled(ref, asks, claims))
+        return await self._driver.call(lambda: self._payloads.fill(ref, asks, claims))
 
     async def settle(self, ref: QueueRef, verdicts: list[Verdict], now_ms: int) -> list[Result]:
         if not verdicts:
             return []
-        return await self._driver.change(lambda notices: self._settling.settle(ref, verdicts, now_ms, notices))
+        return await self._driver.change(lambda notices: self._verdicts.settle(ref, verdicts, now_ms, notices))
 
     async def save_state(self, ref: QueueRef, receipt: Receipt, change: StateChange, now_ms: int) -> str | None:
         return await self._units.run(ref, lambda unit: save_state(unit, ref, receipt, change), now_ms)
 
-    # --- Upkeep ------------------------------------------------------------------------------------------------
+    # --- Maintenance ------------------------------------------------------------------------------------------------
 
     async def backup(self, target: str) -> None:
+        """Raise `InvalidArgument`: PostgreSQL has its own tools for backups."""
         raise InvalidArgument(
-            "a PostgreSQL store is backed up by PostgreSQL's own tools, as pg_basebackup", field="url"
+            "a PostgreSQL store is backed up with PostgreSQL's own tools, such as pg_basebackup", field="url"
         )
 
     async def journal(
@@ -179,11 +188,12 @@ class PostgresStore:
         async def read() -> JournalPage:
             row = None if tenant is None else await self.directory.find_tenant(tenant)
             retention_ms = None if row is None else row.config.journal_retention_ms
-            oldest_at = 0 if retention_ms is None else self._cluster.stored(now_ms) - retention_ms
+            oldest_at = 0 if retention_ms is None else self._cluster.database_time(now_ms) - retention_ms
             return await self._journal.read(after, limit, tenant, oldest_at, until)
 
         return await self._driver.call(read)
 
     async def figures(self) -> Figures:
+        """Return the figures for the metrics."""
         is_up = self._driver.is_open and all(shard.is_up for shard in self._cluster.shards)
         return Figures(is_up=is_up, writes=sum(shard.statements for shard in self._cluster.shards))

@@ -191,7 +191,7 @@ async def test_a_move_that_is_cut_off_leaves_the_payload_where_it_was(
         await upload(store)
         await store.directory.create_queue(AWAY, now_ms())
         with monkeypatch.context() as patched:
-            patched.setattr(store._moving, "_decide", cut)
+            patched.setattr(store._moves, "_decide", cut)
             with pytest.raises(Cut):
                 await store.alter(REF, Move(to=AWAY), EVERYTHING, None, 10, now_ms())
         assert await kept(urls) == [(5, 0), (5, 0)]
@@ -212,11 +212,11 @@ async def test_a_move_that_was_called_off_writes_no_more_pieces(urls: list[str])
         async def slow(sql: str, *args: Any) -> Any:
             if "UPDATE arrivals" in sql and args[2] == 2:
                 await fetch("UPDATE arrivals SET at = 'epoch'")
-                await store._moving.resolve(store._cluster.shards[1 - HERE], now_ms(), Notices())
+                await store._moves.resolve(store._cluster.shards[1 - HERE], now_ms(), Notices())
             return await fetch(sql, *args)
 
         store._cluster.shards[1 - HERE].fetch = slow  # type: ignore[method-assign]
-        with pytest.raises(StoreUnavailable, match="called off"):
+        with pytest.raises(StoreUnavailable, match="cancelled"):
             await store.alter(REF, Move(to=AWAY), EVERYTHING, None, 10, now_ms())
         store._cluster.shards[1 - HERE].fetch = fetch  # type: ignore[method-assign]
         await sweep(store)

@@ -90,7 +90,7 @@ async def test_an_upload_is_kept_while_its_server_lives_however_slow_it_is(urls:
         writer, _ = await begin(store)
         async with connected(urls[HERE]) as connection:
             await connection.execute("UPDATE holdfast.stages SET at = 'epoch'")
-            await store.payloads.keep_once()
+            await store.payloads.report_once()
             await sweep(store)
         await end(store, writer)
         assert await read(store, await claim(store)) == PAYLOAD

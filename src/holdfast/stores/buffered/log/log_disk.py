@@ -1,4 +1,4 @@
-"""What the log asks of the operating system: one place, so that tests can make each call fail."""
+"""The operating system calls of the log, in one class, so that tests can make each of them fail."""
 
 import fcntl
 import os
@@ -9,8 +9,11 @@ from holdfast.stores.disk.file_sync import reserve, sync_data, sync_directory, s
 
 
 class Disk:
+    """The disk of a log. Methods raise `OSError`."""
+
     def create(self, path: Path, size: int) -> int:
-        """A new file with room for `size` bytes, so that no later write in it finds the disk full."""
+        """Create a file with room for `size` bytes, so that no later write to it fails for lack of space. Return its
+        descriptor."""
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
             reserve(descriptor, size)
@@ -23,6 +26,7 @@ class Disk:
         return os.open(path, os.O_RDWR | os.O_CLOEXEC)
 
     def write(self, descriptor: int, data: bytes, offset: int) -> None:
+        """Write all of `data` at `offset`."""
         left = memoryview(data)
         while left:
             written = os.pwrite(descriptor, left, offset)
@@ -30,10 +34,11 @@ class Disk:
             offset += written
 
     def sync(self, descriptor: int) -> None:
+        """Sync the file's data."""
         sync_data(descriptor)
 
     def sync_all(self, descriptor: int) -> None:
-        """The file's length too."""
+        """Sync the file's data and its length."""
         sync_file(descriptor)
 
     def truncate(self, descriptor: int, size: int) -> None:
@@ -52,7 +57,7 @@ class Disk:
         sync_directory(path)
 
     def lock(self, path: Path) -> DirectoryLock | None:
-        """Lock a directory by a file in it that names the owner. Return None if another opening holds it."""
+        """Lock a directory by a file in it that names the owner. Return None if another opening holds the lock."""
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,16 +1,19 @@
-"""The bytes of the log: a segment's header, and records one behind the other.
+"""The binary format of the log: a segment's header, followed by its records without a gap.
 
     header   magic 8 | format 2 | node 16 | epoch 8 | segment 8 | first sequence 8 | checksum 4          54 bytes
-    record   length 4 | checksum 4 | sequence 8 | synced 8 | place 8 | lane 2 | kind 1 | body            35 bytes + body
+    record   length 4 | checksum 4 | sequence 8 | synced 8 | number 8 | shard 2 | kind 1 | body          35 bytes + body
 
-`node` names the log for good, `epoch` one opening of it: drawn at random, so that nothing written by another opening,
-or by a copy of the directory, passes for this one's. `sequence` counts an epoch's records, across segments. `synced` is
-the sequence before which everything was on disk when this record was written: a bad record that a later one knows to
-have been on disk was damaged, one that nobody knows of was torn. `lane` is the database the record is for, and `place`
-counts the records of each lane: what has landed is written down in places.
+`node` names the log for good. `epoch` names one opening of it; it is random, so that no record of another opening, or
+of a copy of the directory, is taken for one of this opening. `sequence` counts the records of an epoch, across
+segments. `synced` is the sequence number up to which everything was on disk when this record was written: an unreadable
+record that a later record reports as synced was damaged; otherwise it was torn. `shard` is the number of the database
+that the record is for, and `number` counts the records of each shard: landed records are noted by these numbers.
 
-A checksum covers where its record stands too, with the epoch: so no bytes inside a payload, and no old bytes of a disk,
-are ever read as a record.
+A checksum also covers the record's offset and epoch. So no bytes inside a payload, and no old bytes of the disk, are
+ever read as a record.
+
+To change the format, raise `FORMAT`, and let `decode_header` and `decode_record` read the old format too: even a log
+that has landed completely keeps its last segment.
 """
 
 import struct
@@ -31,20 +34,24 @@ _FACTS = struct.Struct(">QQQHB")
 RECORD_BYTES = _LENGTHS.size + _FACTS.size
 _SALT = struct.Struct(">QQQI")
 
-# No record is longer, so a damaged length is seen as such.
+# No record is longer, so that most damaged lengths are recognised.
 MAX_BODY = 64 << 20
-MAX_LANE = 0xFFFF
+MAX_SHARD = 0xFFFF
 
 
 class RecordKind(IntEnum):
+    """The kind of a record."""
+
     MESSAGES = 1
-    # The places in its body are not to be stored: their callers were refused.
+    # The records listed in its body must not be stored: their callers were refused.
     VOID = 2
-    # The segment's last record: nothing of it was torn off.
+    # The last record of a complete segment: nothing was torn off.
     SEAL = 3
 
 
 class SegmentHeader(NamedTuple):
+    """The header of a segment."""
+
     node: UUID
     epoch: int
     segment: int
@@ -52,25 +59,29 @@ class SegmentHeader(NamedTuple):
 
 
 class LogRecord(NamedTuple):
+    """A record of a segment."""
+
     sequence: int
     synced: int
-    lane: int
-    place: int
+    shard: int
+    number: int
     kind: RecordKind
     body: bytes
 
 
 class WrongFormat(ValueError):
-    """A segment of ours, written by a newer Holdfast."""
+    """A segment that a newer Holdfast has written."""
 
 
 def encode_header(header: SegmentHeader) -> bytes:
+    """Encode a segment's header."""
     raw = _HEADER.pack(MAGIC, FORMAT, header.node.bytes, header.epoch, header.segment, header.first)
     return raw + _CHECKSUM.pack(zlib.crc32(raw))
 
 
 def decode_header(raw: bytes) -> SegmentHeader | None:
-    """None: this is no header, or a damaged one."""
+    """Decode a segment's header. Return None if it is damaged or not a header; raise `WrongFormat` for another
+    format."""
     if len(raw) < HEADER_BYTES:
         return None
     (checksum,) = _CHECKSUM.unpack_from(raw, _HEADER.size)
@@ -85,13 +96,14 @@ def decode_header(raw: bytes) -> SegmentHeader | None:
 
 
 def encode_record(header: SegmentHeader, offset: int, record: LogRecord) -> bytes:
-    facts = _FACTS.pack(record.sequence, record.synced, record.place, record.lane, record.kind)
+    """Encode a record for the given offset of its segment."""
+    facts = _FACTS.pack(record.sequence, record.synced, record.number, record.shard, record.kind)
     checksum = _sum(header, offset, len(record.body), facts, record.body)
     return b"".join((_LENGTHS.pack(len(record.body), checksum), facts, record.body))
 
 
 def decode_record(header: SegmentHeader, raw: bytes | memoryview, offset: int) -> LogRecord | None:
-    """The record that stands at `offset` of the segment `raw`; None: there is none, or not a whole one."""
+    """Decode the record at `offset` of the segment `raw`. Return None if there is no complete record."""
     if offset + RECORD_BYTES > len(raw):
         return None
     length, checksum = _LENGTHS.unpack_from(raw, offset)
@@ -102,19 +114,20 @@ def decode_record(header: SegmentHeader, raw: bytes | memoryview, offset: int) -
     body = bytes(raw[offset + RECORD_BYTES : end])
     if _sum(header, offset, length, facts, body) != checksum:
         return None
-    sequence, synced, place, lane, kind = _FACTS.unpack(facts)
+    sequence, synced, number, shard, kind = _FACTS.unpack(facts)
     try:
-        return LogRecord(sequence, synced, lane, place, RecordKind(kind), body)
+        return LogRecord(sequence, synced, shard, number, RecordKind(kind), body)
     except ValueError:
         return None
 
 
 def record_size(body: bytes) -> int:
+    """Return the size of a record with this body, in bytes."""
     return RECORD_BYTES + len(body)
 
 
 def could_be_record(raw: bytes | memoryview, offset: int) -> bool:
-    """Cheap, for a search byte by byte: most offsets are dismissed without their checksum."""
+    """Return whether a record may begin at `offset`. This cheap test spares most checksums of a search byte by byte."""
     length, _ = _LENGTHS.unpack_from(raw, offset)
     if length > MAX_BODY or offset + RECORD_BYTES + length > len(raw):
         return False

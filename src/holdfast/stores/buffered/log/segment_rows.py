@@ -1,4 +1,4 @@
-"""A server's log for those who read it in bulk: segment by segment, as rows."""
+"""The calls in a server's log as rows, segment by segment, for jobs that read it in bulk."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -10,8 +10,11 @@ from holdfast.stores.formats.logged_enqueue import encode_call
 
 
 class CallRow(NamedTuple):
-    """One call of `enqueue`, with its place in the log: what `land` takes. Places from `span_first` to before
-    `span_end` have no other calls than these rows."""
+    """A call of `enqueue` with its position in the log, as `land` takes it.
+
+    The fields are columns of a public table. `lane` is the database's number and `place` the record's number. The
+    numbers from `span_first` to before `span_end` contain no calls other than those of these rows.
+    """
 
     node: str
     epoch: int
@@ -29,41 +32,45 @@ class CallRow(NamedTuple):
 
 
 def find_logs(path: str) -> list[str]:
-    """The directory itself if it is a log, else those in it that are."""
+    """Return the directory itself if it is a log, else the logs directly in it. Raise `InvalidArgument` if it is no
+    directory."""
     place = Path(path)
     if not place.is_dir():
         raise InvalidArgument(
-            f"{place} is no directory: give a server's wal_dir, or one that has several", field="path"
+            f"{place} is not a directory; give a server's wal_dir, or a directory that contains several", field="path"
         )
     found = [each for each in (place, *sorted(place.iterdir())) if each.is_dir() and any(each.glob(f"*{SUFFIX}"))]
     return [str(each) for each in found]
 
 
 class SegmentFiles:
-    """`is_over`: nobody has the log open, nor will before it has landed; so its very end is read too."""
+    """The segments of one log."""
 
     def __init__(self, log: str, *, is_over: bool) -> None:
+        """`is_over` says that no process has the log open, nor will have before it has landed; then its very end is
+        read too."""
         self._log = Path(log)
         self._is_over = is_over
 
     def numbers(self) -> list[int]:
-        """Segments of which nothing more will come, in order."""
+        """Return the numbers of the complete segments, in order."""
         files = segment_files(self._log)
-        # Of those before the last one only the newest can be undecided, for what stands behind it says its end.
+        # Of the segments before the last one, only the newest can be undecided: the segment after it decides its end.
         settled = len(files) - (0 if self._is_over else 1)
         if settled > 0 and not read_calls(files[settled - 1], is_over=self._is_over).is_whole:
             settled -= 1
         return [each.number for each in files[: max(settled, 0)]]
 
     def calls(self, number: int) -> list[CallRow]:
-        """None of a segment that is no longer there: a server removes one only when all of it is stored."""
+        """Return the calls of a segment; none if it no longer exists: a server removes a segment only when all of it is
+        stored."""
         file = SegmentFile(self._log / file_name(number), number)
         return [
             CallRow(
                 node=str(batch.node),
                 epoch=batch.epoch,
                 segment=number,
-                lane=batch.lane,
+                lane=batch.shard,
                 place=place,
                 span_first=batch.span.start,
                 span_end=batch.span.stop,

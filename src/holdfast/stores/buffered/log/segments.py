@@ -1,4 +1,4 @@
-"""One segment of the log, read back: every record of it, where it was torn, and damage by its name."""
+"""Read segments of the log: their records, a torn end, and damage."""
 
 import itertools
 import os
@@ -24,29 +24,33 @@ SUFFIX = ".wal"
 
 
 class LogDamaged(StoreUnavailable):
-    """The log is not as it was written. Nothing is skipped: what is behind the damage was answered for too."""
+    """The log is not as it was written. Nothing is skipped, because the records after the damage were answered too."""
 
 
 class WalSegment(NamedTuple):
+    """A segment that was read."""
+
     path: Path
     header: SegmentHeader
     records: list[LogRecord]
-    # Where the last whole record ends.
+    # The offset of the end of the last complete record.
     end: int
     is_sealed: bool
 
     @property
     def first(self) -> int:
-        """Where the first record begins."""
+        """The offset of the first record."""
         return HEADER_BYTES
 
 
 def file_name(segment: int) -> str:
+    """Return the file name of a segment."""
     return f"{segment:016d}{SUFFIX}"
 
 
 def list_segments(path: Path) -> list[Path]:
-    """In order of their numbers. A gap between them is damage."""
+    """Return the paths of all segments in order of their numbers. Raise `LogDamaged` if one is missing between two
+    others."""
     found = sorted(
         each for each in path.iterdir() if each.suffix == SUFFIX and len(each.stem) == 16 and each.stem.isdigit()
     )
@@ -54,14 +58,18 @@ def list_segments(path: Path) -> list[Path]:
         if int(after.stem) != int(before.stem) + 1:
             missing = path / file_name(int(before.stem) + 1)
             raise LogDamaged(
-                f"{missing} is missing from the log: restore it, or move {path} away to give up what is in it",
+                f"{missing} is missing from the log; restore it, or move {path} away to give up the enqueues in it",
                 path=str(missing),
             )
     return found
 
 
 def read_segment(path: Path, *, may_be_torn: bool) -> WalSegment:
-    """`may_be_torn`: it is the last, so its end may be what was being written when the power went."""
+    """Read a segment. Raise `LogDamaged` if it is damaged.
+
+    `may_be_torn` says that this is the last segment, whose end may have been in the middle of a write when the power
+    failed.
+    """
     raw = path.read_bytes()
     try:
         header = decode_header(raw)
@@ -83,7 +91,7 @@ def read_segment(path: Path, *, may_be_torn: bool) -> WalSegment:
         records.pop()
         if len(raw) != offset and (not may_be_torn or raw[offset:].strip(b"\x00")):
             raise _damaged(path, offset)
-        if len(raw) != offset:  # the room behind it had not been given back yet
+        if len(raw) != offset:  # the reserved space after the seal was not cut off yet
             is_sealed, offset = False, offset - RECORD_BYTES
     elif not may_be_torn or _was_on_disk(header, raw, offset, header.first + len(records)):
         raise _damaged(path, offset)
@@ -91,10 +99,13 @@ def read_segment(path: Path, *, may_be_torn: bool) -> WalSegment:
 
 
 def check_chain(segments: list[WalSegment]) -> None:
-    """Segments of one log, each epoch's records without a gap."""
+    """Check that the segments belong to one log, and that each epoch's records have no gap. Raise `LogDamaged`."""
     for before, after in itertools.pairwise(segments):
         if before.header.node != after.header.node:
-            raise LogDamaged(f"{after.path} is of another log than {before.path}", path=str(after.path))
+            raise LogDamaged(
+                f"{after.path} belongs to another log than {before.path}; restore the directory from one copy",
+                path=str(after.path),
+            )
         # The seal is a record too.
         ends = before.header.first + len(before.records) + 1
         if before.header.epoch == after.header.epoch and after.header.first != ends:
@@ -102,12 +113,14 @@ def check_chain(segments: list[WalSegment]) -> None:
 
 
 def node_of(segments: list[WalSegment]) -> UUID | None:
+    """Return the name of the log, or None if it has no segment."""
     return segments[-1].header.node if segments else None
 
 
 def _was_on_disk(header: SegmentHeader, raw: bytes, offset: int, sequence: int) -> bool:
-    """Whether a record behind `offset` tells that the one that should stand there was on disk before it."""
-    ends = len(raw.rstrip(b"\x00"))  # what was set aside for records is empty
+    """Return whether a record after `offset` reports that the record with this sequence number had been synced
+    before."""
+    ends = len(raw.rstrip(b"\x00"))  # reserved space is filled with zeros
     for at in range(offset, ends - RECORD_BYTES + 1):
         if not could_be_record(raw, at):
             continue
@@ -119,8 +132,8 @@ def _was_on_disk(header: SegmentHeader, raw: bytes, offset: int, sequence: int) 
 
 def _damaged(path: Path, offset: int) -> LogDamaged:
     return LogDamaged(
-        f"{os.fspath(path)} is damaged at byte {offset}: restore it from a copy, or move the log's directory away to "
-        "give up what was not stored yet",
+        f"{os.fspath(path)} is damaged at byte {offset}; restore it from a copy, or move the log's directory away to "
+        "give up the enqueues that were not stored yet",
         path=str(path),
         offset=offset,
     )

@@ -1,18 +1,18 @@
-"""The local write-ahead log: what was answered for and may not be stored yet.
+"""The local write-ahead log: enqueues that were answered and may not be stored yet.
 
     wal_dir/LOCK                    held by the one process that has the log open
-    wal_dir/0000000000000007.wal    segments, without a gap; the last is the one that is written
-    wal_dir/next.tmp                the next one, before it is whole
+    wal_dir/0000000000000007.wal    segments, numbered without a gap; only the last one is written
+    wal_dir/next.tmp                the next segment, before it is complete
 
-- A record was answered for only after `append` returned, which is after its bytes were on disk.
-- Each opening begins a segment of its own, under an epoch of its own. The one before is cut where it was torn, and
-  sealed: so only the last can be torn, and damage anywhere else is refused by name.
-- Room is set aside when a segment is made: a full disk is met there, before anything was promised.
-- After a failed write or sync the log takes nothing more. `recover` seals the segment behind the last record that was
-  synced, which cuts off what failed, and goes on in a new segment; the next opening does the same.
-- A segment goes once all that stands in it has landed, the oldest first.
+- An enqueue is answered only after `append` returned, which is after its bytes were synced to disk.
+- Each opening begins a segment of its own, under a random epoch of its own. It cuts the previous segment where it was
+  torn, and seals it. So only the last segment can be torn, and damage anywhere else is refused with the file's name.
+- Space is reserved when a segment is created: a full disk shows there, before any call was answered.
+- After a failed write or sync the log takes nothing more. `recover` seals the segment after the last synced record,
+  which cuts off the failed bytes, and goes on in a new segment; the next opening does the same.
+- A segment is removed once all its records have landed, the oldest segment first.
 
-Plain blocking code. One thread at a time appends; `landed` and `trim` may be called beside it.
+All calls block. One thread at a time may append; `landed` and `trim` may be called at the same time.
 """
 
 import errno
@@ -59,8 +59,8 @@ _SEAL_BYTES = record_size(b"")
 
 _log = logging.getLogger("holdfast")
 
-_encode_places = msgspec.msgpack.Encoder().encode
-decode_places = msgspec.msgpack.Decoder(list[tuple[int, int]]).decode
+_encode_numbers = msgspec.msgpack.Encoder().encode
+decode_numbers = msgspec.msgpack.Decoder(list[tuple[int, int]]).decode
 
 
 class LogInUse(StoreUnavailable):
@@ -72,30 +72,42 @@ class LogStopped(StoreUnavailable):
 
 
 class WalPosition(NamedTuple):
-    """Where a record stands among all that any log ever had."""
+    """The position of a record among all records of all logs.
+
+    `node` names the log and `epoch` one opening of it. `number` counts the records of each shard in that opening.
+    """
 
     node: UUID
     epoch: int
-    lane: int
-    place: int
+    shard: int
+    number: int
 
 
 class Logged(NamedTuple):
-    place: WalPosition
+    """A record that an earlier run left in the log."""
+
+    position: WalPosition
     segment: int
     body: bytes
 
 
 class Wal:
+    """The write-ahead log of one server."""
+
     def __init__(self, path: str | Path, *, segment_bytes: int = SEGMENT_BYTES, disk: Disk | None = None) -> None:
-        # The real path: a relative one, or one over a symbolic link, could come to mean another directory.
+        """Open the log, creating the directory if needed. `replay` returns the records that earlier runs left.
+
+        Raise `LogInUse` if the log is open already, `LogDamaged` if it was damaged, and `InvalidArgument` or
+        `StoreUnavailable` if the directory cannot be used.
+        """
+        # The real path, because a relative one or a symbolic link could later lead to another directory.
         self.path = Path(os.path.realpath(path))
         self._disk = disk or Disk()
         self._segment_bytes = segment_bytes
         self._failure: LogStopped | None = None
-        # The failure that `recover` can end; a log that was closed stays so.
+        # The failure that `recover` can end; a closed log stays closed.
         self._stopped_by: LogStopped | None = None
-        # Of each segment how many records have not landed; the segments in order, the one that is written last.
+        # Segment number to the number of its records that have not landed, in order; the last one is being written.
         self._waiting: OrderedDict[int, int] = OrderedDict()
         self._guard = threading.Lock()
         self._lock = self._take_lock()
@@ -104,8 +116,8 @@ class Wal:
             self.node = node_of(old) or uuid4()
             self.epoch = secrets.randbits(63)
             self._sequence = 0
-            self._places: dict[int, int] = {}
-            self._replayed = _not_void(old)
+            self._next_numbers: dict[int, int] = {}
+            self._replayed = _records_to_land(old)
             for segment in old:
                 self._waiting[segment.header.segment] = 0
             for logged in self._replayed:
@@ -134,10 +146,11 @@ class Wal:
             who = f"process {owner}" if owner else "another process"
             if is_held_here(self.path / _LOCK):
                 who += ", this one"
-            raise LogInUse(f"the log in {self.path} is in use by {who}: give each server a wal_dir of its own")
+            raise LogInUse(f"the log in {self.path} is in use by {who}; give each server its own wal_dir")
         return lock
 
     def _read(self) -> list[WalSegment]:
+        """Read all segments, and seal the last one if it is not sealed."""
         (self.path / _NEXT).unlink(missing_ok=True)
         paths = list_segments(self.path)
         segments = [read_segment(path, may_be_torn=path is paths[-1]) for path in paths]
@@ -147,7 +160,7 @@ class Wal:
         return segments
 
     def _cut(self, segment: WalSegment) -> None:
-        """What was torn goes, and a seal tells that the rest is whole."""
+        """Cut off a torn end, and seal the rest."""
         header, sequence = segment.header, segment.header.first + len(segment.records)
         file = self._disk.open(segment.path)
         try:
@@ -159,23 +172,27 @@ class Wal:
             self._disk.close(file)
 
     def replay(self) -> list[Logged]:
-        """What stood in the log at its opening, in order; given once, and counted as waiting until it has landed."""
+        """Return the records that the log had when it was opened, in order. They are returned once, and count as
+        waiting until they have landed."""
         replayed, self._replayed = self._replayed, []
         return replayed
 
     # --- Appending ---------------------------------------------------------------------------------------------
 
-    def places(self, lane: int, number: int) -> range:
-        """The next places of a lane. One that is never appended is a gap, which means nothing."""
-        first = self._places.get(lane, 0)
-        self._places[lane] = first + number
+    def take_numbers(self, shard: int, number: int) -> range:
+        """Return the next record numbers of a shard. A number that is never appended leaves a gap, which has no
+        meaning."""
+        first = self._next_numbers.get(shard, 0)
+        self._next_numbers[shard] = first + number
         return range(first, first + number)
 
-    def place(self, lane: int, place: int) -> WalPosition:
-        return WalPosition(self.node, self.epoch, lane, place)
+    def position(self, shard: int, number: int) -> WalPosition:
+        """Return the position of a record of this opening."""
+        return WalPosition(self.node, self.epoch, shard, number)
 
     def make_room(self, size: int) -> None:
-        """For an append of `size` bytes. `StoreUnavailable` on a full disk: then nothing has changed."""
+        """Make room for an append of `size` bytes. Raise `StoreUnavailable` if the disk is full; nothing has changed
+        then."""
         self._check()
         if self._offset + size + _SEAL_BYTES <= self._ends:
             return
@@ -183,34 +200,36 @@ class Wal:
             self._begin_segment(size)
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise StoreUnavailable(f"the disk of {self.path} is full: free some space") from error
+                raise StoreUnavailable(f"the disk of {self.path} is full; free some space") from error
             raise self._stop(error) from error
 
     def has_room(self, size: int) -> bool:
+        """Return whether an append of `size` bytes fits into the current segment."""
         return self._failure is None and self._offset + size + _SEAL_BYTES <= self._ends
 
     def append(self, bodies: Iterable[tuple[int, int, bytes]]) -> int:
-        """Records of (lane, place, body), in one write and one sync; answers the segment. `make_room` came first."""
-        return self._append([(lane, place, RecordKind.MESSAGES, body) for lane, place, body in bodies])
+        """Append records of (shard, number, body) with one write and one sync, and return the segment's number.
+        `make_room` must have been called."""
+        return self._append([(shard, number, RecordKind.MESSAGES, body) for shard, number, body in bodies])
 
-    def void(self, places: list[tuple[int, int]]) -> None:
-        """These (lane, place) of the last append are not to be stored after all, whatever happens from now on; all
-        others of it are: so with none at all, it tells readers that everything was kept."""
-        body = _encode_places(places)
+    def void(self, numbers: list[tuple[int, int]]) -> None:
+        """Record that these (shard, number) of the last append must never be stored, and that all its other records
+        must be. With an empty list it tells readers that the whole append was kept."""
+        body = _encode_numbers(numbers)
         self.make_room(record_size(body))
         self._append([(0, 0, RecordKind.VOID, body)])
 
     def _append(self, records: list[tuple[int, int, RecordKind, bytes]]) -> int:
         self._check()
         parts, offset, synced = [], self._offset, self._sequence
-        for number, (lane, place, kind, body) in enumerate(records):
+        for index, (shard, number, kind, body) in enumerate(records):
             if len(body) > MAX_BODY:
-                raise ValueError("a record is longer than the log takes")
-            record = LogRecord(synced + number, synced, lane, place, kind, body)
+                raise ValueError(f"a record has {len(body)} bytes, the log takes at most {MAX_BODY}")
+            record = LogRecord(synced + index, synced, shard, number, kind, body)
             parts.append(encode_record(self._header, offset, record))
             offset += len(parts[-1])
         if offset + _SEAL_BYTES > self._ends:
-            raise ValueError("the log has no room for this: make_room was not called")
+            raise ValueError("the segment has no room for these records; call make_room first")
         try:
             self._disk.write(self._file, b"".join(parts), self._offset)
             self._disk.sync(self._file)
@@ -222,8 +241,8 @@ class Wal:
         return self._number
 
     def _begin_segment(self, size: int = 0) -> None:
-        """The next segment is on disk, under its name, before the first record of it."""
-        # One record of its own is what the seal of the segment before takes.
+        """Create the next segment. It is on disk under its name before its first record is written."""
+        # The seal of the previous segment takes one sequence number.
         first = self._sequence + (self._file >= 0)
         header = SegmentHeader(self.node, self.epoch, self._number + 1, first)
         ends = max(self._segment_bytes, HEADER_BYTES + size + _SEAL_BYTES)
@@ -236,13 +255,13 @@ class Wal:
         try:
             self._disk.write(file, encode_header(header), 0)
             self._disk.sync_all(file)
-            # Sealed before the next has its name: so only the last is ever without a seal.
+            # Sealed before the next segment gets its name, so only the last segment is ever without a seal.
             if self._file >= 0:
                 self._seal()
             self._disk.rename(fresh, self.path / file_name(header.segment))
             self._disk.sync_directory(self.path)
         except OSError as error:
-            # Other than in `create`, the disk had room: whatever it is, what is on it is uncertain.
+            # The disk had room, unlike in `create`: after any error its contents are uncertain.
             self._disk.close(file)
             raise self._stop(error) from error
         self._file, self._header, self._number = file, header, header.segment
@@ -256,13 +275,13 @@ class Wal:
         self._disk.sync_all(self._file)
         self._disk.close(self._file)
         self._file = -1
-        self._sequence += 1  # the seal's own
+        self._sequence += 1  # the seal's own number
 
     def recover(self) -> None:
-        """Go on after a failed write or sync. Raise `LogStopped` if the disk still fails: nothing has changed then.
+        """Go on after a failed write or sync. Raise `LogStopped` if the disk still fails; nothing has changed then.
 
-        Every record before `_offset` was synced. The seal is written behind them and synced, which also cuts off the
-        bytes of the append that failed: its callers were told that its outcome is unknown.
+        Every record before `_offset` was synced. The seal is written after them and synced, which also cuts off the
+        bytes of the failed append: its callers were told that the outcome is unknown.
         """
         if self._failure is None or self._failure is not self._stopped_by:
             return
@@ -280,17 +299,17 @@ class Wal:
     # --- Landing -----------------------------------------------------------------------------------------------
 
     def landed(self, segments: Iterable[int]) -> None:
-        """One record of each of these segments has been stored, or need not be."""
+        """Note that one record of each of these segments was stored, or need not be stored."""
         with self._guard:
             for segment in segments:
                 self._waiting[segment] -= 1
 
     def trim(self) -> int:
-        """Remove what has landed whole; answers how many segments went."""
+        """Remove segments whose records have all landed, the oldest first. Return how many were removed."""
         gone = 0
-        while (segment := self._landed_whole()) is not None:
+        while (segment := self._oldest_landed()) is not None:
             self._disk.remove(self.path / file_name(segment))
-            # One by one: if a later one's end outlived an earlier one's, there would be a gap.
+            # Synced one by one: if a later removal reached the disk before an earlier one, there would be a gap.
             self._disk.sync_directory(self.path)
             with self._guard:
                 del self._waiting[segment]
@@ -298,30 +317,31 @@ class Wal:
         return gone
 
     def can_trim(self) -> bool:
-        return self._landed_whole() is not None
+        """Return whether `trim` would remove a segment."""
+        return self._oldest_landed() is not None
 
-    def _landed_whole(self) -> int | None:
+    def _oldest_landed(self) -> int | None:
         with self._guard:
             oldest, waiting = next(iter(self._waiting.items()))
             return None if waiting or oldest == self._number else oldest
 
     @property
     def waiting(self) -> int:
-        """Records that have not landed."""
+        """The number of records that have not landed."""
         with self._guard:
             return sum(self._waiting.values())
 
     # --- The end -----------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """What has not landed stays for the next opening."""
+        """Seal and close the log. Records that have not landed stay for the next opening."""
         if not self._lock.is_held:
             return
         try:
             if self._failure is None and self._file >= 0:
                 self._seal()
         except OSError:
-            pass  # the next opening seals it, where it ends
+            pass  # the next opening seals it
         finally:
             if self._file >= 0:
                 self._disk.close(self._file)
@@ -331,11 +351,13 @@ class Wal:
             self._stopped_by = None
 
     def forked(self) -> None:
-        """The files are the parent's: nothing is written to them here, not even a seal."""
+        """Stop the log in a forked child: the files are the parent's, and nothing may be written to them, not even a
+        seal."""
         self._failure = LogStopped(forked_error(f"the log in {self.path}").message)
 
     @property
     def failure(self) -> StoreUnavailable | None:
+        """The error that stopped the log, or None."""
         return self._failure
 
     def _check(self) -> None:
@@ -347,8 +369,8 @@ class Wal:
             facts = {"path": str(self.path), "free_bytes": free_bytes(self.path), "cause": str(error)}
             _log.error("write_ahead_log_stopped", extra=facts)
         self._failure = LogStopped(
-            f"the log in {self.path} failed ({error.strerror}): fix the disk. It goes on by itself once the disk takes "
-            "writes again; until then enqueues go to the database",
+            f"the log in {self.path} failed ({error.strerror}); fix the disk. The log recovers by itself once writes "
+            "succeed again; until then enqueues go to the database",
             path=str(self.path),
         )
         self._stopped_by = self._failure
@@ -359,18 +381,23 @@ def _seal(header: SegmentHeader, offset: int, sequence: int) -> bytes:
     return encode_record(header, offset, LogRecord(sequence, sequence, 0, 0, RecordKind.SEAL, b""))
 
 
-def _not_void(segments: list[WalSegment]) -> list[Logged]:
+def _records_to_land(segments: list[WalSegment]) -> list[Logged]:
+    """Return the records that must be landed, in order."""
     void = {
-        (segment.header.epoch, lane, place)
+        (segment.header.epoch, shard, number)
         for segment in segments
         for record in segment.records
         if record.kind is RecordKind.VOID
-        for lane, place in decode_places(record.body)
+        for shard, number in decode_numbers(record.body)
     }
     return [
-        Logged(WalPosition(segment.header.node, segment.header.epoch, record.lane, record.place), number, record.body)
+        Logged(
+            WalPosition(segment.header.node, segment.header.epoch, record.shard, record.number),
+            segment_number,
+            record.body,
+        )
         for segment in segments
-        for number in [segment.header.segment]
+        for segment_number in [segment.header.segment]
         for record in segment.records
-        if record.kind is RecordKind.MESSAGES and (segment.header.epoch, record.lane, record.place) not in void
+        if record.kind is RecordKind.MESSAGES and (segment.header.epoch, record.shard, record.number) not in void
     ]

@@ -1,8 +1,8 @@
-"""Rows for COPY in PostgreSQL's binary format, a column at a time.
+"""Rows for COPY in PostgreSQL's binary format, built column by column.
 
-A row is the number of its fields, then for each field the length of its value and the value. So a row's bytes are
-pieces one after the other, and Arrow joins pieces a column at a time: a step of Python for each row would cost more
-than the database's own work on it.
+A row is the number of its fields, then for each field the length of its value and the value. So the bytes of a row are
+a sequence of parts, and Arrow joins parts column by column: one Python step per row would cost more than the database's
+own work on it.
 """
 
 import struct
@@ -15,12 +15,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-# A value's length and the value, in pieces: bytes that every row has, or an Arrow array with those of each.
+# The length of a value and the value, in parts: bytes that every row has, or an Arrow array with the bytes of each row.
 Field = tuple[Any, ...]
 
 # Length -1 is NULL.
 NULL: Field = (struct.pack(">i", -1),)
-# The codes of `struct` and `array`.
+# Type codes of the modules `struct` and `array`.
 BOOLEAN, SMALLINT, INTEGER, BIGINT = "b", "h", "i", "q"
 
 _HEAD = b"PGCOPY\n\xff\r\n\0" + bytes(8)
@@ -28,26 +28,26 @@ _END = struct.pack(">h", -1)
 _CHUNK_BYTES = 256 << 10
 
 
-def same(kind: str, value: int) -> Field:
-    """One number for every row."""
+def encode_constant(kind: str, value: int) -> Field:
+    """Encode one number for every row."""
     return (struct.pack(f">i{kind}", struct.calcsize(kind), value),)
 
 
-def numbers(kind: str, values: pa.Array | None) -> Field:
-    """A number for each row, or null."""
+def encode_numbers(kind: str, values: pa.Array | None) -> Field:
+    """Encode a number or null for each row."""
     if values is None or values.null_count == len(values):
         return NULL
     if values.null_count:
         packed = [None if each is None else struct.pack(f">{kind}", each) for each in values.to_pylist()]
-        return texts(pa.array(packed, pa.binary()))
+        return encode_bytes(pa.array(packed, pa.binary()))
     least, most = pc.min_max(values).as_py().values()
     if least == most:
-        return same(kind, least)
+        return encode_constant(kind, least)
     return struct.pack(">i", struct.calcsize(kind)), _big_endian(array(kind, values.to_pylist()))
 
 
-def texts(values: pa.Array | None) -> Field:
-    """Bytes, or text in UTF-8, or null."""
+def encode_bytes(values: pa.Array | None) -> Field:
+    """Encode bytes, or text as UTF-8, or null for each row."""
     if values is None or values.null_count == len(values):
         return NULL
     values = values.cast(pa.binary())
@@ -55,7 +55,7 @@ def texts(values: pa.Array | None) -> Field:
 
 
 async def copy_rows(connection: Any, table: str, fields: Mapping[str, Field], count: int) -> None:
-    """So many rows, of columns by name. Those that nobody filled are left out."""
+    """Copy `count` rows to a table, from columns by name. Columns without values are left out."""
     used = {name: field for name, field in fields.items() if field is not NULL}
     rows = _joined([struct.pack(">h", len(used)), *(piece for field in used.values() for piece in field)], count)
     await connection.copy_to_table(
@@ -68,6 +68,7 @@ async def copy_rows(connection: Any, table: str, fields: Mapping[str, Field], co
 
 
 def _joined(pieces: list[Any], count: int) -> memoryview:
+    """Return the bytes of all rows."""
     joined: list[Any] = []
     for is_same, some in groupby(pieces, lambda piece: isinstance(piece, bytes)):
         if is_same:

@@ -1,11 +1,11 @@
-"""Messages by the thousand, by COPY: the same laws as `enqueue`, at the speed of a bulk load.
+"""Store messages by the thousand with COPY, under the same rules as `enqueue`.
 
-One transaction for each database: keys, messages, events and counts come together or not at all. What makes it safe
-to do again is the keys alone. Whoever offers a key that another transaction is about to take waits for that one's end:
-so a task that is tried again, two attempts at once, and a whole job with other partitions store each key once.
+Each database gets one transaction: keys, messages, events and counts are written together or not at all. Idempotency
+keys make a repeat safe. A transaction that offers a key which another is about to take waits for that one's end, so a
+retried task, two concurrent attempts, and a whole job with other partitions store each key once.
 
-COPY knows nothing of conflicts. Keys are copied as if all of them were new, which they are when a load is run for the
-first time; if one is not, that much is undone and they are put one by one.
+COPY cannot handle conflicts. Keys are copied as if all of them were new, which they are in the first run of a load. If
+one is not, that copy is undone and the keys are inserted by a statement that handles conflicts.
 """
 
 from collections import defaultdict
@@ -20,35 +20,37 @@ from holdfast.model.names import QueueRef
 from holdfast.stores.logic.results import being_deleted
 from holdfast.stores.postgres.bulk.binary_copy import copy_rows
 from holdfast.stores.postgres.bulk.bulk_messages import BulkMessages
-from holdfast.stores.postgres.bulk.table_columns import BulkRows, Keys, keys_of
+from holdfast.stores.postgres.bulk.table_columns import BulkRows, Keys, split_keys
 from holdfast.stores.postgres.cluster.cluster import PostgresCluster, QueueMoved
 from holdfast.stores.postgres.cluster.database import PostgresDatabase
 from holdfast.stores.postgres.cluster.node_numbers import PostgresNodeNumbers
-from holdfast.stores.postgres.queues.queue_info import QueueInfo, info_of
+from holdfast.stores.postgres.queues.queue_info import QueueInfo, decode_queue_info
 from holdfast.stores.postgres.queues.quota_grants import QuotaGrants
 from holdfast.stores.postgres.queues.registry import Numbered, QueueRegistry
 from holdfast.stores.postgres.schema.statements import SQL
 
-# A transaction's events are numbered in 20 bits.
+# The events of a transaction are numbered with 20 bits.
 MAX_ROWS = 1 << 19
 
 _COUNT = ("queue_key", "waiting", "delayed", "in_flight", "failed", "kept", "bytes")
 
 
 class BulkOutdated(Exception):
-    """A queue or a tenant is no longer what this transaction went by: to be begun again."""
+    """A queue or tenant has changed since this transaction read it, so the transaction must run again."""
 
 
 @dataclass(slots=True)
 class BulkInserted:
-    """What one transaction did."""
+    """The result of one transaction."""
 
     stored: int = 0
-    # When the first message of each queue can be claimed, by the database's clock; of one that is paused, nothing.
+    # When the first message of each queue can be claimed, by the database's clock; without paused queues.
     ready_at: dict[QueueRef, int] = field(default_factory=dict)
 
 
 class BulkInsert:
+    """Bulk inserts into the databases of one cluster."""
+
     def __init__(
         self, cluster: PostgresCluster, directory: QueueRegistry, nodes: PostgresNodeNumbers, grants: QuotaGrants
     ) -> None:
@@ -56,10 +58,10 @@ class BulkInsert:
         self._directory = directory
         self._nodes = nodes
         self._grants = grants
-        # Until a key was not.
+        # Whether keys are copied first: until a key was not new.
         self._expects_new = True
 
-    async def load_in(
+    async def insert(
         self,
         connection: Any,
         shard: PostgresDatabase,
@@ -67,12 +69,12 @@ class BulkInsert:
         numbers: Mapping[QueueRef, Numbered | None],
         now_ms: int,
     ) -> BulkInserted:
-        """In a transaction of the database that has these queues; those that there are not are made, with `numbers` of
-        their homes."""
+        """Store the messages in a transaction of the database that owns their queues. Missing queues are created with
+        `numbers` from their homes."""
         infos, now = await self._open(connection, shard, bulk.refs, numbers, now_ms)
         ids = pa.array(self._nodes.take_ids(bulk.rows.num_rows, now), pa.int64())
         rows = BulkRows(bulk, [infos[ref] for ref in bulk.refs], ids, now)
-        rows = rows.only(await self._new_ones(connection, rows))
+        rows = rows.only(await self._find_new(connection, rows))
         await self._check_quotas(connection, rows)
         loaded = await self._copy(connection, rows)
         await self._check_tenants(connection, infos)
@@ -86,7 +88,8 @@ class BulkInsert:
         numbers: Mapping[QueueRef, Numbered | None],
         now_ms: int,
     ) -> tuple[dict[QueueRef, QueueInfo], int]:
-        names = [ref.tenant for ref in refs], [ref.queue for ref in refs], self._cluster.given(now_ms)
+        """Return the queues, which cannot change until the transaction ends, and the database's time."""
+        names = [ref.tenant for ref in refs], [ref.queue for ref in refs], self._cluster.time_argument(now_ms)
         found = await connection.fetch(SQL["loading_queues"], *names)
         if len(found) < len(refs):
             known = {QueueRef(row["tenant"], row["queue"]) for row in found}
@@ -98,7 +101,7 @@ class BulkInsert:
                 raise BulkOutdated
         infos = {}
         for row in found:
-            info = info_of(row, shard)
+            info = decode_queue_info(row, shard)
             if row["moving_to"] is not None:
                 raise QueueMoved(info.ref)
             if row["drain_until"] is not None:
@@ -107,9 +110,9 @@ class BulkInsert:
         self._cluster.note_now(found[0]["now"], now_ms)
         return infos, found[0]["now"]
 
-    async def _new_ones(self, connection: Any, rows: BulkRows) -> pa.Array | None:
-        """The ids of those whose key was not known; None if all were. The keys are remembered."""
-        keys = keys_of(rows)
+    async def _find_new(self, connection: Any, rows: BulkRows) -> pa.Array | None:
+        """Remember the keys, and return the ids of the messages with a new key; None if all keys are new."""
+        keys = split_keys(rows)
         if keys is None:
             return None
         remembered, passing = keys
@@ -122,7 +125,7 @@ class BulkInsert:
         return None if len(new) == rows.keyed else pa.array(new, pa.int64())
 
     async def _put_keys(self, connection: Any, keys: Keys, now: int) -> list[int]:
-        """The ids of the new ones."""
+        """Insert keys, and return the ids of the new ones."""
         if self._expects_new:
             try:
                 async with connection.transaction():
@@ -157,7 +160,8 @@ class BulkInsert:
         return BulkInserted(len(rows.ids), rows.ready_at())
 
     async def _check_tenants(self, connection: Any, infos: Mapping[QueueRef, QueueInfo]) -> None:
-        """Queues are held; their tenants are not, for who checks a quota locks them."""
+        """Raise `BulkOutdated` if a tenant has changed. The queues' rows are locked; the tenants' are not, because a
+        quota check locks them."""
         revisions = {info.ref.tenant: info.tenant_revision for info in infos.values()}
         found = await connection.fetch("SELECT tenant, revision FROM tenants WHERE tenant = ANY($1)", list(revisions))
         if {row["tenant"]: row["revision"] for row in found} != revisions:

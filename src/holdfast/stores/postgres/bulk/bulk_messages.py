@@ -1,7 +1,8 @@
 """Messages of a bulk load, one Arrow array per column.
 
-`ref` (the index of the message's queue in `BulkMessages.refs`), `payload`, `bytes`, `is_json` and `priority` are always
-there; the other columns only if a message fills them. `content_type` and `headers` are as the database stores them.
+The columns `ref` (the index of the message's queue in `BulkMessages.refs`), `payload`, `bytes`, `is_json` and
+`priority` always exist; the others only if a message has a value for them. `content_type` and `headers` are as the
+database stores them.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -35,16 +36,17 @@ _SOMETIMES: dict[str, tuple[pa.DataType, Callable[[Draft], object]]] = {
 
 @dataclass(frozen=True, slots=True)
 class BulkMessages:
-    """Messages of some queues."""
+    """Messages of several queues."""
 
     refs: tuple[QueueRef, ...]
     rows: pa.RecordBatch
 
     def column(self, name: str) -> pa.Array | None:
+        """Return a column, or None if no message has a value for it."""
         return self.rows.column(name) if name in self.rows.schema.names else None
 
     def only(self, refs: Collection[QueueRef]) -> "BulkMessages":
-        """What is for these."""
+        """Return the messages of these queues."""
         if len(refs) == len(self.refs):
             return self
         places = [place for place, ref in enumerate(self.refs) if ref in refs]
@@ -53,7 +55,7 @@ class BulkMessages:
         return BulkMessages(tuple(self.refs[place] for place in places), rows.filter(pc.is_valid(found)))
 
     def drafts(self) -> dict[QueueRef, list[Draft]]:
-        """Of rows that `checked` made."""
+        """Return the rows as drafts. The rows must come from `check_rows`."""
         made: dict[QueueRef, list[Draft]] = {ref: [] for ref in self.refs}
         for row in self.rows.to_pylist():
             made[self.refs[row["ref"]]].append(
@@ -68,8 +70,8 @@ class BulkMessages:
         return made
 
 
-def bulk_of(drafts: Mapping[QueueRef, Sequence[Draft]]) -> BulkMessages:
-    """Of checked drafts with neither group nor payload in pieces."""
+def bulk_from_drafts(drafts: Mapping[QueueRef, Sequence[Draft]]) -> BulkMessages:
+    """Return checked drafts as columns. They must have neither groups nor payloads in pieces."""
     flat = [draft for each in drafts.values() for draft in each]
     places = [place for place, each in enumerate(drafts.values()) for _ in each]
     arrays = {
@@ -79,9 +81,9 @@ def bulk_of(drafts: Mapping[QueueRef, Sequence[Draft]]) -> BulkMessages:
     return BulkMessages(tuple(drafts), _filled({"ref": pa.array(places, pa.int32()), **arrays}))
 
 
-def checked(rows: pa.RecordBatch, max_payload: int) -> BulkMessages:
-    """Rows of `tenant`, `queue`, `payload`, `content_type`, and perhaps `key` and `priority`, which is what most loads
-    have: made ready, or refused as `check_draft` would refuse one of them."""
+def check_rows(rows: pa.RecordBatch, max_payload: int) -> BulkMessages:
+    """Return rows of `tenant`, `queue`, `payload`, `content_type`, and optionally `key` and `priority`, which is what
+    most loads have. Raise an error as `check_draft` would for one of them."""
     given = dict(zip(rows.schema.names, rows.columns, strict=True))
     payload, types = given["payload"].cast(pa.binary()), given["content_type"].dictionary_encode()
     sizes = pc.binary_length(payload).cast(pa.int64())
@@ -103,6 +105,7 @@ def checked(rows: pa.RecordBatch, max_payload: int) -> BulkMessages:
 
 
 def _filled(arrays: dict[str, pa.Array]) -> pa.RecordBatch:
+    """Return a batch without the optional columns that are all null."""
     filled = {name: each for name, each in arrays.items() if name not in _SOMETIMES or each.null_count < len(each)}
     return pa.RecordBatch.from_arrays(list(filled.values()), list(filled))
 
@@ -128,7 +131,7 @@ def _priorities(given: pa.Array | None, rows: int) -> pa.Array:
 
 
 def _check_keys(keys: pa.Array) -> None:
-    """What is plain is seen at once; any other is looked at by itself."""
+    """Check keys. Printable ASCII of a valid length is checked for all rows at once, any other key by itself."""
     lengths = pc.binary_length(keys)
     has_room = pc.and_(pc.greater(lengths, 0), pc.less_equal(lengths, MAX_TEXT))
     is_plain = pc.and_(pc.ascii_is_printable(keys), has_room)

@@ -1,7 +1,7 @@
-"""The journal read in bulk straight from the databases, by ADBC: rows arrive as Arrow and no Python touches them.
+"""Read the journal in bulk directly from the databases, by ADBC: rows arrive as Arrow, without a Python step per row.
 
-Positions are those of `journal.py`: one number for each database. A range between two of them was below every
-transaction under way when its end was given out, so it holds the same rows for ever.
+Positions are those of `journal.py`: one number for each database. The end of a range between two positions was below
+every open transaction when it was returned, so the range always holds the same rows.
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ _HORIZON = f"""
 SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint << 20 AS ends,
        (SELECT shard FROM {_SCHEMA}.cluster) AS shard"""
 
-# As model.ids spells an id out: a UUIDv7 with the sequence in rand_a and the node in the top of rand_b.
+# Equals model.ids: a UUIDv7 with the sequence in rand_a and the node in the top bits of rand_b.
 _HEX = f"lpad(to_hex((j.id >> 22) + {EPOCH_MS}), 12, '0')"
 _ID = (
     f"left({_HEX}, 8) || '-' || right({_HEX}, 4) || '-' || to_hex(28672 | (j.id & 4095)) || '-' || "
@@ -31,7 +31,8 @@ _EVENT = "(ARRAY[" + ", ".join(f"'{event.value}'" for event in EVENTS) + "])[j.e
 
 
 def _rows(shard: int, after: int, until: int, tenant: str | None) -> str:
-    """Every value is a number of ours or a checked name: nothing of a caller's text stands in here."""
+    """Return the statement for a range of events. All values are our own numbers or a checked name; no text of a caller
+    is inserted."""
     whose = "" if tenant is None else f" AND q.tenant = '{tenant}'"
     return f"""
 SELECT seq, {shard}::integer AS shard, at, {_EVENT} AS event, q.tenant, q.queue, {_ID} AS id,
@@ -42,6 +43,8 @@ WHERE seq > {after} AND seq <= {until}{whose} ORDER BY seq"""
 
 
 class PostgresFeed:
+    """The journals of all databases of a store, optionally of one tenant."""
+
     def __init__(self, urls: list[str], tenant: str | None) -> None:
         self._tenant = tenant
         self._connections: list[Any] = []
@@ -55,15 +58,16 @@ class PostgresFeed:
         if sorted(self._order) != list(range(len(urls))):
             self.close()
             raise InvalidArgument(
-                f"the URL names {len(urls)} databases, which are shards {sorted(self._order)} of their store: name "
-                "each of them once",
+                f"the URL names {len(urls)} databases, which are shards {sorted(self._order)} of their store; name "
+                "each shard once",
                 field="url",
             )
-        # By their numbers, as positions count them.
+        # Ordered by shard number, as positions are.
         self._connections = [each for _, each in sorted(zip(self._order, self._connections, strict=True), key=_number)]
 
     def measure(self, after: str | None, limit: int, until: str | None) -> tuple[int, str]:
-        """Up to `limit` events of all databases together, each giving its share."""
+        """Return the number of events after `after`, at most `limit` over all databases, and the position of the last
+        one."""
         start = parse_positions(after, len(self._connections))
         last = None if until is None else parse_positions(until, len(self._connections))
         share = max(1, limit // len(self._connections))
@@ -93,6 +97,7 @@ class PostgresFeed:
         return table["many"][0].as_py(), table["highest"][0].as_py()
 
     def read(self, after: str | None, until: str) -> Iterator[pa.RecordBatch]:
+        """Yield the events between two positions as Arrow batches."""
         start, last = (parse_positions(each, len(self._connections)) for each in (after, until))
         for shard, connection in enumerate(self._connections):
             if last[shard] <= start[shard]:
@@ -111,6 +116,7 @@ class PostgresFeed:
             return cursor.fetch_arrow_table()
 
     def close(self) -> None:
+        """Close the connections."""
         for each in self._connections:
             each.close()
 
@@ -125,4 +131,4 @@ def _as_events(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _unavailable(error: Exception) -> StoreUnavailable:
-    return StoreUnavailable(f"a database cannot be read: {str(error).splitlines()[0][:300]}")
+    return StoreUnavailable(f"reading a database failed: {str(error).splitlines()[0][:300]}")

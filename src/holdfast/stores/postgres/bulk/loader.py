@@ -1,7 +1,7 @@
-"""What a bulk writer calls: messages into the databases, from any thread or process that has no server.
+"""Bulk loads: store messages in the databases from any thread or process that has no server.
 
-Blocking, over connections and a node number of its own. It may be killed at any point and done again, by several at
-once and beside servers: a message with a key is stored once.
+A loader blocks, and has its own connections and node number. A load may be killed at any point and repeated, and
+several may run at once and beside servers: a message with an idempotency key is stored once.
 """
 
 import asyncio
@@ -14,18 +14,19 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.clock import SystemClock, steady_s
+from holdfast.background import sleep_for
+from holdfast.clock import Clock, SystemClock
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.message import Draft, check_draft
 from holdfast.model.names import QueueRef
 from holdfast.stores.event_loop.notices import Notices
 from holdfast.stores.payloads.pieces import PIECES_ABOVE
 from holdfast.stores.postgres.bulk.bulk_insert import BulkInsert, BulkInserted, BulkOutdated
-from holdfast.stores.postgres.bulk.bulk_messages import BulkMessages, bulk_of, checked
+from holdfast.stores.postgres.bulk.bulk_messages import BulkMessages, bulk_from_drafts, check_rows
 from holdfast.stores.postgres.cluster.cluster import PostgresCluster, QueueMoved
 from holdfast.stores.postgres.cluster.database import PostgresDatabase
 from holdfast.stores.postgres.cluster.node_numbers import PostgresNodeNumbers
-from holdfast.stores.postgres.notifier import ring_for
+from holdfast.stores.postgres.notifier import notify_ready
 from holdfast.stores.postgres.operations.enqueue import PostgresEnqueue
 from holdfast.stores.postgres.payloads.pieces import PostgresPayloads
 from holdfast.stores.postgres.queues.quota_grants import QuotaGrants, QuotaShortage
@@ -33,27 +34,35 @@ from holdfast.stores.postgres.queues.registry import Numbered, QueueRegistry
 from holdfast.stores.postgres.transactions.runner import StepRunner
 from holdfast.stores.postgres.transactions.unit import PostgresParts
 
-# How often a transaction begins again because a queue was changed or moved meanwhile, and how long it waits then.
+# How often a transaction is run again because a queue was changed or moved meanwhile, and the pause before each try.
 _TRIES = 50
-_PAUSE_S = 0.1
-_RENEW_S = 15.0
+_PAUSE_MS = 100
+_RENEW_MS = 15_000
 
 
 class Loader:
-    """Of one thread. Rates and caps on calls, which servers keep, do not hold it back; quotas do."""
+    """A bulk writer for one thread. Quotas apply to it; rates and limits on calls, which servers enforce, do not."""
 
     def __init__(
-        self, urls: list[str], *, max_payload: int, durability: str = "fsync", shard_map: str = "slots"
+        self,
+        urls: list[str],
+        *,
+        max_payload: int,
+        durability: str = "fsync",
+        shard_map: str = "slots",
+        clock: Clock | None = None,
     ) -> None:
+        """Connect to the databases `urls` of a store, and lease a node number. Payloads may have at most `max_payload`
+        bytes."""
         self._max_payload = max_payload
-        self._clock = SystemClock()
+        self._clock = clock or SystemClock()
         self._cluster = PostgresCluster(urls, durability=durability, shard_map=shard_map)
         self._grants = QuotaGrants(self._cluster)
         self._directory = QueueRegistry(self._cluster, self._grants)
         self._nodes = PostgresNodeNumbers(self._cluster)
         payloads = PostgresPayloads(self._cluster, self._directory, self._nodes)
         parts = PostgresParts(self._cluster, self._directory, self._nodes, self._grants, payloads)
-        self._intake = PostgresEnqueue(parts, StepRunner(parts))
+        self._enqueues = PostgresEnqueue(parts, StepRunner(parts))
         self._loading = BulkInsert(self._cluster, self._directory, self._nodes, self._grants)
         self._loop = asyncio.new_event_loop()
         try:
@@ -63,24 +72,26 @@ class Loader:
             raise
 
     def load(self, drafts: Mapping[QueueRef, list[Draft]]) -> int:
-        """Store these, all that one database gets or none of it; answers how many were new. Queues are made with their
-        first message."""
+        """Store the messages, in one transaction per database, and return how many were new. A queue is created with
+        its first message."""
         for each in drafts.values():
             for draft in each:
                 check_draft(draft, self._max_payload)
         special = {ref: each for ref, each in drafts.items() if any(map(_is_special, each))}
-        plain = bulk_of({ref: each for ref, each in drafts.items() if each and ref not in special})
+        plain = bulk_from_drafts({ref: each for ref, each in drafts.items() if each and ref not in special})
         return self._loop.run_until_complete(self._load(plain, special))
 
     def load_rows(self, rows: pa.RecordBatch) -> int:
-        """As `load`, of rows with `tenant`, `queue`, `payload`, `content_type`, and perhaps `key` and `priority`."""
-        plain = checked(rows, self._max_payload)
+        """Store rows with the columns `tenant`, `queue`, `payload`, `content_type`, and optionally `key` and
+        `priority`, as `load` does."""
+        plain = check_rows(rows, self._max_payload)
         large = plain.rows.column("ref").filter(pc.greater(plain.rows.column("bytes"), PIECES_ABOVE))
         special = {plain.refs[place] for place in large.to_pylist()}
         drafts = plain.only(special).drafts() if special else {}
         return self._loop.run_until_complete(self._load(plain.only(set(plain.refs) - special), drafts))
 
     def close(self) -> None:
+        """Give the node number back, and close the connections."""
         try:
             self._loop.run_until_complete(self._close())
         finally:
@@ -89,17 +100,17 @@ class Loader:
     async def _open(self) -> None:
         await self._cluster.open()
         await self._nodes.lease()
-        self._leased_s = steady_s()
+        self._leased_at = self._clock.now_ms()
 
     async def _close(self) -> None:
-        with suppress(StoreUnavailable):  # then its lease runs out by itself
+        with suppress(StoreUnavailable):  # the lease of the node number then ends by itself
             await self._nodes.release()
         await self._cluster.close()
 
     async def _load(self, waiting: BulkMessages, special: Mapping[QueueRef, list[Draft]]) -> int:
-        if steady_s() - self._leased_s > _RENEW_S:
+        if self._clock.now_ms() - self._leased_at > _RENEW_MS:
             await self._nodes.renew()
-            self._leased_s = steady_s()
+            self._leased_at = self._clock.now_ms()
         notices, stored = Notices(), 0
         for ref, each in special.items():
             stored += await self._enqueue(ref, each, notices)
@@ -116,10 +127,10 @@ class Loader:
                 done |= refs
             waiting = waiting.only(set(waiting.refs) - done)
             if not waiting.refs:
-                await self._ring(notices)
+                await self._notify(notices)
                 return stored
-            await self._look_again(waiting.refs)
-        raise StoreUnavailable(f"queue {waiting.refs[0]} was changed again and again: try once more")
+            await self._refresh(waiting.refs)
+        raise StoreUnavailable(f"gave up after {_TRIES} concurrent changes of queue {waiting.refs[0]}; try again")
 
     def _by_shard(self, refs: Iterable[QueueRef]) -> dict[int, set[QueueRef]]:
         parts: defaultdict[int, set[QueueRef]] = defaultdict(set)
@@ -134,42 +145,43 @@ class Loader:
                 numbers[ref] = await self._directory.take_number(ref)
 
         async def work(connection: Any) -> BulkInserted:
-            return await self._loading.load_in(connection, shard, bulk, numbers, self._clock.now_ms())
+            return await self._loading.insert(connection, shard, bulk, numbers, self._clock.now_ms())
 
         while True:
             try:
                 return await shard.step(work)
             except QuotaShortage as short:
-                await self._grants.widen(short)
+                await self._grants.grant_more(short)
 
     async def _enqueue(self, ref: QueueRef, drafts: list[Draft], notices: Notices) -> int:
         for _ in range(_TRIES):
             try:
-                answers = await self._intake.enqueue(ref, drafts, self._clock.now_ms(), notices, auto_create=True)
+                answers = await self._enqueues.enqueue(ref, drafts, self._clock.now_ms(), notices, auto_create=True)
                 return sum(not each.duplicate for each in answers)
             except QueueMoved:
-                await self._look_again([ref])
-        raise StoreUnavailable(f"queue {ref} is being moved to another database: try again")
+                await self._refresh([ref])
+        raise StoreUnavailable(f"queue {ref} is being moved to another database; try again")
 
-    async def _look_again(self, refs: Iterable[QueueRef]) -> None:
-        await asyncio.sleep(_PAUSE_S)
+    async def _refresh(self, refs: Iterable[QueueRef]) -> None:
+        """Wait a moment, then drop these queues from the cache and refresh the slot table."""
+        await sleep_for(self._clock, _PAUSE_MS)
         for ref in refs:
             self._directory.forget(ref)
         await self._cluster.refresh()
 
-    async def _ring(self, notices: Notices) -> None:
-        """For servers whose claims wait."""
+    async def _notify(self, notices: Notices) -> None:
+        """Notify servers whose claims wait."""
         by_shard: defaultdict[int, dict[QueueRef, int]] = defaultdict(dict)
         for ref, at_ms in notices.ready_at.items():
             by_shard[self._cluster.number_of(ref)][ref] = at_ms
         for number, ready in by_shard.items():
-            await self._cluster.shards[number].use(partial(_ring_for, ready))
+            await self._cluster.shards[number].use(partial(_notify_ready, ready))
 
 
-async def _ring_for(ready: dict[QueueRef, int], connection: Any) -> None:
-    await ring_for(connection, ready)
+async def _notify_ready(ready: dict[QueueRef, int], connection: Any) -> None:
+    await notify_ready(connection, ready)
 
 
 def _is_special(draft: Draft) -> bool:
-    """A group's order, and a payload in pieces, take more than COPY."""
+    """Return whether COPY cannot store the draft: a group has an order, and a large payload has pieces."""
     return draft.group is not None or len(draft.payload) > PIECES_ABOVE

@@ -1,40 +1,44 @@
-"""The databases of one store, which of them owns a queue, and what their clock says."""
+"""The databases of one store: which of them owns a queue, and their clock."""
 
 from typing import Any, NamedTuple
 
 from holdfast.clock import steady_s
 from holdfast.model.errors import InvalidArgument, StoreUnavailable
 from holdfast.model.names import QueueRef
-from holdfast.stores.postgres.cluster.database import PostgresDatabase, shown
+from holdfast.stores.postgres.cluster.database import PostgresDatabase, hide_password
 from holdfast.stores.postgres.cluster.slots import SLOTS, fnv32a, home_of, slot_of
 from holdfast.stores.postgres.schema import migrations
 from holdfast.stores.postgres.schema.statements import SQL
 
-# Queues that an error tells by name.
+# Number of queues that an error names.
 _NAMED = 5
-# A database is not asked again for the slots within this time.
+# The slot table is not read again within this time.
 _LOOK_S = 0.05
 
 
 class QueueMoved(StoreUnavailable):
-    """The queue is on its way to another database, or there."""
+    """The queue is moving to another database, or has moved there."""
 
     def __init__(self, ref: QueueRef) -> None:
-        super().__init__(f"queue {ref} is being moved to another database: try again")
+        super().__init__(f"queue {ref} is being moved to another database; try again")
         self.ref = ref
 
 
 class _Table(NamedTuple):
-    """Of each slot its owner, and where what is one per tenant is kept."""
+    """The owner of each slot, and for each slot the shard that keeps the rows that exist once per tenant."""
 
     slots: list[int]
     homes: list[int]
 
 
 class PostgresCluster:
+    """The databases of one store. It runs on the driver's loop."""
+
     def __init__(
-        self, urls: list[str], *, durability: str = "fsync", shard_map: str = "slots", goes_by_caller: bool = False
+        self, urls: list[str], *, durability: str = "fsync", shard_map: str = "slots", uses_caller_time: bool = False
     ) -> None:
+        """Make a cluster of the databases `urls`; `open` connects. With `uses_caller_time`, for tests, the time is the
+        callers' and not the databases'."""
         settings = {"synchronous_commit": "on" if durability == "fsync" else "off"}
         self.shards = [PostgresDatabase(url, settings) for url in urls]
         self._shard_map = shard_map
@@ -42,13 +46,17 @@ class PostgresCluster:
         self._homes = [0] * SLOTS
         self._epoch = 0
         self._looked_s = 0.0
-        # For tests: time is what callers say it is. Else the database's clock decides.
-        self._goes_by_caller = goes_by_caller
-        # By how much the databases' clock is ahead of the caller's.
+        self._uses_caller_time = uses_caller_time
+        # How far the databases' clock is ahead of the caller's.
         self._ahead_ms = 0
 
     async def open(self) -> None:
-        """Learn what each database is. One that is down may be any of those that are missing."""
+        """Read each database's number and the newest slot table. A database that is down may be any of the missing
+        ones.
+
+        Raise `InvalidArgument` if the URLs do not name all databases of one store, and `StoreUnavailable` if none can
+        be reached.
+        """
         placed: dict[int, PostgresDatabase] = {}
         lost: list[PostgresDatabase] = []
         cluster_ids = set()
@@ -56,36 +64,41 @@ class PostgresCluster:
         failure: StoreUnavailable | None = None
         for shard in self.shards:
             try:
-                found, table = await shard.use(_look)
+                found, table = await shard.use(_read_status)
             except StoreUnavailable as error:
                 lost.append(shard)
                 failure = error
                 continue
-            migrations.check(found, shown(shard.url))
+            migrations.check(found, hide_password(shard.url))
             assert found.shard is not None
             if found.shard in placed:
-                raise InvalidArgument(f"{shown(shard.url)} was given twice", field="store")
+                raise InvalidArgument(
+                    f"{hide_password(shard.url)} was given twice; name each database once", field="store"
+                )
             placed[found.shard] = shard
             cluster_ids.add(found.cluster_id)
             epochs[found.epoch] = table
         if failure is not None and not placed:
             raise failure
         if len(cluster_ids) > 1:
-            raise InvalidArgument("these databases belong to different stores: give those of one", field="store")
+            raise InvalidArgument(
+                "these databases belong to different stores; name the databases of one store", field="store"
+            )
         self._epoch = max(epochs)
         self._slots, self._homes = epochs[self._epoch]
         missing = sorted(set(range(len(self.shards))) - set(placed))
         placed.update(zip(missing, lost, strict=False))
-        # Numbers have no gaps: what comes behind one that is missing could not be told from it.
+        # Numbers have no gaps, so a missing database below the highest number is always noticed.
         used = {*self._slots, *self._homes, *range(max(placed))}
         if used - set(placed):
-            raise await self._left_out(min(used - set(placed)), max(used | set(placed)) + 1)
+            raise await self._missing_database_error(min(used - set(placed)), max(used | set(placed)) + 1)
         self.shards = [placed[number] for number in sorted(placed)]
         for number, shard in enumerate(self.shards):
             shard.number = number
 
-    async def _left_out(self, number: int, databases: int) -> InvalidArgument:
-        """What is on a database that was not given, as far as the others know: of a tenant its home does."""
+    async def _missing_database_error(self, number: int, databases: int) -> InvalidArgument:
+        """Return an error that names the queues on a database that was not given, as far as the other databases know
+        them. A tenant's home database knows the tenant's queues."""
         known = await self.fetch_all("SELECT tenant, queue FROM directory ORDER BY tenant, queue")
         refs = sorted(QueueRef(row["tenant"], row["queue"]) for _, rows in known for row in rows)
         if self._shard_map == "fnv-mod":
@@ -93,30 +106,30 @@ class PostgresCluster:
         else:
             queues = [ref for ref in refs if self._slots[slot_of(*ref)] == number]
         slots, homes = self._slots.count(number), self._homes.count(number)
-        said = [f"this store has {databases} databases, and number {number} was not given"]
+        parts = [f"this store has {databases} databases, and number {number} was not given"]
         if slots:
-            names = ", ".join(map(str, queues[:_NAMED])) or "of tenants that it alone knows"
+            names = ", ".join(map(str, queues[:_NAMED])) or "of tenants that only it knows"
             more = f" and {len(queues) - _NAMED:,} more" if len(queues) > _NAMED else ""
-            said.append(f"on it are {slots} of {SLOTS} slots, with the queues {names}{more}")
-        if slots and number and self.goes_by_slots:
-            said.append(
+            parts.append(f"on it are {slots} of {SLOTS} slots, with the queues {names}{more}")
+        if slots and number and self.uses_slots:
+            parts.append(
                 f"`holdfast pipeline reshard --onto {number}`, given all databases, moves queues from number {number} "
                 "on to those before it"
             )
         if homes:
-            said.append(
-                f"what is one per tenant is on it for {homes} of {SLOTS} parts of the tenants, and does not move"
-            )
-        said.append("name all of them, separated by commas")
-        return InvalidArgument("; ".join(said), field="store", database=number, queues=[str(ref) for ref in queues])
+            parts.append(f"it is the home of {homes} of {SLOTS} parts of the tenants, which does not move")
+        parts.append("name all of them, separated by commas")
+        return InvalidArgument("; ".join(parts), field="store", database=number, queues=[str(ref) for ref in queues])
 
     async def close(self) -> None:
+        """Close all databases."""
         for shard in self.shards:
             await shard.close()
 
-    # --- Which database --------------------------------------------------------------------------------------
+    # --- Owners --------------------------------------------------------------------------------------
 
     def number_of(self, ref: QueueRef) -> int:
+        """Return the number of the database that owns the queue."""
         if len(self.shards) == 1:
             return 0
         if self._shard_map == "fnv-mod":
@@ -124,47 +137,56 @@ class PostgresCluster:
         return self._slots[slot_of(ref.tenant, ref.queue)]
 
     def shard_of(self, ref: QueueRef) -> PostgresDatabase:
+        """Return the database that owns the queue."""
         return self.shards[self.number_of(ref)]
 
-    def numbered(self, number: int) -> PostgresDatabase:
+    def shard_by_number(self, number: int) -> PostgresDatabase:
+        """Return the database with this number. Raise `InvalidArgument` if it was not given."""
         if not 0 <= number < len(self.shards):
-            raise InvalidArgument(f"this store has no database number {number}: name all of them", field="store")
+            raise InvalidArgument(
+                f"database number {number} was not given; name all databases of the store", field="store"
+            )
         return self.shards[number]
 
     def home_of(self, tenant: str) -> PostgresDatabase:
-        """Where what is one per tenant is kept."""
+        """Return the tenant's home: the database that keeps the rows that exist once per tenant."""
         return self.shards[0 if len(self.shards) == 1 else home_of(tenant, self._homes)]
 
     @property
-    def goes_by_slots(self) -> bool:
+    def uses_slots(self) -> bool:
+        """Return whether the slot table says which database owns a queue."""
         return self._shard_map == "slots"
 
     async def owns(self, shard: PostgresDatabase, ref: QueueRef) -> bool:
-        """Whether a queue that is not found on this database would be there. Else it is on another, or on its way."""
-        if not self.goes_by_slots:
+        """Return whether a queue that this database does not have would be here. Otherwise it is on another database or
+        moving."""
+        if not self.uses_slots:
             return True
         [row] = await shard.fetch(SQL["slot_owner"], slot_of(ref.tenant, ref.queue))
         return row["shard"] == shard.number and not row["is_moving"]
 
     def owner_of(self, slot: int) -> int:
+        """Return the number of the database that owns the slot."""
         return self._slots[slot]
 
-    def table(self) -> tuple[int, list[int]]:
-        """The epoch, and the owner of each slot."""
+    def slot_table(self) -> tuple[int, list[int]]:
+        """Return the epoch of the slot table, and the owner of each slot."""
         return self._epoch, self._slots
 
     async def refresh(self) -> bool:
-        """Learn which slots have gone to another database since; answers whether any has."""
+        """Read the slot table again, unless that was done a moment ago. Return whether it has changed."""
         if steady_s() - self._looked_s < _LOOK_S:
             return False
         self._looked_s = steady_s()
         return await self.refresh_now()
 
     async def refresh_now(self) -> bool:
+        """Read the slot table again. Return whether it has changed. Raise `StoreUnavailable` if queues are on a
+        database that this server does not have."""
         tables: dict[int, _Table] = {}
         for shard in self.shards:
             try:
-                found, table = await shard.use(_look)
+                found, table = await shard.use(_read_status)
             except StoreUnavailable:
                 continue
             tables[found.epoch] = table
@@ -174,14 +196,15 @@ class PostgresCluster:
         missing = set(slots) - set(range(len(self.shards)))
         if missing:
             raise StoreUnavailable(
-                f"some queues are on database number {min(missing)} now, which this server was not given: restart it "
-                "with all of them"
+                f"some queues are on database number {min(missing)} now, which this server was not given; restart it "
+                "with the URLs of all databases"
             )
         self._epoch, self._slots, self._homes = max(tables), slots, homes
         return True
 
     async def fetch_all(self, sql: str, *args: Any) -> list[tuple[PostgresDatabase, list[Any]]]:
-        """Of every database that answers; `StoreUnavailable` if none does."""
+        """Run a statement on every database, and return the rows of those that answer. Raise `StoreUnavailable` if none
+        does."""
         found: list[tuple[PostgresDatabase, list[Any]]] = []
         failure: StoreUnavailable | None = None
         for shard in self.shards:
@@ -195,25 +218,26 @@ class PostgresCluster:
 
     # --- Time --------------------------------------------------------------------------------------------------
 
-    def given(self, now_ms: int) -> int | None:
-        """What a statement is told of the time."""
-        return now_ms if self._goes_by_caller else None
+    def time_argument(self, now_ms: int) -> int | None:
+        """Return the time to pass to a statement: None for the database's own time, or the caller's time in tests."""
+        return now_ms if self._uses_caller_time else None
 
     def note_now(self, stored_ms: int, now_ms: int) -> None:
-        """A statement's own time, beside the caller's."""
-        if not self._goes_by_caller:
+        """Note the database's time beside the caller's."""
+        if not self._uses_caller_time:
             self._ahead_ms = stored_ms - now_ms
 
-    def stored(self, at_ms: int) -> int:
-        """A caller's instant, by the database's clock."""
+    def database_time(self, at_ms: int) -> int:
+        """Convert a time by the caller's clock to the database's clock."""
         return at_ms + self._ahead_ms
 
-    def callers(self, at_ms: int) -> int:
-        """The database's instant, by the caller's clock."""
+    def caller_time(self, at_ms: int) -> int:
+        """Convert a time by the database's clock to the caller's clock."""
         return at_ms - self._ahead_ms
 
 
-async def _look(connection: Any) -> tuple[migrations.Status, _Table]:
+async def _read_status(connection: Any) -> tuple[migrations.Status, _Table]:
+    """Read the state of a database, and its slot table."""
     found = await migrations.status(connection)
     if found.cluster_id is None or found.version < found.newest:
         return found, _Table([], [])

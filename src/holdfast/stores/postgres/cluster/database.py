@@ -1,4 +1,4 @@
-"""One database: its connections, what its errors mean, and a rest after it was found to be down."""
+"""One database: its connection pool, the meaning of its errors, and a pause after a failed connect."""
 
 import asyncio
 from collections import deque
@@ -17,13 +17,13 @@ T = TypeVar("T")
 _CONNECTIONS = 8
 _CONNECT_S = 5.0
 _COMMAND_S = 60.0
-# After a failed connect nobody tries for so long, doubling up to the longest.
-_FIRST_REST_S, _LONGEST_REST_S = 0.1, 3.0
-# A deadlock or a lost race is worked through again this often.
+# After a failed connect no call connects for this long; it doubles up to the longest pause.
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 3.0
+# Number of retries after a deadlock or a serialization failure.
 _TRIES = 8
 
-# Every statement goes by an index, whatever the statistics of a table that was empty a moment ago say; and is planned
-# once for each connection.
+# Every statement uses an index, even if the statistics still describe a table that was empty a moment ago, and is
+# planned once per connection.
 _SETTINGS = {
     "application_name": "holdfast",
     "search_path": "holdfast",
@@ -37,7 +37,8 @@ _SETTINGS = {
     "default_transaction_isolation": "read committed",
 }
 
-# The connection, or the server behind it, is gone or going; or it takes no writes, as after a failover.
+# Errors after which the connection is of no use: it or the server is gone or going, or the server takes no writes, as
+# after a failover.
 LOST: tuple[type[BaseException], ...] = (
     OSError,
     asyncio.TimeoutError,
@@ -51,8 +52,8 @@ LOST: tuple[type[BaseException], ...] = (
 _AGAIN = (exceptions.DeadlockDetectedError, exceptions.SerializationError)
 
 
-def shown(url: str) -> str:
-    """A URL for people: without its password."""
+def hide_password(url: str) -> str:
+    """Return the URL without its password, for messages."""
     parts = urlsplit(url)
     if parts.password is None:
         return url
@@ -60,46 +61,48 @@ def shown(url: str) -> str:
     return urlunsplit(parts._replace(netloc=f"{user.partition(':')[0]}@{host}"))
 
 
-def said(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
+    """Return the text of an error."""
     return str(error) or type(error).__name__
 
 
 async def connect(url: str, settings: dict[str, str] | None = None) -> Any:
-    """One connection, or `StoreUnavailable`."""
+    """Open one connection. Raise `StoreUnavailable`."""
     try:
         return await asyncpg.connect(
             url, timeout=_CONNECT_S, command_timeout=_COMMAND_S, server_settings=_SETTINGS | (settings or {})
         )
     except (*LOST, exceptions.PostgresError, ValueError) as error:
-        raise StoreUnavailable(f"{shown(url)} cannot be reached: {said(error)}") from error
+        raise StoreUnavailable(f"cannot connect to {hide_password(url)}: {error_text(error)}") from error
 
 
 class PostgresDatabase:
-    """All of it runs on the driver's loop."""
+    """One database of the store, with a pool of connections. It runs on the driver's loop."""
 
     def __init__(self, url: str, settings: dict[str, str], connections: int = _CONNECTIONS) -> None:
         self.url = url
         self.number = 0
         self._settings = settings
-        self._room = connections
+        self._unopened = connections
         self._idle: list[Any] = []
         self._waiting: deque[asyncio.Future[None]] = deque()
-        self._rest_s = _FIRST_REST_S
-        self._rests_until = 0.0
-        self._why = ""
+        self._pause_s = _FIRST_PAUSE_S
+        self._paused_until_s = 0.0
+        self._failure = ""
         self._is_closed = False
-        # Statements that reached the database, and those that did not.
+        # Statements that reached the database, and failures of connections.
         self.statements = 0
         self.failures = 0
-        # Messages that were claimed here, since somebody last looked.
+        # Messages claimed here since the last vacuum.
         self.claimed = 0
 
     @property
     def is_up(self) -> bool:
-        return not self._is_closed and not self._why
+        """Return whether the last connect succeeded and the pool is open."""
+        return not self._is_closed and not self._failure
 
     async def fetch(self, sql: str, *args: Any) -> list[Any]:
-        """One statement, which is one transaction."""
+        """Run one statement as one transaction, and return its rows."""
 
         async def once(connection: Any) -> list[Any]:
             rows: list[Any] = await connection.fetch(sql, *args)
@@ -108,7 +111,7 @@ class PostgresDatabase:
         return await self.use(once)
 
     async def step(self, work: Callable[[Any], Awaitable[T]]) -> T:
-        """`work` in one transaction; begun afresh if others stood in its way."""
+        """Run `work` in one transaction. It runs again after a deadlock or a serialization failure."""
 
         async def once(connection: Any) -> T:
             async with connection.transaction():
@@ -117,8 +120,10 @@ class PostgresDatabase:
         return await self.use(once)
 
     async def use(self, work: Callable[[Any], Awaitable[T]]) -> T:
+        """Run `work` with a connection of the pool. It runs again after a deadlock or a serialization failure. Raise
+        `StoreUnavailable` if the connection fails."""
         for tries_left in range(_TRIES, -1, -1):
-            connection = await self._take()
+            connection = await self._acquire()
             self.statements += 1
             try:
                 return await work(connection)
@@ -131,22 +136,25 @@ class PostgresDatabase:
                 self.failures += 1
                 if not isinstance(error, exceptions.PostgresError) or connection.is_closed():
                     connection.terminate()
-                raise StoreUnavailable(f"{shown(self.url)} failed in the middle of a call: {said(error)}") from error
+                raise StoreUnavailable(
+                    f"{hide_password(self.url)} failed during a call: {error_text(error)}; the outcome is unknown"
+                ) from error
             except BaseException:
                 if connection.is_in_transaction():
                     connection.terminate()
                 raise
             finally:
-                self._give(connection)
+                self._return(connection)
         raise AssertionError("unreachable")
 
-    def rest(self, error: BaseException) -> None:
-        """Nobody asks for a while."""
-        self._why = said(error)
-        self._rests_until = steady_s() + self._rest_s
-        self._rest_s = min(2 * self._rest_s, _LONGEST_REST_S)
+    def back_off(self, error: BaseException) -> None:
+        """Refuse calls for a pause that doubles with each failed connect."""
+        self._failure = error_text(error)
+        self._paused_until_s = steady_s() + self._pause_s
+        self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
 
     async def close(self) -> None:
+        """Close all connections, and refuse calls from now on."""
         self._is_closed = True
         while self._waiting:
             waiting = self._waiting.popleft()
@@ -154,62 +162,68 @@ class PostgresDatabase:
                 waiting.set_result(None)
         idle, self._idle = self._idle, []
         for connection in idle:
-            await self._end(connection)
+            await self._disconnect(connection)
 
-    async def _begin(self) -> Any:
+    async def _connect(self) -> Any:
+        """Open a connection for the pool."""
         return await connect(self.url, self._settings)
 
-    async def _end(self, connection: Any) -> None:
+    async def _disconnect(self, connection: Any) -> None:
+        """Close a connection of the pool."""
         try:
             await connection.close(timeout=1.0)
         except (*LOST, exceptions.PostgresError):
             connection.terminate()
 
-    async def _take(self) -> Any:
+    async def _acquire(self) -> Any:
+        """Return a connection: an idle one, a new one, or the next that another call gives back."""
         while True:
             self._check()
             while self._idle:
                 connection = self._idle.pop()
                 if not connection.is_closed():
                     return connection
-                self._room += 1
-            if self._room:
+                self._unopened += 1
+            if self._unopened:
                 break
             turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append(turn)
             await turn
-        self._room -= 1
+        self._unopened -= 1
         try:
-            connection = await self._begin()
+            connection = await self._connect()
         except StoreUnavailable as error:
-            self._room += 1
+            self._unopened += 1
             self.failures += 1
-            self.rest(error)
-            self._wake()
+            self.back_off(error)
+            self._wake_next()
             raise
         except BaseException:
-            self._room += 1
-            self._wake()
+            self._unopened += 1
+            self._wake_next()
             raise
-        self._why, self._rest_s = "", _FIRST_REST_S
+        self._failure, self._pause_s = "", _FIRST_PAUSE_S
         return connection
 
     def _check(self) -> None:
+        """Raise `StoreUnavailable` if the pool is closed or pauses."""
         if self._is_closed:
-            raise StoreUnavailable("this queue was closed: open it again")
-        if self._why and steady_s() < self._rests_until:
-            raise StoreUnavailable(self._why)
+            raise StoreUnavailable("this store was closed; open it again")
+        if self._failure and steady_s() < self._paused_until_s:
+            raise StoreUnavailable(self._failure)
 
-    def _give(self, connection: Any) -> None:
+    def _return(self, connection: Any) -> None:
+        """Give a connection back to the pool."""
         if connection.is_closed() or self._is_closed:
-            self._room += 1
+            self._unopened += 1
             if not connection.is_closed():
                 connection.terminate()
         else:
             self._idle.append(connection)
-        self._wake()
+        self._wake_next()
 
-    def _wake(self) -> None:
+    def _wake_next(self) -> None:
+        """Let the first waiting call go on."""
         while self._waiting:
             waiting = self._waiting.popleft()
             if not waiting.done():

@@ -1,11 +1,11 @@
-"""Node numbers of message ids, leased from the store's first database (SPEC 1.4)."""
+"""Node numbers for message ids, leased from the first database of the store (SPEC 1.4)."""
 
-import asyncio
 import logging
 from typing import Any
 from uuid import uuid4
 
-from holdfast.background import Backoff, run_forever
+from holdfast.background import Backoff, run_forever, sleep_for
+from holdfast.clock import Clock
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.ids import NODES, IdMaker
 from holdfast.stores.postgres.cluster.cluster import PostgresCluster
@@ -13,8 +13,11 @@ from holdfast.stores.postgres.cluster.cluster import PostgresCluster
 _log = logging.getLogger("holdfast")
 
 _LEASE_S = 60
-_RENEW_S = 15.0
-# A number whose lease ran out is given to another only after this long: whoever had it may be cut off, not dead.
+_RENEW_MS = 15_000
+# A server without a number cannot take messages, so it asks more often.
+_RETRY_MS = 500
+# A number whose lease ended is given to another server only after this long, because the previous holder may be cut
+# off, not dead.
 _REST_S = 600
 
 _TAKE = f"""
@@ -34,11 +37,13 @@ UPDATE nodes SET ends_at = clock_timestamp() + interval '{_LEASE_S} seconds', hi
 WHERE node = $1 AND holder = $2 RETURNING node
 """
 _RELEASE = "UPDATE nodes SET holder = NULL, highest_id = greatest(highest_id, $3) WHERE node = $1 AND holder = $2"
-# One at a time: else two servers would see the same number free.
+# One server at a time: otherwise two servers would see the same number as free.
 _LOCK = "SELECT pg_advisory_xact_lock(hashtext('holdfast nodes'))"
 
 
 class PostgresNodeNumbers:
+    """This server's node number, and the ids made with it."""
+
     def __init__(self, cluster: PostgresCluster) -> None:
         self._cluster = cluster
         self._holder = uuid4()
@@ -46,12 +51,14 @@ class PostgresNodeNumbers:
 
     @property
     def number(self) -> int:
+        """The node number; -1 before the first lease."""
         return -1 if self._ids is None else self._ids.node
 
     def take_ids(self, number: int, now_ms: int, above: int = 0) -> list[int]:
-        """Ids above all that this node gave, and above `above`, whoever gave that."""
+        """Return `number` new ids above all ids this node has given and above the id `above` of any node. Raise
+        `StoreUnavailable` without a node number."""
         if self._ids is None:
-            raise StoreUnavailable("this server has no node number: the store's first database has not answered yet")
+            raise StoreUnavailable("this server has no node number yet, because the store's first database is down")
         ids = self._ids.take(number, now_ms)
         if ids and ids[0] <= above:
             self._ids = IdMaker(self._ids.node, max(self._ids.highest, above | 0xFFF))
@@ -59,34 +66,38 @@ class PostgresNodeNumbers:
         return ids
 
     async def lease(self) -> None:
+        """Lease a free node number. Raise `StoreUnavailable` if all are taken."""
+
         async def take(connection: Any) -> Any:
             await connection.execute(_LOCK)
             return await connection.fetchrow(_TAKE, self._holder)
 
         row = await self._cluster.shards[0].step(take)
         if row is None:
-            raise StoreUnavailable(f"all {NODES} node numbers are taken: stop servers that are not needed")
+            raise StoreUnavailable(f"all {NODES} node numbers are taken; stop servers that are not needed")
         highest = row["highest_id"] if self._ids is None else max(row["highest_id"], self._ids.highest)
         self._ids = IdMaker(row["node"], highest)
 
     async def renew(self) -> None:
-        """Ours still, or another number."""
+        """Renew the lease, or lease another number if it was lost."""
         if self._ids is None:
             await self.lease()
             return
         rows = await self._cluster.shards[0].fetch(_RENEW, self._ids.node, self._holder, self._ids.highest)
         if not rows:
-            _log.warning("node number %d was given to another server: taking a new one", self._ids.node)
+            _log.warning("node number %d was given to another server; leasing a new one", self._ids.node)
             await self.lease()
 
-    async def keep(self) -> None:
+    async def run(self, clock: Clock) -> None:
         """Renew the lease in time, until cancelled."""
         await run_forever(
             self.renew,
             Backoff("node_number"),
-            lambda: asyncio.sleep(_RENEW_S if self._ids is not None else 0.5),
+            clock,
+            lambda: sleep_for(clock, _RETRY_MS if self._ids is None else _RENEW_MS),
         )
 
     async def release(self) -> None:
+        """Give the number back."""
         if self._ids is not None:
             await self._cluster.shards[0].fetch(_RELEASE, self._ids.node, self._holder, self._ids.highest)

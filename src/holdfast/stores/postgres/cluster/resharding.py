@@ -1,18 +1,19 @@
-"""Slots from one database to another, with all their queues, while servers go on.
+"""Move slots with all their queues from one database to another, while servers go on.
 
-    1. source   `slot_moves`, and `moving_to` of the slot's queues: nobody touches them from here on
-    2. target   the same queues, not to be touched either; their rows are copied, in bounded steps
-    3. source   the slot's owner is the target, under a new epoch: it is decided
-    4. target   the same, and the queues are to be touched; then the other databases
-    5. source   the rows go, in bounded steps, and then the queues; `slot_moves` forgets it
+    1. source   insert the slot into `slot_moves`, and set `moving_to` of its queues: no call touches them from here on
+    2. target   create the same queues, also blocked, and copy their rows in bounded steps
+    3. source   make the target the slot's owner, under a new epoch: the move is decided
+    4. target   do the same, and unblock the queues; then update the other databases
+    5. source   delete the rows in bounded steps, then the queues, then the row of `slot_moves`
 
-`reshard` does all of it, blocking. Calls on these queues are `store_unavailable` from 1 to 4; all others go on. Step 1
-locks the table of queues for a moment: whoever writes to a queue has read its row in the same transaction, so nobody
-who saw it as it was is still at work afterwards. What a crash leaves is finished by the next call, which goes on where
-the copies ended, for their source stands still; if none comes, a server's sweep finishes what was decided and calls off
-what was not. One slot at a time, in the whole store, by a lock on its first database.
+`reshard` does all of it and blocks. Calls on these queues fail with `store_unavailable` from step 1 to step 4; all
+others go on. Step 1 locks the table of queues for a moment: every writer reads its queue's row in the same transaction,
+so no transaction that saw the queue before it was blocked is still running afterwards. The next `reshard` finishes a
+move that a crash interrupted: it goes on where the copies ended, because their source does not change. Without one, a
+server's sweep finishes a decided move and cancels an undecided one. An advisory lock on the first database allows one
+moving slot at a time in the whole store.
 
-The journal's events stay where they were written, and with them the queue's row, until they are forgotten.
+The journal's events stay on the database where they were written, and with them the queue's row, until they expire.
 """
 
 import asyncio
@@ -25,19 +26,20 @@ from asyncpg.exceptions import LockNotAvailableError
 from holdfast.model.errors import Internal, InvalidArgument, StoreUnavailable
 from holdfast.model.names import QueueRef
 from holdfast.stores.postgres.cluster.cluster import PostgresCluster
-from holdfast.stores.postgres.cluster.database import PostgresDatabase, connect, shown
+from holdfast.stores.postgres.cluster.database import PostgresDatabase, connect, hide_password
 from holdfast.stores.postgres.cluster.row_copying import copy_rows, count_rows, delete_rows
 from holdfast.stores.postgres.cluster.slots import SLOTS, slot_of
-from holdfast.stores.postgres.notifier import ring_for
+from holdfast.stores.postgres.notifier import notify_ready
 from holdfast.stores.postgres.queues.quota_grants import QuotaGrants
 from holdfast.stores.postgres.schema.statements import SQL
 
-# Of an advisory lock on the first database, held while a slot moves.
+# Advisory lock on the first database, held while a slot moves.
 _LOCK = 0x736C6F74
-# Whoever works on any queue waits while this waits for them: so not for long, and then again.
+# All calls on queues wait while this transaction waits for the lock, so it waits for a short time only and then tries
+# again.
 _PATIENCE = "SET LOCAL lock_timeout = '500ms'"
 _TRIES = 20
-# So long after it began, a move that nobody has the lock for is one whose process died.
+# A move this old whose lock is free is one whose process died.
 _ABANDONED_S = 10.0
 
 _ARRIVED = (
@@ -46,29 +48,32 @@ _ARRIVED = (
 )
 
 
-class MovedQueues(NamedTuple):
+class MovedSlot(NamedTuple):
+    """A slot that was moved, with the number of its queues and messages."""
+
     slot: int
     queues: int
     messages: int
 
 
-class _Going(NamedTuple):
-    """A queue on its way: its row on the source, its key on the target."""
+class _MovingQueue(NamedTuple):
+    """A queue that moves: its row on the source, and its key on the target."""
 
     row: Any
-    # None: it was deleted there, after it was decided.
+    # None: deleted on the target after the move was decided.
     key: int | None
 
 
-class AnotherMoves(StoreUnavailable):
-    """Another process has the lock."""
+class ReshardingInProgress(StoreUnavailable):
+    """Another process has the lock for moving slots."""
 
 
 Progress = Callable[[str], None]
 
 
 def even_plan(slots: list[int], databases: int) -> dict[int, int]:
-    """Which slots go where, so that each of so many databases owns as many as any other; no more than needed move."""
+    """Return slot → database for the slots that must move so that each of the first `databases` databases owns the same
+    number. No more slots move than needed."""
     shares = [SLOTS // databases + (number < SLOTS % databases) for number in range(databases)]
     owned = [[slot for slot, owner in enumerate(slots) if owner == number] for number in range(databases)]
     spare = [slot for owner, slot in ((owner, slot) for slot, owner in enumerate(slots)) if owner >= databases]
@@ -87,19 +92,20 @@ def reshard(
     progress: Progress = lambda text: None,
     *,
     onto: int | None = None,
-) -> list[MovedQueues]:
-    """Finish what a crash left, and move these slots to these databases; without a plan, as many as make it even, over
-    the first `onto` of them or over all.
+) -> list[MovedSlot]:
+    """Finish interrupted moves, and move the slots of `plan` to their databases. Without a plan, spread the slots
+    evenly over the first `onto` databases, or over all.
 
-    It may be killed at any point and done again. Every server has to be of this version, and be given all databases.
+    It may be killed at any point and repeated. Every server must run this version and be given all databases.
+    `progress` is called with the name of each queue before its rows are copied.
     """
 
-    async def work() -> list[MovedQueues]:
+    async def work() -> list[MovedSlot]:
         cluster = PostgresCluster(urls)
         try:
             await cluster.open()
             resharding = Resharding(cluster, QuotaGrants(cluster))
-            async with resharding.alone():
+            async with resharding.lock():
                 done = [await resharding.move(*each, progress) for each in (await resharding.unfinished()).items()]
                 wanted = wanted_moves(cluster, onto) if plan is None else plan
                 return done + [await resharding.move(slot, to, progress) for slot, to in sorted(wanted.items())]
@@ -110,87 +116,101 @@ def reshard(
 
 
 def wanted_moves(cluster: PostgresCluster, onto: int | None) -> dict[int, int]:
-    """Which slots have to go where for the first `onto` databases, or all, to share them evenly; of an open cluster."""
+    """Return slot → database for an even spread over the first `onto` databases of an open cluster, or over all. Raise
+    `InvalidArgument`."""
     databases = len(cluster.shards)
     if onto is not None and not 1 <= onto <= databases:
-        raise InvalidArgument(f"this store has {databases} databases: queues cannot go onto {onto}", field="onto")
-    return even_plan(cluster.table()[1], databases if onto is None else onto)
+        raise InvalidArgument(
+            f"this store has {databases} databases; --onto must be between 1 and {databases}, not {onto}", field="onto"
+        )
+    return even_plan(cluster.slot_table()[1], databases if onto is None else onto)
 
 
 class Resharding:
+    """Moves slots between the databases of an open cluster."""
+
     def __init__(self, cluster: PostgresCluster, grants: QuotaGrants) -> None:
         self._cluster = cluster
         self._grants = grants
 
     @asynccontextmanager
-    async def alone(self) -> AsyncIterator[None]:
-        """`StoreUnavailable` if another moves slots of this store."""
-        if not self._cluster.goes_by_slots:
-            raise InvalidArgument("with shard_map `fnv-mod` no slot can be moved", field="shard_map")
+    async def lock(self) -> AsyncIterator[None]:
+        """Hold the lock for moving slots. Raise `ReshardingInProgress` if another process has it."""
+        if not self._cluster.uses_slots:
+            raise InvalidArgument("slots cannot be moved with shard_map `fnv-mod`", field="shard_map")
         connection = await connect(self._cluster.shards[0].url)
         try:
             if not await connection.fetchval("SELECT pg_try_advisory_lock($1)", _LOCK):
-                raise AnotherMoves("slots of this store are being moved by another process: wait for it to end")
-            self._keeper = connection
+                raise ReshardingInProgress("another process is moving slots of this store; wait until it has ended")
+            self._lock_connection = connection
             yield
         finally:
             connection.terminate()
 
     async def unfinished(self) -> dict[int, int]:
-        """Slots that a crash left on their way, and where they go."""
+        """Return slot → target of the moves that a crash has interrupted."""
         return {
             row["slot"]: row["to_shard"]
             for _, rows in await self._cluster.fetch_all("SELECT slot, to_shard FROM slot_moves")
             for row in rows
         }
 
-    async def move(self, slot: int, to: int, progress: Progress = lambda text: None) -> MovedQueues:
-        """Within `alone`. Does nothing if the slot is there already."""
-        target = self._cluster.numbered(to)
+    async def move(self, slot: int, to: int, progress: Progress = lambda text: None) -> MovedSlot:
+        """Move a slot; do nothing if it is there already. The caller holds the lock (`lock`)."""
+        target = self._cluster.shard_by_number(to)
         source, begun = await self._source(slot)
         if begun is not None and begun["to_shard"] == source.number:
-            await self._undo(slot, source)
+            await self._cancel(slot, source)
             begun = None
         if begun is not None and begun["to_shard"] != to:
-            raise StoreUnavailable(f"slot {slot} is on its way to database {begun['to_shard']}: finish that first")
+            raise StoreUnavailable(
+                f"slot {slot} is being moved to database {begun['to_shard']}; finish that move first"
+            )
         if begun is None and source is target:
-            return MovedQueues(slot, 0, 0)
+            return MovedSlot(slot, 0, 0)
         if begun is None:
-            await self._hold(slot, source, target)
+            await self._block_queues(slot, source, target)
         is_decided = begun is not None and begun["is_decided"]
-        held = [row for row in await source.fetch(SQL["held_queues"]) if slot_of(row["tenant"], row["queue"]) == slot]
-        going = [_Going(row, await self._announce(row, source, target, is_decided=is_decided)) for row in held]
+        blocked = [
+            row for row in await source.fetch(SQL["held_queues"]) if slot_of(row["tenant"], row["queue"]) == slot
+        ]
+        moving = [
+            _MovingQueue(row, await self._create_on_target(row, source, target, is_decided=is_decided))
+            for row in blocked
+        ]
         messages = 0
         if not is_decided:
-            for each in going:
+            for each in moving:
                 progress(f"{each.row['tenant']}/{each.row['queue']}")
                 assert each.key is not None
                 messages += await copy_rows(source, each.row["key"], target, each.key)
                 await self._check(each.row, each.key, source, target)
             await self._decide(slot, source, target)
-        await self._publish(slot, going, source, target)
-        for each in going:
-            await self._let_go(each, source, target)
+        await self._publish(slot, moving, source, target)
+        for each in moving:
+            await self._delete_from_source(each, source, target)
         await source.fetch("DELETE FROM slot_moves WHERE slot = $1", slot)
-        return MovedQueues(slot, len(going), messages)
+        return MovedSlot(slot, len(moving), messages)
 
     async def _source(self, slot: int) -> tuple[PostgresDatabase, Any]:
-        """Which database has the slot or is still rid of it, and how far that went."""
+        """Return the database that has the slot or still has rows of it, and the row of `slot_moves` if a move has
+        begun."""
         found = await self._cluster.fetch_all("SELECT * FROM slot_moves WHERE slot = $1", slot)
         if len(found) < len(self._cluster.shards):
-            raise StoreUnavailable("a database of this store is down: slots can be moved when all are there")
+            raise StoreUnavailable("a database of this store is down; slots can be moved only while all are up")
         for shard, rows in found:
             if rows:
                 return shard, rows[0]
-        return self._cluster.numbered(await self._owner(slot)), None
+        return self._cluster.shard_by_number(await self._owner(slot)), None
 
     async def _owner(self, slot: int) -> int:
         await self._cluster.refresh_now()
         return self._cluster.owner_of(slot)
 
-    # --- 1. Nobody touches them any more -----------------------------------------------------------------------------
+    # --- 1. Block the queues -----------------------------------------------------------------------------
 
-    async def _hold(self, slot: int, source: PostgresDatabase, target: PostgresDatabase) -> None:
+    async def _block_queues(self, slot: int, source: PostgresDatabase, target: PostgresDatabase) -> None:
+        """Block all queues of the slot on the source."""
         [row] = await source.fetch("SELECT coalesce(max(key), 0) AS key FROM queues")
         after = row["key"]
         before = await source.use(lambda connection: self._keys(connection, slot, 0))
@@ -198,16 +218,16 @@ class Resharding:
         async def work(connection: Any) -> None:
             await connection.execute(_PATIENCE)
             await connection.execute("LOCK TABLE queues IN ACCESS EXCLUSIVE MODE")
-            # What came since, and then only those: the others' names were looked at before anybody had to wait.
+            # Only queues created since need a look here; the others were listed before any call had to wait.
             keys = [*before, *await self._keys(connection, slot, after)]
-            held = await connection.fetch(SQL["queues_by_keys"], keys)
-            for row in held:
+            blocked = await connection.fetch(SQL["queues_by_keys"], keys)
+            for row in blocked:
                 if row["drain_until"] is not None:
                     raise StoreUnavailable(
-                        f"queue {row['tenant']}/{row['queue']} is being deleted: wait until it is gone"
+                        f"queue {row['tenant']}/{row['queue']} is being deleted; try again once the delete has finished"
                     )
             if await connection.fetchval("SELECT count(*) FROM arrivals WHERE queue_key = ANY($1::bigint[])", keys):
-                raise StoreUnavailable(f"messages are on their way to a queue of slot {slot}: try again in a while")
+                raise StoreUnavailable(f"messages are being moved to a queue of slot {slot}; try again in a while")
             await connection.execute("INSERT INTO slot_moves (slot, to_shard) VALUES ($1, $2)", slot, target.number)
             await connection.execute(
                 "UPDATE queues SET moving_to = $2, revision = revision + 1 WHERE key = ANY($1::bigint[])",
@@ -222,37 +242,37 @@ class Resharding:
             except LockNotAvailableError:
                 if not tries_left:
                     raise StoreUnavailable(
-                        f"a transaction on {shown(source.url)} has been open for long: try again when it has ended"
+                        f"a transaction on {hide_password(source.url)} has been open for long; try again later"
                     ) from None
 
     async def _keys(self, connection: Any, slot: int, after: int) -> list[int]:
-        """The slot's queues, of those with a key above `after`."""
+        """Return the keys above `after` of the slot's queues."""
         rows = await connection.fetch(SQL["queue_names"], after)
         return [row["key"] for row in rows if slot_of(row["tenant"], row["queue"]) == slot]
 
-    # --- What a crash left -------------------------------------------------------------------------------------------
+    # --- Interrupted moves -------------------------------------------------------------------------------------------
 
     async def recover(self) -> int:
-        """By sweeps: a move that nobody carries on is finished if it was decided, and else called off."""
+        """For sweeps: finish abandoned moves that were decided, and cancel the others. Return how many there were."""
         found = await self._cluster.fetch_all(SQL["old_slot_moves"], _ABANDONED_S)
         if not any(rows for _, rows in found):
             return 0
         recovered = 0
         try:
-            async with self.alone():
+            async with self.lock():
                 for source, rows in found:
                     for row in rows:
                         if row["is_decided"]:
                             await self.move(row["slot"], row["to_shard"])
                         elif await source.fetch(SQL["call_off_slot"], row["slot"]):
-                            await self._undo(row["slot"], source)
+                            await self._cancel(row["slot"], source)
                         recovered += 1
-        except AnotherMoves:
-            pass  # then it is carried on
+        except ReshardingInProgress:
+            pass  # another process goes on with the move
         return recovered
 
-    async def _undo(self, slot: int, source: PostgresDatabase) -> None:
-        """Nobody can decide it any more: the copies go, and then the queues are what they were."""
+    async def _cancel(self, slot: int, source: PostgresDatabase) -> None:
+        """Cancel a move that can no longer be decided: delete the copies, then unblock the queues."""
         for shard in self._cluster.shards:
             if shard is not source:
                 for row in await shard.fetch(SQL["arriving_queues"]):
@@ -271,11 +291,13 @@ class Resharding:
 
         await source.step(release)
 
-    # --- 2. The same on the target -----------------------------------------------------------------------------------
+    # --- 2. Copy to the target -----------------------------------------------------------------------------------
 
-    async def _announce(
+    async def _create_on_target(
         self, row: Any, source: PostgresDatabase, target: PostgresDatabase, *, is_decided: bool
     ) -> int | None:
+        """Create a blocked queue on the target and return its key; None if the move is decided and the queue was
+        deleted on the target since."""
         [tenant] = await source.fetch(SQL["tenant"], row["tenant"])
         is_home = self._cluster.home_of(row["tenant"]) is source
         revision = tenant["revision" if is_home else "home_revision"]
@@ -296,53 +318,58 @@ class Resharding:
                 return key
             if is_decided:
                 return None
-            raise Internal(f"{shown(target.url)} has another queue {row['tenant']}/{row['queue']} already")
+            raise Internal(f"{hide_password(target.url)} has another queue {row['tenant']}/{row['queue']} already")
 
         return await target.step(work)
 
     async def _check(self, row: Any, key: int, source: PostgresDatabase, target: PostgresDatabase) -> None:
+        """Raise `Internal` if the copy of a queue differs from the original."""
         before, after = await count_rows(source, row["key"]), await count_rows(target, key)
         if before != after:
-            raise Internal(f"the copy of {row['tenant']}/{row['queue']} has {after}, not {before}: it is not decided")
+            raise Internal(
+                f"the copy of {row['tenant']}/{row['queue']} has {after}, not {before}; the move is not completed"
+            )
 
-    # --- 3, 4. Whose it is -------------------------------------------------------------------------------------------
+    # --- 3, 4. Change the owner --------------------------------------------------------------------------------------
 
     async def _decide(self, slot: int, source: PostgresDatabase, target: PostgresDatabase) -> None:
-        await self._keeper.fetchval("SELECT 1")  # still alone
+        """Make the target the owner of the slot."""
+        await self._lock_connection.fetchval("SELECT 1")  # the lock is still held
         epoch = await self._newest_epoch() + 1
 
         async def work(connection: Any) -> None:
             if await connection.fetchval(SQL["decide_slot"], slot, target.number) is None:
-                raise StoreUnavailable(f"the move of slot {slot} took so long that it was called off: try again")
+                raise StoreUnavailable(f"the move of slot {slot} took so long that it was cancelled; try again")
             await connection.execute("UPDATE slots SET shard = $2 WHERE slot = $1", slot, target.number)
             await connection.execute("UPDATE cluster SET epoch = $1", epoch)
 
         await source.step(work)
 
     async def _publish(
-        self, slot: int, going: list[_Going], source: PostgresDatabase, target: PostgresDatabase
+        self, slot: int, moving: list[_MovingQueue], source: PostgresDatabase, target: PostgresDatabase
     ) -> None:
+        """Write the new slot table to all databases, and unblock the queues on the target."""
         await self._cluster.refresh_now()
-        going = [each for each in going if each.key is not None]
-        sums = {each.key: (await source.fetch(SQL["sums"], each.row["key"]))[0] for each in going}
-        ready = {QueueRef(each.row["tenant"], each.row["queue"]): 0 for each in going}
+        moving = [each for each in moving if each.key is not None]
+        sums = {each.key: (await source.fetch(SQL["sums"], each.row["key"]))[0] for each in moving}
+        ready = {QueueRef(each.row["tenant"], each.row["queue"]): 0 for each in moving}
 
         async def work(connection: Any) -> None:
             await self._write_table(connection)
-            for each in going:
+            for each in moving:
                 arrived = "UPDATE queues SET moving_to = NULL WHERE key = $1 AND moving_to IS NOT NULL RETURNING key"
-                # If this is done again, the queue has gone on since.
+                # After a repeat, the queue may have changed since; then its sums are left alone.
                 if await connection.fetchval(arrived, each.key) is not None:
                     await connection.execute(SQL["put_sums"], each.key, *sums[each.key])
 
         await target.step(work)
-        await target.use(lambda connection: ring_for(connection, ready))
+        await target.use(lambda connection: notify_ready(connection, ready))
         for shard in self._cluster.shards:
             if shard is not target:
                 await shard.step(self._write_table)
 
     async def _write_table(self, connection: Any) -> None:
-        epoch, slots = self._cluster.table()
+        epoch, slots = self._cluster.slot_table()
         if (
             await connection.fetchval("UPDATE cluster SET epoch = $1 WHERE epoch < $1 RETURNING epoch", epoch)
             is not None
@@ -354,17 +381,20 @@ class Resharding:
         newest: int = max(row["epoch"] for _, rows in found for row in rows)
         return newest
 
-    # --- 5. Nothing is left ------------------------------------------------------------------------------------------
+    # --- 5. Delete from the source -----------------------------------------------------------------------------------
 
-    async def _let_go(self, going: _Going, source: PostgresDatabase, target: PostgresDatabase) -> None:
-        tenant = going.row["tenant"]
-        # First the target is granted what has come to it: quotas hold at every moment.
+    async def _delete_from_source(
+        self, queue: _MovingQueue, source: PostgresDatabase, target: PostgresDatabase
+    ) -> None:
+        """Delete a queue that has moved from the source."""
+        tenant = queue.row["tenant"]
+        # The target is granted the arrived messages first, so that quotas hold at every moment.
         await self._grants.note_used(tenant, target)
-        await delete_rows(source, going.row["key"])
+        await delete_rows(source, queue.row["key"])
 
         async def last(connection: Any) -> None:
-            await self._grants.lower_in(connection, tenant, going.row["key"])
-            await connection.execute("UPDATE queues SET gone_at = now_ms(NULL) WHERE key = $1", going.row["key"])
+            await self._grants.lower_in(connection, tenant, queue.row["key"])
+            await connection.execute("UPDATE queues SET gone_at = now_ms(NULL) WHERE key = $1", queue.row["key"])
 
         await source.step(last)
         await self._grants.take_back(tenant, source)

@@ -1,4 +1,4 @@
-"""All rows of a queue from one database to another, while it stands still; in bounded steps, begun again at will."""
+"""Copy all rows of a queue to another database while nothing changes them, in bounded steps that can be resumed."""
 
 from functools import partial
 from typing import Any
@@ -7,7 +7,7 @@ from holdfast.stores.payloads.pieces import count_of
 from holdfast.stores.postgres.cluster.database import PostgresDatabase
 from holdfast.stores.postgres.schema.statements import SQL, WHOLE
 
-# Of one step.
+# Limits of one step.
 _ROWS = 2_000
 _BYTES = 16 << 20
 
@@ -15,7 +15,7 @@ _IN_PIECES = (
     "SELECT id, piece_place, piece_size FROM items "
     "WHERE queue_key = $1 AND id > $2 AND piece_place IS NOT NULL ORDER BY id LIMIT $3"
 )
-# Pieces that one statement deletes.
+# Number of pieces that one statement deletes.
 _DROP = 64
 
 _KEYS = ("key", "id", "correlation_id", "ends_at")
@@ -27,7 +27,8 @@ _SMALL = {
 
 
 async def copy_rows(source: PostgresDatabase, key: int, target: PostgresDatabase, new_key: int) -> int:
-    """How many messages the queue has."""
+    """Copy all rows of a queue, and return the number of its messages. A repeated call goes on where the previous one
+    ended."""
     await _copy_messages(source, key, target, new_key)
     await _copy_pieces(source, key, target)
     await _copy_keys(source, key, target, new_key)
@@ -43,7 +44,7 @@ async def copy_rows(source: PostgresDatabase, key: int, target: PostgresDatabase
 
 
 async def _copy_messages(source: PostgresDatabase, key: int, target: PostgresDatabase, new_key: int) -> None:
-    """In the order of their ids: so the last that is there tells how far it went."""
+    """Copy messages in the order of their ids, so that the last copied id tells where to go on."""
     [row] = await target.fetch("SELECT coalesce(max(id), -1) AS id FROM items WHERE queue_key = $1", new_key)
     after = row["id"]
     sizes = "SELECT id, bytes FROM items WHERE queue_key = $1 AND id > $2 ORDER BY id LIMIT $3"
@@ -67,7 +68,8 @@ async def _copy_messages(source: PostgresDatabase, key: int, target: PostgresDat
 
 
 async def _copy_pieces(source: PostgresDatabase, key: int, target: PostgresDatabase) -> None:
-    """After the messages, which nobody reads yet: so whoever calls it off finds by them what to delete."""
+    """Copy payloads in pieces. Their messages come first, so that a cancelled copy can find by them the pieces to
+    delete; no reader sees the messages yet."""
     after = -1
     while step := await source.fetch(_IN_PIECES, key, after, _ROWS):
         for row in step:
@@ -79,6 +81,7 @@ async def _copy_pieces(source: PostgresDatabase, key: int, target: PostgresDatab
 
 
 async def _copy_keys(source: PostgresDatabase, key: int, target: PostgresDatabase, new_key: int) -> None:
+    """Copy idempotency keys in order, so that the last copied key tells where to go on."""
     [row] = await target.fetch("SELECT coalesce(max(key), '') AS key FROM seen_keys WHERE queue_key = $1", new_key)
     after = row["key"]
     page = f"SELECT {', '.join(_KEYS)} FROM seen_keys WHERE queue_key = $1 AND key > $2 ORDER BY key LIMIT {_ROWS}"
@@ -97,7 +100,7 @@ async def _put(connection: Any, table: str, columns: tuple[str, ...], rows: list
 
 
 async def count_rows(shard: PostgresDatabase, key: int) -> dict[str, int]:
-    """What a copy must have as many of; keys are forgotten on both sides when their time has come."""
+    """Return counts and sums that a copy must have too. Idempotency keys are left out: they expire on both sides."""
     counts = {}
     for table, column in (
         ("items", "bytes"),
@@ -119,8 +122,8 @@ async def count_rows(shard: PostgresDatabase, key: int) -> dict[str, int]:
 
 
 async def delete_rows(shard: PostgresDatabase, key: int) -> None:
-    """All but what counts them. Of a message first its payload in pieces: none of that must be found here, should the
-    queue come back."""
+    """Delete all rows of a queue except its counts. Pieces go before their message, so that none is found here should
+    the queue come back."""
     after = -1
     while step := await shard.fetch(_IN_PIECES, key, after, _ROWS):
         for row in step:
@@ -144,5 +147,6 @@ async def delete_rows(shard: PostgresDatabase, key: int) -> None:
 
 
 async def _drop_some(place: int, connection: Any) -> int:
+    """Delete some pieces of a payload, and return how many."""
     status = await connection.execute(SQL["drop_pieces"], place, _DROP)
     return int(status.rpartition(" ")[2])

@@ -1,4 +1,4 @@
-"""Which database a queue is on: names to slots by a hash, slots to shards by a stored table."""
+"""The owner of a queue: a hash maps names to slots, and a stored table maps slots to shards."""
 
 SLOTS = 1_024
 
@@ -8,6 +8,7 @@ _MASK = 0xFFFF_FFFF
 
 
 def fnv32a(text: bytes) -> int:
+    """Return the 32-bit FNV-1a hash."""
     value = _BASIS
     for byte in text:
         value = (value ^ byte) * _PRIME & _MASK
@@ -15,7 +16,8 @@ def fnv32a(text: bytes) -> int:
 
 
 def fmix32(value: int) -> int:
-    """Murmur's finaliser: every bit of the input moves every bit of the output, so that correlated names spread."""
+    """Return Murmur3's finaliser: every bit of the input affects every bit of the output, so that similar names
+    spread."""
     value ^= value >> 16
     value = value * 0x85EB_CA6B & _MASK
     value ^= value >> 13
@@ -24,14 +26,15 @@ def fmix32(value: int) -> int:
 
 
 def slot_of(tenant: str, queue: str) -> int:
+    """Return the slot of a queue."""
     return fmix32(fnv32a((tenant + queue).encode())) % SLOTS
 
 
 def home_of(tenant: str, slots: list[int]) -> int:
-    """The shard that keeps what is one per tenant."""
+    """Return the shard that keeps the rows that exist once per tenant."""
     return slots[fmix32(fnv32a(tenant.encode())) % SLOTS]
 
 
 def spread(shards: int) -> list[int]:
-    """A first table: each shard owns every `shards`th slot."""
+    """Return the slot table of a new store: each shard owns every `shards`th slot."""
     return [slot % shards for slot in range(SLOTS)]

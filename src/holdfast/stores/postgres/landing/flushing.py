@@ -1,7 +1,8 @@
-"""What a flush job calls: calls out of servers' logs into the databases, from any thread or process.
+"""Store calls from servers' logs in the databases, from any thread or process: for flush jobs.
 
-Blocking, over connections of its own. It may be killed at any point and done again, by several at once and beside the
-servers that wrote the logs: what has landed is written down with its rows, and is not stored twice.
+The functions block and use their own connections. A flush may be killed at any point and repeated, several may run at
+once, and they may run beside the servers that wrote the logs: landed calls are noted with their rows and never stored
+twice.
 """
 
 import asyncio
@@ -15,13 +16,13 @@ from holdfast.model.errors import StoreUnavailable
 from holdfast.model.names import QueueRef
 from holdfast.stores.formats.logged_enqueue import LoggedBatch
 from holdfast.stores.postgres.cluster.cluster import PostgresCluster
-from holdfast.stores.postgres.landing.land import Landed, Lane, landed_places
+from holdfast.stores.postgres.landing.land import Landed, LogShard, landed_numbers
 from holdfast.stores.postgres.landing.owners import land_on_owners
-from holdfast.stores.postgres.notifier import ring_for
+from holdfast.stores.postgres.notifier import notify_ready
 
 
 class FlushResult(NamedTuple):
-    """What a flush did: messages that it stored, calls that had landed before, messages whose queue is gone."""
+    """The result of a flush: stored messages, calls that had landed before, and messages whose queue is gone."""
 
     stored: int
     skipped: int
@@ -31,17 +32,17 @@ class FlushResult(NamedTuple):
 def flush(
     urls: list[str], batches: Iterable[LoggedBatch], *, durability: str = "fsync", shard_map: str = "slots"
 ) -> FlushResult:
-    """Store these, each batch in one transaction. A batch's lane is the number of a database of the store; a queue that
-    has gone to another since is found there.
+    """Store the batches, each in one transaction. A batch's shard is the number of a database of the store; a queue
+    that has moved to another database since is found there.
 
-    A database that is down keeps nothing from the others: what can land does, and then it is `StoreUnavailable`.
+    Raise `StoreUnavailable` if a database is down, once everything else has landed. Safe to repeat.
     """
     return asyncio.run(_flush(PostgresCluster(urls, durability=durability, shard_map=shard_map), batches))
 
 
-def landed(urls: list[str], node: UUID, epoch: int, lane: int) -> list[range]:
-    """The places of a lane that are stored."""
-    return asyncio.run(_landed(urls, Lane(node, epoch, lane)))
+def landed(urls: list[str], node: UUID, epoch: int, shard: int) -> list[range]:
+    """Return the record numbers that are stored, of one database's part of a log."""
+    return asyncio.run(_landed(urls, LogShard(node, epoch, shard)))
 
 
 async def _flush(cluster: PostgresCluster, batches: Iterable[LoggedBatch]) -> FlushResult:
@@ -51,9 +52,9 @@ async def _flush(cluster: PostgresCluster, batches: Iterable[LoggedBatch]) -> Fl
         await cluster.open()
         for batch in batches:
             try:
-                lane = Lane(batch.node, batch.epoch, batch.lane)
-                every = await land_on_owners(cluster, lane, batch.calls, span=batch.span, given_now=None)
-                await _ring(cluster, every)
+                log_shard = LogShard(batch.node, batch.epoch, batch.shard)
+                every = await land_on_owners(cluster, log_shard, batch.calls, span=batch.span, given_now=None)
+                await _notify(cluster, every)
             except StoreUnavailable as error:
                 failure = error
                 continue
@@ -68,24 +69,24 @@ async def _flush(cluster: PostgresCluster, batches: Iterable[LoggedBatch]) -> Fl
     return FlushResult(stored, skipped, dropped)
 
 
-async def _ring(cluster: PostgresCluster, every: list[Landed]) -> None:
+async def _notify(cluster: PostgresCluster, every: list[Landed]) -> None:
     by_shard: defaultdict[int, dict[QueueRef, int]] = defaultdict(dict)
     for done in every:
         for queue in done.queues:
             if not queue.is_paused:
                 by_shard[cluster.number_of(queue.ref)][queue.ref] = queue.visible_at
     for number, ready in by_shard.items():
-        await cluster.shards[number].use(partial(_ring_for, ready))
+        await cluster.shards[number].use(partial(_notify_ready, ready))
 
 
-async def _ring_for(ready: dict[QueueRef, int], connection: Any) -> None:
-    await ring_for(connection, ready)
+async def _notify_ready(ready: dict[QueueRef, int], connection: Any) -> None:
+    await notify_ready(connection, ready)
 
 
-async def _landed(urls: list[str], lane: Lane) -> list[range]:
+async def _landed(urls: list[str], log_shard: LogShard) -> list[range]:
     cluster = PostgresCluster(urls)
     try:
         await cluster.open()
-        return await cluster.numbered(lane.lane).use(lambda each: landed_places(each, lane))
+        return await cluster.shard_by_number(log_shard.shard).use(lambda each: landed_numbers(each, log_shard))
     finally:
         await cluster.close()

@@ -1,10 +1,10 @@
-"""From a server's log into the database: once, whoever does it and however often.
+"""Store logged calls in the database, exactly once, no matter who stores them or how often it is tried.
 
-`land` is the only way in for what was answered from a log: the flusher of the server that wrote it, another server
-that found it in Redis, a replay after a crash and a flush job all call it, at the same time if need be.
+`land` is the only way into the database for calls that were answered from a log. The server that wrote the log, another
+server that found a call in Redis, a replay after a crash, and a flush job all call it, possibly at the same time.
 
-What has landed is written down by its places in the log, in the transaction that stores it. That the ids are unique
-would not do: a message that was stored, acked and deleted leaves no id behind, and would come back.
+The transaction that stores a call also writes its record number in the log. Unique message ids would not be enough: a
+message that was stored, acked and deleted leaves no id behind, and would come back.
 """
 
 from bisect import bisect_right
@@ -27,16 +27,19 @@ _COLUMNS = (
 _GONE = "queue deleted"
 
 
-class Lane(NamedTuple):
-    """Of which opening of which log, and which of its lanes."""
+class LogShard(NamedTuple):
+    """One database's part of one opening of a log.
+
+    `shard` is the number of the database that the calls were logged for. The table `landed` calls it `lane`.
+    """
 
     node: UUID
     epoch: int
-    lane: int
+    shard: int
 
 
 class LandedQueue(NamedTuple):
-    """What came to one queue; times by the database's clock."""
+    """The messages that one queue received. Times are by the database's clock."""
 
     ref: QueueRef
     stored: int
@@ -46,38 +49,40 @@ class LandedQueue(NamedTuple):
 
 
 class Landed(NamedTuple):
+    """The result of one landing."""
+
     queues: list[LandedQueue]
-    # Calls that had landed before.
+    # The number of calls that had landed before.
     skipped: int
-    # Messages whose queue is being deleted, or is: the journal tells of them.
+    # The number of messages whose queue is deleted or being deleted, by queue. The journal records them.
     dropped: dict[QueueRef, int]
-    # The queues' revisions and their tenants', as they are now.
+    # The current revision of each queue and of its tenant.
     revisions: dict[QueueRef, tuple[int, int]]
-    # Calls whose queue is on another database, or on its way: they have not landed.
+    # Calls whose queue is on another database or moving. They have not landed.
     moved: list[tuple[int, LoggedCall]]
 
 
 async def land(
     connection: Any,
-    lane: Lane,
+    log_shard: LogShard,
     calls: list[tuple[int, LoggedCall]],
     *,
     span: range | None = None,
     given_now: int | None = None,
-    goes_by_slots: bool = True,
+    uses_slots: bool = True,
 ) -> Landed:
-    """Store `calls`, each with its place in the lane, in one transaction.
+    """Store `calls`, each with its record number, in one transaction.
 
-    `span`: the caller has everything of it, so that places without a call have nothing to store, now or later, and
-    count as landed too. The connection's search path is the schema. `goes_by_slots`: the table of slots says which
-    queues are this database's; else all of them are.
+    With `span`, the caller has all calls of these record numbers: numbers without a call have nothing to store, now or
+    later, and count as landed too. The connection's search path must be the schema. With `uses_slots`, the slot
+    table says which queues belong to this database; otherwise all of them do.
     """
     async with connection.transaction():
-        known, has_table = await _lock(connection, lane)
+        known, has_table = await _lock(connection, log_shard)
         fresh = [(place, call) for place, call in calls if not _has(known, place)]
         queues, revisions = await _queues(connection, fresh)
         elsewhere: set[QueueRef] = set()
-        if goes_by_slots and (unknown := {call.ref for _, call in fresh} - set(queues)):
+        if uses_slots and (unknown := {call.ref for _, call in fresh} - set(queues)):
             elsewhere = await _elsewhere(connection, unknown)
         moved = [each for each in fresh if each[1].ref in elsewhere]
         rows: list[tuple[Any, ...]] = []
@@ -98,31 +103,32 @@ async def land(
         ranges = _without(span, left) if span else [range(place, place + 1) for place, _ in fresh if place not in left]
         if ranges:
             firsts, ends = [each.start for each in ranges], [each.stop for each in ranges]
-            await connection.execute(SQL["landed_more"], *lane, firsts, ends)
+            await connection.execute(SQL["landed_more"], *log_shard, firsts, ends)
     return Landed(landed, len(calls) - len(fresh), dropped, revisions, moved)
 
 
-async def note_landed(connection: Any, lane: Lane, places: list[int]) -> None:
-    """They have landed on another database, which has it written down."""
+async def note_landed(connection: Any, log_shard: LogShard, places: list[int]) -> None:
+    """Note calls as landed here that another database has stored."""
     async with connection.transaction():
-        await _lock(connection, lane)
-        await connection.execute(SQL["landed_more"], *lane, places, [place + 1 for place in places])
+        await _lock(connection, log_shard)
+        await connection.execute(SQL["landed_more"], *log_shard, places, [place + 1 for place in places])
 
 
-async def landed_places(connection: Any, lane: Lane) -> list[range]:
-    """What of a lane is stored here."""
-    places = await connection.fetchval(SQL["landed_of"], *lane)
+async def landed_numbers(connection: Any, log_shard: LogShard) -> list[range]:
+    """Return the record numbers of a log's part that are noted as landed here."""
+    places = await connection.fetchval(SQL["landed_of"], *log_shard)
     return [range(each.lower, each.upper) for each in places or ()]
 
 
 async def _elsewhere(connection: Any, refs: set[QueueRef]) -> set[QueueRef]:
+    """Return the queues that belong to another database or are moving."""
     slots = {ref: slot_of(ref.tenant, ref.queue) for ref in refs}
     gone = {row["slot"] for row in await connection.fetch(SQL["slots_elsewhere"], sorted(set(slots.values())))}
     return {ref for ref, slot in slots.items() if slot in gone}
 
 
 def _without(span: range, places: set[int]) -> list[range]:
-    """The rest of it, in ranges."""
+    """Return the ranges of the span without these numbers."""
     ranges, first = [], span.start
     for place in sorted(places):
         ranges.append(range(first, place))
@@ -131,15 +137,18 @@ def _without(span: range, places: set[int]) -> list[range]:
     return [each for each in ranges if each]
 
 
-async def _lock(connection: Any, lane: Lane) -> tuple[list[Any], bool]:
-    row = await connection.fetchrow(SQL["landed"], *lane)
+async def _lock(connection: Any, log_shard: LogShard) -> tuple[list[Any], bool]:
+    """Lock the row of the log's part. Return the landed record numbers, and whether this connection has the landing
+    table."""
+    row = await connection.fetchrow(SQL["landed"], *log_shard)
     if row is None:
-        await connection.execute(SQL["landed_first"], *lane)
-        row = await connection.fetchrow(SQL["landed"], *lane)
+        await connection.execute(SQL["landed_first"], *log_shard)
+        row = await connection.fetchrow(SQL["landed"], *log_shard)
     return row["places"], row["has_table"]
 
 
 def _has(known: list[Any], place: int) -> bool:
+    """Return whether the record number is in one of the ranges."""
     at = bisect_right(known, place, key=lambda each: each.lower)
     return at > 0 and place < known[at - 1].upper
 
@@ -147,6 +156,7 @@ def _has(known: list[Any], place: int) -> bool:
 async def _queues(
     connection: Any, calls: list[tuple[int, LoggedCall]]
 ) -> tuple[dict[QueueRef, Any], dict[QueueRef, tuple[int, int]]]:
+    """Return the rows of the calls' queues, and the revisions of each queue and its tenant."""
     refs = sorted({call.ref for _, call in calls})
     if not refs:
         return {}, {}
@@ -156,6 +166,7 @@ async def _queues(
 
 
 def _rows(key: int, call: LoggedCall) -> Iterable[tuple[Any, ...]]:
+    """Return the rows of the landing table for a call."""
     for each in call.messages:
         yield (
             *(key, each.id, each.priority, each.visible_at, call.enqueued_at, each.bytes, each.is_json),
@@ -167,6 +178,7 @@ def _rows(key: int, call: LoggedCall) -> Iterable[tuple[Any, ...]]:
 async def _store(
     connection: Any, rows: list[tuple[Any, ...]], queues: dict[QueueRef, Any], *, has_table: bool, given_now: int | None
 ) -> list[LandedQueue]:
+    """Insert the rows as messages."""
     if not has_table:
         await connection.execute(SQL["landing_table"])
     await connection.copy_records_to_table("landing", records=rows, columns=_COLUMNS, schema_name="pg_temp")
@@ -178,8 +190,8 @@ async def _store(
     return landed
 
 
-async def _drop(connection: Any, calls: list[LoggedCall], told: int) -> dict[QueueRef, int]:
-    """They were enqueued, and went with their queue: both are told."""
+async def _drop(connection: Any, calls: list[LoggedCall], first_event: int) -> dict[QueueRef, int]:
+    """Record in the journal that messages were enqueued and removed with their queue. Return their number by queue."""
     dropped: defaultdict[QueueRef, int] = defaultdict(int)
     keys: dict[tuple[QueueRef, int], int | None] = {}
     events: list[tuple[Any, ...]] = []
@@ -190,7 +202,7 @@ async def _drop(connection: Any, calls: list[LoggedCall], told: int) -> dict[Que
         key = keys[which]
         dropped[call.ref] += len(call.messages)
         if key is None:
-            continue  # it is so long gone that the journal has forgotten it
+            continue  # deleted so long ago that the journal no longer has the queue
         for event, reason in ((Event.ENQUEUED, None), (Event.REMOVED, _GONE)):
             events.extend(
                 (
@@ -201,5 +213,5 @@ async def _drop(connection: Any, calls: list[LoggedCall], told: int) -> dict[Que
             )
     if events:
         columns = [list(column) for column in zip(*events, strict=True)]
-        await connection.execute(SQL["record"], told, *columns, *([] for _ in range(7)))
+        await connection.execute(SQL["record"], first_event, *columns, *([] for _ in range(7)))
     return dict(dropped)

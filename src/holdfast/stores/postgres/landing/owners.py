@@ -1,8 +1,8 @@
-"""Landing on whichever database a queue is on by now.
+"""Land calls on the database that owns their queue now.
 
-A call is logged for the database that had its queue then. If the queue has gone to another since, the call lands there,
-under its place in the log all the same, and is then written down as landed where the log expects it. So a crash in
-between lands it again, and the other database knows that it has it.
+A call is logged for the database that owned its queue at that time. If the queue has moved since, the call lands on the
+new owner, under the same record number, and is then noted as landed on the database that the log names. After a crash
+between the two, the call is landed again, and the new owner knows that it has it.
 """
 
 from collections import defaultdict
@@ -11,23 +11,23 @@ from typing import Any
 
 from holdfast.stores.formats.logged_enqueue import LoggedCall
 from holdfast.stores.postgres.cluster.cluster import PostgresCluster, QueueMoved
-from holdfast.stores.postgres.landing.land import Landed, Lane, land, note_landed
+from holdfast.stores.postgres.landing.land import Landed, LogShard, land, note_landed
 
 
 async def land_on_owners(
     cluster: PostgresCluster,
-    lane: Lane,
+    log_shard: LogShard,
     calls: list[tuple[int, LoggedCall]],
     *,
     span: range | None,
     given_now: int | None,
 ) -> list[Landed]:
-    """What each database answered. `QueueMoved` while a queue is on its way: what else there was has landed."""
-    here = cluster.numbered(lane.lane)
-    options = {"given_now": given_now, "goes_by_slots": cluster.goes_by_slots}
+    """Land calls on their owners, and return each database's result. Raise `QueueMoved` while a queue is moving; the
+    calls of all other queues have landed then."""
+    here = cluster.shard_by_number(log_shard.shard)
 
     async def once(calls: list[tuple[int, LoggedCall]], span: range | None, connection: Any) -> Landed:
-        return await land(connection, lane, calls, span=span, **options)  # type: ignore[arg-type]
+        return await land(connection, log_shard, calls, span=span, given_now=given_now, uses_slots=cluster.uses_slots)
 
     landed = [await here.use(partial(once, calls, span))]
     if landed[0].moved:
@@ -41,9 +41,10 @@ async def land_on_owners(
             landed.append(await cluster.shards[owner].use(partial(once, moved, None)))
             if landed[-1].moved:
                 raise QueueMoved(landed[-1].moved[0][1].ref)
-            await here.use(partial(_note, lane, [place for place, _ in moved]))
+            await here.use(partial(_note, log_shard, [place for place, _ in moved]))
     return landed
 
 
-async def _note(lane: Lane, places: list[int], connection: Any) -> None:
-    await note_landed(connection, lane, places)
+async def _note(log_shard: LogShard, places: list[int], connection: Any) -> None:
+    """Note calls as landed that another database has stored."""
+    await note_landed(connection, log_shard, places)

@@ -1,4 +1,4 @@
-"""Bulk verbs: the messages are looked for without a lock, and changed in a step, or moved to another database."""
+"""Bulk verbs: messages are searched without a lock, and then changed in a step or moved to another database."""
 
 from holdfast.model.names import QueueRef
 from holdfast.model.requests import Filter, Move, Verb, states_of
@@ -16,36 +16,39 @@ from holdfast.stores.postgres.transactions.unit import PostgresUnit
 
 
 class PostgresBulkVerbs:
+    """The bulk verbs of the contract."""
+
     def __init__(
         self,
         driver: LoopDriver,
         cluster: PostgresCluster,
         directory: QueueRegistry,
-        reading: PostgresReads,
+        reads: PostgresReads,
         steps: StepRunner,
-        moving: PostgresMoves,
+        moves: PostgresMoves,
     ) -> None:
         self.driver = driver
         self._cluster = cluster
         self._directory = directory
-        self._reading = reading
+        self._reads = reads
         self._steps = steps
-        self._moving = moving
+        self._moves = moves
 
     @on_driver_with_notices
     async def alter(
         self, notices: Notices, ref: QueueRef, verb: Verb, which: Filter, after: int | None, limit: int, now_ms: int
     ) -> AlterStep:
+        """Change up to `limit` messages, as `Store.alter` says."""
         info = await self._directory.require(ref)
         target = await self._directory.require_open(verb.to) if isinstance(verb, Move) else None
         statuses = [status for state in states_of(verb) for status in STATUSES[state]]
-        stored_ms = self._cluster.stored(now_ms)
-        found = await self._reading.matching(info, statuses, which, after, limit, stored_ms)
+        stored_ms = self._cluster.database_time(now_ms)
+        found = await self._reads.matching(info, statuses, which, after, limit, stored_ms)
         if not found:
             return AlterStep(0, 0, None)
         ids = [entry.envelope.id for entry in found]
         if isinstance(verb, Move) and target is not None and target.shard is not info.shard:
-            moved = await self._moving.move(info, target, verb, which, ids, statuses, now_ms, notices)
+            moved = await self._moves.move(info, target, verb, which, ids, statuses, now_ms, notices)
             return AlterStep(moved, moved, ids[-1] if len(ids) == limit else None)
 
         async def work(unit: PostgresUnit) -> AlterStep:

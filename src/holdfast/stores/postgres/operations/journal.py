@@ -1,6 +1,5 @@
-"""The journal: read in the order of transactions, and only as far as none that is under way could still write."""
+"""The journal, read in the order of transactions, and only up to the oldest transaction that may still write."""
 
-import asyncio
 from collections import deque
 from typing import Any
 
@@ -12,13 +11,17 @@ from holdfast.stores.postgres.cluster.database import PostgresDatabase
 from holdfast.stores.postgres.schema.rows import EVENTS, decode_error
 from holdfast.stores.postgres.schema.statements import SQL
 
-# A reader waits this long for transactions that were under way when it came: mostly they end within a millisecond, and
-# whoever has just been answered finds its own events. A long one holds readers back, nobody else.
-_PATIENCE_S = 1.0
-_LOOK_S = 0.002
+# How often a reader looks again, with a pause before each look, while transactions that were open when it came are
+# still open: for about one second in all. Most of them end within a millisecond, and a caller that just got its
+# response then finds its own events. A long transaction delays readers only. The pause is the database's own, because
+# its transactions do not end by a clock that a test moves.
+_TRIES = 500
+_PAUSE = "SELECT pg_sleep(0.002)"
 
 
 class PostgresJournal:
+    """The journal of all databases."""
+
     def __init__(self, cluster: PostgresCluster, retention_ms: int) -> None:
         self._cluster = cluster
         self._retention_ms = retention_ms
@@ -26,8 +29,11 @@ class PostgresJournal:
     async def read(
         self, after: str | None, limit: int, tenant: str | None, oldest_at: int, until: str | None = None
     ) -> JournalPage:
-        """Of each database in its order; of several by their time, as far as that is known. Up to `until` all of them
-        must be up: nobody asks for that range again."""
+        """Return a page of events.
+
+        Events of one database come in its order; events of several are merged by time, as far as known. With `until`,
+        all databases must be up, because that range is not asked for again.
+        """
         position = parse_positions(after, len(self._cluster.shards))
         last = None if until is None else parse_positions(until, len(self._cluster.shards))
         room = limit if tenant is None else JOURNAL_STEP // len(position)
@@ -40,7 +46,7 @@ class PostgresJournal:
         events: list[JournalEvent] = []
         while len(events) < limit and any(waiting):
             shard = min(
-                (number for number, rows in enumerate(waiting) if rows), key=lambda number: _time(waiting[number])
+                (number for number, rows in enumerate(waiting) if rows), key=lambda number: _merge_key(waiting[number])
             )
             row = waiting[shard].popleft()
             position[shard] = row["seq"]
@@ -49,7 +55,7 @@ class PostgresJournal:
         return JournalPage(events, format_positions(position))
 
     async def _rows_if_up(self, shard: PostgresDatabase, after: int, limit: int) -> list[Any]:
-        """Nothing of a database that is down: what it has comes when it is back."""
+        """Return rows of a database, none if it is down: its events come when it is back."""
         try:
             return await self._rows(shard, after, limit)
         except StoreUnavailable:
@@ -58,21 +64,22 @@ class PostgresJournal:
             return []
 
     async def _rows_upto(self, shard: PostgresDatabase, after: int, last: int, limit: int) -> list[Any]:
-        """A range that was read before: nothing that is under way can write there."""
+        """Return rows of a range that was read before, into which no open transaction can write."""
         return await shard.fetch(SQL["journal"], after, last + 1, limit) if last > after else []
 
     async def _rows(self, shard: PostgresDatabase, after: int, limit: int) -> list[Any]:
+        """Return rows up to the oldest open transaction. Wait a moment for transactions that were open at the start."""
         [start] = await shard.fetch(SQL["horizon"])
-        ends, waited = start["ends"], 0.0
-        while ends <= start["last"] and waited < _PATIENCE_S:
-            await asyncio.sleep(_LOOK_S)
-            waited += _LOOK_S
+        ends, tries_left = start["ends"], _TRIES
+        while ends <= start["last"] and tries_left:
+            tries_left -= 1
+            await shard.fetch(_PAUSE)
             [now] = await shard.fetch(SQL["horizon"])
             ends = now["ends"]
         return await shard.fetch(SQL["journal"], after, ends, limit)
 
     async def trim(self, shard: PostgresDatabase, limit: int, now_ms: int) -> int:
-        """Forget what is older than the retention; up to `limit` events."""
+        """Delete events older than the retention, at most `limit`. Return how many were deleted."""
 
         async def work(connection: Any) -> int:
             status = await connection.execute(SQL["trim"], now_ms - self._retention_ms, limit)
@@ -81,12 +88,14 @@ class PostgresJournal:
         return await shard.use(work)
 
     async def next_trim_at(self, shard: PostgresDatabase) -> int | None:
+        """Return when the oldest event expires; None without events."""
         rows = await shard.fetch("SELECT at FROM journal ORDER BY seq LIMIT 1")
         return rows[0]["at"] + self._retention_ms if rows else None
 
 
-def _time(rows: deque[Any]) -> tuple[int, bool]:
-    """Where a database's next event stands beside the others': what arrives from one, after it has left there."""
+def _merge_key(rows: deque[Any]) -> tuple[int, bool]:
+    """Return the sort key of a database's next event among those of other databases: an arrival sorts after the
+    departure."""
     at: int = rows[0]["at"]
     return at, EVENTS[rows[0]["event"]] is Event.MOVED and rows[0]["reason"].startswith("from ")
 

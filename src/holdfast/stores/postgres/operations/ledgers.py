@@ -1,4 +1,4 @@
-"""Claim ledgers: a consumer's numbered claims, to be read again by number."""
+"""Claim ledgers: a consumer's numbered claims, which can be read again by number."""
 
 from collections.abc import Callable
 
@@ -26,10 +26,10 @@ class PostgresLedgers(UnitLedgers[QueueInfo, MessageRow]):
 
     async def entries(self, ref: QueueRef, consumer: str, now_ms: int, number: int | None = None) -> list[LedgerEntry]:
         async def read(unit: PostgresUnit) -> list[LedgerEntry]:
-            await unit.open(ref, is_locked=False)  # nothing is changed
+            await unit.open(ref, is_locked=False)
             return await entries(unit, ref, consumer, number)
 
         found = await self._steps.run(ref, read, now_ms)
         if all(delivery.pieces is None for entry in found for delivery in entry.deliveries):
             return found
-        return await self._driver.call(lambda: self._payloads.filled_entries(ref, found))
+        return await self._driver.call(lambda: self._payloads.fill_entries(ref, found))

@@ -1,21 +1,23 @@
-"""End leases, TTLs, delays and the keeping of succeeded messages of one queue, in one transaction."""
+"""End leases, TTLs, delays and keeping times of one queue's messages, in one transaction."""
 
 from holdfast.stores.event_loop.notices import Notices
 from holdfast.stores.logic.sweep import end_by_time
 from holdfast.stores.postgres.cluster.database import PostgresDatabase
 from holdfast.stores.postgres.queues.queue_info import QueueInfo
 from holdfast.stores.postgres.schema.statements import SQL
-from holdfast.stores.postgres.transactions.locks import UPKEEP_LOCK
+from holdfast.stores.postgres.transactions.locks import SWEEP_LOCK
 from holdfast.stores.postgres.transactions.runner import StepRunner
 from holdfast.stores.postgres.transactions.unit import PostgresUnit
 
 
 class QueueSweep:
+    """The sweep of a single queue."""
+
     def __init__(self, steps: StepRunner) -> None:
         self._steps = steps
 
     async def end_by_time(self, info: QueueInfo, limit: int, now_ms: int, notices: Notices) -> int:
-        """End leases, TTLs and delays before a claim. It leaves succeeded messages to sweeps."""
+        """End leases, TTLs and delays before a claim. Succeeded messages are left to sweeps."""
         return await self.end_on(info.shard, info.key, limit, now_ms, notices, ends_kept=False)
 
     async def end_on(
@@ -24,9 +26,9 @@ class QueueSweep:
         """End up to `limit` messages, and up to `limit` delays. Return how many messages changed their state."""
 
         async def work(unit: PostgresUnit) -> int:
-            # One at a time. Whoever waited for a row of another's would go on holding it, though it is not his to end,
-            # and a claim that comes then would pass it by.
-            await unit.connection.execute(UPKEEP_LOCK, key)
+            # One sweep of a queue at a time. A sweep that waited for a row of another would hold on to the row
+            # afterwards, though it has nothing to end there, and a claim that comes then would skip the row.
+            await unit.connection.execute(SWEEP_LOCK, key)
             queue = await unit.open_key(key)
             if queue is None:
                 return 0

@@ -1,4 +1,4 @@
-"""Schedules: replaced only where nobody else has, and fired together with their message."""
+"""Schedules: compare-and-set replacement, and firing in one transaction with the new message."""
 
 from typing import Any
 
@@ -40,7 +40,7 @@ _DUE = (
 
 
 class _Taken(Exception):
-    """Another has replaced it."""
+    """Another server has replaced or fired the schedule."""
 
 
 class PostgresSchedules:
@@ -71,7 +71,7 @@ class PostgresSchedules:
         info = await self._directory.require_open(ref)
 
         async def work(connection: Any) -> bool:
-            # The queue's own lock: two that find no schedule of a name have no row to wait for.
+            # The lock is on the queue: two calls that find no schedule of this name have no row to wait for.
             row = await connection.fetchrow(SQL["queue_locked"], ref.tenant, ref.queue, None)
             if row is not None and row["moving_to"] is not None:
                 raise QueueMoved(ref)
@@ -123,13 +123,14 @@ class PostgresSchedules:
 
     @on_driver
     async def due(self, limit: int, now_ms: int) -> DueSchedules:
-        """Of all databases that answer; one that is down has its ticks when it is back."""
-        now_ms = self._cluster.stored(now_ms)
+        """Return due schedules of all databases that answer. A database that is down fires its ticks when it is
+        back."""
+        now_ms = self._cluster.database_time(now_ms)
         rows = [row for _, found in await self._cluster.fetch_all(_DUE, limit + 1) for row in found]
         rows.sort(key=lambda row: row["next_at"])
         due = [row for row in rows[:limit] if row["next_at"] <= now_ms]
         next_at = rows[len(due)]["next_at"] if len(rows) > len(due) else None
         return DueSchedules(
             [(QueueRef(row["tenant"], row["queue"]), _decode(row["body"])) for row in due],
-            None if next_at is None else self._cluster.callers(next_at),
+            None if next_at is None else self._cluster.caller_time(next_at),
         )

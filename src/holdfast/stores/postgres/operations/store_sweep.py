@@ -1,4 +1,4 @@
-"""One sweep: everything that time has ended, up to a limit that all databases share."""
+"""One sweep: end everything whose time has come, up to a limit shared by all databases."""
 
 import asyncio
 from typing import Any
@@ -21,22 +21,24 @@ from holdfast.stores.postgres.schema.statements import SQL
 from holdfast.stores.postgres.transactions.runner import StepRunner
 from holdfast.stores.postgres.transactions.unit import PostgresUnit
 
-# Other servers' leases end too, and nobody says so: each server looks this often at least.
+# Leases of other servers end too, without a notification, so each server sweeps at least this often.
 LOOK_MS = 5_000
-# Lines of counts that are summed up in one statement.
+# Number of count lines that one statement sums up.
 FOLD = 5_000
 
 
 class PostgresSweep:
+    """The sweep of the whole store."""
+
     def __init__(
         self,
         driver: LoopDriver,
         cluster: PostgresCluster,
         directory: QueueRegistry,
         steps: StepRunner,
-        upkeep: QueueSweep,
+        queue_sweep: QueueSweep,
         journal: PostgresJournal,
-        moving: PostgresMoves,
+        moves: PostgresMoves,
         staging: PostgresStaging,
         resharding: Resharding,
         retention_ms: int,
@@ -45,23 +47,23 @@ class PostgresSweep:
         self._cluster = cluster
         self._directory = directory
         self._steps = steps
-        self._upkeep = upkeep
+        self._queue_sweep = queue_sweep
         self._journal = journal
-        self._moving = moving
+        self._moves = moves
         self._staging = staging
         self._resharding = resharding
         self._retention_ms = retention_ms
-        # One after the other: a sweep that came second would find the first one's work neither done nor to do.
+        # One sweep at a time: a second sweep would find the work of the first neither done nor open.
         self._turn = asyncio.Lock()
 
     @on_driver_with_notices
     async def sweep(self, notices: Notices, limit: int, now_ms: int) -> Swept:
-        """A database that is down is left out, and the others are swept."""
+        """Sweep all databases, as `Store.sweep` says. A database that is down is left out."""
         async with self._turn:
             return await self._sweep(limit, now_ms, notices)
 
     async def _sweep(self, limit: int, now_ms: int, notices: Notices) -> Swept:
-        changed, ends, failure = 0, [self._cluster.stored(now_ms) + LOOK_MS], None
+        changed, ends, failure = 0, [self._cluster.database_time(now_ms) + LOOK_MS], None
         for shard in self._cluster.shards:
             try:
                 changed += await self._sweep_shard(shard, max(1, limit - changed), now_ms, notices)
@@ -75,15 +77,15 @@ class PostgresSweep:
                 failure = error
         if failure is not None and len(self._cluster.shards) == 1:
             raise failure
-        return Swept(changed, self._cluster.callers(min(ends)))
+        return Swept(changed, self._cluster.caller_time(min(ends)))
 
     async def _sweep_shard(self, shard: PostgresDatabase, limit: int, now_ms: int, notices: Notices) -> int:
-        stored_ms = self._cluster.stored(now_ms)
+        stored_ms = self._cluster.database_time(now_ms)
         changed = 0
         moving = {row["key"] for row in await shard.fetch(SQL["moving"])}
         for row in await shard.fetch(SQL["ends"]):
             if row["at"] <= stored_ms and changed < limit and row["queue_key"] not in moving:
-                changed += await self._upkeep.end_on(shard, row["queue_key"], limit - changed, now_ms, notices)
+                changed += await self._queue_sweep.end_on(shard, row["queue_key"], limit - changed, now_ms, notices)
         for row in await shard.fetch(SQL["draining"]):
             if changed < limit and (not row["has_leases"] or row["drain_until"] <= stored_ms):
                 changed += await self._delete_some(shard, row, limit - changed, now_ms, notices)
@@ -98,11 +100,12 @@ class PostgresSweep:
             changed += await self._end_strays(shard, row["key"], limit, now_ms, notices)
         if len(self._cluster.shards) > 1:
             changed += await self._directory.copies.send(shard)
-            changed += await self._moving.resolve(shard, now_ms, notices)
+            changed += await self._moves.resolve(shard, now_ms, notices)
         await shard.fetch(SQL["fold"], FOLD)
         return changed
 
     async def _next_ends(self, shard: PostgresDatabase) -> list[int]:
+        """Return the times at which this database has something to sweep."""
         moving = {row["key"] for row in await shard.fetch(SQL["moving"])}
         ends = [row["at"] for row in await shard.fetch(SQL["ends"]) if row["queue_key"] not in moving]
         [keys] = await shard.fetch(SQL["next_key_end"])
@@ -122,14 +125,14 @@ class PostgresSweep:
         ref = QueueRef(queue["tenant"], queue["queue"])
         home = self._cluster.home_of(ref.tenant)
         if home is not shard:
-            # First here: a queue that is made again meanwhile has a number of its own.
+            # The home forgets the queue first, so a queue that is created again meanwhile gets a new number.
             await home.fetch(SQL["directory_drop"], ref.tenant, ref.queue, queue["queue_id"])
         changed = await self._steps.run_on(shard, work, now_ms, notices)
         self._directory.forget(ref)
         return changed
 
     async def _end_strays(self, shard: PostgresDatabase, key: int, limit: int, now_ms: int, notices: Notices) -> int:
-        """An enqueue that began before its queue was being deleted may commit after it is gone."""
+        """Remove messages of a deleted queue: an enqueue that began before the deletion may commit after it."""
 
         async def work(unit: PostgresUnit) -> int:
             return await remove_oldest(unit, await unit.open_gone(key), limit)

@@ -1,4 +1,4 @@
-"""Verdicts: acks in one statement where that can settle them, all others in a step."""
+"""Verdicts: simple acks in one statement, all others in a step."""
 
 from holdfast.dice import Dice
 from holdfast.model.answers import Result
@@ -15,11 +15,13 @@ from holdfast.stores.postgres.queues.registry import QueueRegistry
 from holdfast.stores.postgres.schema.statements import SQL
 from holdfast.stores.postgres.transactions.runner import StepRunner
 
-# Read once: to find a member in its class costs as much as the rest of a loop over a batch.
+# Read once, because looking up an enum member costs as much as the rest of a loop over a batch.
 _ACK, _SUCCEEDED = Settle.ACK, State.SUCCEEDED
 
 
 class PostgresVerdicts:
+    """The verdicts of the store, for calls that are on the driver's loop already."""
+
     def __init__(
         self, cluster: PostgresCluster, directory: QueueRegistry, steps: StepRunner, dice: Dice, *, uses_shortcuts: bool
     ) -> None:
@@ -30,12 +32,13 @@ class PostgresVerdicts:
         self._uses_shortcuts = uses_shortcuts
 
     async def settle(self, ref: QueueRef, verdicts: list[Verdict], now_ms: int, notices: Notices) -> list[Result]:
+        """Settle the verdicts, as `Store.settle` says."""
         info = await self._directory.known(ref)
         if info is None:
             return [stale(each.receipt.id) for each in verdicts]
         acked: dict[int, Result] = {}
         receipts = [verdict.receipt for verdict in verdicts if verdict.settle is _ACK]
-        # Two verdicts on one message take effect in their order, which the statement does not know.
+        # Two verdicts on one message take effect in order, which the statement cannot do.
         if self._uses_shortcuts and len({receipt.id for receipt in receipts}) == len(verdicts):
             acked = await self._ack(info, receipts, now_ms, notices)
             if len(acked) == len(verdicts):
@@ -50,7 +53,7 @@ class PostgresVerdicts:
     async def _ack(self, info: QueueInfo, receipts: list[Receipt], now_ms: int, notices: Notices) -> dict[int, Result]:
         """Return the results of the acks that one statement could settle."""
         columns = zip(*receipts, strict=True)
-        rows = await info.shard.fetch(SQL["ack"], info.key, self._cluster.given(now_ms), *map(list, columns))
+        rows = await info.shard.fetch(SQL["ack"], info.key, self._cluster.time_argument(now_ms), *map(list, columns))
         self._cluster.note_now(rows[0]["now"], now_ms)
         results = {
             id: Result(snowflake=id, ok=True, given_correlation_id=correlation_id, state=_SUCCEEDED)

@@ -1,4 +1,4 @@
-"""Payloads that are stored in pieces: reading, copying and deleting them, and uploads that are still arriving.
+"""Payloads stored in pieces: reading, copying and deleting them, and uploads that are still arriving.
 
 Nothing here decides which message a payload belongs to; the unit of work does.
 Start reading at `pieces`.

@@ -1,13 +1,14 @@
-"""Payloads in pieces: each at a place of its own, whatever queue the message is in.
+"""Payloads in pieces: each has a blob id of its own, whatever queue its message is in.
 
-    a payload        is the place's of
-    on its way in    a row of `stages`, until the transaction that enqueues it takes that row away
-    a message's      its row of `items`; whoever deletes that puts the place back into `stages`, as given up
-    on its way to    a row of `arrivals` on the other database, at a place of its own there
+    a payload        is owned by
+    being uploaded   a row of `stages`, until the transaction that enqueues the message deletes that row
+    of a message     the message's row of `items`; a delete of that row inserts the blob id into `stages`, as abandoned
+    being moved to   a row of `arrivals` on the other database, under a blob id of its own there
       a database
 
-Sweeps delete the pieces of what was given up, in bounded steps: so no ack has a gigabyte to delete. Nothing is ever
-deleted from under a message, and no place is used twice: what a reader finds is the payload it began with, or nothing.
+The columns call a blob id `place`. Sweeps delete abandoned pieces in bounded steps, so no ack has to delete a gigabyte.
+Pieces are never deleted while a message has them, and no blob id is used twice: a reader finds the payload it began
+with, or nothing.
 """
 
 from typing import Any, Self
@@ -31,7 +32,7 @@ from holdfast.stores.postgres.schema.statements import SQL
 
 
 def is_filled(asks: list[ClaimRequest], claims: Claims) -> bool:
-    """Whether nobody was given a message without its payload who did not say that he can stream."""
+    """Return whether every ask without `streams` got whole payloads only."""
     return all(
         ask.streams or all(each.pieces is None for each in given)
         for ask, given in zip(asks, claims.per_ask, strict=True)
@@ -39,27 +40,30 @@ def is_filled(asks: list[ClaimRequest], claims: Claims) -> bool:
 
 
 class PostgresPayloads:
+    """Payloads in pieces, for the parts of the store."""
+
     def __init__(self, cluster: PostgresCluster, directory: QueueRegistry, nodes: PostgresNodeNumbers) -> None:
         self._cluster = cluster
         self._directory = directory
         self._nodes = nodes
 
-    def take_place(self, now_ms: int) -> int:
-        """One that no payload has or had, on any database."""
-        [place] = self._nodes.take_ids(1, self._cluster.stored(now_ms))
-        return place
+    def take_blob_id(self, now_ms: int) -> int:
+        """Return a blob id that no payload has or had, on any database."""
+        [blob_id] = self._nodes.take_ids(1, self._cluster.database_time(now_ms))
+        return blob_id
 
-    # --- In a transaction that makes messages of them ------------------------------------------------------------
+    # --- In the transaction of an enqueue ------------------------------------------------------------
 
     async def take(self, connection: Any, drafts: list[Draft], now_ms: int) -> list[Draft]:
-        """These drafts, their payloads, if large, in pieces: those that came bit by bit are taken, others are cut."""
+        """Return the drafts with large payloads in pieces: staged uploads become the message's, and whole payloads are
+        split. Raise `StoreUnavailable` if an upload was given up."""
         staged = [draft.pieces.place for draft in drafts if draft.pieces is not None]
         if staged:
             taken = await connection.fetch(SQL["take_stages"], staged)
             if len(taken) < len(staged):
                 raise StoreUnavailable(
-                    "a payload that came in parts is no longer there: its upload rested for too long, or its queue "
-                    "went to another database meanwhile; send it again"
+                    "an uploaded payload is no longer there: the upload paused for too long, or its queue moved to "
+                    "another database; send it again"
                 )
         return [
             replace(draft, payload=b"", pieces=await self.put(connection, draft.payload, now_ms))
@@ -69,14 +73,14 @@ class PostgresPayloads:
         ]
 
     async def put(self, connection: Any, payload: bytes, now_ms: int) -> Pieces:
-        """A payload that came whole, at a place of its own."""
-        place = self.take_place(now_ms)
+        """Store a whole payload in pieces."""
+        blob_id = self.take_blob_id(now_ms)
         for number, piece in cut(payload):
-            await connection.execute(SQL["put_piece"], place, number, piece)
-        return Pieces(place, len(payload), crc32(payload))
+            await connection.execute(SQL["put_piece"], blob_id, number, piece)
+        return Pieces(blob_id, len(payload), crc32(payload))
 
-    async def name(self, connection: Any, info: QueueInfo, ids: list[int], drafts: list[Draft]) -> None:
-        """Messages that were just enqueued are told where their payloads are."""
+    async def write_blob_ids(self, connection: Any, info: QueueInfo, ids: list[int], drafts: list[Draft]) -> None:
+        """Write the blob ids of payloads in pieces to messages that were just enqueued."""
         rows = [
             (id, each.pieces.place, each.pieces.size, each.pieces.checksum)
             for id, each in zip(ids, drafts, strict=True)
@@ -86,46 +90,48 @@ class PostgresPayloads:
             await connection.execute(SQL["put_places"], info.key, *map(list, zip(*rows, strict=True)))
 
     async def edit(self, connection: Any, old: Envelope, new: Envelope, now_ms: int) -> Envelope:
-        """A message whose payload is replaced: what it had is given up."""
+        """Replace a message's payload, and give up the pieces of the old one."""
         if old.pieces is not None:
             await connection.execute(SQL["give_up_places"], [old.pieces.place])
         if len(new.payload) <= PIECES_ABOVE:
             return new
         return replace(new, payload=b"", pieces=await self.put(connection, new.payload, now_ms))
 
-    # --- Whole -----------------------------------------------------------------------------------------------------
+    # --- Whole payloads ----------------------------------------------------------------------------------------------
 
-    async def filled(self, ref: QueueRef, asks: list[ClaimRequest], claims: Claims) -> Claims:
-        """With the payloads for those who did not say that they can stream. What fails here is claimed all the same,
-        and comes again when its lease has run out."""
+    async def fill(self, ref: QueueRef, asks: list[ClaimRequest], claims: Claims) -> Claims:
+        """Fill in whole payloads for the asks without `streams`. If this fails, the messages stay claimed and are
+        delivered again when their lease has ended."""
         per_ask = [
-            given if ask.streams else await self._whole(ref, given)
+            given if ask.streams else await self._with_payloads(ref, given)
             for ask, given in zip(asks, claims.per_ask, strict=True)
         ]
         return claims._replace(per_ask=per_ask)
 
-    async def filled_entries(self, ref: QueueRef, entries: list[LedgerEntry]) -> list[LedgerEntry]:
-        return [replace(each, deliveries=await self._whole(ref, each.deliveries)) for each in entries]
+    async def fill_entries(self, ref: QueueRef, entries: list[LedgerEntry]) -> list[LedgerEntry]:
+        """Fill in whole payloads."""
+        return [replace(each, deliveries=await self._with_payloads(ref, each.deliveries)) for each in entries]
 
-    async def _whole(self, ref: QueueRef, deliveries: list[Delivery]) -> list[Delivery]:
-        """Without those that were removed, by an operator, since they were claimed."""
+    async def _with_payloads(self, ref: QueueRef, deliveries: list[Delivery]) -> list[Delivery]:
+        """Return deliveries with whole payloads, without messages that an operator has removed since the claim."""
         whole = []
         for each in deliveries:
             if each.pieces is None:
                 whole.append(each)
                 continue
-            reading, parts = PostgresPieceCursor(self._directory, ref, each.snowflake, each.pieces), []
+            cursor, parts = PostgresPieceCursor(self._directory, ref, each.snowflake, each.pieces), []
             try:
-                while (part := await reading.next()) is not None:
+                while (part := await cursor.next()) is not None:
                     parts.append(part)
             except MessageNotFound:
                 continue
             whole.append(replace(each, payload=b"".join(parts), pieces=None))
         return whole
 
-    # --- Part by part ----------------------------------------------------------------------------------------------
+    # --- Payloads in parts -------------------------------------------------------------------------------------------
 
     def reader(self, driver: LoopDriver, ref: QueueRef, id: int, pieces: Pieces, start: int) -> "PostgresPieceReader":
+        """Return a reader of a payload's pieces from offset `start` on."""
         return PostgresPieceReader(driver, PostgresPieceCursor(self._directory, ref, id, pieces, start))
 
 
@@ -136,23 +142,25 @@ class PostgresPieceCursor:
         self._directory = directory
         self._ref = ref
         self._id = id
-        self._place = pieces.place
+        self._blob_id = pieces.place
         self._checker = PieceChecker(pieces, start)
 
     async def next(self) -> bytes | None:
+        """Return the next piece, or None at the end."""
         if self._checker.is_at_end:
             return None
         return self._checker.check(await self._read(self._checker.number))
 
     async def _read(self, number: int) -> bytes | None:
-        """None if the message is there and this piece of it is not."""
+        """Read a piece. Return None if the message exists and this piece of it does not; raise `MessageNotFound`
+        without the message."""
         info = await self._directory.known(self._ref)
         while info is not None:
-            found = await info.shard.fetch(SQL["read_piece"], info.key, self._id, self._place, number)
+            found = await info.shard.fetch(SQL["read_piece"], info.key, self._id, self._blob_id, number)
             if found and found[0]["piece"] is not None:
                 piece: bytes = found[0]["piece"]
                 return piece
-            # Its queue may have gone to another database, where all of it is.
+            # The queue may have moved to another database, with all its pieces.
             now = await self._directory.load(self._ref)
             if now is not None and (now.shard, now.key) == (info.shard, info.key):
                 if found:
@@ -165,15 +173,15 @@ class PostgresPieceCursor:
 class PostgresPieceReader:
     """`PayloadReader`: one piece is in memory at a time."""
 
-    def __init__(self, driver: LoopDriver, reading: PostgresPieceCursor) -> None:
+    def __init__(self, driver: LoopDriver, cursor: PostgresPieceCursor) -> None:
         self._driver = driver
-        self._reading = reading
+        self._cursor = cursor
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> bytes:
-        piece = await self._driver.call(self._reading.next)
+        piece = await self._driver.call(self._cursor.next)
         if piece is None:
             raise StopAsyncIteration
         return piece

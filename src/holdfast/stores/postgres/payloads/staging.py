@@ -1,13 +1,14 @@
-"""Payloads that come bit by bit: written as they come, and a message's once it is enqueued.
+"""Payloads that arrive in parts: written as they arrive, and owned by a message once it is enqueued.
 
-    first piece      + stages, pieces
-    further pieces   + pieces           only while nobody has given the stage up
-    enqueue          - stages, + items  in the one transaction that makes it a message
-    given up         stages, is_abandoned: by its writer, or by any server's sweep once its own has been silent
-    swept            - pieces, and at last - stages
+    first piece      insert into `stages` and `pieces`
+    further pieces   insert into `pieces`, only while the stage is not abandoned
+    enqueue          delete from `stages` and insert into `items`, in one transaction
+    abandon          set is_abandoned in `stages`: by the writer, or by any server's sweep once its server is silent
+    sweep            delete from `pieces`, and finally from `stages`
 
-A server says every few seconds which uploads it is at, so that a slow caller loses nothing, and what a dead server left
-is told apart within a minute or two. Whoever gives up and whoever enqueues lock the same row: it is one or the other.
+Every few seconds a server reports which uploads it is working on. A slow caller therefore loses nothing, and uploads of
+a dead server are recognised within two minutes. Abandoning and enqueueing lock the same row, so only one of them
+happens.
 """
 
 import asyncio
@@ -15,7 +16,8 @@ import logging
 from collections import defaultdict
 from typing import Any
 
-from holdfast.background import Backoff, run_forever
+from holdfast.background import Backoff, run_forever, sleep_for
+from holdfast.clock import Clock
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.message import Draft, Pieces
 from holdfast.model.names import QueueRef
@@ -35,15 +37,15 @@ from holdfast.stores.postgres.schema.statements import SQL
 
 _log = logging.getLogger("holdfast")
 
-_KEEP_S = 15.0
-# An upload of which nobody has said a word for so long is one whose server died.
+_REPORT_MS = 15_000
+# The server of an upload without a report for this long is dead.
 SILENT_S = 120.0
-# Pieces that one transaction deletes.
+# Number of pieces that one transaction deletes.
 _DROP = 64
 
 
 class PostgresStaging:
-    """`PayloadStore`, and the staged payloads for sweeps."""
+    """`PayloadStore`, and the deletion of abandoned payloads for sweeps."""
 
     def __init__(
         self, driver: LoopDriver, cluster: PostgresCluster, directory: QueueRegistry, payloads: PostgresPayloads
@@ -58,19 +60,21 @@ class PostgresStaging:
 
     @on_driver
     async def stage(self, ref: QueueRef, draft: Draft, now_ms: int, *, auto_create: bool) -> "PostgresStage":
+        """Begin an upload, as `PayloadStore.stage` says."""
         info = await self._directory.load(ref)
         check_accepts(ref, None if info is None else info.row, auto_create=auto_create)
         quotas = await self._quotas_of_new(ref.tenant) if info is None else info.config.quotas
         shard = self._cluster.shard_of(ref) if info is None else info.shard
-        place = self._payloads.take_place(now_ms)
-        writer = self._writers[place] = PostgresStage(self, ref, draft, place, shard, info, quotas, now_ms)
+        blob_id = self._payloads.take_blob_id(now_ms)
+        writer = self._writers[blob_id] = PostgresStage(self, ref, draft, blob_id, shard, info, quotas, now_ms)
         return writer
 
     async def read(self, ref: QueueRef, id: int, pieces: Pieces, start: int = 0) -> PostgresPieceReader:
+        """Return a reader of a message's payload, as `PayloadStore.read` says."""
         return self._payloads.reader(self.driver, ref, id, pieces, start)
 
     async def _quotas_of_new(self, tenant: str) -> Quotas:
-        """For a queue that its first message will make."""
+        """Return the quotas for a queue that its first message will create."""
         home = self._cluster.home_of(tenant)
         rows = await home.fetch(SQL["tenant"], tenant)
         quotas = (decode_config(rows[0]["config"]) if rows else TenantConfig()).quotas
@@ -80,22 +84,22 @@ class PostgresStaging:
 
     @on_driver
     async def put(self, writer: "PostgresStage", piece: bytes) -> None:
-        """Refused before it is written, if the message could not be enqueued any more."""
+        """Write a piece. Refuse it before it is written if the message could no longer be enqueued."""
         async with writer.turn:
             if writer.is_closed:
-                raise _given_up()
+                raise _abandoned_error()
             await self._check_quotas(writer, writer.bytes_with(piece))
             if writer.pieces:
                 rows = await writer.shard.fetch(SQL["stage_more"], writer.place, writer.pieces, piece)
             else:
                 rows = await writer.shard.fetch(SQL["stage_first"], writer.place, writer.ref.tenant, piece)
             if not rows:
-                raise _given_up()
+                raise _abandoned_error()
             writer.note(piece)
 
     async def _check_quotas(self, writer: "PostgresStage", size: int) -> None:
-        """Those on their way count for each other, or they could fill the disk beside any quota. Early, and not exact
-        beside others who enqueue: that is the enqueue's own check."""
+        """Check the quotas early. Concurrent uploads count for one another, or together they could fill the disk beyond
+        any quota. Only the enqueue's own check is exact."""
         quotas, tenant = writer.quotas, writer.ref.tenant
         check_quotas(tenant, Quotas(max_message_bytes=quotas.max_message_bytes), 0, 0, [size])
         if not quotas.are_counted or await self._is_duplicate(writer):
@@ -107,50 +111,52 @@ class PostgresStaging:
         check_quotas(tenant, quotas, messages, kept, [size])
 
     async def _is_duplicate(self, writer: "PostgresStage") -> bool:
-        """It will be answered with the message that has its key already, and kept nowhere."""
+        """Return whether the queue has seen the draft's idempotency key: the enqueue then returns that message and
+        stores nothing."""
         if writer.draft.key is None or writer.info is None:
             return False
-        at_ms = self._cluster.stored(writer.now_ms)
+        at_ms = self._cluster.database_time(writer.now_ms)
         return bool(await writer.shard.fetch(SQL["known_keys"], writer.info.key, [writer.draft.key], at_ms))
 
-    def close(self, writer: "PostgresStage") -> None:
+    def abandon(self, writer: "PostgresStage") -> None:
+        """Abandon an upload, unless it was enqueued."""
         if self._writers.pop(writer.place, None) is not None:
-            self.driver.background(self._give_up(writer))
+            self.driver.background(self._abandon(writer))
 
-    async def _give_up(self, writer: "PostgresStage") -> None:
+    async def _abandon(self, writer: "PostgresStage") -> None:
         try:
             async with writer.turn:
                 writer.is_closed = True
                 if writer.pieces:
                     await writer.shard.fetch(SQL["give_up_stage"], writer.place)
                     notices = Notices()
-                    notices.deadline(self._cluster.stored(writer.now_ms))
+                    notices.deadline(self._cluster.database_time(writer.now_ms))
                     self.driver.publish(notices)
         except StoreUnavailable as error:
-            _log.debug("an upload is given up later, by a sweep: %s", error.message)
+            _log.debug("an upload could not be abandoned; a sweep will do it: %s", error.message)
 
-    async def keep(self) -> None:
-        """Tell the databases about uploads under way, until cancelled."""
-        await run_forever(self.keep_once, Backoff("uploads"), lambda: asyncio.sleep(_KEEP_S))
+    async def run(self, clock: Clock) -> None:
+        """Report uploads in progress to the databases, until cancelled."""
+        await run_forever(self.report_once, Backoff("uploads"), clock, lambda: sleep_for(clock, _REPORT_MS))
 
-    async def keep_once(self) -> None:
-        """Keep all of them; raise the last error once every database was asked."""
+    async def report_once(self) -> None:
+        """Report all uploads in progress; raise the last error once every database was tried."""
         failure: Exception | None = None
         by_shard: defaultdict[PostgresDatabase, list[int]] = defaultdict(list)
         for writer in list(self._writers.values()):
             by_shard[writer.shard].append(writer.place)
-        for shard, places in by_shard.items():
+        for shard, blob_ids in by_shard.items():
             try:
-                await shard.fetch(SQL["keep_stages"], places)
+                await shard.fetch(SQL["keep_stages"], blob_ids)
             except Exception as error:
                 failure = error
         if failure is not None:
             raise failure
 
-    # --- What was given up -----------------------------------------------------------------------------------------
+    # --- Abandoned payloads -----------------------------------------------------------------------------------------
 
     async def sweep(self, shard: PostgresDatabase, limit: int) -> int:
-        """Delete up to so many pieces that no message has, or a few more."""
+        """Delete up to about `limit` abandoned pieces, and return how many."""
         await shard.fetch(SQL["give_up_old_stages"], SILENT_S)
         dropped = 0
         if not await self.has_work(shard):
@@ -160,49 +166,53 @@ class PostgresStaging:
         return dropped
 
     async def has_work(self, shard: PostgresDatabase) -> bool:
+        """Return whether the database has abandoned payloads."""
         [row] = await shard.fetch(SQL["has_given_up"])
         return bool(row["some"])
 
 
 async def _drop_some(connection: Any) -> int:
-    place = await connection.fetchval(SQL["given_up"])
-    if place is None:
+    blob_id = await connection.fetchval(SQL["given_up"])
+    if blob_id is None:
         return 0
-    status = await connection.execute(SQL["drop_pieces"], place, _DROP)
+    status = await connection.execute(SQL["drop_pieces"], blob_id, _DROP)
     dropped = int(status.rpartition(" ")[2])
     if dropped < _DROP:
-        await connection.execute(SQL["drop_stage"], place)
+        await connection.execute(SQL["drop_stage"], blob_id)
     return dropped + 1
 
 
-def _given_up() -> StoreUnavailable:
-    return StoreUnavailable("this upload rested for too long and was given up: send it again")
+def _abandoned_error() -> StoreUnavailable:
+    return StoreUnavailable("this upload paused for too long and was abandoned; send it again")
 
 
 class PostgresStage(StageWriter):
+    """An upload in progress."""
+
     def __init__(
         self,
         staging: PostgresStaging,
         ref: QueueRef,
         draft: Draft,
-        place: int,
+        blob_id: int,
         shard: PostgresDatabase,
         info: QueueInfo | None,
         quotas: Quotas,
         now_ms: int,
     ) -> None:
-        super().__init__(ref, draft, place, PIECE)
+        super().__init__(ref, draft, blob_id, PIECE)
         self._staging = staging
         self.shard = shard
         self.info = info
         self.quotas = quotas
         self.now_ms = now_ms
         self.is_closed = False
-        # A piece whose caller has left may still be on its way when it is given up.
+        # The piece of a caller that has left may still be in progress when the upload is abandoned.
         self.turn = asyncio.Lock()
 
     async def _put(self, piece: bytes) -> None:
         await self._staging.put(self, piece)
 
     def abandon(self) -> None:
-        self._staging.close(self)
+        """Abandon the upload, unless it was enqueued."""
+        self._staging.abandon(self)

@@ -9,9 +9,9 @@ from holdfast.stores.event_loop.driver import LoopDriver, on_driver, on_driver_w
 from holdfast.stores.event_loop.notices import Notices
 from holdfast.stores.logic.results import no_such_queue
 from holdfast.stores.postgres.cluster.cluster import PostgresCluster
-from holdfast.stores.postgres.queues.queue_info import encode_config, queue_row_of
+from holdfast.stores.postgres.queues.queue_info import decode_queue_row, encode_config
 from holdfast.stores.postgres.queues.quota_grants import QuotaGrants
-from holdfast.stores.postgres.queues.registry import QueueRegistry, policy_columns, tenant_row
+from holdfast.stores.postgres.queues.registry import QueueRegistry, decode_tenant_row, encode_policy_columns
 from holdfast.stores.postgres.schema.statements import SQL
 
 
@@ -31,16 +31,17 @@ class PostgresDirectory:
     @on_driver
     async def find_tenant(self, tenant: str) -> TenantRow | None:
         rows = await self._cluster.home_of(tenant).fetch(SQL["tenant"], tenant)
-        return tenant_row(rows[0]) if rows else None
+        return decode_tenant_row(rows[0]) if rows else None
 
     @on_driver
     async def list_tenants(self) -> list[TenantRow]:
-        """As far as their databases answer: of one that is down the others know those that have queues with them."""
+        """List the tenants, as far as the databases answer. If one is down, the others still know its tenants that have
+        queues with them."""
         found: dict[str, TenantRow] = {}
         for shard, rows in await self._cluster.fetch_all(SQL["tenants"]):
             for row in rows:
                 if self._cluster.home_of(row["tenant"]) is shard or row["tenant"] not in found:
-                    found[row["tenant"]] = tenant_row(row)
+                    found[row["tenant"]] = decode_tenant_row(row)
         return [found[name] for name in sorted(found)]
 
     @on_driver
@@ -55,9 +56,10 @@ class PostgresDirectory:
             return await connection.fetchrow(SQL["put_tenant"], tenant, raw)
 
         if config.quotas.are_counted:
-            # Before there is a quota nobody notes what is kept where, and others would be granted all of it.
+            # Without a quota, usage is not noted; it must be noted now, or other databases would be granted the whole
+            # quota.
             await self._grants.note_all(tenant)
-        row = tenant_row(await home.step(put))
+        row = decode_tenant_row(await home.step(put))
         await copies.send(home, tenant)
         self._directory.forget_tenant(tenant)
         return row
@@ -71,10 +73,10 @@ class PostgresDirectory:
 
     @on_driver
     async def list_queues(self, tenant: str) -> list[QueueRow]:
-        """As far as their databases answer."""
+        """List the tenant's queues, as far as the databases answer."""
         rows = [row for _, found in await self._cluster.fetch_all(SQL["queues_of"], tenant) for row in found]
-        # One that has gone to another database may stand on both for a moment.
-        found = {row["queue"]: queue_row_of(row) for row in rows}
+        # A queue that has just moved may be on both databases for a moment.
+        found = {row["queue"]: decode_queue_row(row) for row in rows}
         return sorted(found.values(), key=lambda row: row.ref)
 
     @on_driver
@@ -84,10 +86,10 @@ class PostgresDirectory:
 
     @on_driver_with_notices
     async def change_queue(self, notices: Notices, ref: QueueRef, change: QueueChange, now_ms: int) -> QueueRow:
-        stored_ms = self._cluster.stored
+        stored_ms = self._cluster.database_time
         row = await self._change(
             ref,
-            *((None,) * 4 if change.policy is None else policy_columns(change.policy)),
+            *((None,) * 4 if change.policy is None else encode_policy_columns(change.policy)),
             change.is_paused,
             None if change.drain_until is None else stored_ms(change.drain_until),
         )
@@ -101,6 +103,6 @@ class PostgresDirectory:
         for _ in range(2):
             rows = await self._cluster.shard_of(ref).fetch(SQL["change_queue"], ref.tenant, ref.queue, *columns)
             if rows:
-                return queue_row_of(rows[0])
-            await self._directory.require(ref)  # or it has gone to another database
+                return decode_queue_row(rows[0])
+            await self._directory.require(ref)  # raises unless the queue has moved to another database
         raise no_such_queue(ref)

@@ -1,4 +1,4 @@
-"""A queue as this server knows it, with what its statements are checked against."""
+"""A queue as this server knows it, with the revisions that its statements are checked against."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +18,12 @@ _decode_config = msgspec.msgpack.Decoder(TenantConfig).decode
 
 @dataclass(frozen=True, slots=True)
 class QueueInfo:
+    """A queue with its tenant's configuration, as one database has them.
+
+    `key` is the queue's key in that database. `revision` and `tenant_revision` change with the queue's row and the
+    tenant's.
+    """
+
     ref: QueueRef
     shard: PostgresDatabase
     key: int
@@ -30,21 +36,23 @@ class QueueInfo:
 
     @property
     def default_ttl_ms(self) -> int | None:
+        """The TTL of messages without one of their own; None for no end."""
         return default_ttl_ms(self.row.policy, self.config.quotas)
 
     @property
     def has_quotas(self) -> bool:
+        """Return whether the tenant has a quota of messages or bytes."""
         return self.config.quotas.are_counted
 
 
-def info_of(row: Any, shard: PostgresDatabase) -> QueueInfo:
-    """Of a row that the statement `queue` gave."""
+def decode_queue_info(row: Any, shard: PostgresDatabase) -> QueueInfo:
+    """Return the queue of a row that the statement `queue` returned."""
     ref = QueueRef(row["tenant"], row["queue"])
     return QueueInfo(
         ref=ref,
         shard=shard,
         key=row["key"],
-        row=queue_row_of(row),
+        row=decode_queue_row(row),
         config=decode_config(row["config"]),
         revision=row["revision"],
         tenant_revision=row["tenant_revision"],
@@ -53,7 +61,8 @@ def info_of(row: Any, shard: PostgresDatabase) -> QueueInfo:
     )
 
 
-def queue_row_of(row: Any) -> QueueRow:
+def decode_queue_row(row: Any) -> QueueRow:
+    """Return the contract's view of a row of `queues`."""
     return QueueRow(
         ref=QueueRef(row["tenant"], row["queue"]),
         tenant_id=row["tenant_id"],
@@ -65,12 +74,15 @@ def queue_row_of(row: Any) -> QueueRow:
 
 
 def encode_policy(policy: QueuePolicy) -> bytes:
+    """Encode a queue's policy."""
     return _encode(policy)
 
 
 def encode_config(config: TenantConfig) -> bytes:
+    """Encode a tenant's configuration."""
     return _encode(config)
 
 
 def decode_config(raw: bytes) -> TenantConfig:
+    """Decode a tenant's configuration."""
     return _decode_config(raw)

@@ -1,15 +1,17 @@
-"""Quotas of a tenant whose queues may lie on several databases (SPEC 8.9).
+"""Quotas of a tenant whose queues may be on several databases (SPEC 8.9).
 
-The tenant's home grants each shard a part; the parts together are never more than the quota, and no shard keeps more
-than its part. A shard that needs more asks its home. What is granted and not used is taken back before anybody is
-refused: so a refusal is exact, unless others enqueue at the same time.
+The tenant's home grants each shard a part of the quota. The parts never add up to more than the quota, and no shard
+stores more than its part. A shard that needs more asks the home. Unused grants are taken back before a call is refused,
+so a refusal is exact unless others enqueue at the same time.
 
-Raising: first the home notes it, then the shard learns it. Lowering: the other way round. Each grant has a number, and
-a shard takes none that is older than the one it has: so no crash and no delay leaves a shard with more than was noted.
+To raise a part, the home notes it first, then the shard learns it; to lower one, the other way round. Each grant has a
+version, and a shard ignores a grant older than the one it has. So no crash and no delay leaves a shard with more than
+the home has noted.
 
-What goes from shard to shard within a tenant is not asked for, and takes its part along. The target's is raised in the
-transaction that announces it, where it counts at once; the source's is lowered in the one that lets it go. In between
-it counts twice, and others may be refused early. What was announced and does not come is lowered again with it.
+Messages that move from shard to shard within a tenant take their part along without asking. The target's part is raised
+in the transaction that announces the messages, where they count at once; the source's part is lowered in the
+transaction that removes them. In between they count twice, and other calls may be refused early. If announced messages
+do not arrive, the part is lowered again with them.
 """
 
 import asyncio
@@ -26,21 +28,26 @@ from holdfast.stores.postgres.schema.statements import SQL
 
 _log = logging.getLogger("holdfast")
 
-# Granted beyond what is needed at the moment, as long as there is plenty.
+# Granted beyond the current need while the quota has plenty left.
 _SPARE_MESSAGES, _SPARE_BYTES = 1_000, 4 << 20
 
 
 class QuotaAmount(NamedTuple):
+    """A number of messages and bytes."""
+
     messages: int
     bytes: int
 
     def plus(self, other: "QuotaAmount") -> "QuotaAmount":
+        """Return the sum."""
         return QuotaAmount(self.messages + other.messages, self.bytes + other.bytes)
 
     def or_more(self, other: "QuotaAmount") -> "QuotaAmount":
+        """Return the larger number of messages and the larger number of bytes."""
         return QuotaAmount(max(self.messages, other.messages), max(self.bytes, other.bytes))
 
     def is_within(self, quotas: Quotas) -> bool:
+        """Return whether the amount is within the quotas."""
         return (quotas.max_messages is None or self.messages <= quotas.max_messages) and (
             quotas.max_bytes is None or self.bytes <= quotas.max_bytes
         )
@@ -50,7 +57,7 @@ _NONE = QuotaAmount(0, 0)
 
 
 class QuotaShortage(Exception):
-    """A shard has not been granted enough of its tenant's quota for what it would keep."""
+    """A shard has not been granted enough of its tenant's quota for the messages it would store."""
 
     def __init__(self, tenant: str, shard: PostgresDatabase, used: QuotaAmount, sizes: list[int]) -> None:
         super().__init__(tenant)
@@ -61,25 +68,28 @@ class QuotaShortage(Exception):
 
     @property
     def needed(self) -> QuotaAmount:
+        """The amount that the shard would store."""
         return self.used.plus(QuotaAmount(len(self.sizes), sum(self.sizes)))
 
 
 class QuotaGranted(NamedTuple):
-    """What the home has noted for a shard, and by which number."""
+    """A part that the home has noted for a shard, and its version."""
 
     part: QuotaAmount
     version: int
 
 
 class QuotaGrants:
+    """The quotas of all tenants with more than one database."""
+
     def __init__(self, cluster: PostgresCluster) -> None:
         self._cluster = cluster
-        # Of one tenant one after the other: else they take back what was just granted.
-        self._turns: dict[str, asyncio.Lock] = {}
+        # One at a time for each tenant: otherwise they would take back what was just granted.
+        self._locks: dict[str, asyncio.Lock] = {}
 
     async def check(self, connection: Any, info: QueueInfo, sizes: list[int], freed: QuotaAmount = _NONE) -> None:
-        """Refuse messages of these sizes if they would take the tenant past a quota, in the transaction that adds
-        them; `QuotaShortage` if that cannot be said here. `freed` goes in the same step."""
+        """Check the quotas in the transaction that adds messages of these sizes; `freed` is removed in the same step.
+        Raise `OverQuota` or `PayloadTooLarge`, or `QuotaShortage` if the shard's part is too small to decide."""
         quotas, tenant = info.config.quotas, info.ref.tenant
         check_quotas(tenant, Quotas(max_message_bytes=quotas.max_message_bytes), 0, 0, sizes)
         if info.has_quotas and sizes:
@@ -87,7 +97,8 @@ class QuotaGrants:
 
     async def _check(self, connection: Any, info: QueueInfo, sizes: list[int], freed: QuotaAmount = _NONE) -> None:
         quotas, tenant = info.config.quotas, info.ref.tenant
-        # Whoever adds for this tenant waits here: nobody counts what another is about to add.
+        # Transactions that add messages for this tenant wait here for one another, so each counts the messages of the
+        # one before.
         row = await connection.fetchrow(SQL["tenant_locked"], tenant)
         counted = await connection.fetchrow(SQL["usage"], tenant)
         used = QuotaAmount(counted["messages"] - freed.messages, counted["bytes"] - freed.bytes)
@@ -98,12 +109,12 @@ class QuotaGrants:
         if not short.needed.is_within(_as_quotas(quotas, row["granted_messages"], row["granted_bytes"])):
             raise short
 
-    async def widen(self, short: QuotaShortage) -> None:
-        """Grant what is needed, or `OverQuota`."""
-        async with self._turns.setdefault(short.tenant, asyncio.Lock()):
-            await self._widen(short)
+    async def grant_more(self, short: QuotaShortage) -> None:
+        """Grant the shard the amount that it is short of. Raise `OverQuota` if the quota is used up."""
+        async with self._locks.setdefault(short.tenant, asyncio.Lock()):
+            await self._grant_more(short)
 
-    async def _widen(self, short: QuotaShortage) -> None:
+    async def _grant_more(self, short: QuotaShortage) -> None:
         if await self._grant(short):
             return
         for shard in self._cluster.shards:
@@ -111,7 +122,7 @@ class QuotaGrants:
                 await self.take_back(short.tenant, shard)
         if await self._grant(short):
             return
-        # What was noted for this one too may be more than it has: messages have gone from it to another.
+        # The part noted for this shard may also be more than it uses, because messages have moved from it to another.
         await self.take_back(short.tenant, short.shard)
         if not await self._grant(short):
             quotas, others, _ = await self._home_of(short.tenant).step(lambda each: self._parts(each, short))
@@ -122,8 +133,8 @@ class QuotaGrants:
         async def work(connection: Any) -> tuple[QuotaAmount, int] | None:
             quotas, others, mine = await self._parts(connection, short)
             added = QuotaAmount(len(short.sizes), sum(short.sizes))
-            # Never less than before: the shard may have used it since it was short. With room to spare if there is
-            # plenty; else so much more that others who were short meanwhile have theirs besides; else what is needed.
+            # Never less than before, because the shard may have used it since. With spare room if there is plenty; else
+            # with room for others that were short meanwhile; else exactly what is needed.
             least = mine.or_more(short.needed)
             spare = least.plus(QuotaAmount(_SPARE_MESSAGES, _SPARE_BYTES))
             if others.plus(spare).plus(spare).is_within(quotas):
@@ -145,7 +156,7 @@ class QuotaGrants:
         return True
 
     async def _parts(self, connection: Any, short: QuotaShortage) -> tuple[Quotas, QuotaAmount, QuotaAmount]:
-        """The tenant's quotas, what all other shards were granted, and what this one was."""
+        """Return the tenant's quotas, the parts of all other shards together, and the part of the short shard."""
         row = await connection.fetchrow(SQL["tenant_locked"], short.tenant)
         others = mine = _NONE
         for grant in await connection.fetch(SQL["grants"], short.tenant):
@@ -158,13 +169,13 @@ class QuotaGrants:
 
     # --- When messages or queues go to another database --------------------------------------------------------------
 
-    async def check_carried(
+    async def check_moved(
         self, connection: Any, info: QueueInfo, sizes: list[int], granted: "QuotaGranted | None"
     ) -> None:
         """Check quotas for messages that the tenant already has on another shard.
 
-        Raise `QuotaShortage` until the amount that `carry` noted for them is granted here. The grant is used in the
-        transaction that adds them, or not at all.
+        Raise `QuotaShortage` until the amount that `grant_for_move` noted for them is granted here. The grant is used
+        in the transaction that adds them, or not at all.
         """
         if not info.has_quotas:
             return
@@ -172,8 +183,9 @@ class QuotaGrants:
             await connection.execute(SQL["take_grant"], info.ref.tenant, *granted.part, granted.version)
         await self._check(connection, info, sizes)
 
-    async def carry(self, short: QuotaShortage) -> "QuotaGranted":
-        """Note at the home what a shard needs for messages that come to it from another, whatever the quota says."""
+    async def grant_for_move(self, short: QuotaShortage) -> "QuotaGranted":
+        """Note at the home the part that a shard needs for messages arriving from another shard, even beyond
+        the quota."""
 
         async def work(connection: Any) -> QuotaGranted:
             _, _, mine = await self._parts(connection, short)
@@ -183,22 +195,22 @@ class QuotaGrants:
 
         return await self._home_of(short.tenant).step(work)
 
-    async def lower_by(self, connection: Any, key: int, part: QuotaAmount) -> None:
-        """So much of a queue's tenant goes from this shard, or will not come, in this transaction."""
+    async def lower_part(self, connection: Any, key: int, part: QuotaAmount) -> None:
+        """Lower the part of this shard, in this transaction, by messages that leave it or will not arrive."""
         if part != _NONE and len(self._cluster.shards) > 1:
             await connection.execute(SQL["lower_granted"], key, *part)
 
     async def note_all(self, tenant: str) -> None:
-        """As `note_used`, for all shards that are up."""
+        """Call `note_used` for all shards that are up."""
         for shard in self._cluster.shards if len(self._cluster.shards) > 1 else ():
             try:
                 await self.note_used(tenant, shard)
             except StoreUnavailable as error:
-                _log.debug("what %s keeps is noted when its database is back: %s", tenant, error.message)
+                _log.debug("the usage of tenant %s on a database could not be noted yet: %s", tenant, error.message)
 
     async def note_used(self, tenant: str, shard: PostgresDatabase) -> None:
-        """Grant a shard what it keeps: it has come without being asked for, from another shard or before there was a
-        quota."""
+        """Grant a shard its current usage, for messages that came without asking: from another shard, or before there
+        was a quota."""
         used = await shard.fetch(SQL["usage"], tenant)
         part = QuotaAmount(used[0]["messages"], used[0]["bytes"])
 
@@ -215,9 +227,9 @@ class QuotaGrants:
         await shard.fetch(SQL["take_grant"], tenant, *granted, version)
 
     async def lower_in(self, connection: Any, tenant: str, key: int) -> None:
-        """In one transaction the counts of a queue go, and what was granted for them."""
+        """Delete the counts of a queue, and lower the part of the quota that they used, in one transaction."""
         await connection.fetchrow(SQL["tenant_locked"], tenant)
-        # In this order: lines that are being summed up meanwhile are found in the sums.
+        # In this order: lines that are summed up meanwhile are then found in the sums.
         await connection.execute("DELETE FROM count_lines WHERE queue_key = $1", key)
         await connection.execute("DELETE FROM counts WHERE queue_key = $1", key)
         used = await connection.fetchrow(SQL["usage"], tenant)
@@ -230,7 +242,7 @@ class QuotaGrants:
         )
 
     async def take_back(self, tenant: str, shard: PostgresDatabase) -> None:
-        """What a shard was granted and does not use."""
+        """Lower a shard's part to its current usage."""
 
         async def number(connection: Any) -> int | None:
             await connection.fetchrow(SQL["tenant_locked"], tenant)
@@ -261,7 +273,7 @@ class QuotaGrants:
 
 
 def _as_quotas(quotas: Quotas, messages: int, size: int) -> Quotas:
-    """What a shard was granted of these."""
+    """Return the quotas limited to the shard's part."""
     return Quotas(
         max_messages=None if quotas.max_messages is None else messages,
         max_bytes=None if quotas.max_bytes is None else size,

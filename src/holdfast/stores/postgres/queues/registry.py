@@ -1,4 +1,4 @@
-"""Queues and their rows: which there are, what each may do, and what this server remembers of them."""
+"""Queues and their rows, and this server's cache of them."""
 
 from collections import defaultdict
 from typing import Any, NamedTuple
@@ -14,20 +14,20 @@ from holdfast.stores.postgres.cluster.slots import slot_of
 from holdfast.stores.postgres.queues.queue_info import (
     QueueInfo,
     decode_config,
+    decode_queue_info,
     encode_config,
     encode_policy,
-    info_of,
 )
 from holdfast.stores.postgres.queues.quota_grants import QuotaGrants
 from holdfast.stores.postgres.queues.tenant_copies import TenantCopies
 from holdfast.stores.postgres.schema.statements import SQL
 
-# Queues remembered at once; beyond it the oldest known are asked for again.
+# Maximum number of cached queues; beyond it, those cached first are dropped.
 _REMEMBERED = 50_000
 
 
 class Numbered(NamedTuple):
-    """A queue's number, with its tenant as the home has it, in which revision."""
+    """A queue's id, with its tenant as the home database has it, and the tenant's revision there."""
 
     tenant: TenantRow
     revision: int
@@ -35,7 +35,7 @@ class Numbered(NamedTuple):
 
 
 class QueueRegistry:
-    """The queues for the rest of the store; `PostgresDirectory` is the part of the contract."""
+    """The queues, for the rest of the store; `PostgresDirectory` is the part of the contract."""
 
     def __init__(self, cluster: PostgresCluster, grants: QuotaGrants) -> None:
         self._cluster = cluster
@@ -44,63 +44,73 @@ class QueueRegistry:
         self.copies = TenantCopies(cluster, grants)
 
     async def known(self, ref: QueueRef) -> QueueInfo | None:
-        """As this server last saw it, which every statement checks; None only if there is none now."""
+        """Return the queue as this server last saw it, which every statement checks. Return None only if there is no
+        such queue now."""
         return self._known.get(ref) or await self.load(ref)
 
     def remembered(self, ref: QueueRef) -> QueueInfo | None:
+        """Return the queue if this server has seen it."""
         return self._known.get(ref)
 
     async def load(self, ref: QueueRef) -> QueueInfo | None:
+        """Read the queue from the database that owns it; None if it does not exist. Raise `QueueMoved` while it is
+        moving."""
         while True:
             shard = self._cluster.shard_of(ref)
             rows = await shard.fetch(SQL["queue"], ref.tenant, ref.queue, None)
             if rows and rows[0]["moving_to"] is None:
-                return self.remember(info_of(rows[0], shard))
+                return self.remember(decode_queue_info(rows[0], shard))
             self.forget(ref)
             if not rows and await self._cluster.owns(shard, ref):
                 return None
             await self._follow(ref, shard)
 
     async def _follow(self, ref: QueueRef, shard: PostgresDatabase) -> None:
-        """It is not on this database any more. `QueueMoved` while it is on its way."""
+        """Refresh the slot table because the queue is no longer on this database. Raise `QueueMoved` while it is
+        moving."""
         await self._cluster.refresh()
         if self._cluster.shard_of(ref) is shard:
             raise QueueMoved(ref)
 
     async def require(self, ref: QueueRef) -> QueueInfo:
+        """Return the queue, or raise `QueueNotFound`."""
         info = await self.load(ref)
         if info is None:
             raise no_such_queue(ref)
         return info
 
     async def require_open(self, ref: QueueRef) -> QueueInfo:
+        """Return the queue; raise `QueueNotFound`, or `Draining` if it is being deleted."""
         info = await self.require(ref)
         if info.row.drain_until is not None:
             raise being_deleted(ref)
         return info
 
     def remember(self, info: QueueInfo) -> QueueInfo:
+        """Add a queue to the cache."""
         if len(self._known) >= _REMEMBERED:
             self._known.pop(next(iter(self._known)))
         self._known[info.ref] = info
         return info
 
     def forget(self, ref: QueueRef) -> None:
+        """Remove a queue from the cache."""
         self._known.pop(ref, None)
 
     def forget_tenant(self, tenant: str) -> None:
+        """Remove a tenant's queues from the cache."""
         for ref in [ref for ref in self._known if ref.tenant == tenant]:
             self.forget(ref)
 
     async def follow(self, ref: QueueRef) -> bool:
-        """Ask again which database has a queue that was found to be moving, and return whether it is another one."""
+        """Find the owner of a queue that has moved, and return whether it is another database."""
         known = self.remembered(ref)
         self.forget(ref)
         await self._cluster.refresh()
         return known is not None and self._cluster.shard_of(ref) is not known.shard
 
     async def keys_of(self, tenant: str) -> dict[int, list[int]]:
-        """The tenant's queues by shard."""
+        """Return the keys of the tenant's queues by the number of their database."""
         keys: dict[str, tuple[int, int]] = {}
         for number, shard in enumerate(self._cluster.shards):
             for row in await shard.fetch(SQL["queues_of"], tenant):
@@ -112,6 +122,7 @@ class QueueRegistry:
         return by_shard
 
     async def create(self, ref: QueueRef) -> QueueInfo:
+        """Create the queue if it does not exist, and return it."""
         number = await self.take_number(ref)
 
         async def make(connection: Any) -> QueueInfo:
@@ -120,8 +131,8 @@ class QueueRegistry:
         return self.remember(await self._cluster.shard_of(ref).step(make))
 
     async def take_number(self, ref: QueueRef) -> Numbered | None:
-        """The queue's number, given by the tenant's home where that is another database; None: it is the same one,
-        and the number is taken together with the rest."""
+        """Take the queue's number on its tenant's home. Return None if that is the queue's own database: the number is
+        then taken with the rest."""
         home = self._cluster.home_of(ref.tenant)
         if home is self._cluster.shard_of(ref):
             return None
@@ -132,7 +143,7 @@ class QueueRegistry:
         return await home.step(take)
 
     async def make_in(self, connection: Any, ref: QueueRef, number: Numbered | None) -> QueueInfo:
-        """The queue's row in a transaction of its database; made if there is none."""
+        """Return the queue in a transaction of its database; create it if it does not exist."""
         shard = self._cluster.shard_of(ref)
         row = await connection.fetchrow(SQL["queue"], ref.tenant, ref.queue, None)
         if row is not None and row["moving_to"] is not None:
@@ -146,14 +157,19 @@ class QueueRegistry:
             if self._cluster.home_of(ref.tenant) is not shard:
                 await connection.execute(SQL["copy_tenant"], ref.tenant, tenant.tenant_id, raw, revision)
             await connection.execute(
-                SQL["make_queue"], ref.tenant, ref.queue, tenant.tenant_id, queue_id, *policy_columns(QueuePolicy())
+                SQL["make_queue"],
+                ref.tenant,
+                ref.queue,
+                tenant.tenant_id,
+                queue_id,
+                *encode_policy_columns(QueuePolicy()),
             )
             row = await connection.fetchrow(SQL["queue"], ref.tenant, ref.queue, None)
-        return info_of(row, shard)
+        return decode_queue_info(row, shard)
 
     async def check_owner(self, connection: Any, ref: QueueRef) -> None:
-        """In a transaction of the queue's database, which has no such queue: that it would have it."""
-        if self._cluster.goes_by_slots:
+        """Raise `QueueMoved` unless this transaction's database, which has no such queue, is its owner."""
+        if self._cluster.uses_slots:
             owner = await connection.fetchrow(SQL["slot_owner"], slot_of(ref.tenant, ref.queue))
             if owner["shard"] != self._cluster.number_of(ref) or owner["is_moving"]:
                 raise QueueMoved(ref)
@@ -170,12 +186,14 @@ class QueueRegistry:
             count = await connection.fetchval(SQL["directory_count"], ref.tenant)
             check_room_for_queue(ref.tenant, decode_config(row["config"]).quotas, count)
             known = await connection.fetchval(SQL["directory_put"], ref.tenant, ref.queue)
-        return Numbered(tenant_row(row), row["revision"], known)
+        return Numbered(decode_tenant_row(row), row["revision"], known)
 
 
-def policy_columns(policy: QueuePolicy) -> tuple[bytes, int, int, bool]:
+def encode_policy_columns(policy: QueuePolicy) -> tuple[bytes, int, int, bool]:
+    """Return the columns of `queues` for a policy."""
     return encode_policy(policy), policy.lease_ms, policy.max_lease_ms, policy.keep_succeeded_ms > 0
 
 
-def tenant_row(row: Any) -> TenantRow:
+def decode_tenant_row(row: Any) -> TenantRow:
+    """Return the contract's view of a row of `tenants`."""
     return TenantRow(tenant=row["tenant"], tenant_id=row["tenant_id"], config=decode_config(row["config"]))

@@ -1,8 +1,9 @@
-"""A tenant's configuration on the databases that are not its home.
+"""Copies of a tenant's configuration on the databases that are not its home.
 
-A change is the home's: it is made there, with a note of everybody who is to be told, in one step. A database that is
-down is told when it is back, by a sweep; nobody else waits for it. A copy knows which of the home's revisions it is,
-and takes no older one. With it goes what the tenant keeps there into the home's notes, for a quota may be new.
+A change is made on the home, which notes in the same transaction every database that must receive it. A database that
+is down receives it from a sweep when it is back; no call waits for it. A copy has the home's revision number and
+ignores older ones. With each copy, the tenant's usage on that database is noted on the home, because a quota may be
+new.
 """
 
 import logging
@@ -18,18 +19,21 @@ _log = logging.getLogger("holdfast")
 
 
 class TenantCopies:
+    """Sends tenants' configurations to other databases."""
+
     def __init__(self, cluster: PostgresCluster, grants: QuotaGrants) -> None:
         self._cluster = cluster
         self._grants = grants
 
     async def note(self, connection: Any, tenant: str, home: PostgresDatabase) -> None:
-        """In the step that changes it: who is to be told."""
+        """Note, in the transaction of the change, that all other databases must receive it."""
         others = [shard.number for shard in self._cluster.shards if shard is not home]
         await connection.execute(SQL["note_copies"], tenant, others)
 
     async def send(self, home: PostgresDatabase, tenant: str | None = None, limit: int = 100) -> int:
-        """Tell those who have not been told, of one tenant or of any; answers how many were."""
-        told = 0
+        """Send configurations to the databases that have not received them, of one tenant or of all. Return how many
+        were sent."""
+        sent = 0
         for row in await home.fetch(SQL["due_copies"], tenant, limit):
             if row["shard"] >= len(self._cluster.shards):
                 continue
@@ -38,8 +42,12 @@ class TenantCopies:
                 await shard.fetch(SQL["copy_tenant"], row["tenant"], row["tenant_id"], row["config"], row["revision"])
                 await self._grants.note_used(row["tenant"], shard)
             except StoreUnavailable as error:
-                _log.debug("the configuration of %s waits for its database: %s", row["tenant"], error.message)
+                _log.debug(
+                    "the configuration of tenant %s could not be sent to a database yet: %s",
+                    row["tenant"],
+                    error.message,
+                )
                 continue
             await home.fetch(SQL["copied"], row["tenant"], row["shard"], row["revision"])
-            told += 1
-        return told
+            sent += 1
+        return sent

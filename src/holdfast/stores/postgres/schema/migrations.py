@@ -1,4 +1,8 @@
-"""The schema's versions, applied in order: `holdfast db migrate`."""
+"""The versions of the schema, applied in order by `holdfast db migrate`.
+
+To change a table or function, add a file `NNNN_name.sql` to `migrations/`. Never change a file that was released,
+except for its comments.
+"""
 
 import re
 from importlib import resources
@@ -8,20 +12,22 @@ from uuid import UUID, uuid4
 from holdfast.model.errors import InvalidArgument, StoreUnavailable
 from holdfast.stores.postgres.cluster.slots import SLOTS, spread
 
-# Of an advisory lock: two servers never migrate one database at the same time.
+# Advisory lock: two processes never migrate one database at the same time.
 _LOCK = 0x686F6C64
 
 _FILE = re.compile(r"(\d{4})_(\w+)\.sql")
 
 
 class Migration(NamedTuple):
+    """One version of the schema."""
+
     version: int
     name: str
     sql: str
 
 
 class Applied(NamedTuple):
-    """What `migrate` did to one database."""
+    """The result of `migrate` on one database."""
 
     versions: list[int]
     shard: int
@@ -29,6 +35,8 @@ class Applied(NamedTuple):
 
 
 class Status(NamedTuple):
+    """The schema version of a database and its part in the cluster."""
+
     version: int
     newest: int
     cluster_id: UUID | None
@@ -38,6 +46,7 @@ class Status(NamedTuple):
 
 
 def migrations() -> list[Migration]:
+    """Return all migrations, oldest first."""
     files = resources.files(__package__).joinpath("migrations").iterdir()
     return sorted(
         Migration(int(matched[1]), matched[2], file.read_text(encoding="utf-8"))
@@ -47,20 +56,24 @@ def migrations() -> list[Migration]:
 
 
 def newest() -> int:
+    """Return the newest version."""
     return migrations()[-1].version
 
 
 async def migrate(connections: list[Any]) -> list[Applied]:
-    """Bring the databases of a store up to date, in the order in which they were given, and make one store of them."""
+    """Bring the databases of a store up to date, in the given order, and join them to one store. Raise
+    `InvalidArgument` if they belong to different stores."""
     versions = [await _migrate_one(connection) for connection in connections]
     statuses = [await status(connection) for connection in connections]
     known = {each.cluster_id for each in statuses if each.cluster_id is not None}
     if len(known) > 1:
-        raise InvalidArgument("these databases belong to different stores: give those of one", field="store")
+        raise InvalidArgument(
+            "these databases belong to different stores; name the databases of one store", field="store"
+        )
     if not known:
-        await _found(connections)
+        await _create_cluster(connections)
     else:
-        await _join(connections, statuses, known.pop())
+        await _join_cluster(connections, statuses, known.pop())
     after = [await status(connection) for connection in connections]
     return [
         Applied(applied, each.shard if each.shard is not None else -1, each.slots)
@@ -91,6 +104,7 @@ async def _migrate_one(connection: Any) -> list[int]:
 
 
 async def status(connection: Any) -> Status:
+    """Read the status of a database."""
     if await connection.fetchval("SELECT to_regclass('holdfast.migrations')") is None:
         return Status(0, newest(), None, None, 0, 0)
     version = await connection.fetchval("SELECT coalesce(max(version), 0) FROM holdfast.migrations")
@@ -102,31 +116,32 @@ async def status(connection: Any) -> Status:
 
 
 def check(found: Status, shown_url: str) -> None:
-    """Refuse a database that this version cannot serve as it is."""
+    """Raise `StoreUnavailable` if this version of Holdfast cannot serve the database as it is."""
     _check_not_newer(found.version)
     if found.version < found.newest or found.cluster_id is None:
         raise StoreUnavailable(
-            f"{shown_url} has version {found.version} of the schema, this is {found.newest}: run `holdfast db migrate`"
+            f"{shown_url} has schema version {found.version}, this Holdfast needs {found.newest}; "
+            "run `holdfast db migrate`"
         )
 
 
 def _check_not_newer(version: int) -> None:
     if version > newest():
         raise StoreUnavailable(
-            f"the database has version {version} of the schema, this Holdfast knows {newest()}: upgrade Holdfast"
+            f"the database has schema version {version}, this Holdfast knows {newest()}; upgrade Holdfast"
         )
 
 
-async def _found(connections: list[Any]) -> None:
-    """The first databases of a store: they share the slots evenly."""
+async def _create_cluster(connections: list[Any]) -> None:
+    """Create a store: its first databases share the slots evenly."""
     cluster_id = uuid4()
     slots = spread(len(connections))
     for shard, connection in enumerate(connections):
-        await _write_place(connection, cluster_id, shard, 1, slots, slots)
+        await _write_membership(connection, cluster_id, shard, 1, slots, slots)
 
 
-async def _join(connections: list[Any], statuses: list[Status], cluster_id: UUID) -> None:
-    """A database that is new to its store owns no slots yet: queues move to it by resharding."""
+async def _join_cluster(connections: list[Any], statuses: list[Status], cluster_id: UUID) -> None:
+    """Join new databases to a store. They own no slots until queues are moved to them by resharding."""
     members = sorted(
         (each for each in statuses if each.cluster_id is not None), key=lambda each: each.epoch, reverse=True
     )
@@ -134,16 +149,16 @@ async def _join(connections: list[Any], statuses: list[Status], cluster_id: UUID
     table = await first.fetch("SELECT shard, home FROM holdfast.slots ORDER BY slot")
     slots, homes = [row["shard"] for row in table], [row["home"] for row in table]
     if len(slots) != SLOTS:
-        raise StoreUnavailable("the slot table of this store is damaged: restore a backup")
+        raise StoreUnavailable("the slot table of this store is damaged; restore a backup")
     taken = {each.shard for each in members if each.shard is not None} | set(slots)
     for connection, each in zip(connections, statuses, strict=True):
         if each.cluster_id is None:
             shard = max(taken) + 1
             taken.add(shard)
-            await _write_place(connection, cluster_id, shard, members[0].epoch, slots, homes)
+            await _write_membership(connection, cluster_id, shard, members[0].epoch, slots, homes)
 
 
-async def _write_place(
+async def _write_membership(
     connection: Any, cluster_id: UUID, shard: int, epoch: int, slots: list[int], homes: list[int]
 ) -> None:
     async with connection.transaction():

@@ -1,4 +1,4 @@
-"""Rows of `items` to messages and back."""
+"""Convert rows of `items` to messages and back."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,14 +29,14 @@ STATUSES = {
     State.SUCCEEDED: (SUCCEEDED,),
     State.FAILED: (FAILED,),
 }
-# By their numbers in the journal: never renumbered.
+# The position is the event's number in the journal: never reorder.
 EVENTS = (
     *(Event.ENQUEUED, Event.CLAIMED, Event.SUCCEEDED, Event.RETRIED, Event.FAILED, Event.EXPIRED, Event.RELEASED),
     *(Event.EXTENDED, Event.REDRIVEN, Event.REMOVED, Event.MOVED),
 )
 EVENT_NUMBERS = {event: number for number, event in enumerate(EVENTS)}
 
-# Two content types are nearly all: they take no room.
+# The two most common content types are stored as NULL and `json`.
 _TYPES = {BYTES: None, JSON: "json"}
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -46,7 +46,7 @@ _decode_state = msgspec.msgpack.Decoder(StateDocument).decode
 
 @dataclass(slots=True)
 class MessageRow:
-    """A stored message as a step reads and changes it. Without its payload, unless that was read too."""
+    """A stored message as a step reads and changes it. Its payload is empty unless the payload was read too."""
 
     envelope: Envelope
     life: Life
@@ -55,25 +55,26 @@ class MessageRow:
     state: StateDocument = NO_STATE
 
 
-def entry_of(row: Any) -> MessageRow:
-    """Of a row with the columns LIFE."""
+def decode_row(row: Any) -> MessageRow:
+    """Return the message of a row with the columns LIFE."""
     return MessageRow(_envelope(row, b""), _life(row), row["bytes"], row["status"])
 
 
-def whole_entry_of(row: Any) -> MessageRow:
-    """Of a row with the columns WHOLE."""
+def decode_whole_row(row: Any) -> MessageRow:
+    """Return the message of a row with the columns WHOLE."""
     state = NO_STATE if row["state"] is None else decode_state(row["state"])
     return MessageRow(_envelope(row, row["payload"]), _life(row), row["bytes"], row["status"], state)
 
 
-def found_of(row: Any) -> Found:
-    entry = whole_entry_of(row)
+def decode_found(row: Any) -> Found:
+    """Return a row with the columns WHOLE as the contract's `Found`."""
+    entry = decode_whole_row(row)
     return Found(entry.envelope, entry.life, entry.state)
 
 
-def deliveries_of(rows: Sequence[Any], *, with_state: bool) -> list[Delivery]:
-    """Of rows that the statement `claim` gave, each with a message. By their columns' places: by names, every row of a
-    batch would be searched a dozen times."""
+def decode_deliveries(rows: Sequence[Any], *, with_state: bool) -> list[Delivery]:
+    """Return deliveries of rows of the statement `claim`, each with a message. Columns are read by position: reading by
+    name would search each row a dozen times."""
     deliveries: list[Delivery] = []
     for row in rows:
         # fmt: off
@@ -105,39 +106,47 @@ def deliveries_of(rows: Sequence[Any], *, with_state: bool) -> list[Delivery]:
 
 
 def encode_headers(headers: dict[str, str]) -> bytes | None:
+    """Encode headers; None for none."""
     return _encode(headers) if headers else None
 
 
 def is_json(draft: Draft) -> bool:
+    """Return whether the draft's payload is JSON: as the draft says, else by its content type."""
     return draft.content_type == JSON if draft.is_json is None else draft.is_json
 
 
 def encode_type(content_type: str) -> str | None:
+    """Encode a content type."""
     return _TYPES.get(content_type, content_type)
 
 
 def decode_type(stored: str | None) -> str:
+    """Decode a content type."""
     return BYTES if stored is None else JSON if stored == "json" else stored
 
 
 def encode_state(state: StateDocument) -> bytes:
+    """Encode a state document."""
     return _encode(state)
 
 
 def decode_state(raw: bytes) -> StateDocument:
+    """Decode a state document."""
     return _decode_state(raw)
 
 
 def encode_error(error: str | None) -> bytes | None:
+    """Encode an error's text, which may contain NUL, as bytes."""
     return None if error is None else error.encode()
 
 
 def decode_error(raw: bytes | None) -> str | None:
+    """Decode an error's text."""
     return None if raw is None else raw.decode()
 
 
-def columns_of_drafts(drafts: list[Draft], ids: Sequence[int], default_ttl_ms: int | None) -> list[list[Any]]:
-    """The arguments of `enqueue` from $6 on."""
+def encode_drafts(drafts: list[Draft], ids: Sequence[int], default_ttl_ms: int | None) -> list[list[Any]]:
+    """Return the arguments of `enqueue` from $6 on."""
     ttls = [draft.ttl_ms for draft in drafts]
     return [
         list(ids),
@@ -158,13 +167,13 @@ def columns_of_drafts(drafts: list[Draft], ids: Sequence[int], default_ttl_ms: i
 
 
 def _filled(column: list[Any]) -> list[Any]:
-    """What most messages have none of is not sent: `unnest` fills short columns up with NULL. The driver looks at each
-    element of an array twice before it is written."""
+    """Return an empty column in place of one that is all null: `unnest` fills short columns with NULL, and the driver
+    looks at each array element twice before it is written."""
     return [] if column.count(None) == len(column) else column
 
 
-def life_columns(lives: list[tuple[int, int, Life]]) -> list[list[Any]]:
-    """The arguments of `change` from $2 on, of (id, status, life)."""
+def encode_lives(lives: list[tuple[int, int, Life]]) -> list[list[Any]]:
+    """Return the arguments of `change` from $2 on, for messages given as (id, status, life)."""
     leases = [life.lease for _, _, life in lives]
     return [
         [id for id, _, _ in lives],

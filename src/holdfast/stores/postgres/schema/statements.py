@@ -1,9 +1,9 @@
-"""The statements by name, out of the .sql files beside this one."""
+"""The SQL statements by name, read from the .sql files beside this one."""
 
 import re
 from importlib import resources
 
-# What a decision about a message needs, and the same with what a caller is given.
+# The columns of `items` that a decision needs, and the same with the columns that a delivery needs.
 LIFE = (
     *(
         "id",
@@ -52,7 +52,7 @@ def _load() -> dict[str, str]:
 
 
 def _with_picks(statements: dict[str, str]) -> dict[str, str]:
-    """A claim is one statement, which picks its messages in one of two ways."""
+    """Insert into the statement `claim` one of two ways to pick messages, and return both variants."""
     claim, first, reserved = (statements.pop(name) for name in ("claim", "pick_first", "pick_reserved"))
     statements["claim"] = claim.replace("{picked}", _without_comments(first))
     statements["claim_reserved"] = claim.replace("{picked}", _without_comments(reserved))

@@ -14,12 +14,12 @@ from holdfast.stores.postgres.transactions.unit import PostgresParts, PostgresUn
 T = TypeVar("T")
 Work = Callable[[PostgresUnit], Awaitable[T]]
 
-# How often a step begins again because the queue or its tenant was changed meanwhile.
+# How often a step is run again because the queue or its tenant was changed meanwhile.
 _TRIES = 50
 
 
 class StepRunner:
-    """Steps for work that is on the driver's loop already. `notices` are what the caller will tell the listener."""
+    """Runs steps for work that is on the driver's loop already. The caller reports `notices` to the listener."""
 
     def __init__(self, parts: PostgresParts) -> None:
         self._parts = parts
@@ -35,19 +35,20 @@ class StepRunner:
                 unit.notices.ready_at.clear()
             return result, unit.notices
 
-        result, told = await shard.step(once)
-        notices.add(told)
+        result, unit_notices = await shard.step(once)
+        notices.add(unit_notices)
         return result
 
     async def run(self, ref: QueueRef, work: Work[T], now_ms: int, notices: Notices) -> T:
         """Run `work` on the database that owns the queue.
 
-        It runs again after `QueueChanged`, and after `QuotaShortage` once the database is granted more of the quota.
+        It runs again after `QueueChanged`, and after `QuotaShortage` once the database was granted more of the quota.
+        Raise `StoreUnavailable` after 50 tries.
         """
 
         async def on_queue(unit: PostgresUnit) -> T:
             result = await work(unit)
-            unit.tell_draining()
+            unit.note_draining()
             return result
 
         for _ in range(_TRIES):
@@ -56,13 +57,13 @@ class StepRunner:
             except QueueChanged:
                 continue
             except QuotaShortage as short:
-                await self._parts.grants.widen(short)
-        raise StoreUnavailable(f"queue {ref} or its tenant was changed again and again: try once more")
+                await self._parts.grants.grant_more(short)
+        raise StoreUnavailable(f"gave up after {_TRIES} concurrent changes of queue {ref} or its tenant; try again")
 
 
 class PostgresUnits:
-    """`Units`. The steps enter the driver by themselves, and the listener is told their notices. If the queue has gone
-    to another database, the driver follows it there."""
+    """`Units`. Steps run on the driver's loop, and their notices go to the listener. If the queue has moved to another
+    database, the driver follows it."""
 
     def __init__(self, driver: LoopDriver, parts: PostgresParts, steps: StepRunner) -> None:
         self._driver = driver
@@ -71,7 +72,7 @@ class PostgresUnits:
 
     async def run(self, ref: QueueRef, work: Work[T], now_ms: int, *, target: QueueRef | None = None) -> T:
         async def run(notices: Notices) -> T:
-            # The driver follows only a queue that the directory has on another database.
+            # The driver follows only a queue that the registry has on another database.
             await self._directory.known(ref)
             return await self._steps.run(ref, work, now_ms, notices)
 

@@ -1,8 +1,8 @@
-"""The hot statements: each does in one statement what the shared logic does in a step of several.
+"""The hot statements: each does in one statement what the shared logic does in several.
 
-`SHORTCUTS` names the function that each statement equals. A call that a statement cannot serve (groups, ledgers,
-idempotency keys, quotas, payloads in pieces, verdicts other than acks) runs the function. The store runs without its
-shortcuts if it is made with `uses_shortcuts=False`, and `tests/properties/test_postgres_shortcuts.py` compares the two.
+`SHORTCUTS` names the function that each statement equals. A call that no statement can serve (groups, ledgers,
+idempotency keys, quotas, payloads in pieces, verdicts other than acks) runs the function. With `uses_shortcuts=False`
+the store always runs the functions, and `tests/properties/test_postgres_shortcuts.py` compares the two.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,17 +15,18 @@ from holdfast.stores.logic.claims import claim
 from holdfast.stores.logic.enqueue import enqueue
 from holdfast.stores.logic.verdicts import settle
 from holdfast.stores.postgres.queues.queue_info import QueueInfo
-from holdfast.stores.postgres.schema.rows import columns_of_drafts
+from holdfast.stores.postgres.schema.rows import encode_drafts
 
 SHORTCUTS: dict[str, Callable[..., Any]] = {
-    # New messages of a queue, if neither the queue nor its tenant has changed since they were checked. In a step, it is
-    # also the statement that adds the messages: there it equals `lifecycle.first_life` and `seal`.
+    # Adds messages if neither the queue nor its tenant has changed since they were checked. In a step, the same
+    # statement adds the messages: there it equals `lifecycle.first_life` and `seal`.
     "enqueue": enqueue,
-    # The due messages of a queue without groups, in which nothing waits to be ended by time.
+    # Claims due messages of a queue without groups in which nothing waits to be ended by time.
     "claim": claim,
     # The same, if certain messages are still the next ones.
     "claim_reserved": claim,
-    # Acks that end their message: the queue keeps none, and the message is in no group and has no pieces.
+    # Acks that delete their message: the queue keeps no succeeded messages, and the message is in no group and has no
+    # pieces.
     "ack": settle,
 }
 
@@ -34,12 +35,12 @@ def enqueue_arguments(
     queue: QueueInfo, drafts: list[Draft], ids: Sequence[int], given_now: int | None, reason: str | None
 ) -> list[Any]:
     """Return the arguments of the statement `enqueue`."""
-    columns = columns_of_drafts(drafts, ids, queue.default_ttl_ms)
+    columns = encode_drafts(drafts, ids, queue.default_ttl_ms)
     return [queue.key, given_now, queue.revision, queue.tenant_revision, reason, *columns]
 
 
-def tell_enqueued(queue: QueueInfo, drafts: list[Draft], row: Any, notices: Notices) -> None:
-    """Note what the listener has to know of new messages; `row` is what the statement `enqueue` returned."""
+def note_enqueued(queue: QueueInfo, drafts: list[Draft], row: Any, notices: Notices) -> None:
+    """Add notices for new messages; `row` is the result of the statement `enqueue`."""
     notices.tally(queue.ref, Event.ENQUEUED, len(drafts))
     if not row["is_paused"]:
         notices.ready(queue.ref, row["visible_at"])

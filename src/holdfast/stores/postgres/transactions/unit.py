@@ -1,4 +1,4 @@
-"""One transaction as the unit of work of the shared logic. The order of its locks is in locks.py."""
+"""A step that reads messages, lets the shared logic decide, and writes the result, in one transaction."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -17,21 +17,21 @@ from holdfast.stores.postgres.cluster.cluster import PostgresCluster, QueueMoved
 from holdfast.stores.postgres.cluster.database import PostgresDatabase
 from holdfast.stores.postgres.cluster.node_numbers import PostgresNodeNumbers
 from holdfast.stores.postgres.payloads.pieces import PostgresPayloads
-from holdfast.stores.postgres.queues.queue_info import QueueInfo, info_of
+from holdfast.stores.postgres.queues.queue_info import QueueInfo, decode_queue_info
 from holdfast.stores.postgres.queues.quota_grants import QuotaAmount, QuotaGrants
 from holdfast.stores.postgres.queues.registry import Numbered, QueueRegistry
 from holdfast.stores.postgres.schema.rows import (
     MessageRow,
+    decode_row,
     decode_state,
+    decode_whole_row,
     encode_state,
     encode_type,
-    entry_of,
-    whole_entry_of,
 )
 from holdfast.stores.postgres.schema.statements import SQL
-from holdfast.stores.postgres.transactions.locks import UPKEEP_LOCK, admit_groups
+from holdfast.stores.postgres.transactions.locks import SWEEP_LOCK, admit_groups
 from holdfast.stores.postgres.transactions.pending_writes import PendingWrites
-from holdfast.stores.postgres.transactions.shortcuts import enqueue_arguments, tell_enqueued
+from holdfast.stores.postgres.transactions.shortcuts import enqueue_arguments, note_enqueued
 from holdfast.stores.unit import OpenClaim, Sized
 
 _encode_receipts = msgspec.msgpack.Encoder().encode
@@ -39,11 +39,11 @@ _decode_receipts = msgspec.msgpack.Decoder(list[Receipt]).decode
 
 
 class QueueChanged(Exception):
-    """The queue is no longer what the step has checked: the step begins again."""
+    """The queue has changed since the step checked it, so the step must run again."""
 
 
 class PostgresParts:
-    """The parts of the store that a step works with."""
+    """The parts of the store that a step uses."""
 
     def __init__(
         self,
@@ -61,32 +61,33 @@ class PostgresParts:
 
 
 class PostgresUnit(PendingWrites):
-    """`Unit`. It locks the row of a queue with groups when it opens it; the methods of the first section, called
-    before the shared logic, open a queue in another way."""
+    """`Unit`. It locks the row of a queue with groups when it opens the queue. The methods of the first section open a
+    queue in another way and are called before the shared logic."""
 
     def __init__(self, parts: PostgresParts, shard: PostgresDatabase, connection: Any, callers_ms: int) -> None:
-        super().__init__(connection, parts.cluster.given(callers_ms))
+        super().__init__(connection, parts.cluster.time_argument(callers_ms))
         self.shard = shard
         self.is_durable = self.tells_ready = True
         # The time by the caller's clock.
         self.callers_ms = callers_ms
-        # The ids of the messages that `matching` returns, if they still match: a search by many statements was made
-        # before the step, which holds locks.
+        # The ids that `matching` returns, if the messages still match. The search takes many statements and runs before
+        # the step, because the step holds locks.
         self.found: list[int] = []
         self._parts = parts
         self._opened: dict[QueueRef, QueueInfo | None] = {}
-        # The ids that `known_keys` has given to new messages.
+        # The ids that `known_keys` has reserved for new messages.
         self._ids: list[int] | None = None
 
     # --- Opening queues ----------------------------------------------------------------------------------------
 
     async def open(self, ref: QueueRef, *, is_locked: bool) -> QueueInfo | None:
-        """Open a queue; lock its row or not, whether or not it has groups."""
+        """Open a queue, with or without a lock on its row, whether or not it has groups."""
         sql = SQL["queue_locked" if is_locked else "queue"]
         return await self._note(ref, await self.connection.fetchrow(sql, *ref, self.given_now))
 
     async def open_or_create(self, ref: QueueRef, number: Numbered | None, *, is_locked: bool) -> None:
-        """Open a queue to enqueue; create it if it does not exist. `number` is None if its tenant's home is here."""
+        """Open a queue to enqueue, and create it if it does not exist. `number` is None if the tenant's home is this
+        database."""
         if await self.open(ref, is_locked=is_locked) is None:
             await self._parts.directory.make_in(self.connection, ref, number)
             if await self.open(ref, is_locked=is_locked) is None:
@@ -98,28 +99,29 @@ class PostgresUnit(PendingWrites):
         return None if row is None else await self._note(QueueRef(row["tenant"], row["queue"]), row)
 
     async def open_gone(self, key: int) -> QueueInfo:
-        """Open a queue that was deleted."""
+        """Open a deleted queue."""
         row = await self.connection.fetchrow(SQL["queue_by_key"], key, self.given_now)
         self.now_ms = row["now"]
-        return info_of(row, self.shard)
+        return decode_queue_info(row, self.shard)
 
     async def lock_both(self, source: QueueInfo, target: QueueInfo, *, has_groups: bool) -> None:
-        """Lock the rows of two queues, before messages move, some of them in groups or none."""
-        # In one order, whichever way messages go.
+        """Lock the rows of two queues before messages move between them. `has_groups` says whether some of the messages
+        are in groups."""
+        # Always in the same order, whichever way messages move.
         for key in sorted((source.key, target.key)):
             await self.connection.execute(SQL["lock_queue"], key)
         if has_groups:
             await admit_groups(self.connection, target.key)
 
     async def _with_lock(self, row: Any | None) -> Any | None:
-        """Lock the queue's row if it has groups, and return it as it is then."""
+        """Lock the queue's row if it has groups, and return the row as it is under the lock."""
         if row is None or not row["has_groups"]:
             return row
         await self.connection.execute(SQL["lock_queue"], row["key"])
         return await self.connection.fetchrow(SQL["queue_by_key"], row["key"], self.given_now)
 
     async def _note(self, ref: QueueRef, row: Any | None) -> QueueInfo | None:
-        """Remember a queue for the rest of the step; `row` is None if this database has none of that name."""
+        """Remember a queue for the rest of the step; `row` is None if this database has no queue of that name."""
         if row is None:
             await self._parts.directory.check_owner(self.connection, ref)
         elif row["moving_to"] is not None:
@@ -127,7 +129,7 @@ class PostgresUnit(PendingWrites):
         elif not self.now_ms:
             self.now_ms = row["now"]
             self._parts.cluster.note_now(self.now_ms, self.callers_ms)
-        info = None if row is None or row["gone_at"] is not None else info_of(row, self.shard)
+        info = None if row is None or row["gone_at"] is not None else decode_queue_info(row, self.shard)
         self._opened[ref] = info
         return info
 
@@ -154,7 +156,8 @@ class PostgresUnit(PendingWrites):
         return queue.default_ttl_ms
 
     async def check_quotas(self, ref: QueueRef, added: Sequence[Sized], freed: Sequence[Sized] = ()) -> None:
-        """Raise `Short` if this database was not granted enough of a quota to know."""
+        """Check quotas as `Unit` says. Raise `QuotaShortage` if this database was not granted enough of a quota to
+        decide."""
         queue = self._opened[ref]
         assert queue is not None
         part = QuotaAmount(len(freed), sum(each.bytes for each in freed))
@@ -164,21 +167,21 @@ class PostgresUnit(PendingWrites):
 
     async def load(self, queue: QueueInfo, ids: Iterable[int]) -> dict[int, MessageRow]:
         rows = await self.connection.fetch(SQL["lock_by_ids"], queue.key, sorted(set(ids)))
-        return {row["id"]: entry_of(row) for row in rows}
+        return {row["id"]: decode_row(row) for row in rows}
 
     async def load_whole(self, queue: QueueInfo, ids: Iterable[int]) -> dict[int, MessageRow]:
         rows = await self.connection.fetch(SQL["by_ids"], queue.key, list(ids))
-        return {row["id"]: whole_entry_of(row) for row in rows}
+        return {row["id"]: decode_whole_row(row) for row in rows}
 
     async def take_due(self, queue: QueueInfo, limits: list[int]) -> list[list[MessageRow]]:
         total = sum(limits)
         rows = await self.connection.fetch(SQL["due"], queue.key, self.now_ms, total) if total else []
-        candidates = [whole_entry_of(row) for row in reversed(rows)]
+        candidates = [decode_whole_row(row) for row in reversed(rows)]
         return [await self._fill(queue, candidates, limit) for limit in limits]
 
     async def _fill(self, queue: QueueInfo, candidates: list[MessageRow], limit: int) -> list[MessageRow]:
-        """Return up to `limit` messages. The candidates, of which the last comes first, are used up; a group's head
-        brings the messages behind it."""
+        """Return up to `limit` messages. Candidates are used up from the end of the list; a group's head brings the
+        messages after it."""
         taken: list[MessageRow] = []
         while candidates and len(taken) < limit:
             entry = candidates.pop()
@@ -187,7 +190,7 @@ class PostgresUnit(PendingWrites):
                 taken.append(entry)
                 continue
             for row in await self.connection.fetch(SQL["of_group"], queue.key, group, limit - len(taken)):
-                member = whole_entry_of(row)
+                member = decode_whole_row(row)
                 if member.life.visible_at > self.now_ms:
                     break
                 if not is_over(member.life, self.now_ms):
@@ -199,23 +202,23 @@ class PostgresUnit(PendingWrites):
         return expired, await self._first("overdue", queue, self.now_ms, limit - len(expired))
 
     async def kept(self, queue: QueueInfo, limit: int) -> list[MessageRow]:
-        """Return Succeeded messages that were kept long enough."""
+        """Return Succeeded messages whose keeping time has ended."""
         return await self._first("kept", queue, self.now_ms, limit)
 
     async def oldest(self, queue: QueueInfo, limit: int) -> list[MessageRow]:
         return await self._first("oldest", queue, limit)
 
     async def _first(self, name: str, queue: QueueInfo, *arguments: int) -> list[MessageRow]:
-        """Return the rows of a statement whose last argument is a limit."""
+        """Run a statement whose last argument is a limit, and return its rows."""
         if not arguments[-1]:
             return []
-        return [entry_of(row) for row in await self.connection.fetch(SQL[name], queue.key, *arguments)]
+        return [decode_row(row) for row in await self.connection.fetch(SQL[name], queue.key, *arguments)]
 
     async def matching(
         self, queue: QueueInfo, states: frozenset[State], which: Filter, after: int | None, limit: int
     ) -> tuple[list[MessageRow], int | None]:
         entries = await self.load(queue, self.found)
-        # Those that were found without a lock may have changed.
+        # Messages that were found without a lock may have changed.
         matching = [
             entry
             for entry in entries.values()
@@ -238,7 +241,8 @@ class PostgresUnit(PendingWrites):
     async def deliveries(
         self, queue: QueueInfo, entries: list[MessageRow], *, with_state: bool, streams: bool
     ) -> list[Delivery]:
-        """Payloads in pieces are left in pieces: the store reads them after the step, which holds locks."""
+        """Return deliveries with payloads in pieces left in pieces: the store reads them after the step, which holds
+        locks."""
         return [delivery_of(entry.envelope, entry.life, entry.state if with_state else None) for entry in entries]
 
     async def states(self, queue: QueueInfo, entries: list[MessageRow]) -> list[StateDocument]:
@@ -257,9 +261,9 @@ class PostgresUnit(PendingWrites):
         ids = [entry.envelope.id for entry, _ in changes]
         await self.connection.execute(SQL["move"], queue.key, ids, target.key)
         for entry, change in changes:
-            self.tell_event(queue, entry, change, reason=f"to {target.ref}")
-            self.tell_event(target, entry, change, reason=f"from {queue.ref}")
-            self.arrive(queue, target, entry)
+            self.add_event(queue, entry, change, reason=f"to {target.ref}")
+            self.add_event(target, entry, change, reason=f"from {queue.ref}")
+            self.add_moved(queue, target, entry)
         self.touch_groups(queue.key, grouped.values())
 
     async def edit(self, queue: QueueInfo, entry: MessageRow, envelope: Envelope) -> None:
@@ -282,7 +286,7 @@ class PostgresUnit(PendingWrites):
     async def known_keys(self, queue: QueueInfo, drafts: list[Draft], firsts: Mapping[str, int]) -> dict[str, Enqueued]:
         ids = self._take_ids(queue, drafts)
         window_ms = queue.row.policy.dedup_window_ms
-        keys = sorted(firsts)  # all callers insert in one order
+        keys = sorted(firsts)  # all callers insert in the same order
         new: set[str] = set()
         if window_ms:
             places = [firsts[key] for key in keys]
@@ -309,16 +313,16 @@ class PostgresUnit(PendingWrites):
         groups = sorted({draft.group for draft in drafts if draft.group is not None})
         if groups:
             if not queue.has_groups:
-                await connection.execute(UPKEEP_LOCK, queue.key)  # its row is locked: see locks.py
+                await connection.execute(SWEEP_LOCK, queue.key)  # the queue's row is locked: see locks.py
             await connection.execute(SQL["has_groups"], queue.key, ids[-1])
         new = await payloads.take(connection, drafts, self.callers_ms)
         row = await connection.fetchrow(SQL["enqueue"], *enqueue_arguments(queue, new, ids, self.given_now, reason))
         if row["key"] is None:
             raise QueueChanged
-        await payloads.name(connection, queue, ids, new)
+        await payloads.write_blob_ids(connection, queue, ids, new)
         if groups:
             await connection.execute(SQL["show_heads"], queue.key, self.given_now, groups)
-        tell_enqueued(queue, new, row, self.notices)
+        note_enqueued(queue, new, row, self.notices)
         return ids
 
     def _take_ids(self, queue: QueueInfo, drafts: list[Draft]) -> list[int]:
@@ -334,7 +338,7 @@ class PostgresUnit(PendingWrites):
     async def open_claims(
         self, queue: QueueInfo, consumer: str, *, number: int | None = None, upto: int | None = None
     ) -> list[OpenClaim]:
-        # Claims up to a number are read to be closed: a second caller waits, and finds none.
+        # Claims up to a number are read to be closed: a second caller waits for the lock and then finds none.
         sql = SQL["open_claims" if upto is None else "open_claims_upto"]
         rows = await self.connection.fetch(sql, queue.key, consumer, number if upto is None else upto)
         return [OpenClaim(row["number"], row["claimed_at"], _decode_receipts(row["receipts"])) for row in rows]
@@ -349,12 +353,12 @@ class PostgresUnit(PendingWrites):
         await self.connection.execute(SQL["close_claims"], queue.key, consumer, numbers)
         await self.connection.execute(SQL["put_ledger_end"], queue.key, consumer, closed_upto)
 
-    # --- Telling -----------------------------------------------------------------------------------------------
+    # --- Notices -----------------------------------------------------------------------------------------------
 
     def tell(self, queue: QueueInfo) -> None:
         self.notices.ready(queue.ref, self.now_ms)
 
-    def tell_draining(self) -> None:
-        """Tell that a sweep may have more to delete of the queues that the step has opened."""
+    def note_draining(self) -> None:
+        """Note that a sweep may have more to delete of the queues that the step has opened."""
         if any(queue is not None and queue.row.drain_until is not None for queue in self._opened.values()):
             self.notices.deadline(self.now_ms)

@@ -1,6 +1,6 @@
 -- Tables of one database of a Holdfast store. Times are milliseconds since 1970.
 
--- What this database is: one of the shards of one cluster. `epoch` rises with every change of the slots.
+-- This database's place in the cluster: its shard number. `epoch` rises with every change of the slot table.
 CREATE TABLE cluster (
     only_row     boolean PRIMARY KEY DEFAULT true CHECK (only_row),
     cluster_id   uuid NOT NULL,
@@ -8,13 +8,13 @@ CREATE TABLE cluster (
     epoch        bigint NOT NULL
 );
 
--- Which shard owns each slot of names. The same in every database.
+-- The owner of each slot of names. The table is the same in every database.
 CREATE TABLE slots (
     slot   smallint PRIMARY KEY,
     shard  integer NOT NULL
 );
 
--- Node numbers of message ids, leased to servers; used on shard 0 alone.
+-- Node numbers for message ids, leased to servers. Used on shard 0 only.
 CREATE TABLE nodes (
     node        smallint PRIMARY KEY,
     holder      uuid,
@@ -28,7 +28,7 @@ CREATE TABLE tenants (
     config         bytea NOT NULL,
     revision       bigint NOT NULL DEFAULT 1,
     next_queue_id  bigint NOT NULL DEFAULT 1,
-    -- What this database may keep of the tenant's quotas; by which grant.
+    -- This database's part of the tenant's quotas, and the version of the grant.
     granted_messages  bigint NOT NULL DEFAULT 0,
     granted_bytes     bigint NOT NULL DEFAULT 0,
     grant_version     bigint NOT NULL DEFAULT 0
@@ -36,7 +36,7 @@ CREATE TABLE tenants (
 
 CREATE SEQUENCE tenant_numbers AS bigint;
 
--- On the tenant's home database: which queues it has, wherever they are.
+-- On the tenant's home database: its queues, wherever they are.
 CREATE TABLE directory (
     tenant    text COLLATE "C" NOT NULL,
     queue     text COLLATE "C" NOT NULL,
@@ -44,7 +44,7 @@ CREATE TABLE directory (
     PRIMARY KEY (tenant, queue)
 );
 
--- On the tenant's home database: what each shard was granted of the tenant's quotas.
+-- On the tenant's home database: each shard's part of the tenant's quotas.
 CREATE TABLE grants (
     tenant    text COLLATE "C" NOT NULL,
     shard     integer NOT NULL,
@@ -54,7 +54,7 @@ CREATE TABLE grants (
     PRIMARY KEY (tenant, shard)
 );
 
--- A queue that is gone keeps its row for as long as the journal tells of it; its key is never used again.
+-- A deleted queue keeps its row while the journal refers to it. Its key is never used again.
 CREATE TABLE queues (
     key            bigint PRIMARY KEY GENERATED ALWAYS AS IDENTITY,
     tenant         text COLLATE "C" NOT NULL,
@@ -63,13 +63,14 @@ CREATE TABLE queues (
     queue_id       bigint NOT NULL,
     policy         bytea NOT NULL,
     revision       bigint NOT NULL DEFAULT 1,
-    -- Of the policy, for statements that need no more of it.
+    -- Copied from the policy, for statements that need nothing else of it.
     lease_ms       bigint NOT NULL,
     max_lease_ms   bigint NOT NULL,
     keeps          boolean NOT NULL DEFAULT false,
     is_paused      boolean NOT NULL DEFAULT false,
     drain_until    bigint,
-    -- Set with the first grouped message, for good: from then on what touches groups holds this row's lock.
+    -- Set with the first message in a group, and never cleared. From then on, transactions that touch groups lock this
+    -- row.
     has_groups     boolean NOT NULL DEFAULT false,
     highest_grouped  bigint NOT NULL DEFAULT 0,
     gone_at        bigint
@@ -78,8 +79,8 @@ CREATE UNIQUE INDEX queues_by_name ON queues (tenant, queue) WHERE gone_at IS NU
 CREATE INDEX queues_gone ON queues (gone_at) WHERE gone_at IS NOT NULL;
 CREATE INDEX queues_draining ON queues (key) WHERE drain_until IS NOT NULL AND gone_at IS NULL;
 
--- status: 0 ready and due; 1 in flight; 2 succeeded and kept; 3 failed; 4 ready, behind the head of its group;
--- 5 ready, not due when it was written. A claim looks at 0 alone, in the order of one index.
+-- status: 0 ready and due; 1 in flight; 2 succeeded and kept; 3 failed; 4 ready, behind the head of its group; 5 ready,
+-- but not due when it was written. A claim reads only status 0, in the order of one index.
 CREATE TABLE items (
     queue_key         bigint NOT NULL,
     id                bigint NOT NULL,
@@ -106,7 +107,7 @@ CREATE TABLE items (
     expires_at        bigint,
     settled_at        bigint,
     keep_until        bigint,
-    -- Any text, NUL too, hence bytes.
+    -- Any text, including NUL, hence bytes.
     error             bytea,
     reason            text,
     content_type      text,
@@ -115,7 +116,7 @@ CREATE TABLE items (
     group_name        text COLLATE "C",
     correlation_id    text,
     max_retries       integer,
-    -- A large payload lies in `pieces`.
+    -- A large payload is in the table `pieces`.
     piece_place       bigint,
     piece_size        bigint,
     piece_checksum    bigint,
@@ -132,7 +133,7 @@ CREATE TABLE items (
     autovacuum_analyze_scale_factor = 0.0,
     autovacuum_analyze_threshold = 50000
 );
--- Payloads are mostly compressed already, or short: trying costs more than it saves.
+-- Most payloads are compressed already or short, so compressing them costs more than it saves.
 ALTER TABLE items ALTER COLUMN payload SET STORAGE EXTERNAL;
 CREATE INDEX items_ready ON items (queue_key, priority, deliver_after, id) WHERE status = 0;
 CREATE INDEX items_leased ON items (queue_key, lease_expires_at) WHERE status = 1;
@@ -145,7 +146,7 @@ CREATE INDEX items_grouped ON items (queue_key, group_name, id) WHERE group_name
 CREATE INDEX items_heads ON items (queue_key, group_name) WHERE group_name IS NOT NULL AND status IN (0, 5);
 CREATE INDEX items_grouped_leased ON items (queue_key, group_name) WHERE group_name IS NOT NULL AND status = 1;
 
--- As the compatible door names things.
+-- With the names that the compatible door uses.
 CREATE VIEW items_by_name AS
     SELECT queues.tenant AS namespace, queues.queue AS topic, items.*
     FROM items JOIN queues ON queues.key = items.queue_key;
@@ -161,8 +162,8 @@ CREATE TABLE seen_keys (
 ) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 CREATE INDEX seen_keys_ends ON seen_keys (ends_at);
 
--- seq: the transaction's number << 20 | its events in order. So nothing appears behind a reader that stops below the
--- oldest transaction under way, and the sequence rises in the order of reading.
+-- seq: the transaction's number << 20 | the event's index in the transaction. So no event can appear behind a reader
+-- that stops below the oldest open transaction, and numbers rise in reading order.
 CREATE TABLE journal (
     seq             bigint PRIMARY KEY,
     at              bigint NOT NULL,
@@ -180,7 +181,7 @@ CREATE TABLE journal (
     correlation_id  text
 ) WITH (autovacuum_vacuum_insert_scale_factor = 0.05, autovacuum_vacuum_scale_factor = 0.05);
 
--- Exact counts without a row that everybody writes: each transaction adds a line, and lines are summed up now and then.
+-- Exact counts without a row that every transaction writes: each adds a line, and sweeps add lines up.
 CREATE TABLE counts (
     queue_key  bigint PRIMARY KEY,
     waiting    bigint NOT NULL,
@@ -227,14 +228,14 @@ CREATE TABLE schedules (
 );
 CREATE INDEX schedules_due ON schedules (next_at, queue_key, name) WHERE next_at IS NOT NULL;
 
--- Moves from this database to another: what is written here is decided (stores/postgres/operations/message_moves.py).
+-- Moves from this database to another. A row here is the decision (stores/postgres/operations/message_moves.py).
 CREATE TABLE moves (
     move  uuid PRIMARY KEY,
-    -- Of the messages that went; none: it was called off.
+    -- The ids of the moved messages; empty if the move was cancelled.
     ids   bigint[] NOT NULL,
     at    timestamptz NOT NULL DEFAULT clock_timestamp()
 );
--- On the database they go to: messages on their way, until their move is decided.
+-- On the target database: arriving messages, until their move is decided.
 CREATE TABLE arrivals (
     move        uuid PRIMARY KEY,
     from_shard  integer NOT NULL,
@@ -246,6 +247,6 @@ CREATE TABLE arrivals (
     at          timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 
--- The database's clock; `given` stands still instead, for tests.
+-- The database's clock, or the fixed time `given` in tests.
 CREATE FUNCTION now_ms(given bigint) RETURNS bigint LANGUAGE sql VOLATILE PARALLEL SAFE AS
     'SELECT coalesce(given, (extract(epoch FROM clock_timestamp()) * 1000)::bigint)';

@@ -1,5 +1,6 @@
--- What of the servers' logs is stored here: of each opening of a log, and each lane of it, the places. Written in the
--- transaction that stores them, and kept: so nothing that was stored comes a second time, however late.
+-- The calls of servers' logs that are stored here: for each opening of a log and each database (`lane`), the record
+-- numbers (`places`). Written in the transaction that stores the calls and kept for ever, so that no call is stored
+-- twice, however late it comes.
 CREATE TABLE landed (
     node    uuid NOT NULL,
     epoch   bigint NOT NULL,

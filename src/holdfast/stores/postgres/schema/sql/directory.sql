@@ -1,4 +1,4 @@
--- Tenants and queues, and what each tenant keeps.
+-- Tenants and queues, and the usage of each tenant.
 
 -- name: tenant
 SELECT * FROM tenants WHERE tenant = $1;
@@ -10,7 +10,7 @@ SELECT * FROM tenants WHERE tenant = $1 FOR UPDATE;
 SELECT * FROM tenants ORDER BY tenant;
 
 -- name: make_tenant
--- $2 its number, or NULL: the next of this shard, which is $3.
+-- $2 the tenant's number, or NULL for the next number of this shard, which is $3.
 INSERT INTO tenants (tenant, tenant_id, config)
 VALUES ($1, coalesce($2, nextval('tenant_numbers') * 1024 + $3), $4) ON CONFLICT DO NOTHING;
 
@@ -19,23 +19,23 @@ UPDATE tenants SET config = $2, revision = revision + 1, granted_messages = 0, g
 WHERE tenant = $1 RETURNING *;
 
 -- name: copy_tenant
--- As the tenant's home has it, in its revision $4.
+-- $4 the home's revision of the configuration. An older one changes nothing.
 INSERT INTO tenants AS t (tenant, tenant_id, config, home_revision) VALUES ($1, $2, $3, $4)
 ON CONFLICT (tenant) DO UPDATE
 SET config = excluded.config, home_revision = $4, revision = t.revision + 1, granted_messages = 0, granted_bytes = 0
 WHERE t.home_revision < $4;
 
 -- name: note_copies
--- $2 the databases that are to be told.
+-- $2 the databases that must receive the configuration.
 INSERT INTO tenant_copies (tenant, shard) SELECT $1, unnest($2::integer[]) ON CONFLICT DO NOTHING;
 
 -- name: due_copies
--- Of one tenant, or of any.
+-- $1 a tenant, or NULL for all.
 SELECT tenant, shard, tenant_id, config, revision FROM tenant_copies JOIN tenants USING (tenant)
 WHERE $1::text IS NULL OR tenant = $1 ORDER BY tenant, shard LIMIT $2;
 
 -- name: copied
--- Unless it has changed since.
+-- Only if the tenant has not changed since revision $3.
 DELETE FROM tenant_copies USING tenants
 WHERE tenant_copies.tenant = $1 AND tenant_copies.shard = $2 AND tenants.tenant = $1 AND tenants.revision = $3;
 
@@ -59,17 +59,17 @@ INSERT INTO queues (tenant, queue, tenant_id, queue_id, policy, lease_ms, max_le
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT DO NOTHING;
 
 -- name: queues_of
--- One that arrives here is not here yet.
+-- Without queues that are still arriving here.
 SELECT * FROM queues
 WHERE tenant = $1 AND gone_at IS NULL AND moving_to IS DISTINCT FROM (SELECT shard FROM cluster) ORDER BY queue;
 
 -- name: slot_owner
--- Whose the slot is, as this database knows it; and whether it is on its way.
+-- The owner of the slot, as this database knows it, and whether the slot is moving.
 SELECT slots.shard, slot_moves.slot IS NOT NULL AS is_moving
 FROM slots LEFT JOIN slot_moves USING (slot) WHERE slots.slot = $1;
 
 -- name: change_queue
--- An argument that is null leaves its column as it is.
+-- A null argument leaves its column unchanged.
 WITH q AS (
     UPDATE queues SET
         policy = coalesce($3, policy), lease_ms = coalesce($4, lease_ms), max_lease_ms = coalesce($5, max_lease_ms),
@@ -87,7 +87,7 @@ SELECT has_groups FROM queues WHERE key = $1 FOR NO KEY UPDATE;
 UPDATE queues SET has_groups = true, highest_grouped = greatest(highest_grouped, $2) WHERE key = $1;
 
 -- name: usage
--- What the tenant keeps on this database, with what is on its way here.
+-- The tenant's usage on this database, including arriving messages.
 SELECT sum(messages)::bigint AS messages, sum(bytes)::bigint AS bytes FROM (
     SELECT coalesce(sum(waiting + in_flight + failed + kept), 0) AS messages, coalesce(sum(c.bytes), 0) AS bytes
     FROM queues JOIN all_counts AS c ON c.queue_key = queues.key WHERE tenant = $1
@@ -107,12 +107,12 @@ ON CONFLICT (tenant, shard) DO UPDATE SET messages = $3, bytes = $4, version = g
 UPDATE grants SET messages = $4, bytes = $5 WHERE tenant = $1 AND shard = $2 AND version = $3;
 
 -- name: take_grant
--- On the shard itself. An older grant that comes late changes nothing.
+-- On the shard itself. A late, older grant changes nothing.
 UPDATE tenants SET granted_messages = $2, granted_bytes = $3, grant_version = $4
 WHERE tenant = $1 AND grant_version < $4;
 
 -- name: lower_granted
--- Of the tenant of the queue $1.
+-- For the tenant of the queue $1.
 UPDATE tenants SET
     granted_messages = greatest(granted_messages - $2, 0), granted_bytes = greatest(granted_bytes - $3, 0)
 WHERE tenant = (SELECT tenant FROM queues WHERE key = $1);
@@ -122,7 +122,7 @@ WHERE tenant = (SELECT tenant FROM queues WHERE key = $1);
 SELECT key, id, correlation_id FROM seen_keys WHERE queue_key = $1 AND key = ANY($2::text[]) AND ends_at > $3;
 
 -- name: remember_keys
--- $2-$4 in the order of keys; $5 until when, $6 the time. Answers those that were new.
+-- $2-$4 in the order of keys; $5 when the window ends, $6 the time. Returns the new keys.
 INSERT INTO seen_keys AS k (queue_key, key, id, correlation_id, ends_at)
 SELECT $1, u.key, u.id, u.correlation_id, $5
 FROM unnest($2::text[], $3::bigint[], $4::text[]) AS u (key, id, correlation_id)

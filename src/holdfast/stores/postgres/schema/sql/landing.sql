@@ -1,7 +1,7 @@
--- From the servers' logs into the tables (landing.py).
+-- Store calls from servers' logs (landing/land.py).
 
 -- name: landed
--- $1-$3 the log's lane. Whoever lands of it next waits here.
+-- $1-$3 one database's part of an opening of a log. The next landing of it waits here.
 SELECT places, to_regclass('pg_temp.landing') IS NOT NULL AS has_table
 FROM landed WHERE node = $1 AND epoch = $2 AND lane = $3 FOR UPDATE;
 
@@ -12,13 +12,13 @@ INSERT INTO landed (node, epoch, lane, places) VALUES ($1, $2, $3, '{}') ON CONF
 SELECT places FROM landed WHERE node = $1 AND epoch = $2 AND lane = $3;
 
 -- name: landing_queues
--- $1, $2 names: none of these queues is changed until this is committed.
+-- $1, $2 names. None of these queues can change until this transaction ends.
 SELECT queues.*, tenants.revision AS tenant_revision FROM queues JOIN tenants USING (tenant)
 WHERE (queues.tenant, queue) IN (SELECT * FROM unnest($1::text[], $2::text[])) AND gone_at IS NULL AND moving_to IS NULL
 ORDER BY key FOR SHARE OF queues;
 
 -- name: slots_elsewhere
--- Of these slots, those that are not this database's, or are on their way.
+-- Returns the slots among $1 that belong to another database or are moving.
 SELECT slots.slot FROM slots LEFT JOIN slot_moves USING (slot)
 WHERE slots.slot = ANY($1::smallint[]) AND (slots.shard <> (SELECT shard FROM cluster) OR slot_moves.slot IS NOT NULL);
 
@@ -33,7 +33,7 @@ CREATE TEMPORARY TABLE landing (
 ) ON COMMIT DELETE ROWS;
 
 -- name: land
--- $1 a time that stands still, or NULL.
+-- $1 a fixed time for tests, or NULL for the database's time.
 WITH t AS MATERIALIZED (SELECT now_ms($1) AS now),
 new AS (
     INSERT INTO items (
@@ -64,7 +64,7 @@ SELECT queue_key, count(*) AS stored, min(deliver_after) AS visible_at, min(expi
 FROM new GROUP BY queue_key;
 
 -- name: landed_more
--- $4, $5 where ranges of places begin, and end.
+-- $4, $5 the starts and ends of ranges of record numbers.
 UPDATE landed SET at = clock_timestamp(), places = places + (
     SELECT range_agg(int8range(first, ends)) FROM unnest($4::bigint[], $5::bigint[]) AS u (first, ends)
 )

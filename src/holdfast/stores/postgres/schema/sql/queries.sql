@@ -1,13 +1,14 @@
--- The statements of the hot path, and what every change is written by. $1 is the queue's key; $2 a time that stands
--- still, for tests, or NULL for the database's own. Each statement reads its time once.
+-- The statements of the hot path, and those that write every change. $1 is the queue's key; $2 a fixed time for tests,
+-- or NULL for the database's own. Each statement reads the time once.
 --
--- Where rows are changed by a list of ids, the list carries the queue's key too, and the rows are joined by both: else
--- the planner, who has seen the table empty, would begin with all rows of the queue.
+-- Statements that change rows by a list of ids put the queue's key into the list too and join by both. Otherwise the
+-- planner, which has seen the table empty, would start with all rows of the queue.
 
 -- name: enqueue
 -- Equals holdfast.stores.logic.enqueue.enqueue: see shortcuts.py.
--- $3, $4 the revisions this call was checked against: if the queue or its tenant has changed since, nothing is written
--- and `key` is NULL. $5 what the journal says of it; from $6 on the messages by column; of a group's none is shown yet.
+-- $3, $4 the revisions that this call was checked against: if the queue or its tenant has changed since, nothing is
+-- written and `key` is NULL. $5 the reason for the journal. From $6 on the messages by column; messages in groups are
+-- not claimable yet.
 WITH t AS MATERIALIZED (SELECT now_ms($2) AS now),
 q AS MATERIALIZED (
     SELECT queues.key, queues.is_paused FROM queues JOIN tenants USING (tenant)
@@ -54,9 +55,9 @@ SELECT t.now, q.key, q.is_paused, (SELECT min(visible_at) FROM given) AS visible
 
 -- name: claim
 -- Equals holdfast.stores.logic.claims.claim: see shortcuts.py.
--- $3 how many; $4 what the tokens are made of; $5-$8 the asks: their first and last place, lease and owner; $9 whether
--- nothing is taken while something of the queue waits to be ended by time. The rows tell of the queue, with as many
--- messages as there are; without a row it does not exist. Which of them are taken is said by one of the two below.
+-- $3 the number of messages; $4 the seed of the tokens; $5-$8 the asks: their first and last position, lease and owner;
+-- $9 whether nothing is taken while messages of the queue wait to be ended by time. Every row repeats the state of the
+-- queue; without a row the queue does not exist. One of the two statements below picks the messages.
 WITH t AS MATERIALIZED (SELECT now_ms($2) AS now),
 ends AS MATERIALIZED (
     SELECT
@@ -66,7 +67,7 @@ ends AS MATERIALIZED (
             SELECT min(expires_at) FROM items
             WHERE queue_key = $1 AND expires_at IS NOT NULL AND status IN (0, 4, 5)
         ) AS mortal_at,
-        -- Due when it was written, but not by this statement's time: a clock has stepped back.
+        -- Due when it was written, but not at this statement's time, because the clock has stepped back.
         (
             SELECT deliver_after FROM items WHERE queue_key = $1 AND status = 0
             ORDER BY priority, deliver_after, id LIMIT 1
@@ -118,7 +119,7 @@ SELECT
 FROM q CROSS JOIN t CROSS JOIN ends LEFT JOIN taken ON true ORDER BY place;
 
 -- name: pick_first
--- What is due, in order.
+-- Due messages, in order.
 SELECT queue_key, id, priority, deliver_after FROM items
     WHERE queue_key = $1 AND status = 0 AND deliver_after <= (SELECT now FROM t)
       AND (expires_at IS NULL OR expires_at > (SELECT now FROM t))
@@ -126,8 +127,9 @@ SELECT queue_key, id, priority, deliver_after FROM items
     ORDER BY priority, deliver_after, id LIMIT $3 FOR UPDATE SKIP LOCKED;
 
 -- name: pick_reserved
--- $10-$13 messages as they were when they were reserved, $14-$17 those that were handed to others before. All of them or
--- none: if one has changed since, or another that nobody was handed comes before them, this reservation is out of date.
+-- $10-$13 messages as they were when they were reserved; $14-$17 those that other claims have popped before. Takes all
+-- of them or none: if one has changed since, or another message that no claim has popped comes before them, the
+-- reservation is out of date.
 WITH seen AS MATERIALIZED (
         SELECT $1::bigint AS queue_key, u.*
         FROM unnest($10::bigint[], $11::bigint[], $12::smallint[], $13::bigint[]) AS u (id, version, priority, visible_at)
@@ -135,7 +137,7 @@ WITH seen AS MATERIALIZED (
     mine AS MATERIALIZED (
         SELECT items.queue_key, items.id, items.priority, items.deliver_after
         FROM seen AS r JOIN items ON items.queue_key = r.queue_key AND items.id = r.id
-        -- Put so that no index of what is ready will do: the planner would walk all of it.
+        -- Written so that no index of ready messages matches: the planner would read all of it.
         WHERE items.status IS NOT DISTINCT FROM 0 AND items.version = r.version AND items.priority = r.priority
           AND items.deliver_after = r.visible_at AND items.deliver_after <= (SELECT now FROM t)
           AND (items.expires_at IS NULL OR items.expires_at > (SELECT now FROM t))
@@ -157,7 +159,7 @@ WITH seen AS MATERIALIZED (
     );
 
 -- name: reserve
--- Up to $3 behind the place $4-$6, as a claim would take them. Nothing is written, nor locked.
+-- Up to $3 messages after the position $4-$6, as a claim would take them. Nothing is written or locked.
 SELECT id, version, priority, deliver_after FROM items
 WHERE queue_key = $1 AND status = 0 AND deliver_after <= (SELECT now_ms($2))
   AND (expires_at IS NULL OR expires_at > (SELECT now_ms($2)))
@@ -169,8 +171,8 @@ WHERE queue_key = $1 AND status = 0 AND deliver_after <= (SELECT now_ms($2))
 ORDER BY priority, deliver_after, id LIMIT $3;
 
 -- name: ack
--- Equals holdfast.stores.logic.verdicts.settle, of acks: see shortcuts.py.
--- $3-$5 the receipts. Those of messages in groups, and of a queue that keeps what succeeded, are not dealt with here.
+-- Equals holdfast.stores.logic.verdicts.settle for acks: see shortcuts.py.
+-- $3-$5 the receipts. Acks of messages in groups, and of queues that keep succeeded messages, are left out here.
 WITH t AS MATERIALIZED (SELECT now_ms($2) AS now),
 q AS MATERIALIZED (
     SELECT drain_until FROM queues WHERE key = $1 AND gone_at IS NULL AND moving_to IS NULL AND NOT keeps
@@ -181,7 +183,7 @@ given AS MATERIALIZED (
 ),
 gone AS (
     DELETE FROM items USING given, t, q
-    -- Only what is in flight has a token.
+    -- Only messages in flight have a token.
     WHERE items.queue_key = given.queue_key AND items.id = given.id AND items.version = given.version
       AND items.lease_token = given.token AND items.lease_expires_at > t.now
       AND items.group_name IS NULL AND items.piece_place IS NULL
@@ -205,7 +207,7 @@ counted AS (
 SELECT t.now, q.drain_until, gone.id, gone.correlation_id FROM t LEFT JOIN q ON true LEFT JOIN gone ON true;
 
 -- name: change
--- Every part of a life, by message; $2 is not a time here but the ids.
+-- Every field of a message's life. $2 is not a time here but the ids.
 WITH given AS MATERIALIZED (
     SELECT $1::bigint AS queue_key, u.*
     FROM unnest(
@@ -227,13 +229,14 @@ UPDATE items SET
 FROM given AS u WHERE items.queue_key = u.queue_key AND items.id = u.id;
 
 -- name: delete
--- Payloads in pieces are given up with them; sweeps delete those.
+-- Abandons payloads in pieces, which sweeps delete.
 WITH gone AS (DELETE FROM items WHERE queue_key = $1 AND id = ANY($2::bigint[]) RETURNING piece_place)
 INSERT INTO stages (place, is_abandoned) SELECT piece_place, true FROM gone WHERE piece_place IS NOT NULL;
 
 -- name: show_heads
 -- Equals group_head and turn_head of holdfast.model.claims.
--- $3 names of groups: of each its oldest message is shown, unless one of it is in flight; every other waits behind.
+-- $3 names of groups. The oldest message of each group becomes claimable unless a message of the group is in flight;
+-- all others wait behind it.
 WITH t AS MATERIALIZED (SELECT now_ms($2) AS now),
 heads AS MATERIALIZED (
     SELECT
@@ -267,7 +270,7 @@ INSERT INTO count_lines (queue_key, waiting, delayed, in_flight, failed, kept, b
 SELECT $1, 0, sum(delayed), 0, 0, 0, 0 FROM changed HAVING sum(delayed) <> 0;
 
 -- name: promote
--- Up to $3 of those that have come due.
+-- Makes up to $3 delayed messages claimable that have become due.
 WITH t AS MATERIALIZED (SELECT now_ms($2) AS now),
 due AS MATERIALIZED (
     SELECT queue_key, id FROM items WHERE queue_key = $1 AND status = 5 AND deliver_after <= (SELECT now FROM t)
@@ -281,7 +284,7 @@ INSERT INTO count_lines (queue_key, waiting, delayed, in_flight, failed, kept, b
 SELECT $1, 0, -count(*), 0, 0, 0, 0 FROM shown HAVING count(*) > 0 RETURNING -delayed AS changed;
 
 -- name: record
--- Events, of which the first is number $1 of its transaction; and lines of counts.
+-- Events, the first with number $1 within this transaction, and count lines.
 WITH told AS (
     INSERT INTO journal (
         seq, at, queue_key, id, event, priority, attempt, version, created_at, claimed_at, bytes, error, reason,

@@ -1,4 +1,4 @@
--- What looks, and what decides before it writes. $1 is the queue's key unless it says otherwise.
+-- Statements that read, and those that read under a lock before a write. $1 is the queue's key unless stated otherwise.
 
 -- name: queue
 SELECT queues.*, config, tenants.revision AS tenant_revision, now_ms($3) AS now
@@ -33,13 +33,13 @@ WHERE queue_key = $1 AND status = 2 AND keep_until <= $2 ORDER BY keep_until LIM
 SELECT {life} FROM items WHERE queue_key = $1 ORDER BY id LIMIT $2 FOR UPDATE;
 
 -- name: due
--- $3 how many: what a claim may take, under the queue's lock.
+-- Up to $3 messages that a claim may take, under the queue's lock.
 SELECT {whole} FROM items
 WHERE queue_key = $1 AND status = 0 AND deliver_after <= $2 AND (expires_at IS NULL OR expires_at > $2)
 ORDER BY priority, deliver_after, id LIMIT $3 FOR UPDATE SKIP LOCKED;
 
 -- name: of_group
--- $2 the group, $3 how many.
+-- $2 the group, $3 the limit.
 SELECT {whole} FROM items
 WHERE queue_key = $1 AND group_name = $2 AND status IN (0, 4, 5) ORDER BY id LIMIT $3 FOR UPDATE;
 
@@ -65,7 +65,7 @@ WHERE queue_key = $1 AND status = 5 AND deliver_after <= $2 AND (expires_at IS N
 ORDER BY deliver_after LIMIT $3;
 
 -- name: peek_groups
--- Of each group that has nothing in flight its oldest messages.
+-- The oldest messages of each group without a message in flight.
 WITH RECURSIVE names AS (
     (
         SELECT group_name FROM items
@@ -90,7 +90,7 @@ WHERE NOT EXISTS (
 );
 
 -- name: browse
--- $2 behind which id, $3 how many, $4 which statuses.
+-- $2 the id to continue after, $3 the limit, $4 the statuses.
 SELECT {whole} FROM items WHERE queue_key = $1 AND id > $2 AND status = ANY($4::smallint[]) ORDER BY id LIMIT $3;
 
 -- name: browse_failed
@@ -104,7 +104,7 @@ WHERE queue_key = $1 AND id > $2 AND status = ANY($4::smallint[]) ORDER BY id LI
 SELECT {life} FROM items WHERE queue_key = $1 AND id > $2 AND status = 3 ORDER BY id LIMIT $3 FOR UPDATE;
 
 -- name: counts
--- $1 keys of queues, $2 the time or NULL.
+-- $1 keys of queues, $2 a fixed time or NULL.
 WITH RECURSIVE t AS MATERIALIZED (SELECT now_ms($2) AS now),
 sums AS MATERIALIZED (
     SELECT
@@ -147,7 +147,7 @@ SELECT
 FROM unnest($1::bigint[]) AS keys (key) CROSS JOIN t LEFT JOIN sums ON sums.queue_key = keys.key;
 
 -- name: next_at
--- When a claim may next find something, $2 whether the queue has groups: then the end of a head frees its group.
+-- When a claim may next find something. $2 whether the queue has groups: then the end of a head's TTL frees its group.
 SELECT least(
     (SELECT min(deliver_after) FROM items WHERE queue_key = $1 AND status = 5),
     (SELECT min(lease_expires_at) FROM items WHERE queue_key = $1 AND status = 1),
@@ -158,22 +158,22 @@ SELECT least(
 ) AS next_at;
 
 -- name: journal
--- $1 behind which number, $2 how many at most. `ends` is below the oldest transaction under way.
+-- $1 the number to continue after, $2 the number to stop before, $3 the limit.
 SELECT journal.*, queues.tenant, queues.queue FROM journal JOIN queues ON queues.key = journal.queue_key
 WHERE seq > $1 AND seq < $2 ORDER BY seq LIMIT $3;
 
 -- name: horizon
--- Where readers stop, and where they would if nothing were under way.
+-- The number below which no open transaction can write, where readers stop; and the last number.
 SELECT
     pg_snapshot_xmin(pg_current_snapshot())::text::bigint << 20 AS ends,
     coalesce((SELECT seq FROM journal ORDER BY seq DESC LIMIT 1), 0) AS last;
 
 -- name: trim
--- $1 before which time, $2 how many.
+-- $1 the time up to which events have expired, $2 the limit.
 DELETE FROM journal WHERE seq IN (SELECT seq FROM (SELECT seq, at FROM journal ORDER BY seq LIMIT $2) AS first WHERE at <= $1);
 
 -- name: fold
--- Up to $1 lines into the sums.
+-- Adds up to $1 lines to the sums.
 WITH lines AS (
     DELETE FROM count_lines WHERE ctid IN (SELECT ctid FROM count_lines LIMIT $1 FOR UPDATE SKIP LOCKED) RETURNING *
 )

@@ -1,12 +1,12 @@
--- Slots from one database to another (resharding.py).
+-- Moves of slots between databases (cluster/resharding.py).
 
 -- name: held_queues
--- On their way from here.
+-- Queues that are leaving this database.
 SELECT * FROM queues
 WHERE moving_to IS NOT NULL AND gone_at IS NULL AND moving_to <> (SELECT shard FROM cluster) ORDER BY key;
 
 -- name: arriving_tenant
--- Where it is known already, it is told of changes anyway.
+-- A tenant that is known here already receives changes anyway.
 INSERT INTO tenants (tenant, tenant_id, config, home_revision) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING;
 
 -- name: arriving_queue
@@ -24,21 +24,21 @@ SELECT key, tenant, queue FROM queues WHERE key > $1 AND gone_at IS NULL;
 SELECT key, tenant, queue, drain_until FROM queues WHERE key = ANY($1::bigint[]) AND gone_at IS NULL;
 
 -- name: decide_slot
--- Unless it was called off.
+-- Returns no row if the move was cancelled.
 UPDATE slot_moves SET is_decided = true WHERE slot = $1 AND to_shard = $2 RETURNING slot;
 
 -- name: old_slot_moves
 SELECT slot, to_shard, is_decided FROM slot_moves WHERE at < clock_timestamp() - make_interval(secs => $1);
 
 -- name: call_off_slot
--- It goes to where it is.
+-- Makes the slot's own database its target, which marks the move as cancelled.
 UPDATE slot_moves SET to_shard = (SELECT shard FROM cluster) WHERE slot = $1 AND NOT is_decided RETURNING slot;
 
 -- name: arriving_queues
 SELECT key, tenant, queue FROM queues WHERE gone_at IS NULL AND moving_to = (SELECT shard FROM cluster);
 
 -- name: drop_arriving
--- It was never here, as far as anybody knows.
+-- Deletes a queue that no server has seen here yet.
 DELETE FROM queues WHERE key = $1 AND moving_to IS NOT NULL;
 
 -- name: release_queues
@@ -56,5 +56,5 @@ ON CONFLICT (queue_key) DO UPDATE
 SET waiting = $2, delayed = $3, in_flight = $4, failed = $5, kept = $6, bytes = $7;
 
 -- name: put_slots
--- $1 the owner of each.
+-- $1 the owner of each slot.
 UPDATE slots SET shard = s FROM unnest($1::integer[]) WITH ORDINALITY AS u (s, n) WHERE slot = n - 1 AND shard <> s;

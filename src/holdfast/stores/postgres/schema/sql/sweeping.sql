@@ -1,7 +1,8 @@
--- What sweeps look for, over all queues of a database.
+-- Statements of sweeps, over all queues of a database.
 
 -- name: ends
--- Of each queue that has some: when the first lease, TTL, keeping and delay ends. By leaps from queue to queue.
+-- The first end of a lease, TTL, keeping time or delay of each queue that has one. Each part steps from queue to queue
+-- through its index.
 WITH RECURSIVE leased AS (
     (SELECT queue_key, lease_expires_at AS at FROM items WHERE status = 1 ORDER BY queue_key, lease_expires_at LIMIT 1)
     UNION ALL
@@ -43,7 +44,7 @@ SELECT queue_key, min(at) AS at FROM (
 ) AS every GROUP BY queue_key;
 
 -- name: forget_keys
--- Up to $2 whose window ended by $1.
+-- Deletes up to $2 keys whose window had ended by $1.
 DELETE FROM seen_keys WHERE (queue_key, key) IN (
     SELECT queue_key, key FROM seen_keys WHERE ends_at <= $1 ORDER BY ends_at LIMIT $2 FOR UPDATE SKIP LOCKED
 );
@@ -61,7 +62,7 @@ FROM queues WHERE drain_until IS NOT NULL AND gone_at IS NULL;
 SELECT key FROM queues WHERE moving_to IS NOT NULL AND gone_at IS NULL;
 
 -- name: end_queue
--- Its rows that are no messages go with it; its key stays taken, for the journal tells of it.
+-- Deletes the queue's rows other than messages. Its key stays taken, because the journal refers to it.
 WITH keys AS (DELETE FROM seen_keys WHERE queue_key = $1),
 claims AS (DELETE FROM ledgers WHERE queue_key = $1),
 closed AS (DELETE FROM ledger_ends WHERE queue_key = $1),
@@ -69,9 +70,9 @@ planned AS (DELETE FROM schedules WHERE queue_key = $1)
 UPDATE queues SET gone_at = $2 WHERE key = $1;
 
 -- name: strays
--- Messages that were enqueued while their queue was being deleted, and committed after it was gone.
+-- Deleted queues with messages: an enqueue that began before the deletion has committed after it.
 SELECT key FROM queues WHERE gone_at IS NOT NULL AND EXISTS (SELECT 1 FROM items WHERE queue_key = key) LIMIT $1;
 
 -- name: forget_queues
--- Those that the journal tells no more of.
+-- Deletes up to $2 queues that the journal no longer refers to.
 DELETE FROM queues WHERE key IN (SELECT key FROM queues WHERE gone_at IS NOT NULL AND gone_at <= $1 LIMIT $2);

@@ -1,10 +1,10 @@
--- What a step of the shared logic reads and writes beside the lives of messages. $1 is the queue's key.
+-- Reads and writes of the shared logic's steps, apart from the lives of messages. $1 is the queue's key.
 
 -- name: has_messages
 SELECT EXISTS (SELECT 1 FROM items WHERE queue_key = $1);
 
 -- name: move
--- $2 ids, $3 the key of the queue that they move to.
+-- $2 ids, $3 the key of the target queue.
 UPDATE items SET queue_key = $3 WHERE queue_key = $1 AND id = ANY($2::bigint[]);
 
 -- name: edit
@@ -19,7 +19,7 @@ SELECT id, state FROM items WHERE queue_key = $1 AND id = ANY($2::bigint[]);
 UPDATE items SET state = $3 WHERE queue_key = $1 AND id = $2;
 
 -- name: open_claims
--- $2 the consumer, $3 the number of one claim, or NULL.
+-- $2 the consumer, $3 the number of one claim, or NULL for all.
 SELECT number, claimed_at, receipts FROM ledgers
 WHERE queue_key = $1 AND consumer = $2 AND ($3::bigint IS NULL OR number = $3) ORDER BY number;
 
