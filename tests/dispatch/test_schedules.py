@@ -18,7 +18,7 @@ from holdfast.dispatch.wakeups import Wakeups
 from holdfast.model.errors import StoreUnavailable
 from holdfast.model.message import Draft
 from holdfast.model.names import QueueRef
-from holdfast.model.schedules import Schedule, ScheduleChange, changed
+from holdfast.model.schedules import Schedule, ScheduleChange, apply_change
 from holdfast.runtime import LoopRuntime
 from holdfast.stores.contract import DueSchedules, Store
 from holdfast.stores.memory import MemoryStore
@@ -102,7 +102,7 @@ class Bench:
 
     async def put(self, name: str = "s", **change: Any) -> Schedule:
         given = ScheduleChange(**{"every_ms": 10_000, "message": Draft(payload=b"x"), **change})
-        schedule = changed(name, None, given, self.clock.now_ms(), 1 << 20)
+        schedule = apply_change(name, None, given, self.clock.now_ms(), 1 << 20)
         assert await self.store.schedules.put(REF, None, schedule, self.clock.now_ms())
         return schedule
 
@@ -171,7 +171,7 @@ async def test_a_pass_fires_so_many_and_the_next_follows_at_once(bench: Bench) -
 async def test_what_another_server_put_is_seen_soon_where_nobody_says_so() -> None:
     async for bench in opened(CountedStore(pushes_wakeups=False)):
         await bench.settle()
-        schedule = changed(
+        schedule = apply_change(
             "s", None, ScheduleChange(every_ms=1_000, message=Draft(payload=b"")), bench.clock.now_ms(), 99
         )
         # Another's store tells another's listener.

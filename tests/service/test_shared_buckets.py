@@ -123,7 +123,7 @@ async def test_a_busy_server_asks_redis_a_few_times_in_a_block_and_one_that_is_n
             assert await busy.takes(ops(per_s=5_000, capacity=5_000))
             clock.advance(1)
         assert busy.rates.asked < 1_000 / BLOCK_MS * 12
-        calm_charge = ops(per_s=5_000, capacity=5_000)._replace(whose="zeta")
+        calm_charge = ops(per_s=5_000, capacity=5_000)._replace(owner="zeta")
         for _ in range(10):
             assert await calm.takes(calm_charge)
             clock.advance(1_000)

@@ -10,7 +10,7 @@ from holdfast.clock import Timer
 from holdfast.model.errors import HoldfastError, Refused, Throttled
 from holdfast.model.message import Draft
 from holdfast.model.names import QueueRef
-from holdfast.model.schedules import Schedule, draft_at, due_tick, skipped
+from holdfast.model.schedules import Schedule, after_skipped, draft_at, due_tick
 from holdfast.runtime import Runtime
 from holdfast.stores.contract import Store
 
@@ -100,7 +100,7 @@ class Scheduler:
 
     async def _skip(self, ref: QueueRef, schedule: Schedule, next_at: int | None, error: HoldfastError) -> None:
         """What a tenant may not enqueue now is not enqueued late: its next tick may come sooner than room does."""
-        told = skipped(schedule, next_at, f"{error.code}: {error.message}")
+        told = after_skipped(schedule, next_at, f"{error.code}: {error.message}")
         if await self._store.schedules.put(ref, schedule, told, self._runtime.clock.now_ms()):
             _log.warning("a tick of schedule %s of %s enqueued nothing: %s", schedule.name, ref, error.message)
 

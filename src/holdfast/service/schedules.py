@@ -2,7 +2,7 @@
 
 from holdfast.model.errors import MessageNotFound, StoreUnavailable
 from holdfast.model.names import QueueRef, parse_name
-from holdfast.model.schedules import ScheduleInfo, changed, info_of
+from holdfast.model.schedules import ScheduleInfo, apply_change, info_of
 from holdfast.runtime import Runtime
 from holdfast.service.directory import PolicyCache
 from holdfast.stores.contract import Store
@@ -39,12 +39,12 @@ class ScheduleService:
         """Create the schedule or change it: what is given changes, the rest stays."""
         name = parse_name("schedule", change.name)
         if await self._store.directory.find_queue(ref) is None:
-            changed(name, None, change, self._now_ms(), self._max_payload)  # refused before there is a queue
+            apply_change(name, None, change, self._now_ms(), self._max_payload)  # refused before there is a queue
             await self._directory.require_or_create(ref)
         for _ in range(_TRIES):
             was = await self._store.schedules.find(ref, name)
             now_ms = self._now_ms()
-            schedule = changed(name, was, change, now_ms, self._max_payload)
+            schedule = apply_change(name, was, change, now_ms, self._max_payload)
             if schedule == was or await self._store.schedules.put(ref, was, schedule, now_ms):
                 return info_of(schedule, with_payload=False)
         raise StoreUnavailable(f"schedule {name} of {ref} changes all the time: try again", schedule=name)

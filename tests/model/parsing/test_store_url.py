@@ -123,7 +123,7 @@ def test_the_path_of_a_directory_stays_one(path: str) -> None:
 
 
 def test_a_url_as_a_path_is_refused() -> None:
-    with pytest.raises(InvalidArgument, match="'http:/host:7077' is a URL as a path: give the URL as text"):
+    with pytest.raises(InvalidArgument, match="'http:/host:7077' is a URL in a path object: give the URL as text"):
         holdfast.open(Path("http://host:7077"))
 
 

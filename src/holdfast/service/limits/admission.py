@@ -233,7 +233,7 @@ class Admission:
 
 def _over_rate(shortage: Shortage) -> RateLimited:
     charge, wait_ms = shortage
-    whose = charge.whose
+    whose = charge.owner
     of, facts = ("queue", whose._asdict()) if isinstance(whose, QueueRef) else ("tenant", {"tenant": whose})
     return RateLimited(
         f"{charge.limit} of {of} {whose} is {charge.per_s:g} and used up: ask again in {wait_ms} ms",

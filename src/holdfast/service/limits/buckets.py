@@ -59,7 +59,7 @@ class MemoryBuckets:
             self._bucket(charge, now_ms).give_back(charge.amount, now_ms)
 
     def _bucket(self, charge: Charge, now_ms: int) -> TokenBucket:
-        key = charge.whose, charge.limit
+        key = charge.owner, charge.limit
         bucket = self._buckets.get(key)
         if bucket is not None:
             bucket.change(charge.per_s, charge.capacity, now_ms)

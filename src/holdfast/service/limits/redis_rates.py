@@ -213,6 +213,6 @@ class RedisRates:
 
 
 def _written(charge: Charge) -> list[Any]:
-    whose = charge.whose
+    whose = charge.owner
     queue = whose.queue if isinstance(whose, QueueRef) else ""
     return [f"{queue}:{charge.limit}", charge.per_s, charge.capacity, charge.amount]

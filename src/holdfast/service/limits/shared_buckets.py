@@ -121,7 +121,7 @@ class SharedBuckets:
             self._own.give_back(self._shares(charges), now_ms)
             return
         for charge in charges:
-            self._refusals.pop((charge.whose, charge.limit), None)
+            self._refusals.pop((charge.owner, charge.limit), None)
             self._post(charge, -charge.amount)
 
     async def _take_own(self, charges: Sequence[Charge], now_ms: int) -> Shortage | None:
@@ -129,14 +129,14 @@ class SharedBuckets:
         if shortage is None:
             return None
         # The refusal speaks of the limit, not of this server's part of it.
-        [whole] = [each for each in charges if (each.whose, each.limit) == shortage.charge[:2]]
+        [whole] = [each for each in charges if (each.owner, each.limit) == shortage.charge[:2]]
         return Shortage(whole, shortage.wait_ms)
 
     def _shares(self, charges: Sequence[Charge]) -> list[Charge]:
         return [share_of(charge, self.servers) for charge in charges]
 
     def _allowance(self, charge: Charge, now_ms: int) -> Allowance:
-        key = charge.whose, charge.limit
+        key = charge.owner, charge.limit
         allowance = self._allowances.get(key)
         if allowance is None or allowance.per_s != charge.per_s:
             if len(self._allowances) >= _SLACK:
@@ -152,7 +152,7 @@ class SharedBuckets:
     def _remembered(self, charges: Sequence[Charge], now_ms: int) -> Shortage | None:
         """Whoever was told to come later has nothing to win by asking sooner, nor has anybody who wants more."""
         for charge in charges:
-            key = charge.whose, charge.limit
+            key = charge.owner, charge.limit
             known = self._refusals.get(key)
             if known is None:
                 continue
@@ -167,7 +167,7 @@ class SharedBuckets:
         if len(self._refusals) >= _SLACK:
             self._refusals.clear()
         refusal = _Refusal(charge.per_s, charge.amount, now_ms + wait_ms, now_ms + _REMEMBERED_MS)
-        self._refusals[charge.whose, charge.limit] = refusal
+        self._refusals[charge.owner, charge.limit] = refusal
 
     # --- Asking Redis --------------------------------------------------------------------------------------------
 
@@ -185,7 +185,7 @@ class SharedBuckets:
     def _post(self, charge: Charge, amount: int) -> None:
         if not amount:
             return
-        tenant, key = _tenant_of(charge), (charge.whose, charge.limit)
+        tenant, key = _tenant_of(charge), (charge.owner, charge.limit)
         before = self._outbox[tenant].get(key)
         self._outbox[tenant][key] = charge._replace(amount=amount + (before.amount if before is not None else 0))
         self._waiting_of(tenant)
@@ -233,7 +233,7 @@ class SharedBuckets:
 
     def _blocks(self, asked: list[_Asked], now_ms: int) -> list[Charge]:
         """One for each bucket that is asked."""
-        each_once = {(charge.whose, charge.limit): charge for each in asked for charge in each.charges}
+        each_once = {(charge.owner, charge.limit): charge for each in asked for charge in each.charges}
         return [
             charge._replace(amount=block)
             for charge in each_once.values()
@@ -286,5 +286,5 @@ def _settle(asked: _Asked, shortage: Shortage | None) -> None:
 
 
 def _tenant_of(charge: Charge) -> str:
-    whose = charge.whose
+    whose = charge.owner
     return whose.tenant if isinstance(whose, QueueRef) else whose

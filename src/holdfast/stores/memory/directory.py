@@ -126,7 +126,7 @@ class MemoryDirectory:
     def check_quotas(self, tenant: str, added: Sequence[Sized], freed: Sequence[Sized] = ()) -> None:
         """Refuse the messages `added` if they would take the tenant past a quota, once those in `freed` are gone."""
         known = self._tenants.get(tenant)
-        if known is not None and (quotas := known.row.config.quotas).limit_messages:
+        if known is not None and (quotas := known.row.config.quotas).limits_messages:
             messages, size = known.messages - len(freed), known.bytes - sum(each.bytes for each in freed)
             check_quotas(tenant, quotas, messages, size, [each.bytes for each in added])
 

@@ -98,7 +98,7 @@ class PostgresStaging:
         beside others who enqueue: that is the enqueue's own check."""
         quotas, tenant = writer.quotas, writer.ref.tenant
         check_quotas(tenant, Quotas(max_message_bytes=quotas.max_message_bytes), 0, 0, [size])
-        if not quotas.are_counted or await self._is_duplicate(writer):
+        if not quotas.limits_totals or await self._is_duplicate(writer):
             return
         messages = kept = 0
         for _, [row] in await self._cluster.fetch_all(SQL["staged"], tenant, writer.place):

@@ -54,7 +54,7 @@ class PostgresDirectory:
             await copies.note(connection, tenant, home)
             return await connection.fetchrow(SQL["put_tenant"], tenant, raw)
 
-        if config.quotas.are_counted:
+        if config.quotas.limits_totals:
             # Before there is a quota nobody notes what is kept where, and others would be granted all of it.
             await self._grants.note_all(tenant)
         row = tenant_row(await home.step(put))

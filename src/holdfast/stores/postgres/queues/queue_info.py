@@ -34,7 +34,7 @@ class QueueInfo:
 
     @property
     def has_quotas(self) -> bool:
-        return self.config.quotas.are_counted
+        return self.config.quotas.limits_totals
 
 
 def info_of(row: Any, shard: PostgresDatabase) -> QueueInfo:

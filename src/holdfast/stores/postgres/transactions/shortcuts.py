@@ -19,7 +19,7 @@ from holdfast.stores.postgres.schema.rows import columns_of_drafts
 
 SHORTCUTS: dict[str, Callable[..., Any]] = {
     # New messages of a queue, if neither the queue nor its tenant has changed since they were checked. In a step, it is
-    # also the statement that adds the messages: there it equals `lifecycle.first_life` and `seal`.
+    # also the statement that adds the messages: there it equals `lifecycle.first_life` and `make_envelope`.
     "enqueue": enqueue,
     # The due messages of a queue without groups, in which nothing waits to be ended by time.
     "claim": claim,

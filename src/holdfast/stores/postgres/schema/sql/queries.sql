@@ -232,7 +232,7 @@ WITH gone AS (DELETE FROM items WHERE queue_key = $1 AND id = ANY($2::bigint[]) 
 INSERT INTO stages (place, is_abandoned) SELECT piece_place, true FROM gone WHERE piece_place IS NOT NULL;
 
 -- name: show_heads
--- Equals group_head and turn_head of holdfast.model.claims.
+-- Equals group_head and replace_head of holdfast.model.claims.
 -- $3 names of groups: of each its oldest message is shown, unless one of it is in flight; every other waits behind.
 WITH t AS MATERIALIZED (SELECT now_ms($2) AS now),
 heads AS MATERIALIZED (
