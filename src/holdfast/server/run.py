@@ -19,7 +19,7 @@ from contextlib import ExitStack, asynccontextmanager, suppress
 from importlib.metadata import version
 from typing import NamedTuple
 
-from holdfast.clock import Clock, SystemClock
+from holdfast.clock import SystemClock
 from holdfast.dice import SystemDice
 from holdfast.doors.http.app import HttpDoor
 from holdfast.doors.http.connections.upgrades import Upgrade
@@ -83,7 +83,7 @@ async def serve(settings: Settings, announce: Announce, make_door: MakeDoor = ma
         identity = identity_of(settings, SystemClock())
         runtime = LoopRuntime(clock)
         code = 0
-        async with _opened(settings, runtime) as core, _started(identity), _told(core, settings, clock) as telemetry:
+        async with _opened(settings, runtime) as core, _started(identity), _told(core, settings, runtime) as telemetry:
             drain, turns = Drain(), core.request_turns()
             telemetry.metrics.turns = turns
             door = make_door(core, identity, drain, telemetry, settings, FramedOffer(framed.port))
@@ -136,14 +136,14 @@ async def _started(identity: Identity) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def _told(core: Core, settings: Settings, clock: Clock) -> AsyncIterator[Telemetry]:
-    source = CoreSource(core.store, core.dispatcher, clock)
+async def _told(core: Core, settings: Settings, runtime: LoopRuntime) -> AsyncIterator[Telemetry]:
+    source = CoreSource(core.store, core.dispatcher, runtime.clock)
     metrics = Metrics(source, max_labels=settings.metrics_max_labels, version=version("holdfast"))
     tracing = tracing_from(os.environ, version=version("holdfast"))
     core.admission.tell(metrics)
     if (shared := core.shared) is not None:
         metrics.shares_limits = lambda: shared.is_shared
-    measuring = asyncio.create_task(metrics.lag.run())
+    measuring = asyncio.create_task(metrics.lag.run(runtime))
     try:
         yield Telemetry(metrics, tracing)
     finally:
@@ -244,7 +244,9 @@ def _say_begun(settings: Settings, urls: Urls, announce: Announce) -> None:
 def _listening_line(settings: Settings, urls: Urls) -> str:
     """Return the one line on stdout: a sentence for people, a log line where lines are read by programs."""
     if _log_format(settings) == "json":
-        return log.line(_log, "listening", {"url": urls.http, **urls.named("url"), "store": settings.shown_store})
+        return log.format_line(
+            _log, "listening", {"url": urls.http, **urls.named("url"), "store": settings.shown_store}
+        )
     where = " and ".join(filter(None, urls))
     return f"Holdfast is serving {settings.shown_store} at {where}"
 
