@@ -91,7 +91,7 @@ async def test_waking_one_queue_wakes_nobody_elses_waiters_and_costs_one_pass(be
     refs = [QueueRef("acme", f"q{number}") for number in range(1_000)]
     waiting = [bench.claim(ref) for ref in refs for _ in range(10)]
     await settle_loop()
-    assert sum(bench.dispatcher.waiters(ref) for ref in refs) == 10_000
+    assert sum(bench.dispatcher.count_waiters(ref) for ref in refs) == 10_000
     passes(bench).clear()
 
     await bench.enqueue(refs[500])
@@ -154,7 +154,7 @@ async def test_a_waiter_over_the_cap_is_refused_at_once_and_the_others_stay(benc
         await capped.claim()
     await capped.enqueue()
     assert len(await waiting[0]) == 1
-    assert capped.dispatcher.waiters(REF) == 1
+    assert capped.dispatcher.count_waiters(REF) == 1
     capped.dispatcher.close()
     assert await waiting[1] == []
 
@@ -172,8 +172,8 @@ async def test_a_line_is_forgotten_with_its_last_waiter(bench: Bench) -> None:
     await settle_loop()
     bench.clock.advance(1_000)
     assert await task == []
-    assert bench.dispatcher.waiters(REF) == 0
-    assert bench.dispatcher._lines == {}
+    assert bench.dispatcher.count_waiters(REF) == 0
+    assert bench.dispatcher._waiters == {}
 
 
 async def test_a_refused_ledger_claim_is_not_the_other_waiters_refusal(bench: Bench) -> None:
@@ -252,7 +252,7 @@ class TestAClaimThatIsCancelled:
         calls.let_go()
         # The pass resumes first and hands over; the claimer has not run again when it is cancelled.
         for _ in range(10):
-            if bench.dispatcher.waiters(REF):
+            if bench.dispatcher.count_waiters(REF):
                 await asyncio.sleep(0)
         assert not task.done()
         task.cancel()
@@ -273,7 +273,7 @@ class TestAClaimThatIsCancelled:
         if is_handed_over:
             calls.let_go()
             for _ in range(10):
-                if bench.dispatcher.waiters(REF):
+                if bench.dispatcher.count_waiters(REF):
                     await asyncio.sleep(0)
         leaves.cancel()
         again = bench.claim(ledger=("spark", 1))
@@ -288,10 +288,10 @@ class TestAClaimThatIsCancelled:
         task = bench.claim()
         await settle_loop()
         await self.drain(calls)
-        assert bench.dispatcher.waiters(REF) == 1
+        assert bench.dispatcher.count_waiters(REF) == 1
         task.cancel()
         await settle_loop()
-        assert bench.dispatcher.waiters(REF) == 0
+        assert bench.dispatcher.count_waiters(REF) == 0
         await bench.enqueue()
         await self.assert_held_by_nobody(bench, calls)
 
@@ -336,7 +336,7 @@ async def test_a_wait_that_ends_while_the_store_is_at_work_ends_with_what_the_st
     assert [each.attempt for each in await full] == [1]
     assert await empty == []
     assert bench.dispatcher._waiting == 0
-    assert bench.dispatcher._lines == {}
+    assert bench.dispatcher._waiters == {}
 
 
 async def test_a_wait_that_ends_before_the_store_was_asked_is_answered_by_the_next_pass(
@@ -384,4 +384,4 @@ async def test_a_failing_store_fails_the_claim_and_the_next_one_works() -> None:
             outcomes.append(-1)
     assert outcomes.count(1) == 1
     assert -1 in outcomes
-    assert bench.dispatcher._lines == {}
+    assert bench.dispatcher._waiters == {}

@@ -227,7 +227,7 @@ async def test_with_nobody_waiting_nothing_is_polled() -> None:
     passes = store.passes
     await bench.pass_ms(DAY_MS)
     assert store.passes == passes
-    assert bench.dispatcher._lines == {}
+    assert bench.dispatcher._waiters == {}
     await bench.close()
 
 
@@ -249,6 +249,6 @@ def test_consumers_are_64_for_each_cpu_within_128_and_4096(cpus: int) -> None:
 @given(st.floats(0, 1, exclude_max=True), st.integers(0, 10_000), st.integers(0, 5_000))
 def test_a_pause_lies_between_the_interval_and_interval_and_jitter(roll: float, interval: int, jitter: int) -> None:
     polling = Polling(interval_ms=interval, jitter_ms=jitter)
-    pause = polling.pause_ms(is_told=False, roll=roll)
+    pause = polling.pause_ms(is_notified=False, roll=roll)
     assert pause is not None
     assert max(1, interval) <= pause <= max(1, interval + jitter)

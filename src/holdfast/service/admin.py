@@ -82,14 +82,14 @@ class AdminService:
     async def tenant_stats(self, ref: QueueRef, request: Nothing) -> Stats:
         tenant, now_ms = ref.tenant, self._now_ms()
         counts = await self._store.counts(tenant, None, now_ms)
-        return stats_of(counts, now_ms, waiters=self._dispatcher.tenant_waiters(tenant))
+        return stats_of(counts, now_ms, waiters=self._dispatcher.count_tenant_waiters(tenant))
 
     async def queues(self, ref: QueueRef, request: Nothing) -> list[QueueSummary]:
         now_ms = self._now_ms()
         summaries = []
         for row in await self._store.directory.list_queues(ref.tenant):
             counts = await self._store.counts(*row.ref, now_ms)
-            stats = stats_of(counts, now_ms, waiters=self._dispatcher.waiters(row.ref), row=row)
+            stats = stats_of(counts, now_ms, waiters=self._dispatcher.count_waiters(row.ref), row=row)
             summaries.append(QueueSummary(queue=row.ref.queue, **asdict(stats)))
         return summaries
 
@@ -97,7 +97,7 @@ class AdminService:
         row = await self._directory.require(ref)
         now_ms = self._now_ms()
         counts = await self._store.counts(*ref, now_ms)
-        return QueueDetail(stats_of(counts, now_ms, waiters=self._dispatcher.waiters(ref), row=row), row.policy)
+        return QueueDetail(stats_of(counts, now_ms, waiters=self._dispatcher.count_waiters(ref), row=row), row.policy)
 
     async def policy(self, ref: QueueRef, request: Nothing) -> QueuePolicy:
         return (await self._directory.require(ref)).policy

@@ -312,7 +312,7 @@ class QueueService:
         row = await self._directory.require(ref)
         now_ms = self._now_ms()
         counts = await self._store.counts(*ref, now_ms)
-        return stats_of(counts, now_ms, waiters=self._dispatcher.waiters(ref), row=row)
+        return stats_of(counts, now_ms, waiters=self._dispatcher.count_waiters(ref), row=row)
 
     async def journal(self, ref: QueueRef, request: JournalRequest) -> JournalEvents:
         """If there is nothing behind the position, wait up to `wait_ms` for something. `until` ends a range that was

@@ -131,7 +131,7 @@ async def test_a_silent_connection_is_asked_whether_it_is_there_and_lost_if_it_i
                 await peer.next_of(CONNECTION)
         watching.write(FrameKind.PONG)
         assert {kind for kind, *_ in await watching.end()} == {FrameKind.PING}
-        assert not server.core.dispatcher.waiters(QueueRef("acme", "jobs"))
+        assert not server.core.dispatcher.count_waiters(QueueRef("acme", "jobs"))
 
 
 async def test_a_connection_that_answers_is_kept() -> None:

@@ -66,7 +66,7 @@ class Gate:
             return await turn.ticket
         except BaseException:
             # Unless it was let in and did not know it yet, it still stands in the line.
-            if not self._turns.leave(tenant, turn) and _was_let_in(turn.ticket):
+            if not self._turns.remove(tenant, turn) and _was_let_in(turn.ticket):
                 self.leave()
             raise
         finally:
@@ -88,7 +88,7 @@ class Gate:
             turn.ticket.set_result(True)
 
     def _give_up(self, tenant: str, turn: _Turn) -> None:
-        if self._turns.leave(tenant, turn) and not turn.ticket.done():
+        if self._turns.remove(tenant, turn) and not turn.ticket.done():
             turn.ticket.set_result(False)
 
 
