@@ -199,6 +199,7 @@ async def serve(
             yield Server(url, http, core, drain, requests)
     finally:
         core.messages.close()
+        core.inspection.close()
         core.dispatcher.close()
         await _end(listening, connections)
         await core.close()

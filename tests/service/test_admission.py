@@ -104,7 +104,7 @@ class TestWithoutLimits:
     async def test_nothing_is_made_kept_or_told(self, bench: Bench) -> None:
         for number in range(100):
             ref = QueueRef(f"t{number}", "q")
-            assert bench.admission.at_once(ref) is bench.admission.gate
+            assert bench.admission.enter_at_once(ref) is bench.admission.gate
             bench.admission.gate.leave()
             await bench.enqueue(ref)
             await bench.claim(ref)
@@ -129,7 +129,7 @@ class TestWithoutLimits:
 
 
 class TestRates:
-    async def test_the_observer_hears_what_was_let_in_and_what_was_not(self, bench: Bench) -> None:
+    async def test_the_observer_hears_what_was_admitted_and_what_was_not(self, bench: Bench) -> None:
         await bench.admin.set_tenant(
             REF, ConfigureRequest(changes={"limits": {"write_ops_per_s": 2, "read_ops_per_s": 1}})
         )
@@ -327,7 +327,7 @@ class TestTheGate:
     async def test_a_full_line_refuses_at_once_and_only_its_own_tenant(
         self, held: tuple[Bench, HeldCalls], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(gates, "MAX_LINE_OF_TENANT", 5)
+        monkeypatch.setattr(gates, "MAX_WAITING_OF_TENANT", 5)
         bench, calls = held
         flood = [bench.enqueue(QueueRef("noisy", "q")) for _ in range(9)]
         await settle_loop()

@@ -116,17 +116,17 @@ async def test_a_gate_made_larger_lets_in_those_who_waited_first(clock: ManualCl
 
 
 async def test_one_tenant_s_full_line_is_not_anothers(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gates, "MAX_LINE_OF_TENANT", 3)
+    monkeypatch.setattr(gates, "MAX_WAITING_OF_TENANT", 3)
     gate = make_gate(clock, 1)
     gate.try_enter()
     flood = [wait_at(gate, clock, "noisy") for _ in range(3)]
     await settle_loop()
-    assert gate.is_line_full("noisy")
-    assert not gate.is_line_full("quiet")
+    assert gate.is_full("noisy")
+    assert not gate.is_full("quiet")
     for task in flood:
         task.cancel()
     await settle_loop()
-    assert not gate.is_line_full("noisy")
+    assert not gate.is_full("noisy")
 
 
 async def test_a_tenant_that_comes_new_goes_in_before_a_flood(clock: ManualClock) -> None:

@@ -213,7 +213,7 @@ async def test_without_redis_each_server_goes_by_its_share_and_says_so(caplog: p
 
             await asyncio.to_thread(redis.start)
             for server in (one, other):
-                await server.buckets.look_once()
+                await server.buckets.announce_once()
             assert one.buckets.is_shared
             assert sum("rates are shared with other servers again" in text for text in caplog.messages) == 2
             # It kept nothing: the buckets are full, for all of them together.
@@ -233,19 +233,19 @@ async def test_redis_is_looked_for_and_servers_that_are_gone_are_forgotten() -> 
             await third.close()
             redis.kill()
             with pytest.raises(RatesDown):
-                await one.rates.look("one", clock.now_ms())
-            await one.buckets.look_once()
+                await one.rates.announce("one", clock.now_ms())
+            await one.buckets.announce_once()
             assert not one.buckets.is_shared
             await asyncio.to_thread(redis.start)
             clock.advance(250)
             await until(lambda: one.buckets.is_shared)
-            await other.buckets.look_once()
-            await one.buckets.look_once()
+            await other.buckets.announce_once()
+            await one.buckets.announce_once()
             assert one.buckets.servers == 2
             # The other says nothing any more.
             for _ in range(4):
                 clock.advance(4_000)
-                await one.buckets.look_once()
+                await one.buckets.announce_once()
             await runtime.idle()
     finally:
         redis.close()

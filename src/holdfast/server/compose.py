@@ -19,6 +19,7 @@ from holdfast.server.kinds import without_password
 from holdfast.server.settings import Settings
 from holdfast.service.admin import AdminService
 from holdfast.service.directory import PolicyCache
+from holdfast.service.inspection import InspectionService
 from holdfast.service.limits.admission import Admission
 from holdfast.service.limits.request_turns import RequestTurns
 from holdfast.service.operations import Services
@@ -57,13 +58,14 @@ class Core:
         self._line: LoopBridge | None = None
         self.refresher = Refresher(self._directory, runtime) if not store.capabilities.pushes_wakeups else None
         self.sweeper = Sweeper(store, runtime)
-        self.scheduler = Scheduler(store, runtime, self.admission.enqueue)
+        self.scheduler = Scheduler(store, runtime, self.admission.admit_enqueue)
         self.messages = QueueService(
             store, self.dispatcher, self._directory, self.admission, runtime, max_payload=settings.max_payload
         )
+        self.inspection = InspectionService(store, self.dispatcher, self._directory, self.admission, runtime)
         self.admin = AdminService(store, self.dispatcher, self._directory, runtime, max_payload=settings.max_payload)
         schedules = ScheduleService(store, self._directory, runtime, max_payload=settings.max_payload)
-        self.services = Services(self.messages, self.admin, schedules)
+        self.services = Services(self.messages, self.inspection, self.admin, schedules)
         # Called with the reason if a stopped store can never be used again in this process.
         self.on_store_lost: Callable[[str], None] = lambda why: None
 
@@ -97,7 +99,7 @@ class Core:
         self._line = LoopBridge(self.runtime)
         self.shared = SharedBuckets(RedisRates(redis_url), self._line, self.runtime)
         await self.shared.start()
-        self.admission.take_from(self.shared)
+        self.admission.set_buckets(self.shared)
 
     def request_turns(self) -> RequestTurns:
         """Return what decides whose request is read next: one for all doors of a server."""
@@ -106,6 +108,7 @@ class Core:
     def begin_drain(self) -> None:
         """Whoever waits goes away with nothing, and nobody waits any more; everything else goes on."""
         self.messages.close()
+        self.inspection.close()
         self.dispatcher.close()
 
     async def close(self) -> None:

@@ -140,7 +140,7 @@ async def _told(core: Core, settings: Settings, runtime: LoopRuntime) -> AsyncIt
     source = CoreSource(core.store, core.dispatcher, runtime.clock)
     metrics = Metrics(source, max_labels=settings.metrics_max_labels, version=version("holdfast"))
     tracing = tracing_from(os.environ, version=version("holdfast"))
-    core.admission.tell(metrics)
+    core.admission.set_observer(metrics)
     if (shared := core.shared) is not None:
         metrics.shares_limits = lambda: shared.is_shared
     measuring = asyncio.create_task(metrics.lag.run(runtime))

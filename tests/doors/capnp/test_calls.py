@@ -82,7 +82,7 @@ async def test_a_request_without_a_ref_reaches_the_default_queue() -> None:
     async with serve_capnp(SystemClock()) as server, stock_client(server) as queues:
         await queues.add(items=[b"x"])
 
-        assert (await server.core.messages.stats(holdfast.QueueRef(), Nothing())).ready == 1
+        assert (await server.core.inspection.stats(holdfast.QueueRef(), Nothing())).ready == 1
         assert (await queues.poll()).messages[0].contents == b"x"
 
 
@@ -145,7 +145,7 @@ async def test_identity_is_asked_for_on_each_connection() -> None:
             assert (await queues.authenticate(token="bad")).error.code == "unauthenticated"
             assert (await queues.poll()).error.code == "unauthenticated"
         # Without a tenant the caller's own is meant.
-        assert (await server.core.messages.stats(holdfast.QueueRef("acme"), Nothing())).ready == 1
+        assert (await server.core.inspection.stats(holdfast.QueueRef("acme"), Nothing())).ready == 1
         assert ("enqueue", None, "forbidden") in server.requests.seen
         assert ("enqueue", holdfast.QueueRef("acme"), "ok") in server.requests.seen
 
