@@ -1,4 +1,4 @@
-"""Waiters: who is woken, by what, at what cost; and that nobody who leaves takes a message along."""
+"""Waiters: which of them wake up, why and at what cost; and that a caller that leaves strands no message."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -26,7 +26,7 @@ DAY_MS = 86_400_000
 
 
 class CountedStore(MemoryStore):
-    """The memory store, counting what the dispatcher asks of it."""
+    """A memory store that counts the dispatcher's calls."""
 
     def __init__(self) -> None:
         super().__init__(SeededDice(1), 7 * DAY_MS)
@@ -38,7 +38,7 @@ class CountedStore(MemoryStore):
 
 
 class Bench:
-    """A dispatcher over a store on the running loop, with its time in the test's hands."""
+    """A dispatcher over a store on the running loop, with a manual clock."""
 
     def __init__(self, store: Store, max_consumers: int = 100_000) -> None:
         self.clock = ManualClock()
@@ -60,7 +60,7 @@ class Bench:
 
 
 async def settle_loop() -> None:
-    """Let everything that can run do so."""
+    """Run all tasks that can run."""
     for _ in range(20):
         await asyncio.sleep(0)
 
@@ -190,7 +190,7 @@ async def test_a_refused_ledger_claim_is_not_the_other_waiters_refusal(bench: Be
 
 
 class TestAClaimThatIsCancelled:
-    """At every await of a claim, over a store that can be stopped before and after it claims."""
+    """Cancel at every await of a claim, over a store that can be stopped before and after it claims."""
 
     @pytest.fixture
     async def held(self) -> AsyncIterator[tuple[Bench, HeldCalls]]:
@@ -250,7 +250,7 @@ class TestAClaimThatIsCancelled:
         calls.let_go()
         await settle_loop()
         calls.let_go()
-        # The pass resumes first and hands over; the claimer has not run again when it is cancelled.
+        # The pass resumes first and returns the delivery; the caller has not run since when it is cancelled.
         for _ in range(10):
             if bench.dispatcher.count_waiters(REF):
                 await asyncio.sleep(0)
@@ -263,7 +263,7 @@ class TestAClaimThatIsCancelled:
     async def test_leaves_a_ledger_what_it_took_for_whoever_reads_it_again(
         self, held: tuple[Bench, HeldCalls], is_handed_over: bool
     ) -> None:
-        """By then that one may hold it: to give it back would end the lease under its hands."""
+        """The new caller may hold the message by then; giving it back would end that lease."""
         bench, calls = held
         await bench.enqueue()
         leaves = bench.claim(ledger=("spark", 1))
@@ -308,7 +308,7 @@ class TestAClaimThatIsCancelled:
 
 @pytest.fixture
 async def slow() -> AsyncIterator[tuple[Bench, HeldCalls]]:
-    """A store whose claims take as long as the test likes."""
+    """A store whose claims end when the test says so."""
     calls = HeldCalls(asyncio.get_running_loop().create_future, before=set(), after={"claim"})
     made = Bench(with_faults(MemoryStore(SeededDice(1), 7 * DAY_MS), calls))
     await made.open()

@@ -1,4 +1,4 @@
-"""Turns for lines that hear nothing: how often, and that waiting costs nothing else."""
+"""Turns for waiters without notifications: their interval, and that waiting costs nothing else."""
 
 import asyncio
 
@@ -26,7 +26,7 @@ DAY_MS = 86_400_000
 
 
 class _Muted:
-    """A listener that hears of deadlines and the end alone."""
+    """A listener that passes on deadlines and the stop of the store only."""
 
     def __init__(self, inner: Listener) -> None:
         self.deadline = inner.deadline
@@ -41,7 +41,7 @@ class _Muted:
 
 
 class QuietStore(MemoryStore):
-    """The memory store, as if other processes wrote to it: nobody hears of what comes in."""
+    """A memory store that does not notify, as if other processes wrote to it."""
 
     def __init__(self, *, admits_it: bool = True) -> None:
         super().__init__(SeededDice(1), 7 * DAY_MS)
@@ -57,7 +57,7 @@ class QuietStore(MemoryStore):
 
 
 class Rolls(SeededDice):
-    """Dice whose rolls are told."""
+    """Dice with given rolls."""
 
     def __init__(self, *rolls: float) -> None:
         super().__init__(0)

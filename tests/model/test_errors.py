@@ -11,7 +11,7 @@ import holdfast
 from holdfast.model import errors
 from holdfast.model.errors import ERRORS_BY_CODE, HoldfastError, Refused, Throttled, Unavailable
 
-# SPEC 3.11, with the class the caller's next move puts each in.
+# The codes of SPEC 3.11, each with its class and branch.
 CODES: dict[str, tuple[str, type[HoldfastError]]] = {
     "invalid_name": ("InvalidName", Refused),
     "invalid_argument": ("InvalidArgument", Refused),

@@ -1,4 +1,4 @@
-"""Schedules as values: what callers change, and which tick is due."""
+"""Schedules as values: changes by callers, and due ticks."""
 
 import pytest
 from hypothesis import given, settings
@@ -27,7 +27,7 @@ MESSAGE = Draft(payload=b"{}", headers={"a": "b"})
 
 
 def put(was: Schedule | None, now_ms: int = NOW, max_payload: int = 1 << 20, **change: object) -> Schedule:
-    return apply_change("s", was, ScheduleChange(**change), now_ms, max_payload)  # type: ignore[arg-type]
+    return apply_change("s", was, ScheduleChange(**change), now_ms, max_payload)  # type: ignore[arg-type]  # fields of several types
 
 
 @settings(max_examples=200)
@@ -98,7 +98,7 @@ def test_a_payload_has_the_limit_of_any_other_and_fits_into_memory(most: int) ->
         replace(MESSAGE, delay_ms=1),
         replace(MESSAGE, deliver_at=NOW),
         replace(MESSAGE, key="k"),
-        # Fits, but for the headers of the schedule's own.
+        # Fits, but not with the headers that the schedule adds.
         replace(MESSAGE, headers={"a": "x" * ((64 << 10) - 10)}),
     ],
 )

@@ -1,4 +1,4 @@
-"""Admission as the services use it: what is let in, what waits, what is refused, and who is told."""
+"""Admission as the services use it: calls that are admitted, wait or are refused, and the records of the observer."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -33,7 +33,7 @@ REF = QueueRef("acme", "jobs")
 
 
 class Notes:
-    """An observer that writes down what it hears."""
+    """An observer that records all decisions."""
 
     def __init__(self) -> None:
         self.decisions: list[tuple[QueueRef, str, str]] = []
@@ -165,7 +165,7 @@ class TestRates:
         with pytest.raises(StoreUnavailable):
             await failing
         calls.held.clear()
-        # Two of three came back.
+        # Two of the three tokens were returned.
         gone = bench.enqueue(number=3)
         await settle_loop()
         gone.cancel()
@@ -217,7 +217,7 @@ class TestRates:
             charge = Charge(QueueRef("acme", f"q{number}"), "write_ops_per_s", 10.0, 10.0, 1)
             assert await buckets.take([charge], number) is None
             assert len(buckets) <= 1_024 + 1
-        # Those in use are kept, however many they are.
+        # Buckets in use are kept, whatever their number.
         busy = [Charge(QueueRef("acme", f"b{number}"), "write_ops_per_s", 0.001, 1.0, 1) for number in range(5_000)]
         for charge in busy:
             assert await buckets.take([charge], 60_000) is None
@@ -230,7 +230,7 @@ class TestRates:
         for number in range(3_000):
             queue = Charge(QueueRef("acme", f"q{number}"), "write_ops_per_s", 0.001, 1.0, 1)
             refused = await buckets.take([tenant, queue], number // 10)
-            # Ten at a time and a thousand a second, whenever it is that others are cleared out.
+            # Bursts of ten and a thousand per second, also while other buckets are removed.
             assert (refused is None) == (number < 10 or number % 10 == 0)
 
 
@@ -461,7 +461,7 @@ async def test_a_quota_is_met_exactly_by_many_enqueues_at_once(tmp_path: Path, k
     assert all(isinstance(each, OverQuota) for each in failures)
     assert isinstance(failures[0], HoldfastError)
     counts = await store.counts("acme", None, bench.clock.now_ms())
-    # Singles come last, so nothing is left over.
+    # Single messages come last, so the quota is used up.
     assert counts.ready == stored == 100
     assert counts.bytes == 1_000
     await bench.close()

@@ -1,4 +1,4 @@
-"""One event is one line, whatever is in it, and no secret shows."""
+"""Each event is one line, whatever its values, and no secret is shown."""
 
 import io
 import json
@@ -16,7 +16,7 @@ LOG = logging.getLogger("holdfast")
 
 @pytest.fixture
 def lines() -> Iterator[Callable[..., list[str]]]:
-    """Configures the log to a text, calls, and gives the lines that were written."""
+    """Return a function that configures the log, calls a function, and returns the lines that were written."""
     root = logging.getLogger()
     before, level = root.handlers[:], root.level
 

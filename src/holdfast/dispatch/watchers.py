@@ -84,7 +84,7 @@ class Watchers:
             self._arm(watched, _SOON)
 
     def claimed(self, ref: QueueRef, claims: Claims) -> None:
-        """Take note of the result of a claim, of which the store does not notify."""
+        """Take note of the result of a claim. The store does not notify of claims."""
         watched = self._watched.get(ref)
         if watched is None:
             return

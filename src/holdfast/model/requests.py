@@ -226,7 +226,7 @@ def parse_state(text: str) -> State:
 def parse_listing(state: str | None, where: Filter) -> tuple[State | None, Filter]:
     """Return the state and the filter of a listing.
 
-    `delayed` is not a state of its own: it stands for ready messages that are due later.
+    `delayed` is not a state of its own: it means ready messages that are due later.
     """
     if state is None:
         return None, where

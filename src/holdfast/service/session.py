@@ -59,6 +59,7 @@ class Session:
     # --- Messages ------------------------------------------------------------------------------------------------
 
     async def enqueue(self, ref: QueueRef, drafts: list[Draft]) -> list[Enqueued]:
+        """Add messages to a queue, all or none; see `QueueService.enqueue`."""
         permit(self.caller, operations.ENQUEUE, ref.tenant)
         return await self._messages.enqueue(ref, drafts)
 
@@ -73,20 +74,24 @@ class Session:
         return await self._messages.enqueue_each(batches)
 
     async def upload(self, ref: QueueRef, draft: Draft) -> PayloadUpload:
+        """Begin the upload of a message; see `QueueService.upload`."""
         permit(self.caller, operations.UPLOAD, ref.tenant)
         return await self._messages.upload(ref, draft)
 
     async def claim(self, ref: QueueRef, ask: ClaimRequest, wait_ms: int | None) -> list[Delivery]:
+        """Claim ready messages, waiting up to `wait_ms` (None: for ever); see `QueueService.claim`."""
         permit(self.caller, operations.CLAIM, ref.tenant)
         return await self._messages.claim(ref, self._owned(ask), wait_ms)
 
     async def settle(self, ref: QueueRef, verdicts: list[Verdict]) -> list[Result]:
+        """Carry out verdicts, and return the result of each; see `QueueService.settle`."""
         permit(self.caller, operations.SETTLE, ref.tenant)
         return await self._messages.settle(ref, verdicts)
 
     async def exchange(
         self, ref: QueueRef, verdicts: list[Verdict], ask: ClaimRequest, wait_ms: int | None = 0
     ) -> Exchanged:
+        """Settle earlier deliveries, then claim; see `QueueService.exchange`."""
         permit(self.caller, operations.EXCHANGE, ref.tenant)
         return await self._messages.exchange(ref, verdicts, self._owned(ask), wait_ms)
 
@@ -102,10 +107,12 @@ class Session:
     async def subscribe(
         self, ref: QueueRef, ask: ClaimRequest, prefetch: int, *, releases_at_end: bool = False
     ) -> DeliveryStream:
+        """Open a subscription; see `QueueService.subscribe`."""
         permit(self.caller, operations.SUBSCRIBE, ref.tenant)
         return await self._messages.subscribe(ref, self._owned(ask), prefetch, releases_at_end=releases_at_end)
 
     async def watch(self, ref: QueueRef) -> Watch:
+        """Open a watch; see `QueueService.watch`."""
         permit(self.caller, operations.WATCH, ref.tenant)
         return await self._messages.watch(ref)
 

@@ -1,4 +1,4 @@
-"""Subscriptions: streams of deliveries, of which a subscriber holds at most `prefetch` unsettled ones.
+"""Subscriptions: streams of deliveries. A subscriber holds at most `prefetch` unsettled messages at a time.
 
 Verdicts come in by other calls, so `Subscriptions` is notified of every verdict that succeeded. It then makes room for
 another delivery, and so does a lease that expires.
@@ -58,6 +58,7 @@ class Subscriptions:
         self._is_closed = False
 
     def open(self, ref: QueueRef, ask: ClaimRequest, prefetch: int, *, releases_at_end: bool = False) -> "Subscription":
+        """Open a subscription. Raise `StoreUnavailable` if the server is closing."""
         if self._is_closed:
             raise StoreUnavailable("this server is closing: subscribe again later")
         subscription = Subscription(self, ref, ask, prefetch, releases_at_end=releases_at_end)
@@ -135,6 +136,7 @@ class Subscription:
                 return []
 
     def note(self, verdict: Verdict, result: Result) -> None:
+        """Take note of a verdict that succeeded: forget its message, or its new expiry after an extension."""
         held = self._held.get(result.snowflake)
         if held is None or held.receipt != verdict.receipt:
             return
@@ -145,11 +147,13 @@ class Subscription:
             self._tell_room()
 
     def let_go(self) -> None:
+        """Make the current and every later `next` return an empty list."""
         self._is_let_go = True
         self._tell_room()
         _settle(self._resting)
 
     async def end(self) -> None:
+        """Close the subscription; see `DeliveryStream.end`."""
         self._every.pop(self, None)
         held = [each.receipt for each in self._held.values()]
         for id in list(self._held):
@@ -158,6 +162,7 @@ class Subscription:
             await self._settle(self._ref, [Verdict(settle=Settle.RELEASE, receipt=receipt) for receipt in held])
 
     def give_back(self, deliveries: list[Delivery]) -> None:
+        """Make deliveries that could not be sent ready again; see `DeliveryStream.give_back`."""
         for delivery in deliveries:
             self._forget(delivery.snowflake)
         self._give_back(self._ref, deliveries)

@@ -1,4 +1,4 @@
-"""A directory is a directory and a URL a URL; what is neither is refused, and nothing is made."""
+"""The argument of `open`: directories and URLs are accepted; other text is refused, and no directory is created."""
 
 from pathlib import Path, PurePosixPath
 from typing import Any

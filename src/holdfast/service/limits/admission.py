@@ -57,10 +57,10 @@ class NoObserver:
     """An observer that records nothing."""
 
     def decided(self, ref: QueueRef, kind: Kind, outcome: Outcome) -> None:
-        pass
+        """Do nothing."""
 
     def waited(self, ref: QueueRef, kind: Kind, ms: int) -> None:
-        pass
+        """Do nothing."""
 
 
 class Hold:

@@ -38,6 +38,7 @@ class MemoryBuckets:
         return len(self._buckets)
 
     async def take(self, charges: Sequence[Charge], now_ms: int) -> Shortage | None:
+        """Take the tokens of all charges, or of none. It never waits."""
         if len(self._buckets) >= self._clear_above:
             # Before any look-up: a bucket that is removed after its look-up would lose the tokens that are taken.
             self._clear_full(now_ms)
@@ -53,10 +54,12 @@ class MemoryBuckets:
         return longest
 
     def owe(self, charges: Sequence[Charge], now_ms: int) -> None:
+        """Take the tokens of all charges, even if that leaves debts."""
         for charge in charges:
             self._bucket(charge, now_ms).take(charge.amount, now_ms)
 
     def give_back(self, charges: Sequence[Charge], now_ms: int) -> None:
+        """Return tokens that were taken but not used."""
         for charge in charges:
             self._bucket(charge, now_ms).give_back(charge.amount, now_ms)
 
